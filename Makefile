@@ -1,0 +1,61 @@
+# Two commands matter: `make up` and `make test`. `make help` explains the rest.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TARGET := target/x86_64-unknown-linux-gnu/debug
+TESTBED := $(TARGET)/testbed
+CARGO_DENY_VERSION := 0.20.2
+# Independent cases run side by side; they wait for the cluster most of the time, so more than there are cores.
+E2E_THREADS ?= 6
+# Where the steps of `make test` note how long they took.
+TIMINGS := $(CURDIR)/target/timings
+
+.PHONY: help up down env test test-unit test-e2e bench lint images build
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
+
+up: build ## Bring up a Kubernetes cluster on this machine, install Slurm on it and run a job
+	$(TESTBED) up
+	eval "$$($(TESTBED) env)" && hack/demo
+	@echo 'look around: eval "$$(make -s env)" && kubectl get pods -A'
+
+down: build ## End the cluster that `make up` brought up and remove its state
+	$(TESTBED) down
+
+env: ## Print shell lines that give kubectl and helm access to the cluster: eval "$(make -s env)"
+	@$(TESTBED) env
+
+build:
+	@cargo build --workspace --bins --examples --quiet
+
+test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 45 minutes on a fresh machine, 10 on a warm one)
+	@mkdir -p target && rm -f $(TIMINGS)
+	@export TESTBED_TIMINGS=$(TIMINGS); \
+	hack/step 'build' $(MAKE) --no-print-directory build; \
+	hack/step 'lint' $(MAKE) --no-print-directory lint; \
+	hack/step 'unit tests' $(MAKE) --no-print-directory test-unit; \
+	hack/step 'images and Kubernetes' $(TESTBED) build; \
+	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
+	$(TESTBED) slowest $(TIMINGS)
+
+test-unit: ## Tests that need no cluster and no root (seconds)
+	cargo test --workspace --quiet --lib --bins
+	cargo test --workspace --quiet --exclude testbed --tests
+
+test-e2e: build ## Tests on a cluster of their own; T=filter runs some of them
+	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
+	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T)
+
+bench: build ## Measure the ground: cluster start, pods, Slurm, fake nodes
+	cargo bench --package testbed
+
+lint: ## Format, clippy, licences and sources of dependencies, generated files
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- --deny warnings
+	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources
+	@test -z "$$(gofmt -l hack/kubernetes)" || { gofmt -d hack/kubernetes; exit 1; }
+
+images: build ## Build Kubernetes and the container images without starting anything
+	$(TESTBED) build

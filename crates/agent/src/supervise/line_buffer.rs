@@ -1,0 +1,52 @@
+//! Whole lines only: what the daemon writes and what we write go to the same place, and must not mix within a line.
+
+/// A line without end is passed on in pieces of this size.
+const LONGEST: usize = 8192;
+
+#[derive(Debug, Default)]
+pub struct LineBuffer {
+    held: Vec<u8>,
+}
+
+impl LineBuffer {
+    /// What can be passed on now; the start of an unfinished line is held back.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(bytes);
+        let ready = match self.held.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None if self.held.len() >= LONGEST => self.held.len(),
+            None => 0,
+        };
+        let rest = self.held.split_off(ready);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// The unfinished line, with an end; nothing if there is none.
+    pub fn take(&mut self) -> Vec<u8> {
+        if !self.held.is_empty() {
+            self.held.push(b'\n');
+        }
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unfinished_line_waits_for_its_end() {
+        let mut buffer = LineBuffer::default();
+        assert_eq!(buffer.push(b"one\ntw"), b"one\n");
+        assert_eq!(buffer.push(b"o"), b"");
+        assert_eq!(buffer.push(b"\nthree"), b"two\n");
+        assert_eq!(buffer.take(), b"three\n");
+        assert_eq!(buffer.take(), b"");
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_held_for_ever() {
+        let mut buffer = LineBuffer::default();
+        assert_eq!(buffer.push(&[b'x'; LONGEST]).len(), LONGEST);
+    }
+}

@@ -1,0 +1,207 @@
+//! `slurm-agent supervise`: plays systemd for one Slurm daemon.
+//!
+//! A daemon started with `--systemd` survives a reconfigure it cannot digest, which one started with `-D` does not. In
+//! return it wants a service manager: a notify socket, somebody who follows its main process from one re-execution to the
+//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`last_words`] and
+//! [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
+
+pub mod backoff;
+pub mod daemon;
+pub mod last_words;
+pub mod line_buffer;
+pub mod notify;
+pub mod process;
+pub mod signals;
+pub mod socket;
+pub mod user;
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use thiserror::Error;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::cli;
+use daemon::{Daemon, Verdict};
+use last_words::LastWords;
+use line_buffer::LineBuffer;
+use notify::Message;
+use process::Launcher;
+use signals::{Received, Signals};
+use socket::NotifySocket;
+use user::User;
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error(transparent)]
+    User(#[from] user::Error),
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    #[error(transparent)]
+    Process(#[from] process::Error),
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] std::io::Error),
+    #[error("cannot read the daemon's standard error: {0}")]
+    Stderr(#[source] std::io::Error),
+}
+
+/// Runs until the daemon has been told to stop and has stopped; the result is the code to exit with.
+pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
+    let user = options.as_user.as_deref().map(User::find).transpose()?;
+    // Before the first child, so that none of its signals is missed.
+    let signals = Signals::listen().map_err(Error::Signals)?;
+    process::adopt_orphans()?;
+    let socket = NotifySocket::bind(user.as_ref())?;
+    let launcher = Launcher::new(&options.command, user, socket.path())?;
+    let stderr = launcher.stderr().map_err(Error::Stderr)?;
+    let mut supervisor = Supervisor {
+        daemon: Daemon::default(),
+        launcher,
+        socket,
+        words: LastWords::default(),
+        lines: LineBuffer::default(),
+        restart_at: None,
+    };
+    // A command that cannot be run at all is a mistake in the pod, which the kubelet reports better than we could.
+    supervisor.start()?;
+    supervisor.follow(signals, stderr).await
+}
+
+struct Supervisor {
+    daemon: Daemon,
+    launcher: Launcher,
+    socket: NotifySocket,
+    words: LastWords,
+    lines: LineBuffer,
+    restart_at: Option<Instant>,
+}
+
+impl Supervisor {
+    async fn follow(&mut self, mut signals: Signals, mut stderr: Receiver) -> Result<u8, Error> {
+        let mut chunk = [0; 8192];
+        loop {
+            let pause = self.restart_at.map(|at| at.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                biased;
+                message = self.socket.recv() => self.heard(&message?),
+                received = signals.next() => match received {
+                    Received::Child => {
+                        if let Some(code) = self.reap()? {
+                            return Ok(code);
+                        }
+                    }
+                    Received::Other(signal) => {
+                        if let Some(code) = self.pass_on(signal) {
+                            return Ok(code);
+                        }
+                    }
+                },
+                read = stderr.read(&mut chunk) => {
+                    let read = read.map_err(Error::Stderr)?;
+                    self.said(chunk.get(..read).unwrap_or_default());
+                }
+                () = sleep(pause.unwrap_or(Duration::ZERO)), if pause.is_some() => self.restart(),
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<(), process::Error> {
+        self.words.clear();
+        let pid = self.launcher.launch()?;
+        self.daemon.started(pid, Instant::now());
+        info!(%pid, command = %self.launcher, "daemon started");
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        self.restart_at = None;
+        if let Err(error) = self.start() {
+            let after = self.daemon.failed_to_start();
+            warn!(%error, ?after, "daemon does not start, trying again");
+            self.restart_at = Some(Instant::now() + after);
+        }
+    }
+
+    fn heard(&mut self, message: &Message) {
+        if let Some(pid) = message.main_pid
+            && process::is_alive(pid)
+            && self.daemon.announced(pid, Instant::now())
+        {
+            self.restart_at = None;
+            info!(%pid, "main process changed");
+            if self.daemon.is_stopping() {
+                // The signal went to the process before it.
+                send(pid, Signal::SIGTERM);
+            }
+        }
+        if let Some(status) = &message.status {
+            info!(%status, "daemon reports");
+        }
+    }
+
+    fn said(&mut self, bytes: &[u8]) {
+        self.words.push(bytes);
+        let lines = self.lines.push(bytes);
+        pass_on_text(&lines);
+    }
+
+    fn reap(&mut self) -> Result<Option<u8>, Error> {
+        // The old main process ends right after the new one has announced itself: what it said comes before its death.
+        while let Some(message) = self.socket.try_recv()? {
+            self.heard(&message);
+        }
+        for (pid, exit) in process::reap_all() {
+            match self.daemon.reaped(pid, exit, Instant::now()) {
+                Verdict::Other => {}
+                Verdict::Finished(code) => {
+                    self.drain();
+                    info!(%pid, %exit, "daemon stopped");
+                    return Ok(Some(code));
+                }
+                Verdict::Restart(after) => {
+                    self.drain();
+                    warn!(%pid, %exit, ?after, last_words = %self.words, "daemon died, restarting it");
+                    self.restart_at = Some(Instant::now() + after);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Its last words may still be in the pipe when it is reaped.
+    fn drain(&mut self) {
+        let mut chunk = [0; 8192];
+        while let Ok(read @ 1..) = self.launcher.read_waiting(&mut chunk) {
+            self.said(chunk.get(..read).unwrap_or_default());
+        }
+        pass_on_text(&self.lines.take());
+    }
+
+    fn pass_on(&mut self, signal: Signal) -> Option<u8> {
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT)
+            && let Some(code) = self.daemon.stop()
+        {
+            info!(%signal, "told to stop while no daemon runs");
+            return Some(code);
+        }
+        send(self.daemon.main()?, signal);
+        None
+    }
+}
+
+fn pass_on_text(text: &[u8]) {
+    // Nobody is left to be told when our own standard error is gone.
+    let _ = std::io::stderr().write_all(text);
+}
+
+fn send(pid: Pid, signal: Signal) {
+    info!(%signal, %pid, "passing a signal on");
+    if let Err(error) = process::send(pid, signal) {
+        warn!(%error, %signal, %pid, "cannot pass the signal on");
+    }
+}

@@ -1,0 +1,122 @@
+//! What slurmctld and slurmd do under `--systemd`, as seen from a service manager (Slurm 26.05).
+//!
+//! A reconfigure is a child of a child, so that the new main process is an orphan; it announces itself, waits at a barrier
+//! until that has been heard, and tells the old one, which ends with 0. The old one goes on if its child fails.
+
+use std::fs::OpenOptions;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio, exit};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(crate) const EXIT_CODE: i32 = 7;
+
+/// In the environment of a process on its way to become the main one: how many forks it is away from that.
+const STAGE: &str = "FAKE_STAGE";
+
+pub(crate) fn main(directory: &Path) -> ! {
+    if let Ok(words) = std::env::var("FAKE_FATAL") {
+        eprintln!("{words}");
+        exit(1);
+    }
+    match std::env::var(STAGE).as_deref() {
+        Ok("child") => {
+            if directory.join("bad").exists() {
+                exit(1);
+            }
+            again("grandchild", Stdio::inherit());
+            exit(0);
+        }
+        Ok(_) => announce(),
+        Err(_) => notify("READY=1", &[]),
+    }
+    serve(directory)
+}
+
+fn serve(directory: &Path) -> ! {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let listen = |kind: SignalKind| -> Signal { signal(kind).unwrap() };
+        let (mut hangup, mut terminate) = (listen(SignalKind::hangup()), listen(SignalKind::terminate()));
+        let mut interrupt = listen(SignalKind::interrupt());
+        let (mut user1, mut user2) = (listen(SignalKind::user_defined1()), listen(SignalKind::user_defined2()));
+        // From here on signals are handled, so tests may send them.
+        record(directory);
+        print!("serving");
+        std::io::stdout().flush().unwrap();
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => reconfigure(),
+                _ = terminate.recv() => exit(EXIT_CODE),
+                _ = interrupt.recv() => exit(EXIT_CODE),
+                _ = user1.recv() => eprintln!("heard USR1"),
+                _ = user2.recv() => eprintln!("heard USR2"),
+            }
+        }
+    })
+}
+
+fn reconfigure() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let child = again("child", writer.into());
+    if !child.wait_with_output().unwrap().status.success() {
+        eprintln!("reconfigure failed");
+        return;
+    }
+    let mut said = String::new();
+    let mut byte = [0];
+    while !said.ends_with("serving") && reader.read(&mut byte).unwrap() == 1 {
+        said.push(char::from(byte[0]));
+    }
+    exit(0);
+}
+
+fn again(stage: &str, stdout: Stdio) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_daemon", "--nocapture"])
+        .env(STAGE, stage)
+        .stdout(stdout)
+        .spawn()
+        .unwrap()
+}
+
+fn announce() {
+    notify(&format!("READY=1\nMAINPID={}", std::process::id()), &[]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    notify("BARRIER=1", &[writer.as_raw_fd()]);
+    drop(writer);
+    // Ends when the supervisor has closed its copy.
+    reader.read_to_end(&mut Vec::new()).unwrap();
+}
+
+fn record(directory: &Path) {
+    let mut lives = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(directory.join("lives"))
+        .unwrap();
+    lives.write_all(format!("{}\n", std::process::id()).as_bytes()).unwrap();
+}
+
+fn notify(text: &str, descriptors: &[i32]) {
+    let path = std::env::var_os("NOTIFY_SOCKET").unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    let address = UnixAddr::new(Path::new(&path)).unwrap();
+    let control = [ControlMessage::ScmRights(descriptors)];
+    let control = if descriptors.is_empty() { &[][..] } else { &control[..] };
+    sendmsg(
+        socket.as_raw_fd(),
+        &[IoSlice::new(text.as_bytes())],
+        control,
+        MsgFlags::empty(),
+        Some(&address),
+    )
+    .unwrap();
+}

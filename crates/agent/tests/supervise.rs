@@ -1,0 +1,217 @@
+//! `slurm-agent supervise` around a daemon that behaves as Slurm's do under `--systemd`.
+//!
+//! The daemon is this very test binary, run again with `FAKE_DAEMON` set (see [`the_daemon`]): it notifies, moves to another
+//! process on SIGHUP, and ends with 7 on SIGTERM.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod fake_daemon;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// Much longer than anything here takes; a busy machine should not fail a test.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_daemon() {
+    if let Some(directory) = std::env::var_os("FAKE_DAEMON") {
+        fake_daemon::main(&PathBuf::from(directory));
+    }
+}
+
+struct Supervised {
+    supervisor: Child,
+    directory: TempDir,
+}
+
+impl Supervised {
+    fn start(extra: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let supervisor = Command::new(env!("CARGO_BIN_EXE_slurm-agent"))
+            .args(["supervise", "--"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "the_daemon", "--nocapture"])
+            .env("FAKE_DAEMON", directory.path())
+            .env("RUNTIME_DIRECTORY", directory.path())
+            .envs(extra.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(directory.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { supervisor, directory }
+    }
+
+    /// Every process that was the daemon, oldest first.
+    fn lives(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.directory.path().join("lives")).unwrap_or_default();
+        text.lines().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
+    }
+
+    fn life(&self, nth: usize) -> Pid {
+        eventually("the daemon's next life", || self.lives().get(nth).copied())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.supervisor.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    fn exit_code(&mut self) -> i32 {
+        let status = eventually("the supervisor's end", || self.supervisor.try_wait().unwrap());
+        status.code().unwrap()
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+        for pid in self.lives() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_gone(pid: Pid) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_reconfigured_daemon_is_followed_to_its_new_process() {
+    let mut supervised = Supervised::start(&[]);
+    let first = supervised.life(0);
+    supervised.signal(Signal::SIGHUP);
+    let second = supervised.life(1);
+    eventually("the old process to be reaped", || is_gone(first).then_some(()));
+    // Another time, from the process that was found by its MAINPID alone.
+    supervised.signal(Signal::SIGHUP);
+    let third = supervised.life(2);
+    eventually("the second process to be reaped", || is_gone(second).then_some(()));
+    supervised.signal(Signal::SIGTERM);
+    assert_eq!(supervised.exit_code(), fake_daemon::EXIT_CODE);
+    assert!(is_gone(third));
+    assert_eq!(
+        supervised.lives().len(),
+        3,
+        "nothing was restarted:\n{}",
+        supervised.log()
+    );
+}
+
+#[test]
+fn a_killed_daemon_is_restarted_at_once() {
+    let supervised = Supervised::start(&[]);
+    let first = supervised.life(0);
+    kill(first, Signal::SIGKILL).unwrap();
+    let killed = Instant::now();
+    let second = supervised.life(1);
+    assert_ne!(first, second);
+    // The supervisor waits 50 ms; the rest is room for a busy machine.
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+}
+
+#[test]
+fn a_daemon_killed_after_a_reconfigure_is_restarted_too() {
+    let supervised = Supervised::start(&[]);
+    supervised.life(0);
+    supervised.signal(Signal::SIGHUP);
+    let second = supervised.life(1);
+    eventually("the hand-over", || {
+        supervised.log().contains("main process changed").then_some(())
+    });
+    kill(second, Signal::SIGKILL).unwrap();
+    supervised.life(2);
+}
+
+#[test]
+fn a_failed_reconfigure_changes_nothing() {
+    let supervised = Supervised::start(&[]);
+    let first = supervised.life(0);
+    fs::write(supervised.directory.path().join("bad"), "").unwrap();
+    supervised.signal(Signal::SIGHUP);
+    eventually("the failure", || {
+        supervised.log().contains("reconfigure failed").then_some(())
+    });
+    assert_eq!(supervised.lives(), [first]);
+    assert!(!is_gone(first));
+}
+
+#[test]
+fn a_stop_is_passed_on_and_the_exit_code_kept() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut supervised = Supervised::start(&[]);
+        let daemon = supervised.life(0);
+        supervised.signal(signal);
+        assert_eq!(supervised.exit_code(), fake_daemon::EXIT_CODE);
+        assert!(is_gone(daemon));
+    }
+}
+
+#[test]
+fn other_signals_reach_the_daemon() {
+    let supervised = Supervised::start(&[]);
+    supervised.life(0);
+    supervised.signal(Signal::SIGUSR1);
+    supervised.signal(Signal::SIGUSR2);
+    eventually("both signals", || {
+        let log = supervised.log();
+        (log.contains("heard USR1") && log.contains("heard USR2")).then_some(())
+    });
+}
+
+#[test]
+fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
+    let mut supervised = Supervised::start(&[("FAKE_FATAL", "fatal: no key")]);
+    let line = eventually("the death notice", || {
+        supervised
+            .log()
+            .lines()
+            .find(|line| line.contains("last_words"))
+            .map(str::to_owned)
+    });
+    assert!(line.contains("fatal: no key"), "{line}");
+    // It keeps dying, so at some time it is away when the stop comes; the code is its own either way.
+    supervised.signal(Signal::SIGTERM);
+    assert_eq!(supervised.exit_code(), 1);
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_an_error_in_one_sentence() {
+    let output = Command::new(env!("CARGO_BIN_EXE_slurm-agent"))
+        .args(["supervise", "--", "/no/such/daemon"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains(r#"cannot run "/no/such/daemon": No such file or directory"#),
+        "{text}"
+    );
+}

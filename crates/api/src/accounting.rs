@@ -1,0 +1,162 @@
+//! Accounting: the slurmdbd that keeps the records of one or more clusters.
+
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    conditions::Condition,
+    external::ExternalConfig,
+    names::AccountingName,
+    overlay::ContainerOverlay,
+    references::{ConfigMapKeyRef, SecretKeyRef},
+    templates::{PodTemplate, ServiceTemplate},
+};
+
+/// Port of the database when the Accounting does not say: that of MySQL and MariaDB.
+pub const DEFAULT_STORAGE_PORT: i64 = 3306;
+/// Name of the database when the Accounting does not say: Slurm's own default.
+pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
+
+/// Slurm's accounting: the slurmdbd between Controllers and a database.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "slinky.slurm.net",
+    version = "v1beta1",
+    kind = "Accounting",
+    plural = "accountings",
+    singular = "accounting",
+    shortname = "slurmdbd",
+    namespaced,
+    status = "AccountingStatus",
+    doc = "Slurm's accounting: the slurmdbd between Controllers and a database.",
+    derive = "Default",
+    derive = "PartialEq",
+    schema = "disabled",
+    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
+    "message": "externalConfig is needed when external is true: it says where slurmdbd runs",
+}]))]
+pub struct AccountingSpec {
+    /// Key of auth/slurm, the same one as its Controllers'. Absent: that of the Controller that refers to this object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_key_ref: Option<SecretKeyRef>,
+
+    /// Older name of `jwtKeyRef`, which wins over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt_hs256_key_ref: Option<SecretKeyRef>,
+
+    /// Key of auth/jwt, the same one as its Controllers'. Absent: that of the Controller that refers to this object. It
+    /// cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt_key_ref: Option<SecretKeyRef>,
+
+    /// JSON web key set with further keys whose tokens slurmdbd accepts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwks_key_ref: Option<ConfigMapKeyRef>,
+
+    /// slurmdbd runs outside Kubernetes; `externalConfig` says where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
+    pub external: Option<bool>,
+
+    /// Where an external slurmdbd is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_config: Option<ExternalConfig>,
+
+    /// Fields of a core/v1 Container, merged over the slurmdbd container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurmdbd: Option<ContainerOverlay>,
+
+    /// What to lay over the slurmdbd pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
+
+    /// The database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_config: Option<StorageConfig>,
+
+    /// Lines to add to slurmdbd.conf.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_conf: Option<String>,
+
+    /// What to lay over the Service that slurmctld reaches slurmdbd by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceTemplate>,
+}
+
+/// The database slurmdbd keeps its records in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StorageConfig {
+    /// Host of the database server.
+    pub host: String,
+
+    /// Port of the database server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_STORAGE_PORT))]
+    pub port: Option<i64>,
+
+    /// Name of the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_STORAGE_DATABASE))]
+    pub database: Option<String>,
+
+    /// User of the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+
+    /// Password of the user.
+    pub password_key_ref: SecretKeyRef,
+}
+
+impl StorageConfig {
+    /// Port of the database server; 0 counts as absent.
+    pub fn port(&self) -> i64 {
+        self.port.filter(|port| *port != 0).unwrap_or(DEFAULT_STORAGE_PORT)
+    }
+
+    /// Name of the database.
+    pub fn database(&self) -> &str {
+        self.database
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .unwrap_or(DEFAULT_STORAGE_DATABASE)
+    }
+}
+
+/// What is known about an Accounting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccountingStatus {
+    /// What holds for this Accounting.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The `metadata.generation` this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl Accounting {
+    /// The name its children are named after.
+    pub fn child_names(&self) -> AccountingName {
+        AccountingName::new(self.name_any())
+    }
+}
+
+impl AccountingSpec {
+    /// Whether slurmdbd runs outside Kubernetes.
+    pub fn is_external(&self) -> bool {
+        self.external.unwrap_or(false)
+    }
+
+    /// The reference to the key of auth/jwt, under whichever name it was given.
+    pub fn effective_jwt_key_ref(&self) -> Option<&SecretKeyRef> {
+        self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())
+    }
+}

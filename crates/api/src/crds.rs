@@ -1,0 +1,63 @@
+//! The CustomResourceDefinitions of all kinds.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceValidation,
+};
+use kube::CustomResourceExt;
+use schemars::JsonSchema;
+
+use crate::{
+    accounting::{Accounting, AccountingSpec, AccountingStatus},
+    controller::{Controller, ControllerSpec, ControllerStatus},
+    keys::annotations,
+    loginset::{LoginSet, LoginSetSpec, LoginSetStatus},
+    nodeset::{NodeSet, NodeSetSpec, NodeSetStatus},
+    restapi::{RestApi, RestApiSpec, RestApiStatus},
+    schema,
+    token::{Token, TokenSpec, TokenStatus},
+};
+
+/// Number of the schema in these definitions, written on them as [`annotations::SCHEMA_REVISION`].
+///
+/// It goes up by one with the first change after a release. An operator that finds a lower number installed, or none (as on
+/// upstream's definitions), leaves its newer fields off: the API server would drop them without a word.
+pub const SCHEMA_REVISION: u32 = 1;
+
+/// The definitions of all kinds, in the order of their names.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![
+        definition::<Accounting, AccountingSpec, AccountingStatus>(),
+        definition::<Controller, ControllerSpec, ControllerStatus>(),
+        definition::<LoginSet, LoginSetSpec, LoginSetStatus>(),
+        definition::<NodeSet, NodeSetSpec, NodeSetStatus>(),
+        definition::<RestApi, RestApiSpec, RestApiStatus>(),
+        definition::<Token, TokenSpec, TokenStatus>(),
+    ]
+}
+
+/// A definition as the YAML text that the chart carries.
+pub fn render_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(crd)
+}
+
+fn definition<Kind, Spec, Status>() -> CustomResourceDefinition
+where
+    Kind: CustomResourceExt,
+    Spec: JsonSchema,
+    Status: JsonSchema,
+{
+    let mut crd = Kind::crd();
+    crd.metadata.annotations = Some(BTreeMap::from([
+        (annotations::SCHEMA_REVISION.to_owned(), SCHEMA_REVISION.to_string()),
+        // With the definitions would go every cluster that was made from them.
+        (annotations::HELM_RESOURCE_POLICY.to_owned(), "keep".to_owned()),
+    ]));
+    for version in &mut crd.spec.versions {
+        version.schema = Some(CustomResourceValidation {
+            open_api_v3_schema: Some(schema::of_kind::<Spec, Status>()),
+        });
+    }
+    crd
+}

@@ -1,0 +1,146 @@
+//! LoginSet: pods that people log in to.
+
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    conditions::Condition,
+    int_or_string::IntOrString,
+    names::LoginSetName,
+    overlay::ContainerOverlay,
+    references::{ObjectRef, SecretKeyRef},
+    templates::{PodTemplate, ServiceTemplate},
+};
+
+/// How many pods a LoginSet has when it does not say.
+pub const DEFAULT_REPLICAS: i32 = 1;
+
+/// Login nodes: pods with sshd, sssd and Slurm's commands.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "slinky.slurm.net",
+    version = "v1beta1",
+    kind = "LoginSet",
+    plural = "loginsets",
+    singular = "loginset",
+    shortname = "loginsets",
+    shortname = "lss",
+    shortname = "sackd",
+    namespaced,
+    status = "LoginSetStatus",
+    doc = "Login nodes: pods with sshd, sssd and Slurm's commands.",
+    derive = "Default",
+    derive = "PartialEq",
+    schema = "disabled",
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn = r#"{"name": "REPLICAS", "type": "integer", "jsonPath": ".status.replicas",
+        "description": "Pods that exist."}"#,
+    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LoginSetSpec {
+    /// The Controller whose cluster people log in to. It cannot be changed.
+    pub controller_ref: ObjectRef,
+
+    /// Number of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_REPLICAS))]
+    pub replicas: Option<i32>,
+
+    /// Fields of a core/v1 Container, merged over the login container. A port named `login` replaces port 22.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<ContainerOverlay>,
+
+    /// Fields of a core/v1 Container, merged over the container that prepares `/etc/slurm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initconf: Option<ContainerOverlay>,
+
+    /// What to lay over the pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
+
+    /// Public keys that may log in as root, one per line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_ssh_authorized_keys: Option<String>,
+
+    /// Lines to add to sshd_config.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_sshd_config: Option<String>,
+
+    /// The sssd.conf to use.
+    pub sssd_conf_ref: SecretKeyRef,
+
+    /// How pods are replaced, as in an apps/v1 Deployment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<DeploymentStrategy>,
+
+    /// What to lay over the Service that people reach the pods by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceTemplate>,
+}
+
+/// How the pods of a Deployment are replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeploymentStrategy {
+    /// `RollingUpdate` or `Recreate`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<String>,
+
+    /// Settings of `RollingUpdate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingDeployment>,
+}
+
+/// Settings of a Deployment's rolling update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingDeployment {
+    /// Pods there may be beyond `replicas`, as a number or a percentage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_surge: Option<IntOrString>,
+
+    /// Pods that may be missing, as a number or a percentage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<IntOrString>,
+}
+
+/// What is known about a LoginSet's pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["selector"]))]
+pub struct LoginSetStatus {
+    /// Pods that exist.
+    pub replicas: i32,
+
+    /// Label selector of the pods, for the scale subresource.
+    pub selector: String,
+
+    /// What holds for this LoginSet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The `metadata.generation` this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl LoginSet {
+    /// The name its children are named after.
+    pub fn child_names(&self) -> LoginSetName {
+        LoginSetName::new(self.name_any())
+    }
+}
+
+impl LoginSetSpec {
+    /// Number of pods that are wanted.
+    pub fn replicas(&self) -> u32 {
+        u32::try_from(self.replicas.unwrap_or(DEFAULT_REPLICAS)).unwrap_or(0)
+    }
+}

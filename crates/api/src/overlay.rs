@@ -1,0 +1,105 @@
+//! A partial core/v1 object that a user lays over the one the operator builds.
+
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, PodSpec, ServiceSpec};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// What to lay over a container.
+pub type ContainerOverlay = Overlay<Container>;
+/// What to lay over a pod's spec.
+pub type PodSpecOverlay = Overlay<PodSpec>;
+/// What to lay over a Service's spec.
+pub type ServiceSpecOverlay = Overlay<ServiceSpec>;
+/// A claim to make one of per pod.
+pub type ClaimTemplate = Overlay<PersistentVolumeClaim>;
+
+/// Some fields of a `T`, as they were written.
+///
+/// It holds JSON and not a `T`, because the typed structs know the fields of one Kubernetes release and would drop those
+/// of a newer one. The schema is open for the same reason; [`crate::validate`] compares the content with `T`.
+pub struct Overlay<T> {
+    fields: Map<String, Value>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Overlay<T> {
+    /// The fields, as they were written.
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.fields
+    }
+
+    /// The field of this name, unless it is absent or null.
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.fields.get(field).filter(|value| !value.is_null())
+    }
+
+    /// The text in the field of this name, unless it is empty, absent or no text.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())
+    }
+
+    /// Whether the field of this name is `true`.
+    pub fn is_set(&self, field: &str) -> bool {
+        self.get(field).and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+impl<T> From<Map<String, Value>> for Overlay<T> {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self {
+            fields,
+            of: PhantomData,
+        }
+    }
+}
+
+// Written out, because the derives would ask the same of `T`, of which no value is ever held.
+
+impl<T> Clone for Overlay<T> {
+    fn clone(&self) -> Self {
+        self.fields.clone().into()
+    }
+}
+
+impl<T> Default for Overlay<T> {
+    fn default() -> Self {
+        Map::new().into()
+    }
+}
+
+impl<T> PartialEq for Overlay<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields == other.fields
+    }
+}
+
+impl<T> fmt::Debug for Overlay<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fields.fmt(f)
+    }
+}
+
+impl<T> Serialize for Overlay<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields.serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Overlay<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Map::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl<T> JsonSchema for Overlay<T> {
+    fn schema_name() -> Cow<'static, str> {
+        "Overlay".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    }
+}

@@ -1,0 +1,167 @@
+//! The API reference, as Markdown made from the definitions.
+
+use std::fmt::Write;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps, JSONSchemaPropsOrArray,
+    JSONSchemaPropsOrBool,
+};
+
+/// The reference of these kinds.
+pub fn render_markdown(crds: &[CustomResourceDefinition]) -> String {
+    let mut page = String::from(
+        "# API reference\n\n\
+         <!-- Made from the definitions by `cargo run -p slurm-operator-api --example reference > docs/api.md`. -->\n\n\
+         A field marked * is required. `[]` stands for the items of a list.\n\
+         A field of type *core/v1* is open: it takes any field of the Kubernetes type its description names.\n",
+    );
+    for crd in crds {
+        for version in &crd.spec.versions {
+            render_kind(&mut page, crd, version);
+        }
+    }
+    page
+}
+
+fn render_kind(page: &mut String, crd: &CustomResourceDefinition, version: &CustomResourceDefinitionVersion) {
+    let Some(schema) = version
+        .schema
+        .as_ref()
+        .and_then(|schema| schema.open_api_v3_schema.as_ref())
+    else {
+        return;
+    };
+    let names = &crd.spec.names;
+    say(page, format_args!("\n## {}\n\n", names.kind));
+    say(
+        page,
+        format_args!("{}\n\n", schema.description.as_deref().unwrap_or_default()),
+    );
+    say(
+        page,
+        format_args!("`{}/{}`, `kubectl get {}`", crd.spec.group, version.name, names.plural),
+    );
+    for short in names
+        .short_names
+        .iter()
+        .flatten()
+        .filter(|short| **short != names.plural)
+    {
+        say(page, format_args!(" or `{short}`"));
+    }
+    if version
+        .subresources
+        .as_ref()
+        .is_some_and(|subresources| subresources.scale.is_some())
+    {
+        say(
+            page,
+            format_args!(
+                ", `kubectl scale {}`",
+                names.singular.as_deref().unwrap_or(&names.plural)
+            ),
+        );
+    }
+    page.push_str("\n\n");
+
+    let mut rules = Vec::new();
+    for part in ["spec", "status"] {
+        let Some(schema) = schema.properties.as_ref().and_then(|properties| properties.get(part)) else {
+            continue;
+        };
+        page.push_str("| Field | Type | Default | Meaning |\n|---|---|---|---|\n");
+        render_fields(page, part, schema);
+        page.push('\n');
+        collect_rules(&mut rules, part, schema);
+    }
+    if !rules.is_empty() {
+        page.push_str("Rules:\n\n");
+        for (path, rule) in rules {
+            say(page, format_args!("* `{path}`: {rule}\n"));
+        }
+    }
+}
+
+fn render_fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
+    for (name, field) in schema.properties.iter().flatten() {
+        let path = format!("{path}.{name}");
+        let required = if schema.required.iter().flatten().any(|required| required == name) {
+            " *"
+        } else {
+            ""
+        };
+        let default = field
+            .default
+            .as_ref()
+            .map_or_else(String::new, |default| format!("`{}`", default.0));
+        let meaning = field.description.as_deref().unwrap_or_default();
+        say(
+            page,
+            format_args!(
+                "| `{path}`{required} | {} | {default} | {} |\n",
+                type_of(field),
+                cell(meaning)
+            ),
+        );
+        render_fields(page, &path, field);
+        if let Some(item) = item_of(field) {
+            render_fields(page, &format!("{path}[]"), item);
+        }
+    }
+}
+
+fn collect_rules(rules: &mut Vec<(String, String)>, path: &str, schema: &JSONSchemaProps) {
+    for rule in schema.x_kubernetes_validations.iter().flatten() {
+        rules.push((
+            path.to_owned(),
+            rule.message.clone().unwrap_or_else(|| rule.rule.clone()),
+        ));
+    }
+    for (name, field) in schema.properties.iter().flatten() {
+        collect_rules(rules, &format!("{path}.{name}"), field);
+    }
+}
+
+fn type_of(schema: &JSONSchemaProps) -> String {
+    if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
+        return "core/v1".into();
+    }
+    if schema.x_kubernetes_int_or_string == Some(true) {
+        return "integer or string".into();
+    }
+    if let Some(words) = &schema.enum_ {
+        return words
+            .iter()
+            .map(|word| format!("`{}`", word.0))
+            .collect::<Vec<_>>()
+            .join(", ");
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+        return format!("map of {}", type_of(values));
+    }
+    if let Some(item) = item_of(schema) {
+        return format!("list of {}", type_of(item));
+    }
+    match (schema.type_.as_deref(), schema.format.as_deref()) {
+        (Some("string"), Some("date-time")) => "time".into(),
+        (Some(name), _) => name.into(),
+        (None, _) => "any".into(),
+    }
+}
+
+fn item_of(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
+    match schema.items.as_ref()? {
+        JSONSchemaPropsOrArray::Schema(item) => Some(item),
+        JSONSchemaPropsOrArray::Schemas(_) => None,
+    }
+}
+
+/// Text for a cell of a table, where a bar and a new line would end it.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn say(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // A String takes everything.
+    let _ = page.write_fmt(text);
+}

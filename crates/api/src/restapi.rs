@@ -1,0 +1,84 @@
+//! RestApi: a cluster's slurmrestd.
+
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    conditions::Condition,
+    names::RestApiName,
+    overlay::ContainerOverlay,
+    references::ObjectRef,
+    templates::{PodTemplate, ServiceTemplate},
+};
+
+/// How many pods a RestApi has when it does not say.
+pub const DEFAULT_REPLICAS: i32 = 1;
+
+/// Slurm's REST API: pods that run slurmrestd for a Controller.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "slinky.slurm.net",
+    version = "v1beta1",
+    kind = "RestApi",
+    plural = "restapis",
+    singular = "restapi",
+    shortname = "slurmrestd",
+    namespaced,
+    status = "RestApiStatus",
+    doc = "Slurm's REST API: pods that run slurmrestd for a Controller.",
+    derive = "Default",
+    derive = "PartialEq",
+    schema = "disabled",
+    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RestApiSpec {
+    /// The Controller whose cluster is served.
+    pub controller_ref: ObjectRef,
+
+    /// Number of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_REPLICAS))]
+    pub replicas: Option<i32>,
+
+    /// Fields of a core/v1 Container, merged over the slurmrestd container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurmrestd: Option<ContainerOverlay>,
+
+    /// What to lay over the pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
+
+    /// What to lay over the Service that clients reach slurmrestd by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceTemplate>,
+}
+
+/// What is known about a RestApi.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RestApiStatus {
+    /// What holds for this RestApi.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The `metadata.generation` this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl RestApi {
+    /// The name its children are named after.
+    pub fn child_names(&self) -> RestApiName {
+        RestApiName::new(self.name_any())
+    }
+}
+
+impl RestApiSpec {
+    /// Number of pods that are wanted.
+    pub fn replicas(&self) -> u32 {
+        u32::try_from(self.replicas.unwrap_or(DEFAULT_REPLICAS)).unwrap_or(0)
+    }
+}

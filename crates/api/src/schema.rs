@@ -1,0 +1,117 @@
+//! From a Rust type to the structural schema of a CustomResourceDefinition.
+//!
+//! kube's own rewriter makes every `Option` nullable. Ours are not: the API server drops a null where the schema knows no
+//! null, and then sets the default, which is what upstream's users are used to. Fields that keep a null say `nullable`.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+/// The schema of a kind whose spec and status are these types. What is said about the spec describes the kind.
+#[expect(
+    clippy::expect_used,
+    reason = "it depends on our own types alone, and a test calls it for each of them"
+)]
+pub(crate) fn of_kind<Spec: JsonSchema, Status: JsonSchema>() -> JSONSchemaProps {
+    let mut spec = structural::<Spec>();
+    let description = spec.remove("description").unwrap_or_default();
+    spec.insert("description".into(), json!("What is wanted."));
+
+    let mut status = Value::Object(structural::<Status>());
+    // A status is written by the operator alone; a value the server made up would look like one it had observed.
+    for_each_schema(&mut status, &mut |schema| {
+        schema.remove("default");
+    });
+
+    // Upstream lets an object pass without a spec, and with it past every rule in there. A kind that needs nothing from its
+    // user gets an empty one instead.
+    if !spec.contains_key("required") {
+        spec.insert("default".into(), json!({}));
+    }
+    serde_json::from_value(json!({
+        "description": description,
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": { "type": "string", "description": "Group and version of the kind." },
+            "kind": { "type": "string", "description": "The kind." },
+            "metadata": { "type": "object" },
+            "spec": spec,
+            "status": status,
+        },
+    }))
+    .expect("schemars makes a JSON schema")
+}
+
+fn structural<T: JsonSchema>() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    for_each_schema(&mut schema, &mut |schema| {
+        schema.remove("title");
+        unwrap_lines(schema);
+        drop_null(schema);
+    });
+    match schema {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    }
+}
+
+/// Calls `change` with `schema` and everything below it, the inner ones after the outer ones.
+fn for_each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+    let Value::Object(schema) = schema else { return };
+    change(schema);
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties
+            .values_mut()
+            .for_each(|property| for_each_schema(property, change));
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(inner) {
+            for_each_schema(inner, change);
+        }
+    }
+}
+
+/// Joins the lines of a paragraph, which end where they do in the source for the source's sake.
+fn unwrap_lines(schema: &mut Map<String, Value>) {
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        *description = description
+            .split("\n\n")
+            .map(|text| text.replace('\n', " "))
+            .collect::<Vec<_>>()
+            .join("\n\n");
+    }
+}
+
+/// Undoes what schemars does to the schema of `T` to make that of `Option<T>`.
+fn drop_null(schema: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            schema.insert("type".into(), only);
+        }
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Array(mut either)) = schema.remove("anyOf") {
+        either.retain(|one| one != &json!({ "type": "null" }));
+        match either.pop() {
+            Some(Value::Object(only)) if either.is_empty() => {
+                for (keyword, value) in only {
+                    // What the field says about itself goes before what its type says.
+                    schema.entry(keyword).or_insert(value);
+                }
+            }
+            other => {
+                either.extend(other);
+                schema.insert("anyOf".into(), Value::Array(either));
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How a NodeSet replaces pods of an older revision.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    int_or_string::IntOrString,
+    time::{GoDuration, Timestamp},
+};
+
+/// How many pods a rolling update may take away at a time when it does not say.
+pub const DEFAULT_MAX_UNAVAILABLE: &str = "25%";
+/// How long a scheduled update may take when it does not say.
+pub const DEFAULT_SCHEDULED_DURATION: &str = "30m";
+
+open_enum! {
+    /// How pods of an older revision are replaced.
+    pub enum UpdateStrategyType {
+        /// A few at a time.
+        #[default]
+        RollingUpdate,
+        /// When somebody deletes them.
+        OnDelete,
+        /// In a Slurm reservation.
+        ScheduledUpdate,
+    }
+}
+
+/// How pods of an older revision are replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.type) || self.type != 'ScheduledUpdate' || (has(self.scheduledUpdate) && \
+        has(self.scheduledUpdate.startTime) && has(self.scheduledUpdate.duration))",
+    "message": "type ScheduledUpdate needs scheduledUpdate.startTime and scheduledUpdate.duration",
+}]))]
+pub struct UpdateStrategy {
+    /// `RollingUpdate`: a few pods at a time. `OnDelete`: when somebody deletes them. `ScheduledUpdate`: in a Slurm
+    /// reservation.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "RollingUpdate"))]
+    pub type_: Option<UpdateStrategyType>,
+
+    /// Settings of `RollingUpdate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+
+    /// Settings of `ScheduledUpdate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_update: Option<ScheduledUpdate>,
+}
+
+/// Settings of a rolling update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// Pods that may be missing at a time, as a number or as a percentage that is rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_MAX_UNAVAILABLE))]
+    pub max_unavailable: Option<IntOrString>,
+}
+
+/// Settings of a scheduled update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduledUpdate {
+    /// When the reservation begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Timestamp>,
+
+    /// How long the reservation lasts, at least a minute: `30m`, `1h30m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_SCHEDULED_DURATION))]
+    pub duration: Option<GoDuration>,
+
+    /// Flags of the reservation beside `MAINT` and `IGNORE_JOBS`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("nullable" = true))]
+    pub flags: Option<Vec<String>>,
+}
+
+impl UpdateStrategy {
+    /// How pods of an older revision are replaced.
+    pub fn kind(&self) -> UpdateStrategyType {
+        self.type_.clone().unwrap_or_default()
+    }
+
+    /// Pods out of `total` that a rolling update may take away at a time. Text that says no number counts as 1, as
+    /// upstream has it.
+    pub fn max_unavailable(&self, total: u32) -> u32 {
+        let given = self
+            .rolling_update
+            .as_ref()
+            .and_then(|rolling| rolling.max_unavailable.clone());
+        let given = given.unwrap_or_else(|| IntOrString::String(DEFAULT_MAX_UNAVAILABLE.into()));
+        given
+            .out_of(total)
+            .map_or(1, |number| u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_means_the_default_of_the_schema() {
+        let strategy = UpdateStrategy::default();
+        assert_eq!(strategy.kind(), UpdateStrategyType::RollingUpdate);
+        assert_eq!(strategy.max_unavailable(8), 2);
+    }
+
+    #[test]
+    fn text_without_a_number_lets_one_pod_go_at_a_time() {
+        let strategy: UpdateStrategy =
+            serde_json::from_value(serde_json::json!({ "rollingUpdate": { "maxUnavailable": "many" } })).unwrap();
+        assert_eq!(strategy.max_unavailable(8), 1);
+    }
+}

@@ -1,0 +1,127 @@
+//! Checks of an Accounting.
+
+use kube::ResourceExt;
+
+use super::{
+    Problems, Reason, Validate,
+    fields::{
+        check_container, check_entry, check_external, check_jwt_names, check_secret_key, check_service, check_template,
+        check_unchanged,
+    },
+    names::check_stateful_set_parent,
+};
+use crate::{
+    accounting::{Accounting, AccountingSpec, StorageConfig},
+    references::ConfigMapKeyRef,
+};
+
+impl Validate for Accounting {
+    fn check(&self) -> Problems {
+        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        let AccountingSpec {
+            slurm_key_ref,
+            jwt_hs256_key_ref,
+            jwt_key_ref,
+            jwks_key_ref,
+            external: _,
+            external_config,
+            slurmdbd,
+            template,
+            storage_config,
+            extra_conf: _,
+            service,
+        } = &self.spec;
+        let mut problems = Problems::default();
+
+        check_stateful_set_parent(&mut problems, "Accounting", &self.name_any(), "-accounting");
+        let keys = [
+            ("spec.slurmKeyRef", slurm_key_ref),
+            ("spec.jwtKeyRef", jwt_key_ref),
+            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
+        ];
+        for (field, reference) in keys {
+            if let Some(reference) = reference {
+                check_secret_key(&mut problems, field, reference);
+            }
+        }
+        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
+        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
+            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
+        }
+        if self.spec.is_external() {
+            check_external(&mut problems, "slurmdbd", external_config.as_ref());
+        } else {
+            check_storage(&mut problems, storage_config.as_ref());
+        }
+        check_container(&mut problems, "spec.slurmdbd", slurmdbd.as_ref());
+        check_template(&mut problems, template.as_ref());
+        check_service(&mut problems, service.as_ref());
+        problems
+    }
+
+    fn check_change(&self, old: &Self) -> Problems {
+        let mut problems = Problems::default();
+        check_unchanged(
+            &mut problems,
+            "spec.jwtKeyRef",
+            &old.spec.effective_jwt_key_ref(),
+            &self.spec.effective_jwt_key_ref(),
+            "put the new key into the same Secret",
+        );
+        problems
+    }
+}
+
+fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
+    let Some(StorageConfig {
+        host,
+        port,
+        database,
+        username,
+        password_key_ref,
+    }) = storage
+    else {
+        problems.error(
+            Reason::Missing,
+            "spec.storageConfig",
+            "is absent, and slurmdbd keeps its records in a database",
+            "say host, username and passwordKeyRef of a MySQL or MariaDB server",
+        );
+        return;
+    };
+    if host.is_empty() {
+        problems.error(
+            Reason::Missing,
+            "spec.storageConfig.host",
+            "is empty",
+            "give the host of the database server",
+        );
+    }
+    // Each of them becomes the value of a line in slurmdbd.conf.
+    let lines = [
+        ("host", Some(host)),
+        ("database", database.as_ref()),
+        ("username", username.as_ref()),
+    ];
+    for (name, value) in lines {
+        if let Some(value) =
+            value.filter(|value| value.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#'))
+        {
+            problems.error(
+                Reason::BadValue,
+                format!("spec.storageConfig.{name}"),
+                format!("is {value:?}, which slurmdbd.conf cannot hold"),
+                "write it without blanks",
+            );
+        }
+    }
+    if let Some(port) = port.filter(|port| !(0..=65535).contains(port)) {
+        problems.error(
+            Reason::BadValue,
+            "spec.storageConfig.port",
+            format!("is {port}"),
+            "give the port of the database server, from 1 to 65535",
+        );
+    }
+    check_secret_key(problems, "spec.storageConfig.passwordKeyRef", password_key_ref);
+}

@@ -1,0 +1,268 @@
+//! Checks of a Controller.
+
+use kube::ResourceExt;
+
+use super::{
+    Problems, Reason, Validate,
+    fields::{
+        check_container, check_entry, check_external, check_jwt_names, check_ref, check_secret_key, check_service,
+        check_template, check_unchanged,
+    },
+    names::{check_stateful_set_parent, is_subdomain},
+};
+use crate::{
+    controller::{ConfigUpdate, Controller, ControllerSpec},
+    references::ConfigMapKeyRef,
+    wellknown,
+};
+
+/// The longest name of a cluster, as upstream limits it for slurmdbd's sake.
+const CLUSTER_NAME_LIMIT: usize = 40;
+
+impl Validate for Controller {
+    fn check(&self) -> Problems {
+        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        let ControllerSpec {
+            cluster_name: _,
+            slurm_key_ref,
+            jwt_hs256_key_ref,
+            jwt_key_ref,
+            jwks_key_ref,
+            accounting_ref,
+            external: _,
+            external_config,
+            ha,
+            slurmctld,
+            inplace_reconfigure: _,
+            config_update,
+            reconfigure,
+            logfile,
+            template,
+            extra_conf: _,
+            config_file_refs: _,
+            prolog_script_refs: _,
+            epilog_script_refs: _,
+            prolog_slurmctld_script_refs: _,
+            epilog_slurmctld_script_refs: _,
+            persistence: _,
+            service,
+            metrics: _,
+        } = &self.spec;
+        let own = self.metadata.namespace.as_deref();
+        let mut problems = Problems::default();
+
+        check_stateful_set_parent(&mut problems, "Controller", &self.name_any(), "-controller");
+        check_cluster_name(&mut problems, &self.cluster_name());
+        if let Some(reference) = slurm_key_ref {
+            check_secret_key(&mut problems, "spec.slurmKeyRef", reference);
+        }
+        for (field, reference) in [
+            ("spec.jwtKeyRef", jwt_key_ref),
+            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
+        ] {
+            if let Some(reference) = reference {
+                check_secret_key(&mut problems, field, reference);
+            }
+        }
+        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
+        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
+            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
+        }
+        match accounting_ref {
+            Some(reference) if reference.name.is_empty() => problems.warn(
+                Reason::Ignored,
+                "spec.accountingRef.name",
+                "is empty, and the cluster does without accounting",
+                "name the Accounting, or remove the reference",
+            ),
+            Some(reference) => check_ref(&mut problems, "spec.accountingRef", "Accounting", reference, own),
+            None => {}
+        }
+        for (field, references) in self.spec.file_refs() {
+            for (index, reference) in references.iter().enumerate() {
+                check_ref(
+                    &mut problems,
+                    &format!("spec.{field}[{index}]"),
+                    "ConfigMap",
+                    reference,
+                    own,
+                );
+            }
+        }
+        if let Some(word) = config_update.as_ref().filter(|word| !word.is_known()) {
+            problems.error(
+                Reason::BadValue,
+                "spec.configUpdate",
+                format!("is {:?}", word.as_str()),
+                format!("use one of {}", ConfigUpdate::KNOWN.join(", ")),
+            );
+        }
+        if let Some(backups) = ha.as_ref().and_then(|ha| ha.backups).filter(|backups| *backups < 1) {
+            problems.error(
+                Reason::BadValue,
+                "spec.ha.backups",
+                format!("is {backups}"),
+                "give 1 or more",
+            );
+        }
+        if self.spec.is_external() {
+            check_external(&mut problems, "slurmctld", external_config.as_ref());
+            check_keys_of_external(&mut problems, &self.spec);
+        }
+        check_storage(&mut problems, &self.spec);
+        check_container(&mut problems, "spec.slurmctld", slurmctld.as_ref());
+        check_container(&mut problems, "spec.reconfigure", reconfigure.as_ref());
+        check_container(&mut problems, "spec.logfile", logfile.as_ref());
+        check_template(&mut problems, template.as_ref());
+        check_service(&mut problems, service.as_ref());
+        problems
+    }
+
+    fn check_new(&self) -> Problems {
+        let mut problems = Problems::default();
+        let name = self.cluster_name();
+        // Not for objects that exist: a cluster that runs under a longer name must not be stopped for it.
+        if name.chars().count() > CLUSTER_NAME_LIMIT {
+            problems.error(
+                Reason::BadName,
+                "spec.clusterName",
+                format!("is {name:?}, which is longer than {CLUSTER_NAME_LIMIT} characters"),
+                "set a shorter one",
+            );
+        }
+        problems
+    }
+
+    fn check_change(&self, old: &Self) -> Problems {
+        let mut problems = Problems::default();
+        check_unchanged(
+            &mut problems,
+            "spec.clusterName",
+            &old.cluster_name(),
+            &self.cluster_name(),
+            "the cluster's state and its accounting are kept under the name; make another Controller",
+        );
+        let secret = |controller: &Self| controller.slurm_key().map(|key| key.name);
+        let entry = |controller: &Self| controller.jwt_key().map(|key| (key.name, key.key));
+        check_unchanged(
+            &mut problems,
+            "spec.slurmKeyRef.name",
+            &secret(old),
+            &secret(self),
+            "every daemon of the cluster has the key; put the new key into the same Secret",
+        );
+        check_unchanged(
+            &mut problems,
+            "spec.jwtKeyRef",
+            &entry(old),
+            &entry(self),
+            "put the new key into the same Secret",
+        );
+        check_unchanged(
+            &mut problems,
+            "spec.persistence.enabled",
+            &old.spec.is_persistent(),
+            &self.spec.is_persistent(),
+            "the cluster's state would be left behind; make another Controller",
+        );
+        if self.spec.is_persistent() {
+            check_unchanged(
+                &mut problems,
+                "spec.persistence.existingClaim",
+                &old.spec.existing_claim(),
+                &self.spec.existing_claim(),
+                "the cluster's state would be left behind; make another Controller",
+            );
+        }
+        problems
+    }
+}
+
+/// The name stands in a line of slurm.conf and in a path.
+fn check_cluster_name(problems: &mut Problems, name: &str) {
+    let harmful = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '#' | '=' | '"' | '\'' | '\\');
+    if name.contains(harmful) || matches!(name, "." | "..") {
+        problems.error(
+            Reason::BadName,
+            "spec.clusterName",
+            format!("is {name:?}, which slurm.conf cannot hold"),
+            "use letters, digits, dashes, underscores and dots",
+        );
+    }
+}
+
+fn check_keys_of_external(problems: &mut Problems, spec: &ControllerSpec) {
+    let keys = [
+        ("spec.slurmKeyRef", "auth/slurm", spec.slurm_key_ref.is_none()),
+        ("spec.jwtKeyRef", "auth/jwt", spec.effective_jwt_key_ref().is_none()),
+    ];
+    for (field, plugin, absent) in keys {
+        if absent {
+            problems.warn(
+                Reason::Missing,
+                field,
+                "is absent, and for a slurmctld outside Kubernetes no key can be generated",
+                format!("put the cluster's {plugin} key into a Secret and name it here"),
+            );
+        }
+    }
+}
+
+fn check_storage(problems: &mut Problems, spec: &ControllerSpec) {
+    let claim = spec
+        .persistence
+        .as_ref()
+        .and_then(|persistence| persistence.existing_claim.as_deref());
+    if let Some(claim) = claim.filter(|claim| !claim.is_empty() && !is_subdomain(claim)) {
+        problems.error(
+            Reason::BadName,
+            "spec.persistence.existingClaim",
+            format!("is {claim:?}, which no claim can be called"),
+            "name the PersistentVolumeClaim as `kubectl get pvc` shows it",
+        );
+    }
+    if spec.is_highly_available() && spec.existing_claim().is_none() {
+        problems.error(
+            Reason::Missing,
+            "spec.persistence.existingClaim",
+            "is absent while spec.ha.enabled is true, and all slurmctld share one state",
+            "make a ReadWriteMany claim and name it here",
+        );
+    }
+}
+
+/// Checks one entry of a ConfigMap that `spec.configFileRefs` names.
+pub fn check_config_file(config_map: &str, file: &str) -> Problems {
+    let mut problems = Problems::default();
+    if matches!(file, wellknown::SLURM_CONF_FILE | wellknown::SLURMDBD_CONF_FILE) {
+        problems.error(
+            Reason::BadName,
+            "spec.configFileRefs",
+            format!("names ConfigMap {config_map:?}, whose entry {file:?} the operator writes itself"),
+            "move its lines to extraConf and remove the entry",
+        );
+    } else if !wellknown::KNOWN_CONFIG_FILES.contains(&file) {
+        problems.warn(
+            Reason::Ignored,
+            "spec.configFileRefs",
+            format!("names ConfigMap {config_map:?}, whose entry {file:?} Slurm does not read by itself"),
+            "check its spelling, unless another file includes it",
+        );
+    }
+    problems
+}
+
+/// Checks the claim that `spec.persistence.existingClaim` names, for a Controller with standbys.
+pub fn check_shared_claim(controller: &Controller, access_modes: &[String]) -> Problems {
+    let mut problems = Problems::default();
+    if controller.spec.is_highly_available() && !access_modes.iter().any(|mode| mode == "ReadWriteMany") {
+        let claim = controller.spec.existing_claim().unwrap_or_default();
+        problems.error(
+            Reason::BadValue,
+            "spec.persistence.existingClaim",
+            format!("names claim {claim:?}, which only one node can mount"),
+            "name a claim with access mode ReadWriteMany: every slurmctld mounts it",
+        );
+    }
+    problems
+}

@@ -1,0 +1,184 @@
+//! Checks of fields that several kinds have.
+
+use super::{Problems, Reason, core_fields, names::is_subdomain};
+use crate::{
+    external::ExternalConfig,
+    overlay::ContainerOverlay,
+    references::{ObjectRef, SecretKeyRef},
+    templates::{PodTemplate, ServiceTemplate},
+};
+
+/// Checks the name of an object that is referred to.
+pub(super) fn check_name(problems: &mut Problems, field: &str, kind: &str, name: &str) {
+    if name.is_empty() {
+        problems.error(Reason::Missing, field, "is empty", format!("name the {kind}"));
+    } else if !is_subdomain(name) {
+        problems.error(
+            Reason::BadName,
+            field,
+            format!("is {name:?}, which no {kind} can be called"),
+            format!("name the {kind} as `kubectl get` shows it"),
+        );
+    }
+}
+
+/// Checks that a reference stays in the namespace of the object it is in.
+pub(super) fn check_namespace(problems: &mut Problems, field: &str, referred: Option<&str>, own: Option<&str>) {
+    // An object without a namespace is one that was never sent to a server, and none can be compared with.
+    if let (Some(referred), Some(own)) = (referred.filter(|namespace| !namespace.is_empty()), own)
+        && referred != own
+    {
+        problems.error(
+            Reason::OtherNamespace,
+            field,
+            format!("is {referred:?}, and references stay in the object's own namespace {own:?}"),
+            format!("remove it, and make the object that is meant in {own:?}"),
+        );
+    }
+}
+
+/// Checks a reference to an object.
+pub(super) fn check_ref(problems: &mut Problems, field: &str, kind: &str, reference: &ObjectRef, own: Option<&str>) {
+    let ObjectRef { name, namespace } = reference;
+    check_name(problems, &format!("{field}.name"), kind, name);
+    check_namespace(problems, &format!("{field}.namespace"), namespace.as_deref(), own);
+}
+
+/// Checks a reference to a Secret's entry.
+pub(super) fn check_secret_key(problems: &mut Problems, field: &str, reference: &SecretKeyRef) {
+    let SecretKeyRef { name, key, optional: _ } = reference;
+    check_entry(problems, field, "Secret", name, key);
+}
+
+/// Checks the name and the key of an entry of a Secret or ConfigMap.
+pub(super) fn check_entry(problems: &mut Problems, field: &str, kind: &str, name: &str, key: &str) {
+    check_name(problems, &format!("{field}.name"), kind, name);
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if key.is_empty() {
+        problems.error(
+            Reason::Missing,
+            format!("{field}.key"),
+            "is empty",
+            format!("name the entry of the {kind} that is meant"),
+        );
+    } else if !key.chars().all(allowed) {
+        problems.error(
+            Reason::BadName,
+            format!("{field}.key"),
+            format!("is {key:?}, which no entry of a {kind} can be called"),
+            "use letters, digits, dashes, underscores and dots",
+        );
+    }
+}
+
+/// Says that the older of two names is in use, if both are and they differ.
+pub(super) fn check_jwt_names<T: PartialEq>(problems: &mut Problems, new: Option<&T>, old: Option<&T>) {
+    if let (Some(new), Some(old)) = (new, old)
+        && new != old
+    {
+        problems.warn(
+            Reason::Ignored,
+            "spec.jwtHs256KeyRef",
+            "is not looked at, since spec.jwtKeyRef is set and differs",
+            "remove one of them",
+        );
+    }
+}
+
+/// Checks the address of a daemon outside Kubernetes.
+pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Option<&ExternalConfig>) {
+    let Some(ExternalConfig { host, port }) = config else {
+        problems.error(
+            Reason::Missing,
+            "spec.externalConfig",
+            "is absent while spec.external is true",
+            format!("say host and port of {daemon}"),
+        );
+        return;
+    };
+    // The host becomes part of a line in slurm.conf.
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '=' | ',')) {
+        problems.error(
+            Reason::BadValue,
+            "spec.externalConfig.host",
+            format!("is {host:?}, which is no host"),
+            format!("give the name or address of the host {daemon} runs on"),
+        );
+    }
+    if !(1..=65535).contains(port) {
+        problems.error(
+            Reason::BadValue,
+            "spec.externalConfig.port",
+            format!("is {port}"),
+            format!("give the port of {daemon}, from 1 to 65535"),
+        );
+    }
+}
+
+/// Checks a number that must not be negative.
+pub(super) fn check_not_negative(problems: &mut Problems, field: &str, number: Option<impl Into<i64>>) {
+    if let Some(number) = number.map(Into::into).filter(|number| *number < 0) {
+        problems.error(Reason::BadValue, field, format!("is {number}"), "give 0 or more");
+    }
+}
+
+/// Checks what is to be laid over a container.
+pub(super) fn check_container(problems: &mut Problems, field: &str, overlay: Option<&ContainerOverlay>) {
+    if let Some(overlay) = overlay {
+        core_fields::check(problems, field, overlay);
+    }
+}
+
+/// Checks what is to be laid over a pod.
+pub(super) fn check_template(problems: &mut Problems, template: Option<&PodTemplate>) {
+    let Some(PodTemplate { metadata: _, spec }) = template else {
+        return;
+    };
+    if let Some(spec) = spec {
+        core_fields::check(problems, "spec.template.spec", spec);
+    }
+}
+
+/// Checks what is to be laid over a Service.
+pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTemplate>) {
+    let Some(ServiceTemplate {
+        metadata: _,
+        spec,
+        port,
+        node_port,
+    }) = service
+    else {
+        return;
+    };
+    for (field, number) in [("spec.service.port", port), ("spec.service.nodePort", node_port)] {
+        if let Some(number) = number.filter(|number| !(0..=65535).contains(number)) {
+            problems.error(
+                Reason::BadValue,
+                field,
+                format!("is {number}"),
+                "give a port from 1 to 65535, or none",
+            );
+        }
+    }
+    let Some(spec) = spec else { return };
+    core_fields::check(problems, "spec.service.spec", spec);
+    if spec
+        .get("externalIPs")
+        .and_then(|ips| ips.as_array())
+        .is_some_and(|ips| !ips.is_empty())
+    {
+        problems.warn(
+            Reason::Ignored,
+            "spec.service.spec.externalIPs",
+            "is left out of the Service, since it would let its owner catch other people's traffic (CVE-2020-8554)",
+            "use a Service of type LoadBalancer or NodePort",
+        );
+    }
+}
+
+/// Checks that a field is what it was.
+pub(super) fn check_unchanged<T: PartialEq>(problems: &mut Problems, field: &str, old: &T, new: &T, remedy: &str) {
+    if old != new {
+        problems.error(Reason::Immutable, field, "cannot be changed", remedy);
+    }
+}

@@ -1,0 +1,104 @@
+//! Names that Kubernetes takes.
+
+use super::{Problems, Reason};
+
+/// The longest DNS label, and the longest value of a Kubernetes label.
+pub(super) const LABEL_LIMIT: usize = 63;
+/// The longest DNS name.
+const SUBDOMAIN_LIMIT: usize = 253;
+/// The longest name of a StatefulSet: its pods carry a label with this name, a dash and a hash of ten digits.
+const STATEFUL_SET_LIMIT: usize = LABEL_LIMIT - 11;
+
+/// Lower-case letters, digits and inner dashes, at most 63 of them.
+pub(super) fn is_label(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty()
+        && name.len() <= LABEL_LIMIT
+        && name.chars().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// Labels with dots between them, at most 253 characters.
+pub(super) fn is_subdomain(name: &str) -> bool {
+    // The parts may be longer than a label: Kubernetes limits the whole name only.
+    let part = |part: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    name.len() <= SUBDOMAIN_LIMIT && name.split('.').all(part)
+}
+
+/// Checks the name of an object that has a Service named after it, with `suffix`.
+pub(super) fn check_service_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
+    check_parent(problems, kind, name, suffix, LABEL_LIMIT, "Service");
+}
+
+/// Checks the name of an object that has a StatefulSet and a Service named after it, with `suffix`.
+pub(super) fn check_stateful_set_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
+    check_parent(problems, kind, name, suffix, STATEFUL_SET_LIMIT, "StatefulSet");
+}
+
+fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, limit: usize, child: &str) {
+    let longest = limit.saturating_sub(suffix.len());
+    if name.len() > longest {
+        problems.error(
+            Reason::BadName,
+            "metadata.name",
+            format!(
+                "has {} characters, which makes the name of its {child} {name}{suffix} too long",
+                name.len()
+            ),
+            format!("give the {kind} a name of at most {longest} characters"),
+        );
+    } else if !is_label(name) {
+        problems.error(
+            Reason::BadName,
+            "metadata.name",
+            format!("is {name:?}, and no Service can be named after it"),
+            format!("give the {kind} a name of lower-case letters, digits and dashes, without dots"),
+        );
+    } else if name.starts_with(|c: char| c.is_ascii_digit()) {
+        problems.warn(
+            Reason::BadName,
+            "metadata.name",
+            format!("is {name:?}, and older Kubernetes refuses Services whose name begins with a digit"),
+            format!("give the {kind} a name that begins with a letter if its Service is refused"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_and_subdomains_are_told_apart() {
+        for good in ["a", "a-1", "0", "slurm-worker-slinky"] {
+            assert!(is_label(good) && is_subdomain(good), "{good}");
+        }
+        for dotted in ["a.b", "jwt.key.d"] {
+            assert!(!is_label(dotted) && is_subdomain(dotted), "{dotted}");
+        }
+        for bad in ["", "-", "a-", "-a", "A", "a b", "a\n", ".", "a.", "ä", "a_b"] {
+            assert!(!is_label(bad) && !is_subdomain(bad), "{bad:?}");
+        }
+        let long = "a".repeat(64);
+        assert!(!is_label(&long) && is_subdomain(&long));
+        assert!(!is_subdomain(&"a".repeat(254)));
+    }
+
+    #[test]
+    fn a_name_leaves_room_for_what_is_added_to_it() {
+        let check = |name: &str| {
+            let mut problems = Problems::default();
+            check_stateful_set_parent(&mut problems, "Controller", name, "-controller");
+            problems
+        };
+        assert!(check(&"a".repeat(41)).is_ok());
+        assert!(!check(&"a".repeat(42)).is_ok());
+        assert!(!check("my.cluster").is_ok());
+        assert!(check("1st").is_ok());
+        assert_eq!(check("1st").warnings().count(), 1);
+    }
+}

@@ -1,0 +1,396 @@
+//! Checks of a NodeSet.
+
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::{
+    Problems, Reason, Validate, core_fields,
+    fields::{check_container, check_not_negative, check_ref, check_secret_key, check_template, check_unchanged},
+    names::{LABEL_LIMIT, is_label, is_subdomain},
+};
+use crate::{
+    nodeset::{ClaimRetention, MAX_ORDINAL_PADDING, NodeSet, NodeSetSpec, PruneNodeRecords, ScalingMode},
+    overlay::ClaimTemplate,
+    time::GoDuration,
+    update_strategy::{ScheduledUpdate, UpdateStrategyType},
+};
+
+/// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
+const RESERVED_NAMES: [&str; 2] = ["default", "all"];
+/// The shortest reservation Slurm can hold an update in.
+const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
+
+impl Validate for NodeSet {
+    fn check(&self) -> Problems {
+        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        let NodeSetSpec {
+            controller_ref,
+            replicas,
+            scaling_mode: _,
+            slurmd,
+            ssh: _,
+            logfile,
+            template,
+            extra_conf,
+            partition: _,
+            volume_claim_templates: _,
+            update_strategy: _,
+            revision_history_limit,
+            persistent_volume_claim_retention_policy: _,
+            min_ready_seconds,
+            ordinal_padding,
+            pin_to_node: _,
+            workload_disruption_protection: _,
+            prune_slurm_node_records: _,
+            oversubscribe_node: _,
+        } = &self.spec;
+        let mut problems = Problems::default();
+
+        check_ref(
+            &mut problems,
+            "spec.controllerRef",
+            "Controller",
+            controller_ref,
+            self.metadata.namespace.as_deref(),
+        );
+        check_words(&mut problems, &self.spec);
+        check_slurm_name(&mut problems, self);
+        check_pod_names(&mut problems, self);
+        check_not_negative(&mut problems, "spec.replicas", *replicas);
+        check_not_negative(&mut problems, "spec.revisionHistoryLimit", *revision_history_limit);
+        check_not_negative(&mut problems, "spec.minReadySeconds", *min_ready_seconds);
+        check_not_negative(&mut problems, "spec.ordinalPadding", *ordinal_padding);
+        if let Some(digits) =
+            ordinal_padding.filter(|digits| usize::try_from(*digits).is_ok_and(|digits| digits > MAX_ORDINAL_PADDING))
+        {
+            problems.error(
+                Reason::BadValue,
+                "spec.ordinalPadding",
+                format!("is {digits}"),
+                format!("give {MAX_ORDINAL_PADDING} or less"),
+            );
+        }
+        check_ssh(&mut problems, &self.spec);
+        check_extra_conf(&mut problems, extra_conf.as_deref().unwrap_or_default());
+        check_partition(&mut problems, &self.spec);
+        check_claims(&mut problems, self.spec.claim_templates());
+        check_update(&mut problems, &self.spec);
+        check_container(&mut problems, "spec.slurmd", slurmd.as_ref());
+        check_container(&mut problems, "spec.logfile", logfile.as_ref());
+        check_template(&mut problems, template.as_ref());
+        problems
+    }
+
+    fn check_change(&self, old: &Self) -> Problems {
+        let mut problems = Problems::default();
+        check_unchanged(
+            &mut problems,
+            "spec.controllerRef.name",
+            &old.spec.controller_ref.name,
+            &self.spec.controller_ref.name,
+            "its Slurm nodes would be left behind in the old cluster; make another NodeSet",
+        );
+        check_unchanged(
+            &mut problems,
+            "spec.volumeClaimTemplates",
+            &old.spec.claim_templates(),
+            &self.spec.claim_templates(),
+            "claims that exist cannot follow; make another NodeSet",
+        );
+        problems
+    }
+}
+
+fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
+    let mut check = |field: &str, word: &str, known: &[&str]| {
+        if !known.contains(&word) {
+            problems.error(
+                Reason::BadValue,
+                field,
+                format!("is {word:?}"),
+                format!("use one of {}", known.join(", ")),
+            );
+        }
+    };
+    check("spec.scalingMode", spec.scaling_mode().as_str(), ScalingMode::KNOWN);
+    check(
+        "spec.updateStrategy.type",
+        spec.update_strategy().kind().as_str(),
+        UpdateStrategyType::KNOWN,
+    );
+    check(
+        "spec.pruneSlurmNodeRecords",
+        spec.prune_node_records().as_str(),
+        PruneNodeRecords::KNOWN,
+    );
+    let policy = "spec.persistentVolumeClaimRetentionPolicy";
+    check(
+        &format!("{policy}.whenDeleted"),
+        spec.claims_when_deleted().as_str(),
+        ClaimRetention::KNOWN,
+    );
+    check(
+        &format!("{policy}.whenScaled"),
+        spec.claims_when_scaled().as_str(),
+        ClaimRetention::KNOWN,
+    );
+}
+
+/// The field that Slurm's name for the set comes from, and a word for it.
+fn origin_of_slurm_name(nodeset: &NodeSet) -> &'static str {
+    match nodeset.spec.hostname_prefix() {
+        Some(prefix) if prefix.contains(|c| c != '-') => "spec.template.spec.hostname",
+        _ => "metadata.name",
+    }
+}
+
+fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
+    let name = nodeset.slurm_name();
+    if RESERVED_NAMES
+        .iter()
+        .any(|reserved| name.eq_ignore_ascii_case(reserved))
+    {
+        problems.error(
+            Reason::BadName,
+            origin_of_slurm_name(nodeset),
+            format!("makes {name:?} Slurm's name for the set, and that word has a meaning of its own in slurm.conf"),
+            "use another name, or set spec.template.spec.hostname",
+        );
+    }
+}
+
+/// Pods are Slurm nodes under their host names, and Kubernetes takes only DNS labels for those.
+fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
+    let name = nodeset.name_any();
+    if name.len() > LABEL_LIMIT {
+        problems.error(
+            Reason::BadName,
+            "metadata.name",
+            format!("has {} characters, and it is the value of a label", name.len()),
+            format!("give the NodeSet a name of at most {LABEL_LIMIT} characters"),
+        );
+        return;
+    }
+    if nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
+        // The Kubernetes nodes name the pods; the prefix is a name in slurm.conf only.
+        if let Some(prefix) = nodeset.spec.hostname_prefix()
+            && !is_subdomain(prefix.trim_matches('-'))
+        {
+            bad_hostname(problems, prefix);
+        }
+        return;
+    }
+    let last = nodeset.spec.replicas().saturating_sub(1);
+    let number = format!("{last:0padding$}", padding = nodeset.spec.ordinal_padding());
+    let pod = format!("{name}-{number}");
+    if pod.len() > LABEL_LIMIT {
+        problems.error(
+            Reason::BadName,
+            "metadata.name",
+            format!(
+                "has {} characters, which makes the name of pod {pod} too long",
+                name.len()
+            ),
+            format!(
+                "give the NodeSet a name of at most {} characters",
+                LABEL_LIMIT.saturating_sub(number.len() + 1)
+            ),
+        );
+    }
+    let Some(prefix) = nodeset.spec.hostname_prefix() else {
+        if !is_label(&pod) && pod.len() <= LABEL_LIMIT {
+            problems.error(
+                Reason::BadName,
+                "metadata.name",
+                format!("is {name:?}, and a pod named after it cannot use that as its host name"),
+                "use a name without dots, or set spec.template.spec.hostname",
+            );
+        }
+        return;
+    };
+    if !is_label(&format!("{prefix}{number}")) {
+        bad_hostname(problems, prefix);
+    } else if prefix.ends_with(|c: char| c.is_ascii_digit()) {
+        problems.warn(
+            Reason::BadName,
+            "spec.template.spec.hostname",
+            format!("is {prefix:?}, and with numbers after its digit two sets can come to name the same node"),
+            format!("write {:?}", format!("{prefix}-")),
+        );
+    }
+}
+
+fn bad_hostname(problems: &mut Problems, prefix: &str) {
+    problems.error(
+        Reason::BadName,
+        "spec.template.spec.hostname",
+        format!("is {prefix:?}, and no host name can begin with that and go on with the pod's number"),
+        format!("use lower-case letters, digits and dashes, few enough for {LABEL_LIMIT} characters with the number"),
+    );
+}
+
+fn check_ssh(problems: &mut Problems, spec: &NodeSetSpec) {
+    let Some(ssh) = spec.wanted_ssh() else { return };
+    match &ssh.sssd_conf_ref {
+        Some(reference) => check_secret_key(problems, "spec.ssh.sssdConfRef", reference),
+        None => problems.error(
+            Reason::Missing,
+            "spec.ssh.sssdConfRef",
+            "is absent while spec.ssh.enabled is true",
+            "name the Secret entry that holds sssd.conf",
+        ),
+    }
+}
+
+fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
+    for item in extra_conf.split_whitespace() {
+        if item.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
+            problems.error(
+                Reason::BadValue,
+                "spec.extraConf",
+                format!("holds {item:?}, which sets nothing"),
+                "write Key=Value items with blanks between them, and no blanks inside them",
+            );
+        }
+    }
+}
+
+fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
+    let config = spec
+        .partition
+        .as_ref()
+        .and_then(|partition| partition.config.as_deref())
+        .unwrap_or_default();
+    // A backslash at the end would make the line after it part of this one.
+    if config.contains(['\n', '\r']) || config.trim_end().ends_with('\\') {
+        problems.error(
+            Reason::BadValue,
+            "spec.partition.config",
+            "is more than the rest of one line",
+            "write it on one line, without a backslash at the end",
+        );
+    }
+    for item in config.split_whitespace() {
+        let key = item.split('=').next().unwrap_or_default();
+        if ["PartitionName", "Nodes"]
+            .iter()
+            .any(|own| key.eq_ignore_ascii_case(own))
+        {
+            problems.warn(
+                Reason::BadValue,
+                "spec.partition.config",
+                format!("sets {key} a second time, after the NodeSet itself has"),
+                "remove it; a partition of other nodes can be written in the Controller's extraConf",
+            );
+        }
+    }
+}
+
+fn check_claims(problems: &mut Problems, claims: &[ClaimTemplate]) {
+    let mut names = Vec::new();
+    for (index, claim) in claims.iter().enumerate() {
+        let field = format!("spec.volumeClaimTemplates[{index}]");
+        core_fields::check(problems, &field, claim);
+        let name = claim
+            .get("metadata")
+            .and_then(|metadata| metadata.get("name"))
+            .and_then(Value::as_str);
+        match name {
+            Some(name) if is_label(name) => {
+                if names.contains(&name) {
+                    problems.error(
+                        Reason::BadName,
+                        format!("{field}.metadata.name"),
+                        format!("is {name:?}, as is that of another template"),
+                        "give each template a name of its own",
+                    );
+                }
+                names.push(name);
+            }
+            _ => problems.error(
+                Reason::BadName,
+                format!("{field}.metadata.name"),
+                format!(
+                    "is {}, and a volume is named after it",
+                    name.map_or_else(|| "absent".into(), |name| format!("{name:?}"))
+                ),
+                "give the template a name of lower-case letters, digits and dashes",
+            ),
+        }
+    }
+}
+
+fn check_update(problems: &mut Problems, spec: &NodeSetSpec) {
+    let strategy = spec.update_strategy.as_ref();
+    let unavailable = strategy
+        .and_then(|strategy| strategy.rolling_update.as_ref())
+        .and_then(|rolling| rolling.max_unavailable.as_ref());
+    let field = "spec.updateStrategy.rollingUpdate.maxUnavailable";
+    match unavailable.map(|unavailable| (unavailable, unavailable.out_of(100))) {
+        Some((unavailable, Some(number))) if number < 1 => problems.error(
+            Reason::BadValue,
+            field,
+            format!("is {unavailable}, and no pod could ever be replaced"),
+            "give a number from 1 or a percentage from 1%",
+        ),
+        Some((unavailable, None)) => problems.warn(
+            Reason::BadValue,
+            field,
+            format!("is \"{unavailable}\", which is no number; it counts as 1"),
+            "give a number from 1 or a percentage from 1%",
+        ),
+        _ => {}
+    }
+    let scheduled = strategy.and_then(|strategy| strategy.scheduled_update.as_ref());
+    let is_scheduled = spec.update_strategy().kind() == UpdateStrategyType::ScheduledUpdate;
+    match scheduled {
+        Some(scheduled) => check_schedule(problems, scheduled, is_scheduled),
+        None if is_scheduled => problems.error(
+            Reason::Missing,
+            "spec.updateStrategy.scheduledUpdate",
+            "is absent while the type is ScheduledUpdate",
+            "say startTime and duration",
+        ),
+        None => {}
+    }
+}
+
+fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_scheduled: bool) {
+    let ScheduledUpdate {
+        start_time,
+        duration,
+        flags: _,
+    } = scheduled;
+    let field = "spec.updateStrategy.scheduledUpdate";
+    match start_time {
+        Some(start_time) if start_time.instant().is_none() => problems.error(
+            Reason::BadValue,
+            format!("{field}.startTime"),
+            format!("is {:?}, which is no point in time", start_time.as_str()),
+            "write it like 2026-11-15T22:00:00Z",
+        ),
+        None if is_scheduled => problems.error(
+            Reason::Missing,
+            format!("{field}.startTime"),
+            "is absent while the type is ScheduledUpdate",
+            "say when the reservation is to begin",
+        ),
+        _ => {}
+    }
+    let length = duration.as_ref().map(GoDuration::length);
+    let too_short = |length: &Option<SignedDuration>| length.is_none_or(|length| length < SHORTEST_UPDATE);
+    // Zero counts as absent, as upstream has it; absent means the default.
+    if length
+        .filter(too_short)
+        .is_some_and(|length| is_scheduled || length != Some(SignedDuration::ZERO))
+    {
+        let text = duration.as_ref().map(GoDuration::as_str).unwrap_or_default();
+        problems.error(
+            Reason::BadValue,
+            format!("{field}.duration"),
+            format!("is {text:?}, which is no length of at least a minute"),
+            "write it like 30m or 1h30m",
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! Checks of a RestApi.
+
+use kube::ResourceExt;
+
+use super::{
+    Problems, Validate,
+    fields::{check_container, check_not_negative, check_ref, check_service, check_template},
+    names::check_service_parent,
+};
+use crate::restapi::{RestApi, RestApiSpec};
+
+impl Validate for RestApi {
+    fn check(&self) -> Problems {
+        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        let RestApiSpec {
+            controller_ref,
+            replicas,
+            slurmrestd,
+            template,
+            service,
+        } = &self.spec;
+        let own = self.metadata.namespace.as_deref();
+        let mut problems = Problems::default();
+
+        check_service_parent(&mut problems, "RestApi", &self.name_any(), "-restapi");
+        check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
+        check_not_negative(&mut problems, "spec.replicas", *replicas);
+        check_container(&mut problems, "spec.slurmrestd", slurmrestd.as_ref());
+        check_template(&mut problems, template.as_ref());
+        check_service(&mut problems, service.as_ref());
+        problems
+    }
+
+    /// Nothing: a RestApi keeps no state, so it may be pointed at another Controller.
+    fn check_change(&self, _: &Self) -> Problems {
+        Problems::default()
+    }
+}

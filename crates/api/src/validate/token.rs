@@ -1,0 +1,94 @@
+//! Checks of a Token.
+
+use jiff::SignedDuration;
+
+use super::{
+    Problems, Reason, Validate,
+    fields::{check_entry, check_jwt_names, check_namespace, check_unchanged},
+    names::is_subdomain,
+};
+use crate::{
+    time::GoDuration,
+    token::{DEFAULT_USERNAME, SigningKeyRef, Token, TokenSpec},
+};
+
+impl Validate for Token {
+    fn check(&self) -> Problems {
+        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        let TokenSpec {
+            jwt_hs256_key_ref,
+            jwt_key_ref,
+            username,
+            lifetime,
+            refresh: _,
+            secret_ref: _,
+        } = &self.spec;
+        let own = self.metadata.namespace.as_deref();
+        let mut problems = Problems::default();
+
+        for (field, reference) in [
+            ("spec.jwtKeyRef", jwt_key_ref),
+            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
+        ] {
+            if let Some(SigningKeyRef {
+                name,
+                key,
+                namespace,
+                optional: _,
+            }) = reference
+            {
+                check_entry(&mut problems, field, "Secret", name, key);
+                check_namespace(&mut problems, &format!("{field}.namespace"), namespace.as_deref(), own);
+            }
+        }
+        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
+        if self.spec.effective_jwt_key_ref().is_none() {
+            problems.error(
+                Reason::Missing,
+                "spec.jwtKeyRef",
+                "is absent",
+                "name the Secret entry that holds the cluster's auth/jwt key",
+            );
+        }
+        if username.is_empty() {
+            problems.warn(
+                Reason::Missing,
+                "spec.username",
+                format!("is empty, and the token will speak for {DEFAULT_USERNAME:?}"),
+                "name the Slurm user",
+            );
+        }
+        let length = lifetime.as_ref().map(GoDuration::length);
+        if length.is_some_and(|length| length.is_none_or(|length| length <= SignedDuration::ZERO)) {
+            let text = lifetime.as_ref().map(GoDuration::as_str).unwrap_or_default();
+            problems.error(
+                Reason::BadValue,
+                "spec.lifetime",
+                format!("is {text:?}, which is no length of time"),
+                "write it like 90s or 1h30m",
+            );
+        }
+        let secret = self.secret_name();
+        if !is_subdomain(&secret) {
+            problems.error(
+                Reason::BadName,
+                "spec.secretRef.name",
+                format!("comes to {secret:?}, which no Secret can be called"),
+                "set a name of lower-case letters, digits, dashes and dots",
+            );
+        }
+        problems
+    }
+
+    fn check_change(&self, old: &Self) -> Problems {
+        let mut problems = Problems::default();
+        check_unchanged(
+            &mut problems,
+            "spec.jwtKeyRef",
+            &old.spec.effective_jwt_key_ref(),
+            &self.spec.effective_jwt_key_ref(),
+            "make another Token",
+        );
+        problems
+    }
+}

@@ -1,0 +1,46 @@
+//! Files that are made from the types are current.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use slurm_operator_api::{crds, crds::render_yaml, reference::render_markdown};
+
+fn repository() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect()
+}
+
+#[test]
+fn the_chart_carries_what_the_operator_prints() {
+    let folder = repository().join("charts/slurm-operator-crds/templates");
+    let remedy = "run: cargo run -p slurm-operator-api --example crds -- charts/slurm-operator-crds/templates";
+    let mut expected = BTreeSet::new();
+    for crd in crds() {
+        let file = format!("{}.yaml", crd.spec.names.plural);
+        let text = fs::read_to_string(folder.join(&file)).unwrap_or_default();
+        assert!(text == render_yaml(&crd).unwrap(), "{file} is not current; {remedy}");
+        expected.insert(file);
+    }
+    let present: BTreeSet<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(present, expected, "files without a definition");
+}
+
+#[test]
+fn the_yaml_says_what_the_definition_says() {
+    for crd in crds() {
+        let text = render_yaml(&crd).unwrap();
+        let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(again, crd);
+        // Helm would take them for its own.
+        assert!(!text.contains("{{"), "{}", crd.spec.names.kind);
+    }
+}
+
+#[test]
+fn the_reference_is_current() {
+    let text = fs::read_to_string(repository().join("docs/api.md")).unwrap_or_default();
+    let remedy = "run: cargo run -p slurm-operator-api --example reference > docs/api.md";
+    assert!(text == render_markdown(&crds()), "docs/api.md is not current; {remedy}");
+}

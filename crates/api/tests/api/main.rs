@@ -1,0 +1,15 @@
+//! What the crate promises to its users, seen from outside.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test says what it expects by panicking"
+)]
+
+mod common;
+mod generated;
+mod manifests;
+mod properties;
+mod upstream;
+mod validation;

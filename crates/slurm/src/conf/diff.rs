@@ -1,0 +1,166 @@
+//! What an edit of a file means: which settings of the cluster changed, and which nodes, node sets and partitions.
+//! Comments, order and spelling of keys mean nothing to Slurm and are not differences here.
+
+use std::collections::BTreeMap;
+
+use super::document::Document;
+use super::key::Key;
+use super::line::{Content, Line};
+use super::record::{RecordKind, Settings, written_value};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Difference {
+    pub globals: Vec<Change>,
+    pub nodes: Vec<RecordChange>,
+    pub node_sets: Vec<RecordChange>,
+    pub partitions: Vec<RecordChange>,
+    pub down_nodes: Vec<RecordChange>,
+    /// Other files took part before or do now.
+    pub includes: bool,
+    /// Lines that cannot be read differ, so the rest of this value may not be all there is.
+    pub unreadable: bool,
+}
+
+/// A key and its values before and after: none, one, or several where the key is repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub key: Key,
+    pub old: Vec<String>,
+    pub new: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordChange {
+    Added { name: String, settings: Settings },
+    Removed { name: String, settings: Settings },
+    Changed { name: String, changes: Vec<Change> },
+}
+
+impl RecordChange {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Added { name, .. } | Self::Removed { name, .. } | Self::Changed { name, .. } => name,
+        }
+    }
+}
+
+impl Difference {
+    pub fn between(old: &Document, new: &Document) -> Self {
+        Self {
+            globals: diff_values(&global_values(old), &global_values(new)),
+            nodes: diff_records(old, new, RecordKind::Node),
+            node_sets: diff_records(old, new, RecordKind::NodeSet),
+            partitions: diff_records(old, new, RecordKind::Partition),
+            down_nodes: diff_records(old, new, RecordKind::DownNodes),
+            includes: !old.includes().eq(new.includes()),
+            unreadable: !unreadable_texts(old).eq(unreadable_texts(new)),
+        }
+    }
+
+    /// Slurm would run the same after both files. The bytes may still differ, and with them Slurm's own hash.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Nothing but partitions changed, so that no reconfigure is needed to make it live.
+    pub fn only_partitions(&self) -> bool {
+        let rest = Self {
+            partitions: Vec::new(),
+            ..self.clone()
+        };
+        !self.partitions.is_empty() && rest.is_empty()
+    }
+}
+
+fn unreadable_texts(document: &Document) -> impl Iterator<Item = &Content> {
+    document.unreadable().map(Line::content)
+}
+
+type Values = BTreeMap<Key, Vec<String>>;
+
+/// A global line that goes on after its first setting is an error to Slurm, but the same shape is right in gres.conf
+/// and topology.conf, so what follows counts as part of the value.
+fn global_values(document: &Document) -> Values {
+    let mut values = Values::new();
+    for line in document.lines() {
+        let Some((first, rest)) = line.settings().split_first() else {
+            continue;
+        };
+        if RecordKind::of_key(&first.key).is_some() {
+            continue;
+        }
+        let rest = rest
+            .iter()
+            .map(|setting| format!("{}={}", setting.key, written_value(setting)));
+        let value = std::iter::once(written_value(first))
+            .chain(rest)
+            .collect::<Vec<_>>()
+            .join(" ");
+        values.entry(first.key.clone()).or_default().push(value);
+    }
+    values
+}
+
+fn diff_values(old: &Values, new: &Values) -> Vec<Change> {
+    let mut keys: Vec<&Key> = old.keys().chain(new.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    keys.into_iter()
+        .map(|key| Change {
+            key: key.clone(),
+            old: old.get(key).cloned().unwrap_or_default(),
+            new: new.get(key).cloned().unwrap_or_default(),
+        })
+        .filter(|change| change.old != change.new)
+        .collect()
+}
+
+fn diff_records(old: &Document, new: &Document, kind: RecordKind) -> Vec<RecordChange> {
+    let old = numbered(old.effective(kind));
+    let new = numbered(new.effective(kind));
+    let mut names: Vec<_> = old.keys().chain(new.keys()).copied().collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+        .into_iter()
+        .filter_map(|at @ (name, _)| {
+            let name = name.to_owned();
+            match (old.get(&at), new.get(&at)) {
+                (Some(old), Some(new)) => {
+                    let changes = diff_values(&single_values(old), &single_values(new));
+                    (!changes.is_empty()).then_some(RecordChange::Changed { name, changes })
+                }
+                (None, Some(new)) => Some(RecordChange::Added {
+                    name,
+                    settings: new.clone(),
+                }),
+                (Some(old), None) => Some(RecordChange::Removed {
+                    name,
+                    settings: old.clone(),
+                }),
+                (None, None) => None,
+            }
+        })
+        .collect()
+}
+
+/// A name may be given more than once, if only by mistake; each further line is a thing of its own then.
+fn numbered(records: Vec<(&str, Settings)>) -> BTreeMap<(&str, usize), Settings> {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    records
+        .into_iter()
+        .map(|(name, settings)| {
+            let count = seen.entry(name).or_default();
+            let at = (name, *count);
+            *count += 1;
+            (at, settings)
+        })
+        .collect()
+}
+
+fn single_values(settings: &Settings) -> Values {
+    settings
+        .iter()
+        .map(|(key, value)| (key.clone(), vec![value.clone()]))
+        .collect()
+}

@@ -1,0 +1,25 @@
+//! slurm.conf and the files written in the same manner (cgroup.conf, gres.conf, topology.conf …).
+//!
+//! Two halves: a lossless [`Document`] of a file somebody wrote, with access and comparison, and the writers of the
+//! files the operator makes. All of it is pure; nothing here opens a file.
+
+mod cgroup_conf;
+mod diff;
+mod document;
+mod key;
+mod line;
+mod merge;
+mod record;
+mod slurm_conf;
+
+pub use cgroup_conf::render_cgroup_conf;
+pub use diff::{Change, Difference, RecordChange};
+pub use document::Document;
+pub use key::Key;
+pub use line::{Content, Line, Setting};
+pub use merge::merge_options;
+pub use record::{Record, RecordKind, Settings};
+pub use slurm_conf::{
+    AccountingStorage, ExternalConf, NodeSetLines, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT, SlurmConf,
+    SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
+};

@@ -1,0 +1,241 @@
+//! The slurm.conf the operator writes: from values to text, the same text for the same values.
+//!
+//! Order, section headings and the blank at the end of a partition line without settings are those of
+//! SlinkyProject/slurm-operator 1.3, so that taking a cluster over changes no byte. The text is therefore written out
+//! and not kept as a [`Document`](super::Document).
+
+use super::document::Document;
+use super::line::is_space;
+use super::merge::merge_options;
+
+pub const SLURMCTLD_PORT: u16 = 6817;
+pub const SLURMD_PORT: u16 = 6818;
+pub const SLURMDBD_PORT: u16 = 6819;
+
+const SLURM_USER: &str = "slurm";
+const AUTH_TYPE: &str = "auth/slurm";
+const CRED_TYPE: &str = "cred/slurm";
+const AUTH_ALT_TYPES: &str = "auth/jwt";
+const AUTH_INFO: &str = "use_client_ids";
+const JWT_KEY: &str = "jwt_key=/etc/slurm/jwt.key";
+const JWKS: &str = "jwks=/etc/slurm/jwks.json";
+const SLURMCTLD_PARAMETERS: [&str; 2] = ["enable_configless", "reconfig_on_restart"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmConf {
+    pub cluster_name: String,
+    /// The first one is the primary.
+    pub slurmctld_hosts: Vec<SlurmctldHost>,
+    /// Where clients find whichever of them is active.
+    pub slurmctld_address: String,
+    pub max_node_count: u32,
+    /// Tokens are also checked against `/etc/slurm/jwks.json`.
+    pub jwks: bool,
+    pub metrics: bool,
+    pub accounting: Option<AccountingStorage>,
+    /// File names in `/etc/slurm`, in any order, as with the three other lists of scripts.
+    pub prolog_slurmctld: Vec<String>,
+    pub epilog_slurmctld: Vec<String>,
+    pub prolog: Vec<String>,
+    pub epilog: Vec<String>,
+    /// In the order of their lines.
+    pub node_sets: Vec<NodeSetLines>,
+    /// The user's own lines, kept as they are.
+    pub extra: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmctldHost {
+    pub name: String,
+    pub address: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountingStorage {
+    pub host: String,
+    pub port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSetLines {
+    /// Name in Slurm: of the node set, of the feature its nodes carry, and of its partition.
+    pub name: String,
+    /// What follows on the partition's line, possibly nothing; `None` for no partition.
+    pub partition: Option<String>,
+}
+
+/// A cluster whose slurmctld is somebody else's: what slurmrestd needs to find it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalConf {
+    pub cluster_name: String,
+    pub slurmctld_host: String,
+    pub slurmctld_port: u16,
+    pub accounting: Option<AccountingStorage>,
+}
+
+pub fn render_slurm_conf(conf: &SlurmConf) -> String {
+    let SlurmConf {
+        cluster_name,
+        slurmctld_hosts,
+        slurmctld_address,
+        max_node_count,
+        jwks,
+        metrics,
+        accounting,
+        prolog_slurmctld,
+        epilog_slurmctld,
+        prolog,
+        epilog,
+        node_sets,
+        extra,
+    } = conf;
+    let auth_alt_parameters: &[&str] = if *jwks { &[JWT_KEY, JWKS] } else { &[JWT_KEY] };
+
+    let mut text = Text::default();
+    text.section("GENERAL");
+    text.set("ClusterName", cluster_name);
+    text.set("SlurmUser", SLURM_USER);
+    for SlurmctldHost { name, address } in slurmctld_hosts {
+        text.set("SlurmctldHost", format!("{name}({address})"));
+    }
+    text.set("SlurmctldPort", SLURMCTLD_PORT);
+    text.set("SlurmctldAddr", slurmctld_address);
+    text.set("StateSaveLocation", format!("/var/spool/slurmctld/{cluster_name}"));
+    text.set("SlurmdUser", "root");
+    text.set("SlurmdPort", SLURMD_PORT);
+    text.set("SlurmdSpoolDir", "/var/spool/slurmd");
+    text.set("MaxNodeCount", max_node_count);
+
+    text.section("LOGGING");
+    text.set("SlurmctldLogFile", "/var/log/slurm/slurmctld.log");
+    text.set("SlurmSchedLogFile", "/var/log/slurm/slurmctld.log");
+    text.set("SlurmdLogFile", "/var/log/slurm/slurmd.log");
+
+    text.section("PLUGINS & PARAMETERS");
+    text.set("AuthType", AUTH_TYPE);
+    text.set("CredType", CRED_TYPE);
+    text.set("AuthAltTypes", AUTH_ALT_TYPES);
+    text.set("AuthAltParameters", auth_alt_parameters.join(","));
+    text.set("AuthInfo", AUTH_INFO);
+    text.set("SlurmctldParameters", SLURMCTLD_PARAMETERS.join(","));
+    if *metrics {
+        text.set("MetricsType", "metrics/openmetrics");
+    }
+
+    render_accounting(&mut text, accounting.as_ref());
+
+    if !(prolog_slurmctld.is_empty() && epilog_slurmctld.is_empty()) {
+        text.section("SLURMCTLD PROLOG & EPILOG");
+        text.set_scripts("PrologSlurmctld", "/etc/slurm/", prolog_slurmctld);
+        text.set_scripts("EpilogSlurmctld", "/etc/slurm/", epilog_slurmctld);
+    }
+    if !(prolog.is_empty() && epilog.is_empty()) {
+        // A path without a directory makes slurmctld hand the script to the nodes along with slurm.conf.
+        text.section("PROLOG & EPILOG");
+        text.set_scripts("Prolog", "", prolog);
+        text.set_scripts("Epilog", "", epilog);
+    }
+
+    if !node_sets.is_empty() {
+        text.section("NODESET & PARTITION");
+    }
+    for NodeSetLines { name, partition } in node_sets {
+        text.line(&format!("NodeSet={name} Feature={name}"));
+        if let Some(settings) = partition {
+            text.line(&format!("PartitionName={name} Nodes={name} {settings}"));
+        }
+    }
+
+    if !extra.is_empty() {
+        text.section("EXTRA CONFIG");
+        text.line(extra);
+    }
+    let required: [(&str, &[&str]); 3] = [
+        ("AuthAltParameters", auth_alt_parameters),
+        ("AuthInfo", &[AUTH_INFO]),
+        ("SlurmctldParameters", &SLURMCTLD_PARAMETERS),
+    ];
+    render_merged(&mut text, extra, &required);
+    text.0
+}
+
+pub fn render_external_slurm_conf(conf: &ExternalConf) -> String {
+    let ExternalConf {
+        cluster_name,
+        slurmctld_host,
+        slurmctld_port,
+        accounting,
+    } = conf;
+    let mut text = Text::default();
+    text.section("GENERAL");
+    text.set("ClusterName", cluster_name);
+    text.set("SlurmUser", SLURM_USER);
+    text.set("SlurmctldHost", slurmctld_host);
+    text.set("SlurmctldPort", slurmctld_port);
+
+    text.section("PLUGINS & PARAMETERS");
+    text.set("AuthType", AUTH_TYPE);
+    text.set("CredType", CRED_TYPE);
+    text.set("AuthAltTypes", AUTH_ALT_TYPES);
+
+    render_accounting(&mut text, accounting.as_ref());
+    text.0
+}
+
+fn render_accounting(text: &mut Text, accounting: Option<&AccountingStorage>) {
+    text.section("ACCOUNTING");
+    match accounting {
+        Some(AccountingStorage { host, port }) => {
+            text.set("AccountingStorageType", "accounting_storage/slurmdbd");
+            text.set("AccountingStorageHost", host);
+            text.set("AccountingStoragePort", port);
+        }
+        None => text.set("AccountingStorageType", "accounting_storage/none"),
+    }
+}
+
+/// The section is there only for keys the user has set too; `required` is in the order of its lines.
+fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&str])]) {
+    let user = Document::parse(extra);
+    let merged: Vec<_> = required
+        .iter()
+        .filter_map(|(key, options)| Some((key, merge_options(options, user.value(key)?))))
+        .collect();
+    if !merged.is_empty() {
+        text.section("MERGED CONFIG");
+    }
+    for (key, value) in merged {
+        if value.contains(is_space) {
+            text.set(key, format!("\"{value}\""));
+        } else {
+            text.set(key, value);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, line: &str) {
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    fn section(&mut self, title: &str) {
+        self.line("#");
+        self.line(&format!("### {title} ###"));
+    }
+
+    fn set(&mut self, key: &str, value: impl std::fmt::Display) {
+        self.line(&format!("{key}={value}"));
+    }
+
+    fn set_scripts(&mut self, key: &str, directory: &str, files: &[String]) {
+        let mut files: Vec<&String> = files.iter().collect();
+        files.sort();
+        for file in files {
+            self.set(key, format!("{directory}{file}"));
+        }
+    }
+}

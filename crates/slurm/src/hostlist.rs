@@ -1,0 +1,452 @@
+//! Slurm's short form for many names: `n[1-3,07-10],login`.
+//!
+//! A [`Hostlist`] is a set: a name given twice is there once, and the order is by prefix and number. Numbers keep
+//! their leading zeros, `n1` and `n01` are two nodes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use thiserror::Error;
+
+/// The most names one list may stand for. Slurm itself takes no more from one pair of brackets (`MAX_RANGE`), and no
+/// cluster is larger, so a longer list is a mistake or an attack on our memory.
+pub const MAX_HOSTS: usize = 64 * 1024;
+
+/// As long as a name in DNS can be.
+pub const MAX_NAME: usize = 255;
+
+/// Digits at the end of a name that are counted as its number; more would not fit.
+const MAX_DIGITS: usize = 18;
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HostlistError {
+    #[error("{0:?} has brackets that do not match")]
+    Brackets(String),
+    #[error("{0:?} is no range; write numbers as in [1-3,07]")]
+    Range(String),
+    #[error("the list stands for more than {MAX_HOSTS} names")]
+    TooMany,
+    #[error("a name is longer than {MAX_NAME} bytes")]
+    TooLong,
+    #[error("{0:?} is no name of a host")]
+    Name(String),
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Hostlist {
+    hosts: BTreeSet<Host>,
+}
+
+impl Hostlist {
+    /// An empty text is the empty list. Blanks separate names as commas do.
+    pub fn parse(text: &str) -> Result<Self, HostlistError> {
+        let mut hosts = BTreeSet::new();
+        let mut count = 0_usize;
+        for item in split_items(text)? {
+            let item = Item::parse(item)?;
+            count = count.saturating_add(item.count()?);
+            if count > MAX_HOSTS {
+                return Err(HostlistError::TooMany);
+            }
+            hosts.extend(item.expand().iter().map(|name| Host::of_name(name)));
+        }
+        Ok(Self { hosts })
+    }
+
+    /// From names as they are, without brackets.
+    pub fn of_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, HostlistError> {
+        let mut hosts = BTreeSet::new();
+        for name in names {
+            let name = name.as_ref();
+            if name.is_empty() || name.contains(|c| is_separator(c) || c == '[' || c == ']') {
+                return Err(HostlistError::Name(name.to_owned()));
+            }
+            if name.len() > MAX_NAME {
+                return Err(HostlistError::TooLong);
+            }
+            hosts.insert(Host::of_name(name));
+            if hosts.len() > MAX_HOSTS {
+                return Err(HostlistError::TooMany);
+            }
+        }
+        Ok(Self { hosts })
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.hosts.contains(&Host::of_name(name))
+    }
+
+    pub fn len(&self) -> usize {
+        self.hosts.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.hosts.iter().map(ToString::to_string)
+    }
+}
+
+/// The short form. Only the last number of a name is put into brackets, as Slurm does.
+impl fmt::Display for Hostlist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<&Host> = self.hosts.iter().collect();
+        for (at, group) in hosts
+            .chunk_by(|a, b| a.prefix == b.prefix && a.tail.is_some())
+            .enumerate()
+        {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            fmt_group(f, group)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Hostlist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hostlist({self})")
+    }
+}
+
+impl FromStr for Hostlist {
+    type Err = HostlistError;
+
+    fn from_str(text: &str) -> Result<Self, HostlistError> {
+        Self::parse(text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hostlist {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+fn fmt_group(f: &mut fmt::Formatter<'_>, group: &[&Host]) -> fmt::Result {
+    let Some((first, rest)) = group.split_first() else {
+        return Ok(());
+    };
+    if rest.is_empty() {
+        return write!(f, "{first}");
+    }
+    write!(f, "{}[", first.prefix)?;
+    let tails: Vec<Tail> = group.iter().filter_map(|host| host.tail).collect();
+    // Within a run the width of its first number is the width of all, which is how the brackets are read again.
+    for (at, run) in tails.chunk_by(|a, b| a.next() == Some(*b)).enumerate() {
+        if at > 0 {
+            f.write_str(",")?;
+        }
+        match run {
+            [] => {}
+            [only] => write!(f, "{only}")?,
+            [low, .., high] => write!(f, "{low}-{high}")?,
+        }
+    }
+    f.write_str("]")
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Host {
+    prefix: String,
+    tail: Option<Tail>,
+}
+
+/// The number a name ends in. Ordered by width first, so that `9, 10` and `07, 08` each stay together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Tail {
+    width: usize,
+    value: u64,
+}
+
+impl Tail {
+    fn parse(digits: &str) -> Option<Self> {
+        let plain = digits.len() <= MAX_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let value = digits.parse().ok().filter(|_| plain)?;
+        Some(Self {
+            width: digits.len(),
+            value,
+        })
+    }
+
+    fn next(self) -> Option<Self> {
+        let value = self.value.checked_add(1)?;
+        let digits = value.checked_ilog10().map_or(1, |log| log as usize + 1);
+        Some(Self {
+            width: self.width.max(digits),
+            value,
+        })
+    }
+}
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0width$}", self.value, width = self.width)
+    }
+}
+
+impl Host {
+    fn of_name(name: &str) -> Self {
+        let digits = name
+            .bytes()
+            .rev()
+            .take(MAX_DIGITS)
+            .take_while(u8::is_ascii_digit)
+            .count();
+        let (prefix, tail) = name.split_at_checked(name.len() - digits).unwrap_or((name, ""));
+        Self {
+            prefix: prefix.to_owned(),
+            tail: Tail::parse(tail),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.prefix)?;
+        self.tail.iter().try_for_each(|tail| write!(f, "{tail}"))
+    }
+}
+
+fn is_separator(c: char) -> bool {
+    matches!(c, ',' | ' ' | '\t' | '\n')
+}
+
+/// Splits at separators that are not inside brackets.
+fn split_items(text: &str) -> Result<Vec<&str>, HostlistError> {
+    let mut inside = false;
+    let mut unbalanced = false;
+    let items = text
+        .split(|c| {
+            match c {
+                '[' => unbalanced |= std::mem::replace(&mut inside, true),
+                ']' => unbalanced |= !std::mem::replace(&mut inside, false),
+                _ => {}
+            }
+            is_separator(c) && !inside
+        })
+        .filter(|item| !item.is_empty())
+        .collect();
+    if unbalanced || inside {
+        Err(HostlistError::Brackets(shortened(text)))
+    } else {
+        Ok(items)
+    }
+}
+
+/// Error messages end in conditions and events; a hostile list must not fill them.
+fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(64).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// One name with brackets in it, such as `r[1-2]n[1-3]-ib`.
+struct Item {
+    parts: Vec<Part>,
+}
+
+enum Part {
+    Text(String),
+    /// First and last number of each range.
+    Ranges(Vec<(Tail, Tail)>),
+}
+
+impl Item {
+    fn parse(item: &str) -> Result<Self, HostlistError> {
+        let mut parts = Vec::new();
+        let mut rest = item;
+        while let Some((text, after)) = rest.split_once('[') {
+            let (ranges, after) = after
+                .split_once(']')
+                .ok_or_else(|| HostlistError::Brackets(shortened(item)))?;
+            parts.push(Part::Text(text.to_owned()));
+            parts.push(Part::Ranges(
+                ranges.split(',').map(parse_range).collect::<Result<_, _>>()?,
+            ));
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        let longest: usize = parts.iter().map(Part::longest).sum();
+        if longest > MAX_NAME {
+            Err(HostlistError::TooLong)
+        } else {
+            Ok(Self { parts })
+        }
+    }
+
+    fn count(&self) -> Result<usize, HostlistError> {
+        self.parts
+            .iter()
+            .try_fold(1_usize, |count, part| count.checked_mul(part.count()?))
+            .ok_or(HostlistError::TooMany)
+    }
+
+    /// To be asked only after [`Self::count`] has shown that the answer is small enough.
+    fn expand(&self) -> Vec<String> {
+        let mut names = vec![String::new()];
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => names.iter_mut().for_each(|name| name.push_str(text)),
+                Part::Ranges(ranges) => {
+                    names = names
+                        .iter()
+                        .flat_map(|name| {
+                            ranges.iter().flat_map(move |(low, high)| {
+                                let width = low.width;
+                                (low.value..=high.value).map(move |value| format!("{name}{value:0width$}"))
+                            })
+                        })
+                        .collect();
+                }
+            }
+        }
+        names
+    }
+}
+
+impl Part {
+    fn longest(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Ranges(ranges) => ranges
+                .iter()
+                .map(|(low, high)| low.width.max(high.width))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    fn count(&self) -> Option<usize> {
+        match self {
+            Self::Text(_) => Some(1),
+            Self::Ranges(ranges) => ranges.iter().try_fold(0_usize, |count, (low, high)| {
+                count
+                    .checked_add(usize::try_from(high.value - low.value).ok()?)?
+                    .checked_add(1)
+            }),
+        }
+    }
+}
+
+fn parse_range(range: &str) -> Result<(Tail, Tail), HostlistError> {
+    let (low, high) = range.split_once('-').unwrap_or((range, range));
+    match (Tail::parse(low), Tail::parse(high)) {
+        (Some(low), Some(high)) if low.value <= high.value => Ok((low, high)),
+        _ => Err(HostlistError::Range(shortened(range))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Hostlist, HostlistError, MAX_HOSTS};
+
+    fn names(text: &str) -> Vec<String> {
+        Hostlist::parse(text).unwrap().names().collect()
+    }
+
+    #[test]
+    fn ranges_keep_leading_zeros() {
+        assert_eq!(names("n[1-3,07-10]"), ["n1", "n2", "n3", "n07", "n08", "n09", "n10"]);
+        assert_eq!(names("n[098-101]"), ["n098", "n099", "n100", "n101"]);
+        assert_eq!(names("n[9-11]"), ["n9", "n10", "n11"]);
+    }
+
+    #[test]
+    fn several_brackets_and_a_tail_multiply() {
+        assert_eq!(names("r[1-2]n[1-2]-ib"), ["r1n1-ib", "r1n2-ib", "r2n1-ib", "r2n2-ib"]);
+    }
+
+    #[test]
+    fn commas_and_blanks_separate_and_doubles_go() {
+        assert_eq!(names("login, a[1,1-2],,a1\n"), ["a1", "a2", "login"]);
+        assert!(names("").is_empty());
+    }
+
+    #[test]
+    fn the_short_form_is_slurms() {
+        for (long, short) in [
+            ("n3,n1,n2", "n[1-3]"),
+            ("slinky-0,slinky-1,slinky-3", "slinky-[0-1,3]"),
+            ("n08,n09,n10", "n[08-10]"),
+            ("n9,n10,n99,n100", "n[9-10,99-100]"),
+            ("n1", "n1"),
+            ("n,n1,n2", "n,n[1-2]"),
+            ("r1n1,r1n2,r2n1", "r1n[1-2],r2n1"),
+            ("n1-ib,n2-ib", "n1-ib,n2-ib"),
+            ("0,1", "[0-1]"),
+            ("n99999999999999999999", "n99999999999999999999"),
+        ] {
+            assert_eq!(Hostlist::parse(long).unwrap().to_string(), short);
+        }
+    }
+
+    #[test]
+    fn what_slurm_cannot_read_is_refused() {
+        for text in [
+            "n[1-", "n1]", "n[[1]]", "n[]", "n[1,]", "n[3-1]", "n[a-b]", "n[1--2]", "n[-1]", "n[1 - 2]", "[", "][",
+        ] {
+            assert!(Hostlist::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn hostile_lists_are_refused_before_they_are_expanded() {
+        assert_eq!(Hostlist::parse(&format!("n[1-{MAX_HOSTS}]")).unwrap().len(), MAX_HOSTS);
+        for text in [
+            "n[0-65536]",
+            "n[1-999999999999999999]",
+            "n[1-60000],m[1-60000]",
+            "a[1-300]b[1-300]",
+        ] {
+            assert_eq!(Hostlist::parse(text), Err(HostlistError::TooMany), "{text}");
+        }
+        assert_eq!(Hostlist::parse(&"a[1-99]".repeat(40)), Err(HostlistError::TooMany));
+        assert_eq!(Hostlist::parse(&"a".repeat(256)), Err(HostlistError::TooLong));
+        assert_eq!(Hostlist::parse(&"[1]".repeat(256)), Err(HostlistError::TooLong));
+        assert!(Hostlist::parse("n[99999999999999999999]").is_err());
+    }
+
+    #[test]
+    fn a_name_with_brackets_or_commas_is_no_name() {
+        for name in ["", "a,b", "n[1]", "a b"] {
+            assert!(Hostlist::of_names([name]).is_err(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            let _ = Hostlist::parse(&text);
+        }
+
+        #[test]
+        fn no_text_of_the_right_characters_panics(text in "[a-c0-9\\[\\],-]{0,40}") {
+            let _ = Hostlist::parse(&text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_again(names in prop::collection::btree_set("[a-c]{0,2}[0-9]{0,4}(-ib|[a-c])?[0-9]{0,3}", 0..60)) {
+            let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
+            let list = Hostlist::of_names(&names).unwrap();
+            prop_assert_eq!(list.len(), names.len());
+            prop_assert!(names.iter().all(|name| list.contains(name)));
+            prop_assert_eq!(Hostlist::parse(&list.to_string()).unwrap(), list);
+        }
+
+        #[test]
+        fn the_short_form_of_what_was_read_reads_the_same(text in "[ab]\\[[0-9]{1,3}(,[0-9]{1,2})?\\]([c-])?,[ab][0-9]{0,2}") {
+            let list = Hostlist::parse(&text).unwrap();
+            prop_assert_eq!(Hostlist::parse(&list.to_string()).unwrap(), list);
+        }
+    }
+}

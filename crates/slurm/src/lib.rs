@@ -1,0 +1,27 @@
+//! What Slurm is, for every other crate: its files, its names for things, and the way to talk to it. Nothing in
+//! here knows of Kubernetes.
+//!
+//! * [`conf`] reads, writes and compares slurm.conf and its like (pure).
+//! * [`hostlist`] turns `n[1-3,07-10]` into names and back (pure).
+//! * [`node`], [`job`] and [`partition`] are what Slurm reports, with the questions the operator asks of it (pure).
+//! * [`answer`] decodes what slurmrestd and `scontrol --json` say (pure).
+//! * [`token`] signs the tokens Slurm accepts (pure).
+//! * [`rest`] is the slurmrestd client.
+
+pub mod answer;
+pub mod conf;
+pub mod hostlist;
+pub mod job;
+mod names;
+pub mod node;
+pub mod number;
+pub mod partition;
+pub mod rest;
+pub mod token;
+
+pub use answer::Answer;
+pub use hostlist::Hostlist;
+pub use job::{Job, JobState};
+pub use node::{Node, NodeState};
+pub use number::Number;
+pub use partition::Partition;

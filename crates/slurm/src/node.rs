@@ -1,0 +1,286 @@
+//! A node as slurmctld sees it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::answer::null_as_default;
+use crate::names::slurm_names;
+use crate::number::Number;
+
+slurm_names! {
+    /// What a node is doing. It has exactly one of these.
+    pub enum BaseState {
+        Unknown = "UNKNOWN",
+        Down = "DOWN",
+        Idle = "IDLE",
+        Allocated = "ALLOCATED",
+        Error = "ERROR",
+        Mixed = "MIXED",
+        Future = "FUTURE",
+    }
+}
+
+slurm_names! {
+    /// What else is true of a node. Any number of these go with the base state.
+    pub enum NodeFlag {
+        Invalid = "INVALID",
+        External = "EXTERNAL",
+        Reserved = "RESERVED",
+        Undrain = "UNDRAIN",
+        Cloud = "CLOUD",
+        Resume = "RESUME",
+        Drain = "DRAIN",
+        Completing = "COMPLETING",
+        NotResponding = "NOT_RESPONDING",
+        PoweredDown = "POWERED_DOWN",
+        Fail = "FAIL",
+        PoweringUp = "POWERING_UP",
+        Maintenance = "MAINTENANCE",
+        RebootRequested = "REBOOT_REQUESTED",
+        RebootCanceled = "REBOOT_CANCELED",
+        PoweringDown = "POWERING_DOWN",
+        DynamicFuture = "DYNAMIC_FUTURE",
+        RebootIssued = "REBOOT_ISSUED",
+        Planned = "PLANNED",
+        InvalidReg = "INVALID_REG",
+        PowerDown = "POWER_DOWN",
+        PowerUp = "POWER_UP",
+        PowerDrain = "POWER_DRAIN",
+        PowerDownAsap = "POWER_DOWN_ASAP",
+        PowerDownForce = "POWER_DOWN_FORCE",
+        DynamicNorm = "DYNAMIC_NORM",
+        Blocked = "BLOCKED",
+    }
+}
+
+/// `["IDLE","DRAIN","DYNAMIC_NORM"]` taken apart.
+///
+/// A name we do not know is kept in [`Self::unknown`]. Without exactly one base state there is none, and then every
+/// question about what the node is doing is answered with no.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeState {
+    pub base: Option<BaseState>,
+    pub flags: BTreeSet<NodeFlag>,
+    pub unknown: BTreeSet<String>,
+}
+
+impl NodeState {
+    pub fn of_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        let mut bases = BTreeSet::new();
+        let mut state = Self::default();
+        for name in names {
+            let name = name.as_ref();
+            if let Some(base) = BaseState::from_name(name) {
+                bases.insert(base);
+            } else if let Some(flag) = NodeFlag::from_name(name) {
+                state.flags.insert(flag);
+            } else {
+                state.unknown.insert(name.to_owned());
+            }
+        }
+        if bases.len() == 1 {
+            state.base = bases.pop_first();
+        } else {
+            state
+                .unknown
+                .extend(bases.into_iter().map(|base| base.name().to_owned()));
+        }
+        state
+    }
+
+    pub fn has(&self, flag: NodeFlag) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.base == Some(BaseState::Idle)
+    }
+
+    /// Some or all of it is given to jobs. A suspended job need not show here.
+    pub fn is_allocated(&self) -> bool {
+        matches!(self.base, Some(BaseState::Allocated | BaseState::Mixed))
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.base == Some(BaseState::Down)
+    }
+
+    /// Jobs are on it, or are being cleared away.
+    pub fn is_busy(&self) -> bool {
+        self.is_allocated() || self.has(NodeFlag::Completing)
+    }
+
+    /// No new job goes there.
+    pub fn is_drain(&self) -> bool {
+        // UNDRAIN beside DRAIN is a drain on its way out.
+        self.has(NodeFlag::Drain) && !self.has(NodeFlag::Undrain)
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.is_drain() && self.is_busy()
+    }
+
+    /// Drained by the node's own word. It is half of a proof: jobs must be asked for too.
+    pub fn is_drained(&self) -> bool {
+        self.is_drain() && self.base.is_some() && !self.is_busy()
+    }
+
+    pub fn is_responding(&self) -> bool {
+        self.base.is_some() && !self.has(NodeFlag::NotResponding)
+    }
+
+    /// It joined by itself and may be deleted; a node from slurm.conf may not.
+    pub fn is_dynamic(&self) -> bool {
+        self.has(NodeFlag::DynamicNorm) || self.has(NodeFlag::DynamicFuture)
+    }
+
+    /// All names again: the base state, the flags, then what we do not know.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.base
+            .iter()
+            .map(|base| base.name())
+            .chain(self.flags.iter().map(|flag| flag.name()))
+            .chain(self.unknown.iter().map(String::as_str))
+    }
+}
+
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, name) in self.names().enumerate() {
+            if at > 0 {
+                f.write_str("+")?;
+            }
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<String>::deserialize(deserializer).map(Self::of_names)
+    }
+}
+
+/// The name and the state must be there; the rest is as Slurm gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Node {
+    pub name: String,
+    pub state: NodeState,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub reason: String,
+    #[serde(default)]
+    pub reason_changed_at: Number,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub reason_set_by_user: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub comment: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub extra: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub address: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub hostname: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub features: Vec<String>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub active_features: Vec<String>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub partitions: Vec<String>,
+    /// The reservation it is in.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub reservation: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub topology: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub cpus: u64,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub alloc_cpus: u64,
+    /// When the machine started.
+    #[serde(default)]
+    pub boot_time: Number,
+    #[serde(default)]
+    pub slurmd_start_time: Number,
+    /// Of its slurmd.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub version: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{BaseState, NodeFlag, NodeState};
+
+    fn state(names: &[&str]) -> NodeState {
+        NodeState::of_names(names)
+    }
+
+    #[test]
+    fn base_and_flags_are_told_apart() {
+        let state = state(&["IDLE", "DRAIN", "DYNAMIC_NORM"]);
+        assert_eq!(state.base, Some(BaseState::Idle));
+        assert_eq!(state.to_string(), "IDLE+DRAIN+DYNAMIC_NORM");
+        assert!(state.is_idle() && state.is_drained() && state.is_dynamic() && state.is_responding());
+        assert!(!state.is_draining() && !state.is_busy() && !state.is_down());
+    }
+
+    #[test]
+    fn a_node_with_jobs_is_draining_and_not_drained() {
+        for names in [["ALLOCATED", "DRAIN"], ["MIXED", "DRAIN"]] {
+            assert!(state(&names).is_draining() && !state(&names).is_drained(), "{names:?}");
+        }
+        let completing = state(&["IDLE", "DRAIN", "COMPLETING"]);
+        assert!(completing.is_draining() && !completing.is_drained());
+    }
+
+    #[test]
+    fn an_undrain_under_way_is_no_drain() {
+        let state = state(&["IDLE", "DRAIN", "UNDRAIN"]);
+        assert!(!state.is_drain() && !state.is_drained());
+    }
+
+    #[test]
+    fn unknown_names_are_kept() {
+        let state = state(&["IDLE", "SHINY", "DRAIN"]);
+        assert!(state.is_idle() && state.unknown.contains("SHINY"));
+        assert_eq!(state.to_string(), "IDLE+DRAIN+SHINY");
+    }
+
+    #[test]
+    fn without_one_base_state_nothing_is_claimed() {
+        for names in [&[][..], &["DRAIN"], &["IDLE", "DOWN", "DRAIN"], &["SLEEPING", "DRAIN"]] {
+            let state = state(names);
+            assert!(
+                !state.is_idle() && !state.is_drained() && !state.is_down() && !state.is_responding(),
+                "{names:?}"
+            );
+        }
+        assert_eq!(state(&["IDLE", "DOWN"]).to_string(), "DOWN+IDLE");
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_is_lost(names in prop::collection::btree_set("[A-Z_]{1,9}|DRAIN|NOT_RESPONDING|IDLE|DOWN", 0..8)) {
+            let state = NodeState::of_names(&names);
+            let kept: std::collections::BTreeSet<String> = state.names().map(str::to_owned).collect();
+            prop_assert_eq!(kept, names);
+        }
+    }
+
+    #[test]
+    fn names_and_values_agree() {
+        assert!(
+            NodeFlag::ALL
+                .iter()
+                .all(|flag| NodeFlag::from_name(flag.name()) == Some(*flag))
+        );
+        assert!(
+            BaseState::ALL
+                .iter()
+                .all(|base| BaseState::from_name(base.name()) == Some(*base))
+        );
+    }
+}

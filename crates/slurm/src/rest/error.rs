@@ -1,0 +1,137 @@
+use hyper::StatusCode;
+use thiserror::Error;
+
+use crate::answer::{Complaint, DecodeError};
+
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Nobody answered in time, or somebody on the way could not reach slurmctld. After a write it may have happened.
+    #[error("Slurm cannot be reached: {reason}")]
+    Unreachable {
+        reason: String,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The token was not accepted: another key, or clocks apart.
+    #[error("Slurm does not accept our token: {text}")]
+    Unauthorized { text: String },
+    #[error("Slurm has no {what}")]
+    NotFound { what: String },
+    /// Slurm understood and said no.
+    #[error("Slurm refused: {text} (error {number}, HTTP {status})")]
+    Refused { status: u16, number: i64, text: String },
+    /// An answer that means nothing to us. After a write it may have happened.
+    #[error("Slurm's answer makes no sense: {what}")]
+    Malformed {
+        what: String,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    #[error("slurmrestd speaks none of the versions v0.0.45 and v0.0.44; Slurm 25.11 or newer is needed")]
+    Unsupported,
+}
+
+/// `SLURM_PROTOCOL_AUTHENTICATION_ERROR`.
+const AUTHENTICATION: i64 = 1007;
+/// `ESLURM_INVALID_NODE_NAME`.
+const INVALID_NODE_NAME: i64 = 2018;
+
+impl Error {
+    /// Whether the cluster itself decided. Otherwise a write may or may not have taken effect, and has to be looked up.
+    pub fn is_definite(&self) -> bool {
+        match self {
+            Self::Unauthorized { .. } | Self::NotFound { .. } | Self::Unsupported => true,
+            // "500, Unspecified error" is as likely a failure halfway as a refusal.
+            Self::Refused { status, .. } => *status < 500,
+            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+        }
+    }
+
+    pub(super) fn unreachable(
+        reason: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Unreachable {
+            reason: reason.into(),
+            source: Some(source.into()),
+        }
+    }
+
+    /// What an answer that is no success means.
+    pub(super) fn of_status(status: StatusCode, what: &str) -> Self {
+        let text = status.to_string();
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NETWORK_AUTHENTICATION_REQUIRED => {
+                Self::Unauthorized { text }
+            }
+            // slurmrestd has no such path, which says nothing about the thing the path was for.
+            StatusCode::NOT_FOUND => Self::Malformed {
+                what: format!("slurmrestd has no path for {what}"),
+                source: None,
+            },
+            _ if status.is_client_error() => Self::Refused {
+                status: status.as_u16(),
+                number: 0,
+                text,
+            },
+            _ if status.is_server_error() => Self::Unreachable {
+                reason: format!("slurmrestd answered {text}"),
+                source: None,
+            },
+            _ => Self::Malformed {
+                what: format!("HTTP {text}"),
+                source: None,
+            },
+        }
+    }
+
+    pub(super) fn of_decoding(status: StatusCode, what: &str, error: DecodeError) -> Self {
+        match error {
+            DecodeError::Complaints(complaints) => Self::of_complaints(status, what, &complaints),
+            // A page of some proxy, or nothing at all: the status says what there is to say.
+            DecodeError::Json(_) | DecodeError::Missing(_) if !status.is_success() => Self::of_status(status, what),
+            DecodeError::Json(source) => Self::Malformed {
+                what: source.to_string(),
+                source: Some(source.into()),
+            },
+            DecodeError::Missing(_) => Self::Malformed {
+                what: error.to_string(),
+                source: None,
+            },
+        }
+    }
+
+    fn of_complaints(status: StatusCode, what: &str, complaints: &[Complaint]) -> Self {
+        // The first one is the cause; those after it tell where it was noticed.
+        let number = complaints
+            .iter()
+            .map(|complaint| complaint.number)
+            .find(|number| *number != 0)
+            .unwrap_or(0);
+        let text = complaints
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ");
+        match number {
+            AUTHENTICATION => Self::Unauthorized { text },
+            INVALID_NODE_NAME => Self::NotFound { what: what.to_owned() },
+            // No connection, or one that broke: any (1001-1006), to slurmctld (1800-1899), the socket itself (5000-5099).
+            // 502 to 504 are slurmrestd's own words for the same.
+            1001..=1006 | 1800..=1899 | 5000..=5099 => Self::Unreachable {
+                reason: text,
+                source: None,
+            },
+            _ if matches!(status.as_u16(), 502..=504) => Self::Unreachable {
+                reason: text,
+                source: None,
+            },
+            _ if matches!(Self::of_status(status, what), Self::Unauthorized { .. }) => Self::Unauthorized { text },
+            _ => Self::Refused {
+                status: status.as_u16(),
+                number,
+                text,
+            },
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The slurmrestd client: what the operator reads of a cluster, and the few node commands it gives this way.
+//!
+//! It speaks plain HTTP, as slurmrestd does inside a cluster. An answer is never guessed: see [`Error`] for what each
+//! failure means to the caller.
+
+mod client;
+mod error;
+mod http;
+mod node_update;
+mod observation;
+mod version;
+
+pub use client::{Client, Options};
+pub use error::Error;
+pub use node_update::{NodeCommand, NodeUpdate};
+pub use observation::{Observation, Process};
+pub use version::ApiVersion;

@@ -1,0 +1,105 @@
+use serde::Serialize;
+
+use crate::number::Number;
+
+/// What a node can be told to become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum NodeCommand {
+    Drain,
+    /// Takes back a drain and leaves the rest of the state alone.
+    Undrain,
+    /// Also brings back a node that is down.
+    Resume,
+    /// Ends its jobs.
+    Down,
+}
+
+/// A change of one node. What is not set stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct NodeUpdate {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    state: Vec<NodeCommand>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    features: Option<Vec<String>>,
+    #[serde(rename = "features_act", skip_serializing_if = "Option::is_none")]
+    active_features: Option<Vec<String>>,
+    #[serde(rename = "topology_str", skip_serializing_if = "Option::is_none")]
+    topology: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<Number>,
+}
+
+impl NodeUpdate {
+    pub fn drain(reason: impl Into<String>) -> Self {
+        Self::command(NodeCommand::Drain, Some(reason.into()))
+    }
+
+    pub fn undrain() -> Self {
+        Self::command(NodeCommand::Undrain, None)
+    }
+
+    pub fn resume() -> Self {
+        Self::command(NodeCommand::Resume, None)
+    }
+
+    pub fn down(reason: impl Into<String>) -> Self {
+        Self::command(NodeCommand::Down, Some(reason.into()))
+    }
+
+    fn command(command: NodeCommand, reason: Option<String>) -> Self {
+        Self {
+            state: vec![command],
+            reason,
+            ..Self::default()
+        }
+    }
+
+    #[must_use]
+    pub fn with_comment(self, comment: impl Into<String>) -> Self {
+        Self {
+            comment: Some(comment.into()),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn with_extra(self, extra: impl Into<String>) -> Self {
+        Self {
+            extra: Some(extra.into()),
+            ..self
+        }
+    }
+
+    /// Both at once: Slurm refuses available features that leave an active one out (2031).
+    #[must_use]
+    pub fn with_features(self, available: Vec<String>, active: Vec<String>) -> Self {
+        Self {
+            features: Some(available),
+            active_features: Some(active),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn with_topology(self, topology: impl Into<String>) -> Self {
+        Self {
+            topology: Some(topology.into()),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn with_weight(self, weight: u32) -> Self {
+        Self {
+            weight: Some(Number::Finite(weight.into())),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The files we write are byte for byte those of the operator we replace.
+
+use slurm::conf::{
+    AccountingStorage, ExternalConf, NodeSetLines, SlurmConf, SlurmctldHost, render_cgroup_conf,
+    render_external_slurm_conf, render_slurm_conf,
+};
+
+fn cluster(cluster_name: &str, namespace: &str) -> SlurmConf {
+    SlurmConf {
+        cluster_name: cluster_name.to_owned(),
+        slurmctld_hosts: vec![host(0, namespace)],
+        slurmctld_address: format!("slurm-controller.{namespace}"),
+        max_node_count: 1024,
+        jwks: false,
+        metrics: false,
+        accounting: None,
+        prolog_slurmctld: vec![],
+        epilog_slurmctld: vec![],
+        prolog: vec![],
+        epilog: vec![],
+        node_sets: vec![],
+        extra: String::new(),
+    }
+}
+
+fn host(ordinal: u32, namespace: &str) -> SlurmctldHost {
+    let name = format!("slurm-controller-{ordinal}");
+    let address = format!("{name}.slurm-controller-internal.{namespace}");
+    SlurmctldHost { name, address }
+}
+
+fn node_set(name: &str, partition: Option<&str>) -> NodeSetLines {
+    NodeSetLines {
+        name: name.to_owned(),
+        partition: partition.map(ToOwned::to_owned),
+    }
+}
+
+fn slurmdbd() -> AccountingStorage {
+    AccountingStorage {
+        host: "slurm-accounting".to_owned(),
+        port: 6819,
+    }
+}
+
+#[test]
+fn a_the_defaults() {
+    let conf = cluster("g-a_slurm", "g-a");
+    assert_eq!(render_slurm_conf(&conf), include_str!("golden/a-default.slurm.conf"));
+}
+
+#[test]
+fn b_everything() {
+    let conf = SlurmConf {
+        metrics: true,
+        accounting: Some(slurmdbd()),
+        prolog_slurmctld: vec!["prolog-slurmctld-pc.sh".to_owned()],
+        prolog: vec!["prolog-p1.sh".to_owned()],
+        epilog: vec!["epilog-e1.sh".to_owned()],
+        node_sets: vec![
+            node_set("daemon", None),
+            node_set("gpu", None),
+            node_set("slinky", Some("Default=YES")),
+        ],
+        extra: concat!(
+            "SchedulerParameters=defer\n",
+            "SlurmctldParameters=idle_on_node_suspend\n",
+            "\n",
+            "PartitionName=all Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP",
+        )
+        .to_owned(),
+        ..cluster("full", "g-b")
+    };
+    assert_eq!(render_slurm_conf(&conf), include_str!("golden/b-full.slurm.conf"));
+}
+
+#[test]
+fn c_two_slurmctlds() {
+    let conf = SlurmConf {
+        slurmctld_hosts: vec![host(0, "g-f"), host(1, "g-f")],
+        node_sets: vec![node_set("slinky", None)],
+        ..cluster("g-f_slurm", "g-f")
+    };
+    assert_eq!(render_slurm_conf(&conf), include_str!("golden/c-ha.slurm.conf"));
+}
+
+#[test]
+fn d_an_external_slurmctld() {
+    let conf = ExternalConf {
+        cluster_name: "g-d_slurm".to_owned(),
+        slurmctld_host: "slurm-controller.example.com".to_owned(),
+        slurmctld_port: 6817,
+        accounting: Some(slurmdbd()),
+    };
+    assert_eq!(
+        render_external_slurm_conf(&conf),
+        include_str!("golden/d-hybrid.slurm.conf")
+    );
+}
+
+#[test]
+fn e_node_sets_with_and_without_settings() {
+    let conf = SlurmConf {
+        node_sets: vec![node_set("daemon", Some("MaxTime=1:00:00")), node_set("node", Some(""))],
+        ..cluster("g-e_slurm", "g-e")
+    };
+    assert_eq!(render_slurm_conf(&conf), include_str!("golden/e-nodes.slurm.conf"));
+}
+
+#[test]
+fn cgroup_conf() {
+    assert_eq!(render_cgroup_conf(), include_str!("golden/cgroup.conf"));
+}
+
+/// The table of seed 001, section 2.5, with its blank at the end of the first line.
+#[test]
+fn the_four_rows_of_the_partition_table() {
+    for (settings, line) in [
+        (Some(""), Some("PartitionName=foo Nodes=foo ")),
+        (Some("Default=YES"), Some("PartitionName=foo Nodes=foo Default=YES")),
+        (
+            Some("MaxTime=24:00:00 Default=YES"),
+            Some("PartitionName=foo Nodes=foo MaxTime=24:00:00 Default=YES"),
+        ),
+        (None, None),
+    ] {
+        let conf = SlurmConf {
+            node_sets: vec![node_set("foo", settings)],
+            ..cluster("c", "n")
+        };
+        let text = render_slurm_conf(&conf);
+        assert_eq!(text.lines().find(|line| line.starts_with("PartitionName")), line);
+        assert!(text.contains("\nNodeSet=foo Feature=foo\n"));
+    }
+}
+
+#[test]
+fn scripts_are_sorted_so_that_their_order_does_not_matter() {
+    let names = |names: [&str; 2]| names.map(ToOwned::to_owned).to_vec();
+    let one = SlurmConf {
+        epilog: names(["b", "a"]),
+        epilog_slurmctld: names(["d", "c"]),
+        ..cluster("c", "n")
+    };
+    let other = SlurmConf {
+        epilog: names(["a", "b"]),
+        epilog_slurmctld: names(["c", "d"]),
+        ..cluster("c", "n")
+    };
+    let text = render_slurm_conf(&one);
+    assert_eq!(text, render_slurm_conf(&other));
+    assert!(text.contains("EpilogSlurmctld=/etc/slurm/c\nEpilogSlurmctld=/etc/slurm/d\n"));
+    assert!(text.ends_with("### PROLOG & EPILOG ###\nEpilog=a\nEpilog=b\n"));
+}
+
+mod merged {
+    use super::{SlurmConf, cluster, render_slurm_conf};
+
+    fn merged(extra: &str, jwks: bool) -> Option<String> {
+        let conf = SlurmConf {
+            extra: extra.to_owned(),
+            jwks,
+            ..cluster("c", "n")
+        };
+        render_slurm_conf(&conf)
+            .split_once("#\n### MERGED CONFIG ###\n")
+            .map(|(_, merged)| merged.to_owned())
+    }
+
+    #[test]
+    fn only_keys_the_user_sets_are_there_in_the_order_of_their_names() {
+        assert_eq!(merged("SchedulerParameters=defer", false), None);
+        assert_eq!(
+            merged(
+                "slurmctldparameters=b,a\nAUTHINFO=ttl=30\nAuthAltParameters=userclaimfield=UPN",
+                true
+            )
+            .unwrap(),
+            concat!(
+                "AuthAltParameters=jwks=/etc/slurm/jwks.json,jwt_key=/etc/slurm/jwt.key,userclaimfield=UPN\n",
+                "AuthInfo=ttl=30,use_client_ids\n",
+                "SlurmctldParameters=a,b,enable_configless,reconfig_on_restart\n",
+            )
+        );
+    }
+
+    #[test]
+    fn the_last_line_of_a_key_counts_and_comments_do_not() {
+        assert_eq!(
+            merged(
+                "AuthInfo=ttl=1\r\nAuthInfo=ttl=2 # AuthInfo=ttl=3\n# AuthInfo=ttl=4",
+                false
+            )
+            .unwrap(),
+            "AuthInfo=ttl=2,use_client_ids\n"
+        );
+        assert_eq!(
+            merged("AuthInfo=ttl=1,\\\ncred_expire=5", false).unwrap(),
+            "AuthInfo=cred_expire=5,ttl=1,use_client_ids\n"
+        );
+    }
+
+    #[test]
+    fn a_user_cannot_change_where_the_keys_are() {
+        assert_eq!(
+            merged("AuthAltParameters=JWT_KEY=/tmp/mine", false).unwrap(),
+            "AuthAltParameters=jwt_key=/etc/slurm/jwt.key\n"
+        );
+    }
+
+    #[test]
+    fn a_value_with_blanks_is_merged_too() {
+        assert_eq!(
+            merged("SlurmctldParameters=\"a, b=c d\"", false).unwrap(),
+            "SlurmctldParameters=\"a,b=c d,enable_configless,reconfig_on_restart\"\n"
+        );
+    }
+}

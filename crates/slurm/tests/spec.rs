@@ -1,0 +1,236 @@
+//! Every field we read or write is in Slurm's own specification, with the type we take it for.
+//!
+//! A document is made up from the specification with every field it knows. Our types are then read from it by a
+//! deserializer that notes each field they ask for and that is not there, so there is no list of fields to keep.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests, but does not see that the functions beside them are tests too"
+)]
+
+mod strict;
+
+use serde_json::{Map, Value, json};
+use slurm::answer::{DecodeError, Payload, Ping, ServedConf, decode, decode_empty};
+use slurm::job::JobStateName;
+use slurm::node::{BaseState, NodeFlag};
+use slurm::partition::PartitionStateName;
+use slurm::rest::{ApiVersion, NodeUpdate};
+use slurm::{Job, Node, Partition};
+
+struct Spec {
+    version: ApiVersion,
+    text: Value,
+}
+
+fn specs() -> [Spec; 2] {
+    [
+        (ApiVersion::V44, include_str!("spec/v0.0.44.json")),
+        (ApiVersion::V45, include_str!("spec/v0.0.45.json")),
+    ]
+    .map(|(version, text)| Spec {
+        version,
+        text: serde_json::from_str(text).unwrap(),
+    })
+}
+
+impl Spec {
+    fn schema(&self, name: &str) -> &Value {
+        &self.text["schemas"][format!("{}_{name}", self.version)]
+    }
+
+    fn operation(&self, name: &str, side: &str) -> Option<&Value> {
+        let schema = self.text["operations"][name][side].as_str()?;
+        Some(&self.text["schemas"][schema])
+    }
+
+    fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
+        match schema["$ref"].as_str() {
+            Some(reference) => &self.text["schemas"][reference.rsplit('/').next().unwrap()],
+            None => schema,
+        }
+    }
+
+    fn sample(&self, schema: &Value) -> Value {
+        let schema = self.resolve(schema);
+        match schema["type"].as_str().unwrap_or("anything") {
+            "object" => {
+                let none = Map::new();
+                let properties = schema["properties"].as_object().unwrap_or(&none);
+                properties
+                    .iter()
+                    .map(|(name, schema)| (name.clone(), self.sample(schema)))
+                    .collect()
+            }
+            "array" => json!([self.sample(&schema["items"])]),
+            "string" => schema["enum"].get(0).cloned().unwrap_or_else(|| json!("text")),
+            "integer" => json!(1),
+            "number" => json!(1.5),
+            "boolean" => json!(true),
+            "anything" => Value::Null,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn missing_fields<T: Payload>(&self, operation: &str) -> Vec<String> {
+        let answer = self.sample(self.operation(operation, "answer").unwrap());
+        strict::missing_fields::<T>(&answer[T::FIELD], T::FIELD)
+    }
+}
+
+#[test]
+fn every_field_we_read_exists() {
+    for spec in specs() {
+        assert_eq!(spec.missing_fields::<Vec<Node>>("get nodes/"), [""; 0]);
+        assert_eq!(spec.missing_fields::<Vec<Node>>("get node/{node_name}"), [""; 0]);
+        assert_eq!(spec.missing_fields::<Vec<Job>>("get jobs/"), [""; 0]);
+        assert_eq!(spec.missing_fields::<Vec<Ping>>("get ping/"), [""; 0]);
+        let partitions = spec.missing_fields::<Vec<Partition>>("get partitions/");
+        match spec.version {
+            ApiVersion::V44 => {
+                assert_eq!(partitions, ["partitions[0].flags"]);
+                assert!(spec.operation("get conf", "answer").is_none());
+            }
+            ApiVersion::V45 => {
+                assert_eq!(partitions, [""; 0]);
+                assert_eq!(spec.missing_fields::<ServedConf>("get conf"), [""; 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_stands_beside_the_payload_is_read_from_every_answer() {
+    for spec in specs() {
+        for operation in spec.text["operations"].as_object().unwrap().keys() {
+            let mut answer = spec.sample(spec.operation(operation, "answer").unwrap());
+            let Err(DecodeError::Complaints(complaints)) = decode_empty(answer.to_string().as_bytes()) else {
+                panic!("{operation}: the error is not seen");
+            };
+            assert_eq!(complaints[0].number, 1);
+            assert_eq!(complaints[0].to_string(), "text");
+            assert_eq!(complaints[0].source, "text");
+
+            answer["errors"] = json!([]);
+            let answer = decode_empty(answer.to_string().as_bytes()).unwrap();
+            assert_eq!(answer.release.as_deref(), Some("text"));
+            assert_eq!(
+                (
+                    answer.warnings[0].description.as_str(),
+                    answer.warnings[0].source.as_str()
+                ),
+                ("text", "text")
+            );
+        }
+    }
+}
+
+#[test]
+fn a_whole_answer_is_read() {
+    for spec in specs() {
+        let mut answer = spec.sample(spec.operation("get nodes/", "answer").unwrap());
+        answer["errors"] = json!([]);
+        let nodes = decode::<Vec<Node>>(answer.to_string().as_bytes()).unwrap().value;
+        assert_eq!(nodes[0].features, ["text"]);
+    }
+}
+
+#[test]
+fn numbers_are_wrapped_as_we_expect() {
+    for spec in specs() {
+        for bits in [16, 32, 64] {
+            let schema = spec.schema(&format!("uint{bits}_no_val_struct"));
+            let types =
+                ["set", "infinite", "number"].map(|field| schema["properties"][field]["type"].as_str().unwrap());
+            assert_eq!(types, ["boolean", "boolean", "integer"]);
+        }
+    }
+}
+
+#[test]
+fn every_state_in_the_specification_has_a_name_here() {
+    for spec in specs() {
+        for name in names(&spec.schema("node")["properties"]["state"]["items"]["enum"]) {
+            assert!(
+                BaseState::from_name(name).is_some() || NodeFlag::from_name(name).is_some(),
+                "{name}"
+            );
+        }
+        for name in names(&spec.schema("job_info")["properties"]["job_state"]["items"]["enum"]) {
+            assert!(JobStateName::from_name(name).is_some(), "{name}");
+        }
+        let partition = &spec.schema("partition_info")["properties"]["partition"]["properties"]["state"];
+        for name in names(&partition["items"]["enum"]).filter(|name| *name != "UNKNOWN") {
+            assert!(PartitionStateName::from_name(name).is_some(), "{name}");
+        }
+    }
+}
+
+fn names(list: &Value) -> impl Iterator<Item = &str> {
+    let list = list.as_array().unwrap();
+    assert!(!list.is_empty());
+    list.iter().filter_map(Value::as_str)
+}
+
+#[test]
+fn every_field_we_write_exists() {
+    let filled = |update: NodeUpdate| {
+        update
+            .with_comment("c")
+            .with_extra("e")
+            .with_features(vec!["f".to_owned()], vec!["f".to_owned()])
+            .with_topology("default:s1")
+            .with_weight(3)
+    };
+    for spec in specs() {
+        let schema = spec.operation("post node/{node_name}", "request").unwrap();
+        for update in [
+            NodeUpdate::drain("r"),
+            NodeUpdate::down("r"),
+            NodeUpdate::undrain(),
+            NodeUpdate::resume(),
+        ] {
+            let body = serde_json::to_value(filled(update)).unwrap();
+            assert!(body.as_object().unwrap().len() >= 7);
+            spec.assert_fits(schema, &body, "body");
+        }
+        assert!(spec.operation("delete node/{node_name}", "answer").is_some());
+    }
+}
+
+impl Spec {
+    fn assert_fits(&self, schema: &Value, value: &Value, path: &str) {
+        let schema = self.resolve(schema);
+        let expected = schema["type"].as_str();
+        match value {
+            Value::Object(fields) => {
+                assert_eq!(expected, Some("object"), "{path}");
+                for (name, value) in fields {
+                    let property = schema["properties"]
+                        .get(name)
+                        .unwrap_or_else(|| panic!("{path}.{name} is not known"));
+                    self.assert_fits(property, value, &format!("{path}.{name}"));
+                }
+            }
+            Value::Array(items) => {
+                assert_eq!(expected, Some("array"), "{path}");
+                for item in items {
+                    self.assert_fits(&schema["items"], item, path);
+                }
+            }
+            Value::String(text) => {
+                assert_eq!(expected, Some("string"), "{path}");
+                let allowed = schema["enum"].as_array();
+                assert!(
+                    allowed.is_none_or(|allowed| allowed.contains(&json!(text))),
+                    "{path}: {text}"
+                );
+            }
+            Value::Number(_) => assert_eq!(expected, Some("integer"), "{path}"),
+            Value::Bool(_) => assert_eq!(expected, Some("boolean"), "{path}"),
+            Value::Null => panic!("{path} is null"),
+        }
+    }
+}

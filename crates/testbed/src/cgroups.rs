@@ -1,0 +1,65 @@
+//! A folder of its own for each node in every cgroup v1 hierarchy, below which the kubelet puts its pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::ground::CGROUP_CONTROLLERS;
+
+const HIERARCHIES: &str = "/sys/fs/cgroup";
+
+/// What the kubelet is told as its root, seen from the top of each hierarchy.
+pub(crate) fn root(cluster: &str, node: &str) -> String {
+    format!("/slurm-testbed/{cluster}/{node}")
+}
+
+pub(crate) fn create(cluster: &str, node: &str) -> Result<()> {
+    for controller in CGROUP_CONTROLLERS {
+        let hierarchy = Path::new(HIERARCHIES).join(controller);
+        let folder = below(&hierarchy, &root(cluster, node));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        if controller == "cpuset" {
+            fill_cpuset(&hierarchy, &folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// A new cpuset is empty and takes no process until each level names its CPUs and memory nodes.
+fn fill_cpuset(hierarchy: &Path, folder: &Path) -> Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let all = fs::read_to_string(hierarchy.join(file))?;
+        let mut levels: Vec<&Path> = folder.ancestors().take_while(|level| *level != hierarchy).collect();
+        levels.reverse();
+        for level in levels {
+            fs::write(level.join(file), &all)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a cluster left, whether it ended well or was killed. Folders with processes in them stay.
+pub(crate) fn remove(cluster: &str) {
+    let Ok(hierarchies) = fs::read_dir(HIERARCHIES) else {
+        return;
+    };
+    for hierarchy in hierarchies.flatten() {
+        remove_tree(&hierarchy.path().join("slurm-testbed").join(cluster));
+        let _ = fs::remove_dir(hierarchy.path().join("slurm-testbed"));
+    }
+}
+
+/// cgroup folders hold files that cannot be removed; the folder itself can, once those below it are gone.
+fn remove_tree(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+fn below(hierarchy: &Path, root: &str) -> PathBuf {
+    hierarchy.join(root.trim_start_matches('/'))
+}

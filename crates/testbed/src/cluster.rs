@@ -1,0 +1,441 @@
+//! A cluster's life: up, down, its nodes, and what runs on them.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+
+use crate::cgroups;
+use crate::command;
+use crate::containerd;
+use crate::control_plane::{self, API_SERVER, Component};
+use crate::ground;
+use crate::image_store;
+use crate::images;
+use crate::kubernetes::{self, Binaries};
+use crate::lock;
+use crate::namespaces::{Namespaces, wait_ready};
+use crate::network;
+use crate::node;
+use crate::paths::{self, Layout};
+use crate::pki;
+use crate::process::Process;
+use crate::steps::step;
+
+/// What `up` is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Real nodes; 0 leaves the control plane alone.
+    pub nodes: u8,
+    /// Nodes that kwok pretends.
+    pub fake_nodes: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub layout: Layout,
+    pub binaries: Binaries,
+}
+
+const MACHINE: &str = "machine";
+/// Written when `up` is through; a cluster without it is the rest of an `up` that was killed.
+const COMPLETE: &str = "complete";
+
+impl Cluster {
+    /// Brings the cluster up, or leaves it as it is when it is up already.
+    pub fn up(name: &str, size: Size) -> Result<Self> {
+        if size.nodes > network::MAX_NODES {
+            bail!(
+                "a cluster has at most {} nodes, {} were asked for",
+                network::MAX_NODES,
+                size.nodes
+            );
+        }
+        let layout = Layout::of(name)?;
+        ground::prepare(layout.root().parent().unwrap_or(layout.root()))?;
+        let cluster = Self {
+            layout,
+            binaries: kubernetes::binaries()?,
+        };
+        let store = if size.nodes > 0 { Some(images::store()?) } else { None };
+        let _lock = lock::exclusive(
+            &cluster.layout.root().with_extension("lock"),
+            "another `up` or `down` of this cluster",
+        )?;
+        if cluster.is_up() {
+            eprintln!("cluster {name} is up already");
+            return Ok(cluster);
+        }
+        cluster.clean()?;
+        step("cluster up, every node Ready", || cluster.start(size, store.as_deref()))?;
+        Ok(cluster)
+    }
+
+    /// A cluster that `up` has brought up.
+    pub fn attach(name: &str) -> Result<Self> {
+        let cluster = Self {
+            layout: Layout::of(name)?,
+            binaries: kubernetes::binaries()?,
+        };
+        if !cluster.is_up() {
+            bail!("cluster {name} is not up; `make up` brings it up");
+        }
+        Ok(cluster)
+    }
+
+    /// Ends every process of the cluster and removes its state.
+    pub fn down(name: &str) -> Result<()> {
+        let layout = Layout::of(name)?;
+        let lock_file = layout.root().with_extension("lock");
+        let lock = lock::exclusive(&lock_file, "another `up` or `down` of this cluster")?;
+        clean(&layout)?;
+        drop(lock);
+        let _ = fs::remove_file(lock_file);
+        Ok(())
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.layout.run().join(COMPLETE).exists() && self.machine().is_ok()
+    }
+
+    fn clean(&self) -> Result<()> {
+        clean(&self.layout)
+    }
+
+    fn start(&self, size: Size, store: Option<&Path>) -> Result<()> {
+        let authority = pki::create(&self.layout.pki())?;
+        for index in 1..=size.nodes {
+            authority.node(&node::name(index))?;
+        }
+        let api_address = self.start_machine()?;
+        let server = format!("https://{api_address}");
+        paths::write(
+            &self.layout.kubeconfig(),
+            pki::kubeconfig(&self.layout.pki(), "admin", &server)?,
+        )?;
+
+        thread::scope(|scope| -> Result<()> {
+            let control_plane = scope.spawn(|| step("control plane", || self.start_control_plane()));
+            let nodes: Vec<_> = (1..=size.nodes)
+                .map(|index| scope.spawn(move || self.boot_node(index, store)))
+                .collect();
+            joined(control_plane.join())?;
+            nodes.into_iter().try_for_each(|node| joined(node.join()))
+        })?;
+        if size.fake_nodes > 0 {
+            step(&format!("{} fake nodes", size.fake_nodes), || {
+                self.add_fake_nodes(size.fake_nodes)
+            })?;
+        }
+        step("nodes Ready", || self.wait_nodes_ready(size))?;
+        paths::write(&self.layout.run().join(COMPLETE), "")
+    }
+
+    /// Returns where the API server can be reached on the host's loopback.
+    fn start_machine(&self) -> Result<std::net::SocketAddr> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let ready = self.layout.run().join("machine.ready");
+        fs::create_dir_all(self.layout.run())?;
+        let init = crate::init_command(&[
+            "machine-init",
+            &self.layout.volumes().display().to_string(),
+            &ready.display().to_string(),
+        ])?;
+        let log = self.layout.log(MACHINE, "init");
+        let machine = Namespaces::create(None, &init, Some(listener.into()), &log)?;
+        machine.init.record(&self.record(MACHINE, None))?;
+        wait_ready(MACHINE, machine.init, &log, || ready.exists())?;
+        Ok(address)
+    }
+
+    fn start_control_plane(&self) -> Result<()> {
+        let components = control_plane::components(&self.layout, &self.binaries)?;
+        for component in components {
+            let waits = component.name == API_SERVER;
+            self.start_component(control_plane::PLACE, &component)?;
+            if waits {
+                self.wait_api_server()?;
+            }
+        }
+        self.apply(&control_plane::first_objects().to_string())
+    }
+
+    fn add_fake_nodes(&self, count: u32) -> Result<()> {
+        self.start_component(
+            control_plane::PLACE,
+            &control_plane::kwok(&self.layout, &self.binaries)?,
+        )?;
+        self.apply_with(&["create", "-f", "-"], &control_plane::fake_nodes(count).to_string())
+    }
+
+    pub fn wait_api_server(&self) -> Result<()> {
+        let process = self.component(control_plane::PLACE, API_SERVER)?;
+        let log = self.layout.log(control_plane::PLACE, API_SERVER);
+        wait_ready(API_SERVER, process, &log, || {
+            self.ask(&["get", "--raw=/readyz"]).is_ok()
+        })
+    }
+
+    fn wait_nodes_ready(&self, size: Size) -> Result<()> {
+        let expected = usize::from(size.nodes) + usize::try_from(size.fake_nodes)?;
+        if expected == 0 {
+            return Ok(());
+        }
+        // `kubectl wait` fails on what does not exist yet, so the nodes must have registered first.
+        for index in 1..=size.nodes {
+            let node = node::name(index);
+            let kubelet = self.component(&node, node::KUBELET)?;
+            wait_ready(node::KUBELET, kubelet, &self.layout.log(&node, node::KUBELET), || {
+                self.ask(&["get", "node", &node]).is_ok()
+            })?;
+        }
+        self.ask(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=120s"])
+            .map(drop)
+    }
+
+    /// Starts a node for the first time or again; what it had on disk is still there.
+    pub fn boot_node(&self, index: u8, store: Option<&Path>) -> Result<()> {
+        let name = node::name(index);
+        step(&name, || {
+            cgroups::create(&self.layout.cluster, &name)?;
+            let folder = self.layout.node(&name);
+            if let Some(store) = store {
+                image_store::give(store, &folder.join("lib/containerd"))?;
+            }
+            let place = self.start_node_namespaces(index, &folder)?;
+            for component in node::components(&self.layout, &self.binaries, index)? {
+                let process = self.start_component(&name, &component)?;
+                if component.name == node::CONTAINERD {
+                    let log = self.layout.log(&name, component.name);
+                    wait_ready(component.name, process, &log, || containerd::answers(place))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn start_node_namespaces(&self, index: u8, folder: &Path) -> Result<Namespaces> {
+        let name = node::name(index);
+        let ready = self.layout.run().join(format!("{name}.ready"));
+        let _ = fs::remove_file(&ready);
+        let machine = self.machine()?;
+        let init = crate::init_command(&[
+            "node-init",
+            &name,
+            &index.to_string(),
+            &folder.display().to_string(),
+            &ready.display().to_string(),
+        ])?;
+        let log = self.layout.log(&name, "init");
+        let place = Namespaces::create(Some(machine), &init, None, &log)?;
+        place.init.record(&self.record(&name, None))?;
+        plug_in(machine, place, index)?;
+        wait_ready(&name, place.init, &log, || ready.exists())?;
+        Ok(place)
+    }
+
+    /// Adds a node and waits until it is Ready.
+    pub fn add_node(&self) -> Result<String> {
+        let index = (1..=network::MAX_NODES)
+            .find(|&index| !self.layout.node(&node::name(index)).exists())
+            .with_context(|| format!("a cluster has at most {} nodes", network::MAX_NODES))?;
+        let name = node::name(index);
+        pki::open(&self.layout.pki())?.node(&name)?;
+        self.boot_node(index, Some(&images::store()?))?;
+        self.wait_node(&name, "True")?;
+        Ok(name)
+    }
+
+    /// Power off: everything on the node ends at once, without a word to anyone.
+    pub fn kill_node(&self, name: &str) -> Result<()> {
+        self.node_index(name)?;
+        self.power_off(name)
+    }
+
+    fn power_off(&self, name: &str) -> Result<()> {
+        self.namespaces(name).map_or(Ok(()), |running| {
+            running.init.end(Signal::SIGKILL, Duration::from_secs(10))
+        })
+    }
+
+    /// Power on again (after a power off, if it still runs) and wait until it is Ready.
+    pub fn restart_node(&self, name: &str) -> Result<()> {
+        let index = self.node_index(name)?;
+        self.power_off(name)?;
+        self.boot_node(index, None)?;
+        self.wait_node(name, "True")
+    }
+
+    /// Powers a node off for good and forgets it.
+    pub fn remove_node(&self, name: &str) -> Result<()> {
+        self.node_index(name)?;
+        self.power_off(name)?;
+        self.ask(&["delete", "node", name, "--ignore-not-found"])?;
+        for component in [
+            None,
+            Some(node::CONTAINERD),
+            Some(node::KUBELET),
+            Some(node::KUBE_PROXY),
+        ] {
+            let _ = fs::remove_file(self.record(name, component));
+        }
+        fs::remove_dir_all(self.layout.node(name)).with_context(|| format!("cannot remove the files of {name}"))
+    }
+
+    /// Waits until a node's Ready condition has this status (True, False or Unknown).
+    pub fn wait_node(&self, name: &str, ready: &str) -> Result<()> {
+        let condition = format!("--for=condition=Ready={ready}");
+        // A node that is new may not have registered yet.
+        self.ask(&["wait", "--for=create", &format!("node/{name}"), "--timeout=60s"])?;
+        self.ask(&["wait", &condition, "node", name, "--timeout=120s"])
+            .map(drop)
+    }
+
+    /// Imports an image archive into every node that runs.
+    pub fn load(&self, archive: &Path) -> Result<()> {
+        let archive = archive
+            .canonicalize()
+            .with_context(|| format!("no image archive {}", archive.display()))?;
+        let nodes = self.nodes();
+        thread::scope(|scope| {
+            let imports: Vec<_> = nodes
+                .iter()
+                .map(|node| {
+                    let archive = &archive;
+                    scope.spawn(move || containerd::import(self.node_namespaces(node)?, archive))
+                })
+                .collect();
+            imports.into_iter().try_for_each(|import| joined(import.join()))
+        })
+    }
+
+    /// Every node ever added, running or not.
+    pub fn nodes(&self) -> Vec<String> {
+        (1..=network::MAX_NODES)
+            .map(node::name)
+            .filter(|name| self.layout.node(name).exists())
+            .collect()
+    }
+
+    pub fn node_index(&self, name: &str) -> Result<u8> {
+        (1..=network::MAX_NODES)
+            .find(|&index| node::name(index) == name && self.layout.node(name).exists())
+            .with_context(|| format!("no node {name}; nodes: {}", self.nodes().join(", ")))
+    }
+
+    pub fn machine(&self) -> Result<Namespaces> {
+        self.namespaces(MACHINE).context("the cluster does not run")
+    }
+
+    pub fn node_namespaces(&self, name: &str) -> Result<Namespaces> {
+        self.namespaces(name)
+            .with_context(|| format!("node {name} does not run"))
+    }
+
+    fn namespaces(&self, place: &str) -> Option<Namespaces> {
+        let init = Process::recorded(&self.record(place, None))?;
+        init.is_alive().then_some(Namespaces { init })
+    }
+
+    /// The process of a component as it was started last.
+    pub fn component(&self, place: &str, name: &str) -> Result<Process> {
+        Process::recorded(&self.record(place, Some(name))).with_context(|| format!("{place} has no component {name}"))
+    }
+
+    /// Starts a component by the definition it always has.
+    pub fn start_component(&self, place: &str, component: &Component) -> Result<Process> {
+        let namespaces = if place == control_plane::PLACE {
+            self.machine()?
+        } else {
+            self.node_namespaces(place)?
+        };
+        let log = self.layout.log(place, component.name);
+        let process = namespaces.start(&component.program, &component.arguments, &log)?;
+        process.record(&self.record(place, Some(component.name)))?;
+        Ok(process)
+    }
+
+    /// Components that have been started, as (place, component, process).
+    pub fn running(&self) -> Vec<(String, String, Process)> {
+        let mut found: Vec<_> = fs::read_dir(self.layout.run())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let file = entry.file_name().into_string().ok()?;
+                let (place, component) = file.strip_suffix(".json")?.split_once('.')?;
+                Some((
+                    place.to_owned(),
+                    component.to_owned(),
+                    Process::recorded(&entry.path())?,
+                ))
+            })
+            .collect();
+        found.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        found
+    }
+
+    fn record(&self, place: &str, component: Option<&str>) -> PathBuf {
+        let file = component.map_or_else(
+            || format!("{place}.json"),
+            |component| format!("{place}.{component}.json"),
+        );
+        self.layout.run().join(file)
+    }
+
+    /// kubectl with administrator's rights, from the host.
+    pub fn kubectl(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.binaries.path("kubectl"));
+        command.env("KUBECONFIG", self.layout.kubeconfig()).args(arguments);
+        command
+    }
+
+    /// What kubectl answers.
+    pub fn ask(&self, arguments: &[&str]) -> Result<String> {
+        command::output(&mut self.kubectl(arguments))
+    }
+
+    fn apply(&self, manifest: &str) -> Result<()> {
+        self.apply_with(&["apply", "--server-side", "-f", "-"], manifest)
+    }
+
+    fn apply_with(&self, arguments: &[&str], manifest: &str) -> Result<()> {
+        command::output_with_input(&mut self.kubectl(arguments), manifest).map(drop)
+    }
+}
+
+fn clean(layout: &Layout) -> Result<()> {
+    if let Some(machine) = Process::recorded(&layout.run().join(format!("{MACHINE}.json"))) {
+        machine.end(Signal::SIGKILL, Duration::from_secs(10))?;
+    }
+    cgroups::remove(&layout.cluster);
+    // Mounts ended with the namespaces; what is left are plain files.
+    match fs::remove_dir_all(layout.root()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", layout.root().display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lays the cable between the machine's bridge and the node's eth0.
+fn plug_in(machine: Namespaces, node: Namespaces, index: u8) -> Result<()> {
+    let port = network::port(index);
+    // The port of a node that was killed goes with it, but not at once.
+    let _ = command::output(machine.network_command("ip").args(["link", "del", &port]));
+    let lines = format!(
+        "link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge0 up\n",
+        node.init.pid
+    );
+    command::output_with_input(machine.network_command("ip").args(["-batch", "-"]), &lines).map(drop)
+}
+
+fn joined(result: thread::Result<Result<()>>) -> Result<()> {
+    result.unwrap_or_else(|_| bail!("a thread panicked"))
+}

@@ -1,0 +1,248 @@
+//! Is this machine fit to carry a cluster? Asked before anything is started; each answer is one plain sentence.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::command;
+use crate::steps::step;
+
+/// Programs we call, and the Debian package that brings each.
+const PROGRAMS: [(&str, &str); 10] = [
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("conntrack", "conntrack"),
+    ("ip", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("apt-get", "apt"),
+];
+
+/// A three-node cluster with Slurm, MariaDB and the tests' pods was seen to use 3 GiB.
+const MEMORY_NEEDED_MIB: u64 = 4 * 1024;
+/// Go's build cache (5 GB), the images with their unpacked copy (2 GB), and room to work.
+const DISK_NEEDED_MIB: u64 = 12 * 1024;
+
+/// cgroup v1 hierarchies that the kubelet and runc manage.
+pub const CGROUP_CONTROLLERS: [&str; 9] = [
+    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
+];
+
+/// What was found on the machine.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    pub root: bool,
+    pub namespaces: bool,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+    pub missing_cgroups: Vec<&'static str>,
+    pub debian: bool,
+}
+
+/// Refuses bad ground, then installs what is missing.
+pub fn prepare(cache: &Path) -> Result<()> {
+    let ground = observe(cache);
+    if let Some(problem) = check(&ground) {
+        bail!(problem);
+    }
+    install_missing()
+}
+
+pub fn observe(cache: &Path) -> Ground {
+    let unshare = Command::new("unshare")
+        .args(["--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "true"])
+        .output();
+    Ground {
+        root: nix::unistd::geteuid().is_root(),
+        namespaces: unshare.is_ok_and(|done| done.status.success()),
+        memory_mib: available_memory_mib(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+        disk_mib: free_disk_mib(cache),
+        missing_cgroups: CGROUP_CONTROLLERS
+            .into_iter()
+            .filter(|controller| {
+                !Path::new("/sys/fs/cgroup")
+                    .join(controller)
+                    .join("cgroup.procs")
+                    .exists()
+            })
+            .collect(),
+        debian: Path::new("/etc/debian_version").exists(),
+    }
+}
+
+/// The first thing that stands in the way.
+pub fn check(ground: &Ground) -> Option<String> {
+    let Ground {
+        root,
+        namespaces,
+        memory_mib,
+        disk_mib,
+        missing_cgroups,
+        debian,
+    } = ground;
+    if !root {
+        return Some("the test bed makes namespaces and mounts, so it must run as root (try sudo)".to_owned());
+    }
+    if !debian {
+        return Some(
+            "the test bed takes containerd, runc and Slurm from Debian's packages, and this is not Debian".to_owned(),
+        );
+    }
+    if !namespaces {
+        return Some(
+            "this machine does not let root make namespaces (`unshare --mount --net --pid` fails); \
+             inside a container, run it privileged"
+                .to_owned(),
+        );
+    }
+    if *memory_mib < MEMORY_NEEDED_MIB {
+        return Some(format!(
+            "a cluster needs {MEMORY_NEEDED_MIB} MiB of free memory, this machine has {memory_mib} MiB"
+        ));
+    }
+    if *disk_mib < DISK_NEEDED_MIB {
+        return Some(format!(
+            "builds and images need {DISK_NEEDED_MIB} MiB of free disk, there are {disk_mib} MiB"
+        ));
+    }
+    if !missing_cgroups.is_empty() {
+        return Some(format!(
+            "unsupported cgroup layout: the test bed needs cgroup v1 with the controllers {} under /sys/fs/cgroup, missing here: {}",
+            CGROUP_CONTROLLERS.join(", "),
+            missing_cgroups.join(", ")
+        ));
+    }
+    None
+}
+
+fn available_memory_mib(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib / 1024)
+}
+
+fn free_disk_mib(path: &Path) -> u64 {
+    nix::sys::statvfs::statvfs(path).map_or(0, |disk| disk.blocks_available() * disk.fragment_size() / (1024 * 1024))
+}
+
+fn install_missing() -> Result<()> {
+    let missing: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !is_installed(program))
+        .map(|&(_, package)| package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    step(&format!("install {}", missing.join(" ")), || {
+        let apt = |arguments: &[&str]| {
+            command::output(
+                Command::new("apt-get")
+                    .env("DEBIAN_FRONTEND", "noninteractive")
+                    .arg("-q")
+                    .args(arguments),
+            )
+        };
+        let installed = apt(&["update"])
+            .and_then(|_| apt(&[&["install", "-y", "--no-install-recommends"], missing.as_slice()].concat()));
+        if let Err(error) = installed {
+            bail!(
+                "the Debian packages {} cannot be installed: {error:#}",
+                missing.join(", ")
+            );
+        }
+        Ok(())
+    })
+}
+
+fn is_installed(program: &str) -> bool {
+    let system = [
+        "/usr/local/sbin",
+        "/usr/local/bin",
+        "/usr/sbin",
+        "/usr/bin",
+        "/sbin",
+        "/bin",
+    ];
+    Path::new(program).is_absolute() && Path::new(program).exists()
+        || system.iter().any(|folder| Path::new(folder).join(program).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Ground {
+        Ground {
+            root: true,
+            namespaces: true,
+            memory_mib: 8192,
+            disk_mib: 40_000,
+            missing_cgroups: vec![],
+            debian: true,
+        }
+    }
+
+    #[test]
+    fn good_ground_is_accepted() {
+        assert_eq!(check(&good()), None);
+    }
+
+    #[test]
+    fn each_kind_of_bad_ground_is_named() {
+        let cases = [
+            (Ground { root: false, ..good() }, "root"),
+            (
+                Ground {
+                    namespaces: false,
+                    ..good()
+                },
+                "namespaces",
+            ),
+            (
+                Ground {
+                    memory_mib: 500,
+                    ..good()
+                },
+                "memory",
+            ),
+            (
+                Ground {
+                    disk_mib: 500,
+                    ..good()
+                },
+                "disk",
+            ),
+            (
+                Ground {
+                    missing_cgroups: vec!["memory"],
+                    ..good()
+                },
+                "cgroup",
+            ),
+            (
+                Ground {
+                    debian: false,
+                    ..good()
+                },
+                "Debian",
+            ),
+        ];
+        for (ground, word) in cases {
+            let sentence = check(&ground).unwrap();
+            assert!(sentence.contains(word), "{sentence}");
+            assert!(!sentence.contains('\n'), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn available_memory_is_read_in_mebibytes() {
+        assert_eq!(available_memory_mib("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), 2);
+        assert_eq!(available_memory_mib("nothing"), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! How tests use the cluster: one cluster for all, a namespace for each test, waiting on events, and the logs one needs
+//! when a test fails.
+
+use std::fmt::Debug;
+use std::process::Command;
+use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::cluster::{Cluster, Size};
+use crate::command;
+use crate::faults::Pod;
+use crate::paths::Layout;
+
+static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+/// Ordinary tests share the cluster; one that hurts nodes or the control plane has it alone.
+static USE: RwLock<()> = RwLock::new(());
+
+/// The cluster, brought up if it is not; tests that only use namespaces of their own run side by side.
+pub fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
+    (cluster(), USE.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+/// The cluster with no other test on it.
+pub fn alone() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
+    (
+        cluster(),
+        USE.write().unwrap_or_else(std::sync::PoisonError::into_inner),
+    )
+}
+
+#[allow(clippy::panic)] // Without a cluster there is no test.
+fn cluster() -> &'static Cluster {
+    let up = || {
+        Cluster::up(
+            &Layout::test_cluster(),
+            Size {
+                nodes: 3,
+                fake_nodes: 0,
+            },
+        )
+        .map_err(|error| format!("{error:#}"))
+    };
+    match CLUSTER.get_or_init(up) {
+        Ok(cluster) => cluster,
+        Err(error) => panic!("no cluster to test on: {error}"),
+    }
+}
+
+/// A namespace of a test's own, removed at its end. When the test fails, what is needed to see why is printed first.
+#[derive(Debug)]
+pub struct Namespace {
+    cluster: &'static Cluster,
+    pub name: String,
+}
+
+impl Namespace {
+    pub fn create(cluster: &'static Cluster, name: &str) -> Result<Self> {
+        // A namespace of an earlier run may still be going; an own suffix does not have to wait for it.
+        let name = format!("{name}-{}", std::process::id());
+        cluster.ask(&["create", "namespace", &name])?;
+        let namespace = Self { cluster, name };
+        // Pods are refused until its ServiceAccount is there.
+        namespace.ask(&["wait", "--for=create", "serviceaccount/default", "--timeout=30s"])?;
+        Ok(namespace)
+    }
+
+    pub fn pod<'a>(&'a self, name: &'a str) -> Pod<'a> {
+        Pod {
+            namespace: &self.name,
+            name,
+        }
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> Command {
+        let mut command = self.cluster.kubectl(&["--namespace", &self.name]);
+        command.args(arguments);
+        command
+    }
+
+    pub fn ask(&self, arguments: &[&str]) -> Result<String> {
+        command::output(&mut self.kubectl(arguments))
+    }
+
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        command::output_with_input(&mut self.kubectl(&["apply", "-f", "-"]), manifest).map(drop)
+    }
+
+    /// Waits for a condition of `kubectl wait`, such as "condition=Ready" or "delete".
+    pub fn wait(&self, condition: &str, object: &str) -> Result<()> {
+        self.ask(&["wait", &format!("--for={condition}"), object, "--timeout=120s"])
+            .map(drop)
+    }
+
+    /// Waits until an object exists and then for `condition`.
+    pub fn wait_new(&self, condition: &str, object: &str) -> Result<()> {
+        self.wait("create", object)?;
+        self.wait(condition, object)
+    }
+
+    pub fn rollout(&self, object: &str) -> Result<()> {
+        self.ask(&["rollout", "status", object, "--timeout=120s"]).map(drop)
+    }
+
+    /// Runs a shell line in a pod ("pod" or "pod -c container").
+    pub fn exec(&self, pod: &str, line: &str) -> Result<String> {
+        let mut command = self.kubectl(&["exec"]);
+        command::output(command.args(pod.split(' ')).args(["--", "bash", "-c", line]))
+    }
+
+    /// A server's address or any other single value of an object.
+    pub fn field(&self, object: &str, path: &str) -> Result<String> {
+        self.ask(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
+    }
+
+    fn explain(&self) {
+        let show = |title: &str, arguments: &[&str]| {
+            let text = self.ask(arguments).unwrap_or_else(|error| format!("{error:#}"));
+            eprintln!("--- {title} ({})\n{text}", self.name);
+        };
+        show("pods", &["get", "pods", "-o", "wide"]);
+        show("claims", &["get", "pvc"]);
+        show("events", &["get", "events", "--sort-by=.lastTimestamp"]);
+        let pods = self.ask(&["get", "pods", "-o", "name"]).unwrap_or_default();
+        for pod in pods.lines() {
+            show(pod, &["logs", pod, "--all-containers", "--prefix", "--tail=25"]);
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.explain();
+        }
+        if std::env::var_os("TESTBED_KEEP").is_some() {
+            return;
+        }
+        // Grace is for the pods of people: here every second of it delays the next test.
+        let _ = self.ask(&["delete", "pods", "--all", "--grace-period=1", "--wait=false"]);
+        let _ = self.cluster.ask(&["delete", "namespace", &self.name, "--wait=false"]);
+    }
+}
+
+/// For what nobody can watch (a daemon's answer): asks again until it succeeds, soon at first, then every half second.
+pub fn eventually<T: Debug>(what: &str, patience: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + patience;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).with_context(|| format!("{what}: not within {patience:?}"));
+            }
+            Err(_) => thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// For `eventually`: an answer that is not the one waited for.
+pub fn expect(holds: bool, answer: impl Debug) -> Result<()> {
+    if holds { Ok(()) } else { Err(anyhow!("{answer:?}")) }
+}

@@ -1,0 +1,217 @@
+//! Which images there are, how they start, and under which names pods ask for them.
+
+use super::oci::Config;
+
+/// Tags of the stock images that charts, examples and users' manifests name. All of them get the Slurm that the root has.
+const TAGS: [&str; 4] = [
+    "26.05-ubuntu26.04",
+    "26.05-rockylinux9",
+    "25.11-ubuntu24.04",
+    "25.05-rockylinux9",
+];
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const LANG: &str = "LANG=C.UTF-8";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Root {
+    /// The shared Debian root, the agent, and the files of `images/<name>`.
+    Base,
+    /// The agent alone.
+    Scratch,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Its folder below `images`.
+    pub name: &'static str,
+    pub root: Root,
+    pub references: Vec<String>,
+    pub config: Config<'static>,
+}
+
+/// All images, with every name they are loaded under.
+pub(super) fn images() -> Vec<Entry> {
+    let entrypoint = || vec!["/usr/local/bin/entrypoint"];
+    let under_tini = |command: &[&'static str]| [&["/usr/bin/tini", "-g", "--"], command].concat();
+    let slurm = Config {
+        user: "401:401",
+        ..base()
+    };
+    vec![
+        Entry {
+            name: "slurmctld",
+            root: Root::Base,
+            references: stock(&["slurmctld"], &[]),
+            config: Config {
+                entrypoint: entrypoint(),
+                ports: vec![6817],
+                ..slurm.clone()
+            },
+        },
+        Entry {
+            name: "slurmd",
+            root: Root::Base,
+            references: stock(&["slurmd", "slurmd-pyxis"], &["localhost/slurm:26.05"]),
+            config: Config {
+                entrypoint: entrypoint(),
+                ports: vec![6818, 22],
+                ..base()
+            },
+        },
+        Entry {
+            name: "slurmdbd",
+            root: Root::Base,
+            references: stock(&["slurmdbd"], &[]),
+            config: Config {
+                entrypoint: under_tini(&["slurmdbd", "-D"]),
+                ports: vec![6819],
+                ..slurm
+            },
+        },
+        Entry {
+            name: "slurmrestd",
+            root: Root::Base,
+            references: stock(&["slurmrestd"], &[]),
+            config: Config {
+                entrypoint: under_tini(&["slurmrestd"]),
+                cmd: vec!["0.0.0.0:6820"],
+                // slurmrestd refuses to run as root or as Slurm's own user.
+                user: "65534:65534",
+                ports: vec![6820],
+                ..base()
+            },
+        },
+        Entry {
+            name: "login",
+            root: Root::Base,
+            references: stock(&["login", "login-pyxis"], &[]),
+            config: Config {
+                entrypoint: entrypoint(),
+                ports: vec![22],
+                ..base()
+            },
+        },
+        Entry {
+            name: "mariadb",
+            root: Root::Base,
+            references: vec!["docker.io/library/mariadb:11".to_owned()],
+            config: Config {
+                entrypoint: entrypoint(),
+                ports: vec![3306],
+                ..base()
+            },
+        },
+        Entry {
+            name: "slapd",
+            root: Root::Base,
+            references: vec!["localhost/slapd:latest".to_owned()],
+            config: Config {
+                entrypoint: entrypoint(),
+                ports: vec![389],
+                ..base()
+            },
+        },
+        Entry {
+            name: "alpine",
+            root: Root::Base,
+            references: vec!["docker.io/library/alpine:latest".to_owned()],
+            config: Config {
+                cmd: vec!["/bin/sh"],
+                ..base()
+            },
+        },
+        Entry {
+            name: "pause",
+            root: Root::Scratch,
+            references: vec!["localhost/pause:1".to_owned()],
+            config: Config {
+                entrypoint: vec!["/usr/local/bin/slurm-agent", "pause"],
+                user: "65535:65535",
+                ..Config::default()
+            },
+        },
+    ]
+}
+
+fn base() -> Config<'static> {
+    Config {
+        env: vec![PATH, LANG],
+        workdir: "/",
+        ..Config::default()
+    }
+}
+
+fn stock(names: &[&str], others: &[&str]) -> Vec<String> {
+    let tagged = |name: &&str| TAGS.map(|tag| format!("ghcr.io/slinkyproject/{name}:{tag}"));
+    names
+        .iter()
+        .flat_map(tagged)
+        .chain(others.iter().map(|&name| name.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_name_stands_for_two_images() {
+        let names: Vec<String> = images().into_iter().flat_map(|entry| entry.references).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn every_name_is_one_containerd_takes_as_it_is() {
+        for name in images().into_iter().flat_map(|entry| entry.references) {
+            let (registry, rest) = name.split_once('/').unwrap();
+            assert!(registry.contains('.') || registry == "localhost", "{name}");
+            assert!(
+                rest.rsplit_once(':')
+                    .is_some_and(|(path, tag)| !path.is_empty() && !tag.is_empty()),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_names_charts_and_seeds_use_are_there() {
+        let names: BTreeSet<String> = images().into_iter().flat_map(|entry| entry.references).collect();
+        for wanted in [
+            "docker.io/library/alpine:latest",
+            "docker.io/library/mariadb:11",
+            "ghcr.io/slinkyproject/login-pyxis:26.05-ubuntu26.04",
+            "ghcr.io/slinkyproject/login:26.05-ubuntu26.04",
+            "ghcr.io/slinkyproject/slurmctld:26.05-ubuntu26.04",
+            "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9",
+            "ghcr.io/slinkyproject/slurmd:26.05-ubuntu26.04",
+            "ghcr.io/slinkyproject/slurmdbd:26.05-ubuntu26.04",
+            "ghcr.io/slinkyproject/slurmrestd:25.11-ubuntu24.04",
+            "localhost/pause:1",
+            "localhost/slapd:latest",
+            "localhost/slurm:26.05",
+        ] {
+            assert!(names.contains(wanted), "{wanted} is missing");
+        }
+    }
+
+    #[test]
+    fn every_entrypoint_of_ours_is_in_the_repository_and_executable() {
+        use std::os::unix::fs::PermissionsExt as _;
+        for entry in images() {
+            if entry.config.entrypoint == ["/usr/local/bin/entrypoint"] {
+                let file = crate::paths::repository()
+                    .join("images")
+                    .join(entry.name)
+                    .join("usr/local/bin/entrypoint");
+                let mode = std::fs::metadata(&file)
+                    .unwrap_or_else(|_| panic!("no {}", file.display()))
+                    .permissions()
+                    .mode();
+                assert_eq!(mode & 0o111, 0o111, "{}", file.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The root that all images share, made by mmdebstrap from the recipe in `images/base`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::cache;
+use super::layer::{Digest, Layer, Tree};
+use super::sources;
+use crate::lock;
+use crate::steps::step;
+
+/// Slurm's packages follow its releases there; what version that is, slurmctld says.
+const SUITE: &str = "forky";
+/// For the packages that images/base/sid.pref names.
+const EXTRA_SUITE: &str = "sid";
+
+const OPTIONS: [&str; 10] = [
+    "--variant=minbase",
+    "--mode=root",
+    "--architectures=amd64",
+    "--aptopt=Acquire::Languages \"none\"",
+    // A mirror of a moving suite may lag behind the week its signatures are valid for.
+    "--aptopt=Acquire::Check-Valid-Until \"false\"",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/info/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    // Container runtimes bring their own.
+    "--skip=output/dev",
+];
+
+/// Checkouts may differ in their recipe.
+const ROOTS_KEPT: usize = 2;
+/// How the folder is called in which one is made.
+const UNFINISHED: &str = "unfinished-base-";
+
+const HOOKS: [&str; 3] = ["setup", "essential", "customize"];
+
+#[derive(Debug)]
+pub(super) struct Recipe {
+    folder: PathBuf,
+    packages: Vec<String>,
+    /// Of everything that decides about the outcome but the mirror's current state.
+    key: Digest,
+}
+
+impl Recipe {
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        let tree = Tree::read(folder)?;
+        let packages = tree
+            .get("packages")
+            .with_context(|| format!("{} lists no packages", folder.display()))?;
+        let packages = parse_packages(&String::from_utf8_lossy(packages));
+        let inputs = format!("{SUITE} {EXTRA_SUITE} {OPTIONS:?} {HOOKS:?} {}", tree.digest());
+        Ok(Self {
+            folder: folder.to_owned(),
+            packages,
+            key: Digest::of(inputs.as_bytes()),
+        })
+    }
+
+    pub(super) fn tar(&self, cache: &Path) -> Result<PathBuf> {
+        let tar = cache.join(format!("base-{}.tar", self.key.short()));
+        if !tar.exists() {
+            fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
+            let _lock = lock::exclusive(&cache.join("base.lock"), "another build of the base image to end")?;
+            if !tar.exists() {
+                step("make the base image (once per recipe, needs the network)", || {
+                    self.build(cache, &tar)
+                })?;
+            }
+        }
+        Ok(tar)
+    }
+
+    fn build(&self, cache: &Path, tar: &Path) -> Result<()> {
+        let mirror = sources::of_this_machine()?;
+        cache::remove_unfinished(cache, UNFINISHED)?;
+        let work = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(cache)?;
+        let unfinished = work.path().join("base.tar");
+        let log = work.path().join("log");
+        let mut command = Command::new("mmdebstrap");
+        command
+            .current_dir(&self.folder)
+            .args(OPTIONS)
+            .arg(format!("--include={}", self.packages.join(",")));
+        for hook in HOOKS {
+            command.arg(format!("--{hook}-hook=./{hook}.sh \"$1\""));
+        }
+        command.arg(SUITE).arg(&unfinished);
+        command.args([SUITE, EXTRA_SUITE].map(|suite| format!("deb {mirror} {suite} main")));
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .status()
+            .context("cannot run mmdebstrap; `apt-get install mmdebstrap` installs it")?;
+        if !status.success() {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            bail!(
+                "cannot make the base image: {}",
+                explain(&said.replace(&mirror, "the mirror"))
+            );
+        }
+        // The digest lies there before the tar does: one is never without the other.
+        fs::write(digest_file(tar), Digest::of_reader(File::open(&unfinished)?)?.as_hex())?;
+        fs::rename(&unfinished, tar).with_context(|| format!("cannot write {}", tar.display()))?;
+        cache::keep_newest(cache, "base-", ROOTS_KEPT)
+    }
+}
+
+/// The layer in a tar that [`Recipe::tar`] returned.
+pub(super) fn layer(tar: &Path) -> Result<Layer> {
+    let file = digest_file(tar);
+    let digest = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    Layer::of_file(tar, Digest::parse(digest.trim())?)
+}
+
+fn digest_file(tar: &Path) -> PathBuf {
+    tar.with_extension("sha256")
+}
+
+fn parse_packages(text: &str) -> Vec<String> {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// One sentence out of what mmdebstrap and apt said.
+fn explain(said: &str) -> String {
+    let errors: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("E: "))
+        .collect();
+    let missing: Vec<&str> = errors
+        .iter()
+        .filter_map(|error| error.strip_prefix("Unable to locate package "))
+        .map(str::trim)
+        .collect();
+    if !missing.is_empty() {
+        let list = missing.join(", ");
+        return format!("Debian {SUITE} has no package {list}; see images/base/packages");
+    }
+    let unmet = said
+        .lines()
+        .map(str::trim)
+        .find(|line| line.contains("Depends:") && line.contains("but"));
+    if let Some(line) = unmet {
+        return format!("a package cannot be installed at present: {line}");
+    }
+    match errors.first() {
+        Some(error) => (*error).to_owned(),
+        None => said.lines().last().unwrap_or("mmdebstrap did not say why").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_lines_without_comments() {
+        assert_eq!(parse_packages("# Slurm\nslurmd\n\n  tini\n"), ["slurmd", "tini"]);
+    }
+
+    #[test]
+    fn a_missing_package_is_named() {
+        let said = "I: running apt-get update...\nE: Unable to locate package sssd-ldap\nE: Unable to locate package tinny\n\
+                    E: apt-get failed\n";
+        assert_eq!(
+            explain(said),
+            "Debian forky has no package sssd-ldap, tinny; see images/base/packages"
+        );
+    }
+
+    #[test]
+    fn an_uninstallable_package_is_explained_by_its_dependency() {
+        let said = "The following packages have unmet dependencies:\n \
+                    sssd-common : Depends: libldb2 (>= 9) but 2.1 is to be installed\n\
+                    E: Unable to correct problems, you have held broken packages.\n";
+        assert_eq!(
+            explain(said),
+            "a package cannot be installed at present: sssd-common : Depends: libldb2 (>= 9) but 2.1 is to be installed"
+        );
+    }
+
+    #[test]
+    fn anything_else_is_the_first_error() {
+        assert_eq!(explain("I: x\nE: must be root\nE: later\n"), "must be root");
+        assert_eq!(explain(""), "mmdebstrap did not say why");
+    }
+
+    #[test]
+    fn the_recipe_in_the_repository_can_be_read() {
+        let recipe = Recipe::read(&crate::paths::repository().join("images/base")).unwrap();
+        assert!(recipe.packages.iter().any(|package| package == "slurmctld"));
+        assert!(!recipe.packages.iter().any(|package| package.contains("emulator")));
+    }
+}

@@ -1,0 +1,109 @@
+//! Where things live on the host: one cache for what is built once per machine, one folder of state per cluster.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The checkout this binary was built from.
+pub fn repository() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
+}
+
+/// Builds shared by all checkouts on this machine.
+pub fn cache() -> Result<PathBuf> {
+    base("XDG_CACHE_HOME", ".cache")
+}
+
+/// What belongs to one cluster. Removing the folder (after `down`) removes the cluster.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub cluster: String,
+    root: PathBuf,
+}
+
+impl Layout {
+    pub fn of(cluster: &str) -> Result<Self> {
+        let root = base("XDG_STATE_HOME", ".local/state")?.join(cluster);
+        Ok(Self {
+            cluster: cluster.to_owned(),
+            root,
+        })
+    }
+
+    /// The cluster of this checkout: its name differs between checkouts, so that they run side by side.
+    pub fn default_cluster() -> String {
+        let repository = repository();
+        let mut hasher = DefaultHasher::new();
+        repository.hash(&mut hasher);
+        format!("t{:08x}", hasher.finish() & 0xffff_ffff)
+    }
+
+    /// Tests leave the cluster that a person looks at alone.
+    pub fn test_cluster() -> String {
+        format!("{}-test", Self::default_cluster())
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Which processes run, one small file each.
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    pub fn pki(&self) -> PathBuf {
+        self.root.join("pki")
+    }
+
+    pub fn etcd(&self) -> PathBuf {
+        self.root.join("etcd")
+    }
+
+    /// Directories behind PersistentVolumes, seen at this same path by every node.
+    pub fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
+    }
+
+    pub fn node(&self, node: &str) -> PathBuf {
+        self.root.join("nodes").join(node)
+    }
+
+    /// Configuration written for components of `place` (a node's name, or "control-plane").
+    pub fn config(&self, place: &str) -> PathBuf {
+        self.root.join("config").join(place)
+    }
+
+    pub fn log(&self, place: &str, component: &str) -> PathBuf {
+        self.root.join("logs").join(place).join(format!("{component}.log"))
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.root.join("kubeconfig")
+    }
+}
+
+fn base(variable: &str, fallback: &str) -> Result<PathBuf> {
+    let parent = match std::env::var_os(variable) {
+        Some(set) if !set.is_empty() => PathBuf::from(set),
+        _ => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(fallback),
+    };
+    let path = parent.join("slurm-operator");
+    fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(path)
+}
+
+/// Writes a file together with the folders above it.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
