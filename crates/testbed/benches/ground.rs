@@ -14,7 +14,13 @@ fn main() -> Result<()> {
     Cluster::down(&name)?;
     let mut table: Vec<(&str, Duration)> = Vec::new();
     let start = Instant::now();
-    let cluster = Cluster::up(&name, Size { nodes: 3, fake_nodes: 0 })?;
+    let cluster = Cluster::up(
+        &name,
+        Size {
+            nodes: 3,
+            fake_nodes: 0,
+        },
+    )?;
     table.push(("cluster of three nodes, from nothing to Ready", start.elapsed()));
     let measured = measure(&cluster, &mut table);
     Cluster::down(&name)?;
@@ -28,7 +34,9 @@ fn main() -> Result<()> {
 
 fn measure(cluster: &Cluster, table: &mut Vec<(&'static str, Duration)>) -> Result<()> {
     cluster.ask(&["create", "configmap", "edited", "--from-literal=value=old"])?;
-    eventually("a ServiceAccount", Duration::from_secs(30), || cluster.ask(&["get", "serviceaccount", "default"]))?;
+    eventually("a ServiceAccount", Duration::from_secs(30), || {
+        cluster.ask(&["get", "serviceaccount", "default"])
+    })?;
     let pod = r#"{"spec":{"containers":[{"name":"shell","image":"alpine:latest","imagePullPolicy":"IfNotPresent","command":["sleep","infinity"],
         "volumeMounts":[{"name":"edited","mountPath":"/edited"}]}],"volumes":[{"name":"edited","configMap":{"name":"edited"}}]}}"#;
     let start = Instant::now();
@@ -42,14 +50,33 @@ fn measure(cluster: &Cluster, table: &mut Vec<(&'static str, Duration)>) -> Resu
         let value = cluster.ask(&["exec", "shell", "--", "cat", "/edited/value"])?;
         expect(value == "new", value)
     })?;
-    table.push(("a ConfigMap edited to the new file in a pod (kubelet alone)", start.elapsed()));
+    table.push((
+        "a ConfigMap edited to the new file in a pod (kubelet alone)",
+        start.elapsed(),
+    ));
 
     let start = Instant::now();
     let path = format!("{}:{}", cluster.binaries.folder().display(), std::env::var("PATH")?);
     let mut install = Command::new(repository().join("examples/plain/install.sh"));
-    output(install.arg("slurm").env("KUBECONFIG", cluster.layout.kubeconfig()).env("PATH", path))?;
+    output(
+        install
+            .arg("slurm")
+            .env("KUBECONFIG", cluster.layout.kubeconfig())
+            .env("PATH", path),
+    )?;
     let answer = eventually("srun answers", Duration::from_mins(2), || {
-        cluster.ask(&["exec", "-n", "slurm", "slurmctld-0", "--", "timeout", "10", "srun", "--nodes=3", "hostname"])
+        cluster.ask(&[
+            "exec",
+            "-n",
+            "slurm",
+            "slurmctld-0",
+            "--",
+            "timeout",
+            "10",
+            "srun",
+            "--nodes=3",
+            "hostname",
+        ])
     })?;
     ensure!(answer.lines().count() == 3, "srun answered {answer}");
     table.push(("Slurm from plain manifests to `srun -N3 hostname`", start.elapsed()));

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::command;
-use crate::steps::step;
+use crate::steps::long_step;
 
 /// Programs we call, and the Debian package that brings each.
 const PROGRAMS: [(&str, &str); 10] = [
@@ -139,7 +139,7 @@ fn install_missing() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    step(&format!("install {}", missing.join(" ")), || {
+    long_step(&format!("install {}", missing.join(" ")), || {
         let apt = |arguments: &[&str]| {
             command::output(
                 Command::new("apt-get")
@@ -148,16 +148,22 @@ fn install_missing() -> Result<()> {
                     .args(arguments),
             )
         };
-        let installed = apt(&["update"])
-            .and_then(|_| apt(&[&["install", "-y", "--no-install-recommends"], missing.as_slice()].concat()));
-        if let Err(error) = installed {
+        let install = [&["install", "-y", "--no-install-recommends"], missing.as_slice()].concat();
+        if let Err(error) = apt(&["update"]).and_then(|_| apt(&install)) {
             bail!(
-                "the Debian packages {} cannot be installed: {error:#}",
-                missing.join(", ")
+                "the Debian packages {} cannot be installed: {}",
+                missing.join(", "),
+                apt_reason(&error.to_string())
             );
         }
         Ok(())
     })
+}
+
+/// apt explains itself on a line that starts with E:; the rest is its progress.
+fn apt_reason(output: &str) -> &str {
+    let said = |line: &&str| line.starts_with("E: ");
+    output.lines().find(said).or(output.lines().last()).unwrap_or_default()
 }
 
 fn is_installed(program: &str) -> bool {
@@ -238,6 +244,13 @@ mod tests {
             assert!(sentence.contains(word), "{sentence}");
             assert!(!sentence.contains('\n'), "{sentence}");
         }
+    }
+
+    #[test]
+    fn apt_is_quoted_with_the_line_that_tells_why() {
+        let output = "apt-get install x: exit status: 100\nReading package lists...\nE: Unable to locate package x\n";
+        assert_eq!(apt_reason(output), "E: Unable to locate package x");
+        assert_eq!(apt_reason("cannot run apt-get"), "cannot run apt-get");
     }
 
     #[test]

@@ -18,7 +18,10 @@ use crate::containerd;
 use crate::lock;
 use crate::namespaces::{Namespaces, wait_ready};
 use crate::paths;
-use crate::steps::step;
+use crate::steps::long_step;
+
+/// For a few checkouts in turn; each is about a gigabyte.
+const STORES_KEPT: usize = 3;
 
 /// The store that holds exactly these archives, made if it is not there yet.
 pub(crate) fn store(archives: &[PathBuf]) -> Result<PathBuf> {
@@ -28,7 +31,7 @@ pub(crate) fn store(archives: &[PathBuf]) -> Result<PathBuf> {
     if !done.exists() {
         let _lock = lock::exclusive(&cache.join("lock"), "another import of images to end")?;
         if !done.exists() {
-            step("unpack images (once per set of images)", || fill(&done, archives))?;
+            long_step("unpack images (once per set of images)", || fill(&done, archives))?;
         }
     }
     Ok(done)
@@ -63,6 +66,22 @@ fn fill(done: &Path, archives: &[PathBuf]) -> Result<()> {
     imported?;
     fs::rename(&root, done)?;
     let _ = fs::remove_dir_all(&work);
+    keep_newest(done.parent().unwrap_or(done))
+}
+
+/// Nodes hold links to what they use, so a store can go while clusters run.
+fn keep_newest(cache: &Path) -> Result<()> {
+    let mut stores = Vec::new();
+    for entry in fs::read_dir(cache)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            stores.push((fs::metadata(&path)?.modified()?, path));
+        }
+    }
+    stores.sort();
+    for (_, store) in stores.iter().rev().skip(STORES_KEPT) {
+        fs::remove_dir_all(store).with_context(|| format!("cannot remove {}", store.display()))?;
+    }
     Ok(())
 }
 

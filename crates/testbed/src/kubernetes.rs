@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::command;
 use crate::lock;
 use crate::paths;
-use crate::steps::step;
+use crate::steps::long_step;
 
 /// The folder with `kubernetes` (all components), `kubectl`, `helm`, `helm-unittest` and `kwok`.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub fn binaries() -> Result<Binaries> {
         let _lock = lock::exclusive(&cache.join("lock"), "another build of Kubernetes to end")?;
         if !done.exists() {
             let unfinished = cache.join(format!("{hash}.building"));
-            step(
+            long_step(
                 "build Kubernetes, Helm and kwok (once per machine, about ten minutes)",
                 || build(&source, &unfinished),
             )?;

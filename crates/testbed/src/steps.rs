@@ -9,7 +9,7 @@ use anyhow::Result;
 /// Names the file that collects timings; unset, none are kept.
 const TIMINGS: &str = "TESTBED_TIMINGS";
 
-/// Runs `work` as a step that is announced and timed. Steps may run side by side, so each prints one line, at its end.
+/// Runs `work` as a step that is shown and timed. Steps may run side by side, so each prints one line, at its end.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     let result = work();
@@ -20,6 +20,12 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     }
     keep(name, seconds);
     result
+}
+
+/// A step that may take minutes, so it is announced before it begins.
+pub fn long_step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("            {name} …");
+    step(name, work)
 }
 
 /// Adds a timing without showing it.

@@ -10,7 +10,7 @@ use super::cache;
 use super::layer::{Digest, Layer, Tree};
 use super::sources;
 use crate::lock;
-use crate::steps::step;
+use crate::steps::long_step;
 
 /// Slurm's packages follow its releases there; what version that is, slurmctld says.
 const SUITE: &str = "forky";
@@ -68,7 +68,7 @@ impl Recipe {
             fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
             let _lock = lock::exclusive(&cache.join("base.lock"), "another build of the base image to end")?;
             if !tar.exists() {
-                step("make the base image (once per recipe, needs the network)", || {
+                long_step("make the base image (once per recipe, needs the network)", || {
                     self.build(cache, &tar)
                 })?;
             }
