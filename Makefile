@@ -11,7 +11,7 @@ E2E_THREADS ?= 6
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
 
-.PHONY: help up down env test test-unit test-e2e bench lint images build
+.PHONY: help up down env test test-unit test-charts test-e2e bench lint images build
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'lint' $(MAKE) --no-print-directory lint; \
 	hack/step 'unit tests' $(MAKE) --no-print-directory test-unit; \
 	hack/step 'images and Kubernetes' $(TESTBED) build; \
+	hack/step 'chart tests' $(MAKE) --no-print-directory test-charts; \
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
 	$(TESTBED) slowest $(TIMINGS)
 
@@ -44,9 +45,15 @@ test-unit: ## Tests that need no cluster and no root (seconds)
 	cargo test --workspace --quiet --lib --bins
 	cargo test --workspace --quiet --exclude testbed --tests
 
+test-charts: build ## Helm's own checks and our unit tests of the charts (seconds)
+	@export PATH="$$($(TESTBED) tools):$$PATH"; \
+	helm lint --quiet --strict charts/slurm-operator-crds charts/slurm charts/slurm-operator; \
+	helm-unittest --strict charts/slurm charts/slurm-operator
+
 test-e2e: build ## Tests on a cluster of their own; T=filter runs some of them
 	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
-	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T)
+	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T); \
+	cargo test --package testbed --test alone -- --test-threads=1 $(T)
 
 bench: build ## Measure the ground: cluster start, pods, Slurm, fake nodes
 	cargo bench --package testbed

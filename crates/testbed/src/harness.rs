@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 use std::process::Command;
-use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,34 +14,16 @@ use crate::command;
 use crate::faults::Pod;
 use crate::paths::Layout;
 
-static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-/// Ordinary tests share the cluster; one that hurts nodes or the control plane has it alone.
-static USE: RwLock<()> = RwLock::new(());
-
-/// The cluster, brought up if it is not; tests that only use namespaces of their own run side by side.
-pub fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
-    (cluster(), USE.read().unwrap_or_else(std::sync::PoisonError::into_inner))
-}
-
-/// The cluster with no other test on it.
-pub fn alone() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
-    (
-        cluster(),
-        USE.write().unwrap_or_else(std::sync::PoisonError::into_inner),
-    )
-}
-
+/// The cluster that all tests of this checkout share, brought up if it is not.
 #[allow(clippy::panic)] // Without a cluster there is no test.
-fn cluster() -> &'static Cluster {
+pub fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     let up = || {
-        Cluster::up(
-            &Layout::test_cluster(),
-            Size {
-                nodes: 3,
-                fake_nodes: 0,
-            },
-        )
-        .map_err(|error| format!("{error:#}"))
+        let size = Size {
+            nodes: 3,
+            fake_nodes: 0,
+        };
+        Cluster::up(&Layout::test_cluster(), size).map_err(|error| format!("{error:#}"))
     };
     match CLUSTER.get_or_init(up) {
         Ok(cluster) => cluster,

@@ -4,14 +4,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use testbed::command::output;
-use testbed::harness::{alone, shared};
-use testbed::paths::Layout;
+use testbed::harness::cluster;
 
-fn testbed() -> Command {
-    let mut command = Command::new(testbed::sibling("testbed").unwrap());
-    command.args(["--cluster", &Layout::test_cluster()]);
-    command
-}
+use crate::common::command_line::testbed;
 
 #[test]
 fn without_root_it_says_so_and_starts_nothing() {
@@ -35,7 +30,7 @@ fn without_root_it_says_so_and_starts_nothing() {
 
 #[test]
 fn env_gives_any_client_access_over_loopback() {
-    let (_cluster, _use) = shared();
+    cluster();
     let lines = output(testbed().arg("env")).unwrap();
     let line = format!("{lines}\nkubectl get nodes -o name && helm version --short && helm-unittest --help");
     let said = output(Command::new("bash").args(["-c", &line])).unwrap();
@@ -61,7 +56,7 @@ fn env_gives_any_client_access_over_loopback() {
 
 #[test]
 fn status_and_logs_tell_what_runs() {
-    let (_cluster, _use) = shared();
+    cluster();
     let status = output(testbed().arg("status")).unwrap();
     for word in ["kube-apiserver", "etcd", "coredns", "node3", "kubelet", "containerd"] {
         assert!(status.contains(word), "{word} is missing:\n{status}");
@@ -73,15 +68,4 @@ fn status_and_logs_tell_what_runs() {
             .contains("kubelet")
     );
     assert!(output(testbed().arg("logs")).unwrap().contains("kube-apiserver.log"));
-}
-
-#[test]
-fn a_node_can_be_added_and_removed() {
-    let (cluster, _alone) = alone();
-    let name = output(testbed().args(["node", "add"])).unwrap().trim().to_owned();
-    assert_eq!(name, "node4");
-    cluster.wait_node("node4", "True").unwrap();
-    output(testbed().args(["node", "remove", "node4"])).unwrap();
-    assert_eq!(cluster.ask(&["get", "nodes", "-o", "name"]).unwrap().lines().count(), 3);
-    assert_eq!(cluster.nodes().len(), 3);
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use testbed::command::{output, output_with_input};
-use testbed::harness::{Namespace, alone, eventually, expect, shared};
+use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::servers;
+use crate::common::pods::shell_pod;
+use crate::common::servers;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -19,26 +20,9 @@ fn shell(namespace: &Namespace, changes: &serde_json::Value) {
     namespace.wait("condition=Ready", "pod/shell").unwrap();
 }
 
-pub(crate) fn shell_pod(name: &str, changes: &serde_json::Value) -> String {
-    let mut spec = json!({
-        "terminationGracePeriodSeconds": 1,
-        "containers": [{"name": "shell", "image": "alpine:latest", "imagePullPolicy": "IfNotPresent", "command": ["sleep", "infinity"]}],
-    });
-    let changes = changes.as_object().unwrap();
-    for (key, value) in changes {
-        if key == "container" {
-            let container = spec["containers"][0].as_object_mut().unwrap();
-            container.extend(value.as_object().unwrap().clone());
-        } else {
-            spec[key] = value.clone();
-        }
-    }
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
-}
-
 #[test]
 fn services_balance_and_names_resolve() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "names").unwrap();
     namespace.apply(&servers::web()).unwrap();
@@ -72,7 +56,7 @@ fn services_balance_and_names_resolve() {
 
 #[test]
 fn exec_logs_cp_and_port_forward() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "access").unwrap();
     namespace.apply(&servers::web()).unwrap();
@@ -122,7 +106,7 @@ fn exec_logs_cp_and_port_forward() {
 
 #[test]
 fn a_native_sidecar_starts_first_and_the_pod_ends_without_it() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = Namespace::create(cluster, "sidecar").unwrap();
     let pod = shell_pod(
         "shell",
@@ -146,7 +130,7 @@ fn a_native_sidecar_starts_first_and_the_pod_ends_without_it() {
 
 #[test]
 fn a_memory_limit_kills_what_exceeds_it() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = Namespace::create(cluster, "memory").unwrap();
     let pod = shell_pod(
         "shell",
@@ -168,7 +152,7 @@ fn a_memory_limit_kills_what_exceeds_it() {
 
 #[test]
 fn privileged_and_host_network_pods_run() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = Namespace::create(cluster, "privileged").unwrap();
     shell(
         &namespace,
@@ -192,25 +176,8 @@ fn privileged_and_host_network_pods_run() {
 }
 
 #[test]
-fn cordon_and_drain_move_pods_away() {
-    // A cordoned node would keep other tests' pods waiting.
-    let (cluster, _alone) = alone();
-    servers::load(cluster);
-    let namespace = Namespace::create(cluster, "drain").unwrap();
-    namespace.apply(&servers::web()).unwrap();
-    namespace.rollout("statefulset/web").unwrap();
-    let node = namespace.field("pod/web-0", ".spec.nodeName").unwrap();
-    let drained = cluster.ask(&["drain", &node, "--pod-selector=app=web", "--timeout=60s"]);
-    let moved = drained.and_then(|_| namespace.rollout("statefulset/web"));
-    let now = namespace.field("pod/web-0", ".spec.nodeName");
-    cluster.ask(&["uncordon", &node]).unwrap();
-    moved.unwrap();
-    assert_ne!(now.unwrap(), node);
-}
-
-#[test]
 fn an_admission_webhook_is_served_from_a_pod() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "webhook").unwrap();
     namespace.apply(&servers::secure(cluster, &namespace).unwrap()).unwrap();
@@ -253,7 +220,7 @@ fn an_admission_webhook_is_served_from_a_pod() {
 
 #[test]
 fn an_autoscaler_drives_the_scale_of_a_custom_resource() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "autoscale").unwrap();
     namespace.apply(&servers::secure(cluster, &namespace).unwrap()).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use testbed::cluster::{Cluster, Size};
 use testbed::command::output;
-use testbed::harness::{alone, eventually, expect, shared};
+use testbed::harness::{cluster, eventually, expect};
 use testbed::namespaces::Namespaces;
 use testbed::paths::Layout;
 
@@ -22,7 +22,7 @@ fn links(place: Namespaces) -> Vec<(String, Option<u64>)> {
 
 #[test]
 fn no_link_leads_out_of_the_cluster() {
-    let (cluster, _alone) = alone();
+    let cluster = cluster();
     let machine = cluster.machine().unwrap();
     let expected: BTreeSet<String> = ["lo", "bridge0", "port1", "port2", "port3"]
         .iter()
@@ -47,7 +47,7 @@ fn no_link_leads_out_of_the_cluster() {
 
 #[test]
 fn the_host_is_left_as_it_was() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let inside = output(
         cluster
             .node_namespaces("node1")
@@ -85,7 +85,7 @@ fn the_host_is_left_as_it_was() {
 
 #[test]
 fn a_second_cluster_runs_beside_the_first_and_a_killed_start_is_no_hindrance() {
-    let (first, _use) = shared();
+    let first = cluster();
     let name = format!("{}-2", Layout::test_cluster());
     // An `up` that is killed halfway leaves its processes behind.
     let mut started = Command::new(testbed::sibling("testbed").unwrap())

@@ -1,50 +1,16 @@
 //! A Slurm cluster from plain manifests over three nodes.
 
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use testbed::cluster::Cluster;
-use testbed::command::output;
-use testbed::harness::{Namespace, alone, eventually, expect, shared};
+use testbed::harness::{Namespace, cluster, eventually, expect};
 
-const SOON: Duration = Duration::from_mins(1);
-
-/// Installs the example as its script does for anyone, and waits until all three workers are idle.
-fn install(cluster: &'static Cluster, name: &str) -> Namespace {
-    let namespace = Namespace::create(cluster, name).unwrap();
-    let script = testbed::paths::repository().join("examples/plain/install.sh");
-    let path = format!(
-        "{}:{}",
-        cluster.binaries.folder().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let mut install = Command::new(script);
-    output(
-        install
-            .arg(&namespace.name)
-            .env("KUBECONFIG", cluster.layout.kubeconfig())
-            .env("PATH", path),
-    )
-    .unwrap();
-    eventually("three idle workers", SOON * 2, || idle(&namespace, 3)).unwrap();
-    namespace
-}
-
-fn idle(namespace: &Namespace, count: usize) -> Result<()> {
-    let states = slurm(namespace, "sinfo --noheader --Node --format=%N,%t")?;
-    expect(states.matches(",idle\n").count() == count, states)
-}
-
-/// Runs a Slurm command where the controller is.
-fn slurm(namespace: &Namespace, line: &str) -> Result<String> {
-    namespace.exec("slurmctld-0", line)
-}
+use crate::common::slurm::{SOON, install, slurm};
 
 #[test]
 fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let start = Instant::now();
     let namespace = install(cluster, "slurm");
     testbed::steps::keep(
@@ -106,7 +72,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
 
 #[test]
 fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = install(cluster, "slurm-restart");
     let id = slurm(
         &namespace,
@@ -148,23 +114,4 @@ fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
 fn state(namespace: &Namespace, job: &str, wanted: &str) -> Result<()> {
     let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
     expect(shown.contains(&format!("JobState={wanted}")), shown)
-}
-
-#[test]
-fn a_worker_returns_after_its_node_was_killed() {
-    let (cluster, _alone) = alone();
-    let namespace = install(cluster, "slurm-node");
-    let node = namespace.field("pod/slurmd-0", ".spec.nodeName").unwrap();
-    cluster.kill_node(&node).unwrap();
-    cluster.restart_node(&node).unwrap();
-    eventually("all workers are idle again", SOON * 3, || idle(&namespace, 3)).unwrap();
-    let mut hosts: Vec<String> = eventually("a job over all three", SOON, || {
-        slurm(&namespace, "timeout 20 srun -N3 hostname")
-    })
-    .unwrap()
-    .lines()
-    .map(str::to_owned)
-    .collect();
-    hosts.sort();
-    assert_eq!(hosts, ["slurmd-0", "slurmd-1", "slurmd-2"]);
 }

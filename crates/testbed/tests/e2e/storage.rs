@@ -1,9 +1,9 @@
 //! Volumes.
 
 use serde_json::json;
-use testbed::harness::{Namespace, shared};
+use testbed::harness::{Namespace, cluster};
 
-use crate::inside::shell_pod;
+use crate::common::pods::shell_pod;
 
 fn claim(name: &str, class: Option<&str>, mode: &str) -> String {
     json!({
@@ -30,7 +30,7 @@ fn pod_with_claim(name: &str, node: &str) -> String {
 
 #[test]
 fn a_claim_gets_a_volume_that_nodes_share_and_that_goes_with_it() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = Namespace::create(cluster, "storage").unwrap();
     namespace.apply(&claim("data", None, "ReadWriteMany")).unwrap();
     namespace.apply(&pod_with_claim("writer", "node1")).unwrap();
@@ -56,7 +56,7 @@ fn a_claim_gets_a_volume_that_nodes_share_and_that_goes_with_it() {
 
 #[test]
 fn a_limited_volume_can_be_filled_and_emptied() {
-    let (cluster, _use) = shared();
+    let cluster = cluster();
     let namespace = Namespace::create(cluster, "full").unwrap();
     namespace
         .apply(&claim("data", Some("limited"), "ReadWriteOnce"))

@@ -8,10 +8,10 @@ use testbed::cluster::Cluster;
 use testbed::harness::Namespace;
 use testbed::{image, pki};
 
-pub(crate) const IMAGE: &str = "localhost/testbed-apis:1";
+pub const IMAGE: &str = "localhost/testbed-apis:1";
 
 /// Loads the server's image once for all tests.
-pub(crate) fn load(cluster: &Cluster) {
+pub fn load(cluster: &Cluster) {
     static LOADED: OnceLock<()> = OnceLock::new();
     LOADED.get_or_init(|| {
         let archive = std::env::temp_dir().join(format!("testbed-apis-{}.tar", std::process::id()));
@@ -23,7 +23,7 @@ pub(crate) fn load(cluster: &Cluster) {
 }
 
 /// A StatefulSet `web` of two with a headless Service of the same name and a ClusterIP Service `front`.
-pub(crate) fn web() -> String {
+pub fn web() -> String {
     let service = |name: &str, cluster_ip: Option<&str>| {
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
@@ -54,7 +54,7 @@ pub(crate) fn web() -> String {
 }
 
 /// One server on a node of choice.
-pub(crate) fn pod(name: &str, node: &str) -> String {
+pub fn pod(name: &str, node: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"nodeName": node, "containers": [container(&json!([]))]},
@@ -63,7 +63,7 @@ pub(crate) fn pod(name: &str, node: &str) -> String {
 }
 
 /// A pod `apis` that serves HTTPS under the name `apis.NAMESPACE.svc`, and its Service.
-pub(crate) fn secure(cluster: &Cluster, namespace: &Namespace) -> Result<String> {
+pub fn secure(cluster: &Cluster, namespace: &Namespace) -> Result<String> {
     let host = format!("apis.{}.svc", namespace.name);
     let authority = pki::open(&cluster.layout.pki())?;
     let (certificate, key) = authority.serving(&[&host])?;
@@ -85,13 +85,13 @@ pub(crate) fn secure(cluster: &Cluster, namespace: &Namespace) -> Result<String>
     Ok(list(&[secret, service, pod]))
 }
 
-pub(crate) fn authority_base64(cluster: &Cluster) -> Result<String> {
+pub fn authority_base64(cluster: &Cluster) -> Result<String> {
     Ok(pki::base64(
         pki::open(&cluster.layout.pki())?.certificate_pem()?.as_bytes(),
     ))
 }
 
-pub(crate) fn list(items: &[Value]) -> String {
+pub fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 

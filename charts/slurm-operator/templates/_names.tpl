@@ -1,0 +1,61 @@
+{{/*
+Names and labels. They do not hold the release's name, since there is one operator in a cluster.
+*/}}
+
+{{- define "operator.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "operator.fullname" -}}
+{{- $name := include "operator.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "operator.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{- define "operator.webhookName" -}}
+{{- include "operator.name" . }}-webhook
+{{- end -}}
+
+{{- define "operator.serviceAccountName" -}}
+{{- $account := .Values.operator.serviceAccount -}}
+{{- $account.name | default (ternary (include "operator.fullname" .) "default" $account.create) -}}
+{{- end -}}
+
+{{- define "operator.webhookServiceAccountName" -}}
+{{- $account := .Values.webhook.serviceAccount -}}
+{{- $account.name | default (ternary (include "operator.webhookName" .) "default" $account.create) -}}
+{{- end -}}
+
+{{/* (list root name) */}}
+{{- define "operator.selector" -}}
+app.kubernetes.io/name: {{ last . | quote }}
+app.kubernetes.io/instance: {{ (first .).Release.Name | quote }}
+{{- end -}}
+
+{{/* (list root name) */}}
+{{- define "operator.labels" -}}
+{{- $root := first . -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/part-of: slurm-operator
+{{ include "operator.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{- end -}}
+
+{{/* The namespaces of a comma-separated list, as a JSON list. */}}
+{{- define "operator.namespaces" -}}
+{{- $namespaces := list -}}
+{{- range splitList "," (. | default "") -}}
+  {{- with trim . }}{{ $namespaces = append $namespaces . }}{{ end -}}
+{{- end -}}
+{{- toJson ($namespaces | uniq) -}}
+{{- end -}}

@@ -1,0 +1,125 @@
+{{/*
+What the operator's pods and the webhook's have in common.
+*/}}
+
+{{/*
+An image reference: a string as it stands, or repository with digest or tag. The tag is the chart's version unless given.
+(list root image "operator")
+*/}}
+{{- define "operator.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $path := index . 2 -}}
+{{- if kindIs "map" $image -}}
+  {{- if not $image.repository -}}
+    {{- fail (printf "%s.image.repository is missing" $path) -}}
+  {{- end -}}
+  {{- if $image.digest -}}
+    {{- printf "%s@%s" $image.repository $image.digest -}}
+  {{- else -}}
+    {{- printf "%s:%s" $image.repository (toString ($image.tag | default $root.Chart.Version)) -}}
+  {{- end -}}
+{{- else if $image -}}
+  {{- $image -}}
+{{- else -}}
+  {{- fail (printf "%s.image is missing: write \"repository:tag\", or repository with tag or digest" $path) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Where metrics are served: ":<port>", or "0" for nowhere.
+(list component "operator")
+*/}}
+{{- define "operator.metricsAddress" -}}
+{{- $component := first . -}}
+{{- $port := $component.metricsPort | default 0 | int -}}
+{{- if and $component.metricsSecure (not $port) -}}
+  {{- fail (printf "%s.metricsSecure needs %s.metricsPort: 0 serves no metrics" (last .) (last .)) -}}
+{{- end -}}
+{{- if $port }}:{{ $port }}{{ else }}0{{ end -}}
+{{- end -}}
+
+{{/*
+Ports and probes of a container.
+(list component "operator")
+*/}}
+{{- define "operator.healthAndMetrics" -}}
+{{- $component := first . -}}
+ports:
+  - name: health
+    containerPort: {{ int $component.healthPort }}
+{{- with $component.metricsPort | default 0 | int }}
+  - name: metrics
+    containerPort: {{ . }}
+{{- end }}
+{{- with $component.serverPort }}
+  - name: https
+    containerPort: {{ int . }}
+{{- end }}
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: health
+  initialDelaySeconds: 5
+  periodSeconds: 20
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: health
+  periodSeconds: 5
+{{- end -}}
+
+{{/*
+Where pods run, and what for.
+(list root component)
+*/}}
+{{- define "operator.scheduling" -}}
+{{- $root := first . -}}
+{{- $component := last . -}}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.priorityClassName }}
+priorityClassName: {{ quote . }}
+{{- end }}
+{{- range $field := list "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" }}
+{{- with get $component $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with $component.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A disruption budget, where there is a pod to spare.
+(list root component name)
+*/}}
+{{- define "operator.pdb" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $name := index . 2 -}}
+{{- if and $component.enabled $component.pdb.enabled (gt (int $component.replicas) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name | quote }}
+  namespace: {{ include "operator.namespace" $root | quote }}
+  labels:
+    {{- include "operator.labels" (list $root $name) | nindent 4 }}
+spec:
+  {{- if kindIs "invalid" $component.pdb.maxUnavailable }}
+  minAvailable: {{ kindIs "invalid" $component.pdb.minAvailable | ternary 1 $component.pdb.minAvailable }}
+  {{- else }}
+  maxUnavailable: {{ $component.pdb.maxUnavailable }}
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "operator.selector" (list $root $name) | nindent 6 }}
+{{- end }}
+{{- end -}}

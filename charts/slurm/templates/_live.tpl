@@ -1,0 +1,72 @@
+{{/*
+What Helm must know of the cluster to leave alone what others decided there: the number of replicas, and the name of a
+NodeSet that was made by hand. All of it is about how Helm applies, so the operator cannot do it.
+*/}}
+
+{{/*
+The object as it is in the cluster, as JSON; {} without a cluster (`helm template`), without the CRD or without the object.
+(list root "NodeSet" name)
+*/}}
+{{- define "slurm.live" -}}
+{{- $root := index . 0 -}}
+{{- $kind := index . 1 -}}
+{{- if $root.Capabilities.APIVersions.Has (printf "slinky.slurm.net/v1beta1/%s" $kind) -}}
+{{- lookup "slinky.slurm.net/v1beta1" $kind (include "slurm.namespace" $root) (index . 2) | default dict | toJson -}}
+{{- else -}}
+{}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The name of a NodeSet: what the entry says; else the key, if a NodeSet of that name is marked as this release's
+(made by hand, then labelled and annotated for adoption); else `<fullname>-worker-<key>`.
+(list root key entry)
+*/}}
+{{- define "slurm.nodesetName" -}}
+{{- $root := index . 0 -}}
+{{- $key := index . 1 -}}
+{{- $entry := index . 2 -}}
+{{- $annotations := include "slurm.live" (list $root "NodeSet" $key) | fromJson | dig "metadata" "annotations" dict -}}
+{{- if $entry.fullnameOverride -}}
+{{- $entry.fullnameOverride -}}
+{{- else if and (eq (get $annotations "meta.helm.sh/release-name") $root.Release.Name) (eq (get $annotations "meta.helm.sh/release-namespace") $root.Release.Namespace) -}}
+{{- $key -}}
+{{- else -}}
+{{- printf "%s-worker-%s" (include "slurm.fullname" $root) $key -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The number of replicas to render, or nothing. A number that runs stays until the values name another one than they did
+last time, which the annotation remembers: after `kubectl scale`, another manager owns spec.replicas, and a
+server-side apply of a different number would be refused. Without a number in the values the field is left out, unless
+Helm itself still owns it: leaving it out would then reset it to the CRD's default of 1.
+(list asked live)
+*/}}
+{{- define "slurm.replicas" -}}
+{{- $asked := first . -}}
+{{- $live := last . -}}
+{{- $running := dig "spec" "replicas" nil $live -}}
+{{- $before := dig "metadata" "annotations" "slinky.slurm.net/chart-replicas" "" $live -}}
+{{- if kindIs "invalid" $running -}}
+  {{- if not (kindIs "invalid" $asked) }}{{ int64 $asked }}{{ end -}}
+{{- else if kindIs "invalid" $asked -}}
+  {{- $letGo := false -}}
+  {{- range dig "metadata" "managedFields" list $live -}}
+    {{- $spec := dig "fieldsV1" "f:spec" dict . -}}
+    {{- if and (eq .operation "Apply") (hasKey $spec "f:controllerRef") (not (hasKey $spec "f:replicas")) -}}
+      {{- $letGo = true -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if not $letGo }}{{ int64 $running }}{{ end -}}
+{{- else if or (empty $before) (eq $before (include "slurm.askedReplicas" $asked)) -}}
+  {{- int64 $running -}}
+{{- else -}}
+  {{- int64 $asked -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The values' number as the annotation `slinky.slurm.net/chart-replicas` keeps it. */}}
+{{- define "slurm.askedReplicas" -}}
+{{- if kindIs "invalid" . }}none{{ else }}{{ int64 . }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,85 @@
+{{/*
+Containers and pod templates.
+*/}}
+
+{{/*
+An image reference: a string as it stands, or repository with digest or tag.
+(list image "controller.slurmctld")
+*/}}
+{{- define "slurm.image" -}}
+{{- $image := first . -}}
+{{- $path := last . -}}
+{{- if kindIs "map" $image -}}
+  {{- if not $image.repository -}}
+    {{- fail (printf "%s.image.repository is missing" $path) -}}
+  {{- end -}}
+  {{- if $image.digest -}}
+    {{- printf "%s@%s" $image.repository $image.digest -}}
+  {{- else if $image.tag -}}
+    {{- printf "%s:%s" $image.repository (toString $image.tag) -}}
+  {{- else -}}
+    {{- fail (printf "%s.image needs a tag or a digest" $path) -}}
+  {{- end -}}
+{{- else if $image -}}
+  {{- $image -}}
+{{- else -}}
+  {{- fail (printf "%s.image is missing: write \"repository:tag\", or repository with tag or digest" $path) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A container of a component, as the operator takes it: any field of Kubernetes' own, the image as one string. A container
+that the values set to null is left to the operator.
+(list root component "controller" "slurmctld")
+*/}}
+{{- define "slurm.container" -}}
+{{- $root := index . 0 -}}
+{{- $name := index . 3 -}}
+{{- with get (index . 1) $name -}}
+  {{- $container := deepCopy . -}}
+  {{- $_ := set $container "image" (include "slurm.image" (list $container.image (printf "%s.%s" (index $ 2) $name))) -}}
+  {{- if not $container.imagePullPolicy -}}
+    {{- $_ := set $container "imagePullPolicy" $root.Values.imagePullPolicy -}}
+  {{- end -}}
+{{ $name }}:
+  {{- toYaml $container | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A pod template. Values that all pods share go where the pod's own says nothing.
+(list root component), a component being a map with `metadata` and `podSpec`
+*/}}
+{{- define "slurm.podTemplate" -}}
+{{- $root := first . -}}
+{{- $component := last . -}}
+{{- $spec := deepCopy ($component.podSpec | default dict) -}}
+{{- $secrets := concat ($spec.imagePullSecrets | default list) ($root.Values.imagePullSecrets | default list) -}}
+{{- $_ := set $spec "imagePullSecrets" ($secrets | default nil) -}}
+{{- if not $spec.priorityClassName -}}
+  {{- $_ := set $spec "priorityClassName" (include "slurm.priorityClassName" $root) -}}
+{{- end -}}
+metadata:
+  {{- include "slurm.metadata" (list $root $component.metadata) | nindent 2 }}
+spec:
+  {{- toYaml $spec | nindent 2 }}
+{{- end -}}
+
+{{/* `priorityClassName` is the name of chart 1.0. */}}
+{{- define "slurm.priorityClassName" -}}
+{{- if .Values.priorityClass.enabled -}}
+{{- .Values.priorityClass.name | default "slurm-priority-critical" -}}
+{{- else -}}
+{{- .Values.priorityClassName | default "" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Where a daemon outside Kubernetes listens.
+(list externalConfig 6817)
+*/}}
+{{- define "slurm.externalConfig" -}}
+{{- $config := first . | default dict -}}
+host: {{ required "externalConfig.host is missing: an external daemon needs an address" $config.host | quote }}
+port: {{ $config.port | default (last .) | int }}
+{{- end -}}

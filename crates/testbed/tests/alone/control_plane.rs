@@ -1,0 +1,44 @@
+//! The control plane goes away and comes back.
+
+use std::time::Duration;
+
+use testbed::harness::{cluster, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
+    let cluster = cluster();
+    // A write, since reads may be answered from memory while etcd is away.
+    let answers = || {
+        cluster.ask(&[
+            "annotate",
+            "--overwrite",
+            "node",
+            "node1",
+            "touched=yes",
+            "--request-timeout=3s",
+        ])
+    };
+    answers().unwrap();
+    let untouched = || cluster.ask(&["annotate", "node", "node1", "touched-", "--request-timeout=3s"]);
+    for component in ["kube-apiserver", "etcd"] {
+        let stopped = cluster.stop(component).unwrap();
+        assert!(untouched().is_err(), "{component} is stopped");
+        stopped.heal().unwrap();
+        eventually("answers again", SOON, answers).unwrap();
+
+        let paused = cluster.pause(component).unwrap();
+        assert!(untouched().is_err(), "{component} is paused");
+        paused.heal().unwrap();
+        eventually("answers again", SOON, answers).unwrap();
+
+        cluster.restart(component).unwrap();
+        eventually("answers again", SOON, answers).unwrap();
+    }
+    // What was stored is still there.
+    let touched = cluster
+        .ask(&["get", "node", "node1", "-o", "jsonpath={.metadata.annotations.touched}"])
+        .unwrap();
+    assert_eq!(touched, "yes");
+}

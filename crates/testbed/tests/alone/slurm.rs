@@ -1,0 +1,31 @@
+//! Slurm while nodes die.
+
+use testbed::harness::{cluster, eventually};
+
+use crate::common::slurm::{SOON, idle, install, slurm};
+
+#[test]
+fn a_worker_returns_after_its_node_was_killed() {
+    let cluster = cluster();
+    let namespace = install(cluster, "slurm-node");
+    let node = namespace.field("pod/slurmd-0", ".spec.nodeName").unwrap();
+    cluster.kill_node(&node).unwrap();
+    cluster.restart_node(&node).unwrap();
+    // Slurm itself would take most of a minute to notice, so its own word is worth something only after the restart.
+    namespace
+        .wait("jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/slurmd-0")
+        .unwrap();
+    for workload in ["statefulset/slurmctld", "statefulset/slurmd", "statefulset/slurmdbd"] {
+        namespace.rollout(workload).unwrap();
+    }
+    eventually("all workers are idle again", SOON * 3, || idle(&namespace, 3)).unwrap();
+    let mut hosts: Vec<String> = eventually("a job over all three", SOON * 2, || {
+        slurm(&namespace, "timeout 30 srun -N3 hostname")
+    })
+    .unwrap()
+    .lines()
+    .map(str::to_owned)
+    .collect();
+    hosts.sort();
+    assert_eq!(hosts, ["slurmd-0", "slurmd-1", "slurmd-2"]);
+}

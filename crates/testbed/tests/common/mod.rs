@@ -1,0 +1,7 @@
+//! What both kinds of tests on the cluster share. Each uses only a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod command_line;
+pub mod pods;
+pub mod servers;
+pub mod slurm;

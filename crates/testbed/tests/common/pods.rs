@@ -1,0 +1,46 @@
+//! Pods that tests use.
+
+use anyhow::Result;
+use serde_json::json;
+use testbed::cluster::Cluster;
+use testbed::harness::Namespace;
+
+use super::servers;
+
+/// A pod that sleeps, with changes to its spec; those under `container` go to its container.
+pub fn shell_pod(name: &str, changes: &serde_json::Value) -> String {
+    let mut spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "shell", "image": "alpine:latest", "imagePullPolicy": "IfNotPresent", "command": ["sleep", "infinity"]}],
+    });
+    let changes = changes.as_object().unwrap();
+    for (key, value) in changes {
+        if key == "container" {
+            let container = spec["containers"][0].as_object_mut().unwrap();
+            container.extend(value.as_object().unwrap().clone());
+        } else {
+            spec[key] = value.clone();
+        }
+    }
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
+}
+
+/// A client `one` on node1 and a server `two` on node2.
+pub fn pair(cluster: &'static Cluster, name: &str) -> Namespace {
+    servers::load(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    namespace
+        .apply(&shell_pod("one", &json!({"nodeName": "node1"})))
+        .unwrap();
+    namespace.apply(&servers::pod("two", "node2")).unwrap();
+    namespace.wait("condition=Ready", "pod/one").unwrap();
+    namespace.wait("condition=Ready", "pod/two").unwrap();
+    namespace
+}
+
+/// Fetches a page of a server from `one`; how long the connection took, in seconds.
+pub fn connect(namespace: &Namespace, server: &str) -> Result<f64> {
+    let address = namespace.field(&format!("pod/{server}"), ".status.podIP")?;
+    let line = format!("curl -s -o /dev/null --max-time 3 -w '%{{time_connect}}' http://{address}:8080/hostname");
+    Ok(namespace.exec("one", &line)?.trim().parse()?)
+}
