@@ -1,8 +1,14 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use slurm::revision::ControllerUid;
+
+/// Where Slurm looks for its files.
+const CONFIG_DIR: &str = "/etc/slurm";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -19,6 +25,12 @@ pub struct Args {
 pub enum Command {
     /// Run a Slurm daemon that was told `--systemd`, follow its main process and restart it when it dies
     Supervise(Supervise),
+    /// Take revisions from the operator and make slurmctld run with them; answer what the operator asks of Slurm
+    Serve(Serve),
+    /// Fill /etc/slurm with the newest revision there is, before any daemon starts
+    Prepare(Prepare),
+    /// Copy this program into a directory that other containers mount
+    Install(Install),
     /// Hold a pod's namespaces open
     #[command(hide = true)]
     Pause,
@@ -30,7 +42,74 @@ pub struct Supervise {
     #[arg(long, value_name = "NAME")]
     pub as_user: Option<String>,
 
+    /// Listen here for `serve`
+    #[arg(long, env = "SLURM_AGENT_CONTROL", value_name = "PATH")]
+    pub control: Option<PathBuf>,
+
+    /// Where the daemon's files are
+    #[arg(long, env = "SLURM_AGENT_CONFIG_DIR", default_value = CONFIG_DIR, value_name = "DIR")]
+    pub config_dir: PathBuf,
+
     /// The daemon and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Where a revision comes from and goes to.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Places {
+    /// Where Slurm looks for its files; the agent makes kubelet's layout of it
+    #[arg(long, env = "SLURM_AGENT_CONFIG_DIR", default_value = CONFIG_DIR, value_name = "DIR")]
+    pub config_dir: PathBuf,
+
+    /// The mounted keys (slurm.key, jwt.key, jwks.json): each is linked into the configuration directory
+    #[arg(long, env = "SLURM_AGENT_KEYS_DIR", value_name = "DIR")]
+    pub keys_dir: PathBuf,
+
+    /// slurmctld's state volume
+    #[arg(long, env = "SLURM_AGENT_STATE_DIR", value_name = "DIR")]
+    pub state_dir: PathBuf,
+
+    /// The UID of the Controller object this pod belongs to
+    #[arg(long, env = "SLURM_AGENT_CONTROLLER_UID", value_name = "UID")]
+    pub controller_uid: ControllerUid,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Prepare {
+    #[command(flatten)]
+    pub places: Places,
+
+    /// The mounted bundle, the last revision that was accepted
+    #[arg(long, env = "SLURM_AGENT_BUNDLE", value_name = "FILE")]
+    pub bundle: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub places: Places,
+
+    /// Where `supervise` listens
+    #[arg(long, env = "SLURM_AGENT_CONTROL", value_name = "PATH")]
+    pub control: PathBuf,
+
+    /// The UID of this pod
+    #[arg(long, env = "SLURM_AGENT_POD_UID", value_name = "UID")]
+    pub pod_uid: String,
+
+    /// Where the operator connects to
+    #[arg(
+        long,
+        env = "SLURM_AGENT_LISTEN",
+        default_value = "[::]:6822",
+        value_name = "ADDRESS"
+    )]
+    pub listen: SocketAddr,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Install {
+    /// The directory to copy to
+    pub to: PathBuf,
 }

@@ -1,15 +1,16 @@
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use clap::Parser as _;
 use slurm_agent::cli::{Args, Command};
-use slurm_agent::{pause, supervise};
+use slurm_agent::{install, pause, prepare, serve, supervise};
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("slurm-agent: {error:#}");
+            // Our errors quote what caused them.
+            eprintln!("slurm-agent: {error}");
             ExitCode::FAILURE
         }
     }
@@ -25,10 +26,24 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the event loop")?;
+        .map_err(|error| anyhow!("cannot start the event loop: {error}"))?;
     runtime.block_on(async {
         match args.command {
             Command::Supervise(options) => Ok(ExitCode::from(supervise::run(&options).await?)),
+            Command::Prepare(options) => {
+                prepare::run(&options)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Command::Install(options) => {
+                let program =
+                    std::env::current_exe().map_err(|error| anyhow!("cannot tell where this program is: {error}"))?;
+                install::install(&program, &options.to)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Command::Serve(options) => {
+                serve::run(options).await?;
+                Ok(ExitCode::SUCCESS)
+            }
             Command::Pause => {
                 pause::run().await?;
                 Ok(ExitCode::SUCCESS)

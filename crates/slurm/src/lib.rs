@@ -5,9 +5,12 @@
 //! * [`hostlist`] turns `n[1-3,07-10]` into names and back (pure).
 //! * [`node`], [`job`] and [`partition`] are what Slurm reports, with the questions the operator asks of it (pure).
 //! * [`answer`] decodes what slurmrestd and `scontrol --json` say (pure).
+//! * [`revision`] is all files of a cluster's configuration together (pure).
 //! * [`token`] signs the tokens Slurm accepts (pure).
 //! * [`rest`] is the slurmrestd client.
+//! * [`agent`] is what operator and agent say to each other, and the client for it.
 
+pub mod agent;
 pub mod answer;
 pub mod conf;
 pub mod hostlist;
@@ -17,6 +20,7 @@ pub mod node;
 pub mod number;
 pub mod partition;
 pub mod rest;
+pub mod revision;
 pub mod token;
 
 pub use answer::Answer;
@@ -25,3 +29,4 @@ pub use job::{Job, JobState};
 pub use node::{Node, NodeState};
 pub use number::Number;
 pub use partition::Partition;
+pub use revision::Revision;

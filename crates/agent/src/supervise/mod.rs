@@ -6,6 +6,7 @@
 //! [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
 
 pub mod backoff;
+pub mod control;
 pub mod daemon;
 pub mod last_words;
 pub mod line_buffer;
@@ -16,22 +17,28 @@ pub mod socket;
 pub mod user;
 
 use std::io::Write as _;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use slurm::agent::Daemon as Shown;
 use thiserror::Error;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::cli;
-use daemon::{Daemon, Verdict};
+use crate::config_dir;
+use crate::control::{Reconfigured, State};
+use control::Asked;
+use daemon::{Announced, Daemon, Verdict};
 use last_words::LastWords;
 use line_buffer::LineBuffer;
 use notify::Message;
-use process::Launcher;
+use process::{Ended, Launcher};
 use signals::{Received, Signals};
 use socket::NotifySocket;
 use user::User;
@@ -42,6 +49,8 @@ pub enum Error {
     User(#[from] user::Error),
     #[error(transparent)]
     Socket(#[from] socket::Error),
+    #[error(transparent)]
+    Control(#[from] control::Error),
     #[error(transparent)]
     Process(#[from] process::Error),
     #[error("cannot listen for signals: {0}")]
@@ -59,8 +68,12 @@ pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
     let socket = NotifySocket::bind(user.as_ref())?;
     let launcher = Launcher::new(&options.command, user, socket.path())?;
     let stderr = launcher.stderr().map_err(Error::Stderr)?;
+    let asked = control::listen(options.control.as_deref())?;
     let mut supervisor = Supervisor {
         daemon: Daemon::default(),
+        config_dir: options.config_dir.clone(),
+        begun: None,
+        waiting: Vec::new(),
         launcher,
         socket,
         words: LastWords::default(),
@@ -69,11 +82,21 @@ pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
     };
     // A command that cannot be run at all is a mistake in the pod, which the kubelet reports better than we could.
     supervisor.start()?;
-    supervisor.follow(signals, stderr).await
+    supervisor.follow(signals, stderr, asked).await
 }
+
+/// slurmctld's words when it has acted on all its files and takes requests.
+const IN_CHARGE: &str = "Running as primary controller";
+/// slurmctld's and slurmd's words when they go on with what they had.
+const FAILED: &str = "reconfigure failed";
 
 struct Supervisor {
     daemon: Daemon,
+    config_dir: PathBuf,
+    /// When the daemon's life began.
+    begun: Option<SystemTime>,
+    /// Who wants to know how the reconfigure under way ends.
+    waiting: Vec<oneshot::Sender<Reconfigured>>,
     launcher: Launcher,
     socket: NotifySocket,
     words: LastWords,
@@ -82,7 +105,12 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn follow(&mut self, mut signals: Signals, mut stderr: Receiver) -> Result<u8, Error> {
+    async fn follow(
+        &mut self,
+        mut signals: Signals,
+        mut stderr: Receiver,
+        mut asked: mpsc::Receiver<Asked>,
+    ) -> Result<u8, Error> {
         let mut chunk = [0; 8192];
         loop {
             let pause = self.restart_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -105,6 +133,7 @@ impl Supervisor {
                     let read = read.map_err(Error::Stderr)?;
                     self.said(chunk.get(..read).unwrap_or_default());
                 }
+                Some(asked) = asked.recv() => self.answer(asked),
                 () = sleep(pause.unwrap_or(Duration::ZERO)), if pause.is_some() => self.restart(),
             }
         }
@@ -112,8 +141,11 @@ impl Supervisor {
 
     fn start(&mut self) -> Result<(), process::Error> {
         self.words.clear();
+        // Before it starts: if others are put there while it does, what it has read is not known to be those.
+        let files = config_dir::live_name(&self.config_dir);
         let pid = self.launcher.launch()?;
-        self.daemon.started(pid, Instant::now());
+        self.daemon.started(pid, files, Instant::now());
+        self.begun = Some(SystemTime::now());
         info!(%pid, command = %self.launcher, "daemon started");
         Ok(())
     }
@@ -128,25 +160,48 @@ impl Supervisor {
     }
 
     fn heard(&mut self, message: &Message) {
+        let now = Instant::now();
         if let Some(pid) = message.main_pid
             && process::is_alive(pid)
-            && self.daemon.announced(pid, Instant::now())
         {
-            self.restart_at = None;
-            info!(%pid, "main process changed");
-            if self.daemon.is_stopping() {
-                // The signal went to the process before it.
-                send(pid, Signal::SIGTERM);
+            let files = config_dir::live_name(&self.config_dir);
+            match self.daemon.announced(pid, files.as_deref(), now) {
+                Announced::Known => {}
+                Announced::Moved => self.moved(pid),
+                Announced::Reconfigured => {
+                    self.moved(pid);
+                    self.tell(&Reconfigured::Done);
+                }
             }
+        }
+        if message.ready {
+            self.daemon.said_ready(now);
         }
         if let Some(status) = &message.status {
             info!(%status, "daemon reports");
         }
     }
 
+    fn moved(&mut self, pid: Pid) {
+        self.restart_at = None;
+        self.begun.get_or_insert_with(SystemTime::now);
+        info!(%pid, "main process changed");
+        if self.daemon.is_stopping() {
+            // The signal went to the process before it.
+            send(pid, Signal::SIGTERM);
+        }
+    }
+
     fn said(&mut self, bytes: &[u8]) {
         self.words.push(bytes);
         let lines = self.lines.push(bytes);
+        let text = String::from_utf8_lossy(&lines);
+        if text.contains(IN_CHARGE) {
+            self.daemon.said_primary();
+        }
+        if text.contains(FAILED) && self.daemon.reconfigure_failed() {
+            self.reconfigure_failed();
+        }
         pass_on_text(&lines);
     }
 
@@ -155,9 +210,14 @@ impl Supervisor {
         while let Some(message) = self.socket.try_recv()? {
             self.heard(&message);
         }
-        for (pid, exit) in process::reap_all() {
-            match self.daemon.reaped(pid, exit, Instant::now()) {
+        for Ended { pid, exit, name } in process::reap_all() {
+            let own = self.launcher.is_own(&name);
+            match self.daemon.reaped(pid, exit, own, Instant::now()) {
                 Verdict::Other => {}
+                Verdict::ReconfigureFailed => {
+                    self.drain();
+                    self.reconfigure_failed();
+                }
                 Verdict::Finished(code) => {
                     self.drain();
                     info!(%pid, %exit, "daemon stopped");
@@ -167,10 +227,70 @@ impl Supervisor {
                     self.drain();
                     warn!(%pid, %exit, ?after, last_words = %self.words, "daemon died, restarting it");
                     self.restart_at = Some(Instant::now() + after);
+                    self.begun = None;
+                    self.tell(&Reconfigured::Died);
                 }
             }
         }
         Ok(None)
+    }
+
+    fn reconfigure_failed(&mut self) {
+        warn!(last_words = %self.words, "reconfigure failed, the daemon goes on with what it had");
+        let last_words = self.words.lines().collect();
+        self.tell(&Reconfigured::Failed { last_words });
+    }
+
+    fn tell(&mut self, outcome: &Reconfigured) {
+        for waiting in self.waiting.drain(..) {
+            // Whoever asked may be gone.
+            let _ = waiting.send(outcome.clone());
+        }
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        match asked {
+            Asked::Status(reply) => {
+                let _ = reply.send(self.state());
+            }
+            Asked::Reconfigure(reply) => {
+                let files = config_dir::live_name(&self.config_dir);
+                match self.daemon.reconfigure(files, Instant::now()) {
+                    Some(pid) => {
+                        self.words.clear();
+                        self.waiting.push(reply);
+                        send(pid, Signal::SIGHUP);
+                    }
+                    None => {
+                        let _ = reply.send(Reconfigured::Away);
+                    }
+                }
+            }
+            Asked::Restart(reply) => {
+                match self.daemon.restart() {
+                    Some(pid) => send(pid, Signal::SIGTERM),
+                    None if !self.daemon.is_stopping() => self.restart_at = Some(Instant::now()),
+                    None => {}
+                }
+                let _ = reply.send(self.state());
+            }
+        }
+    }
+
+    fn state(&self) -> State {
+        let since = self.begun.and_then(|begun| begun.duration_since(UNIX_EPOCH).ok());
+        let now = Instant::now();
+        State {
+            daemon: Shown {
+                state: self.daemon.state(now),
+                pid: self.daemon.main().map(Pid::as_raw),
+                since: since.map(|since| since.as_secs()),
+                restarts: self.daemon.restarts(),
+                last_words: self.words.lines().collect(),
+            },
+            files: self.daemon.files().map(str::to_owned),
+            reconfiguring: self.daemon.is_reconfiguring(now),
+        }
     }
 
     /// Its last words may still be in the pipe when it is reaped.

@@ -2,10 +2,11 @@
 
 use nix::unistd::Pid;
 
-/// What a message says that a supervisor of Slurm acts on. `READY=1` comes with every start and changes nothing here, and
-/// `BARRIER=1` is answered by closing the descriptor that comes with it, whatever the text says.
+/// What a message says that a supervisor of Slurm acts on. `BARRIER=1` is answered by closing the descriptor that comes
+/// with it, whatever the text says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Message {
+    pub ready: bool,
     pub main_pid: Option<Pid>,
     pub status: Option<String>,
 }
@@ -17,6 +18,7 @@ impl Message {
         let mut message = Self::default();
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             match key {
+                "READY" => message.ready = value == "1",
                 // 0 and negative numbers mean process groups to kill(2), 1 is a container's init.
                 "MAINPID" => message.main_pid = value.parse().ok().filter(|pid| *pid > 1).map(Pid::from_raw),
                 "STATUS" => message.status = Some(value.to_owned()),
@@ -35,6 +37,7 @@ mod tests {
     fn a_reconfigure_names_the_new_main_process() {
         let message = Message::parse(b"READY=1\nMAINPID=4711");
         assert_eq!(message.main_pid, Some(Pid::from_raw(4711)));
+        assert!(message.ready);
     }
 
     #[test]

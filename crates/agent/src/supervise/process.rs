@@ -1,24 +1,27 @@
 //! Starting, signalling and reaping processes.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fmt, fs};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use thiserror::Error;
 use tokio::net::unix::pipe::Receiver;
 
 use super::daemon::Exit;
 use super::user::User;
+
+/// Of a program's name, in bytes (`TASK_COMM_LEN` less its end).
+const KERNEL_KEEPS: usize = 15;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -79,6 +82,17 @@ impl Launcher {
         (&self.reader).read(chunk)
     }
 
+    /// Whether a process of this name is one of the daemon's own. Debian's slurmctld goes on as `slurmctld-wlm` when it has
+    /// executed itself anew.
+    pub fn is_own(&self, name: &str) -> bool {
+        let program = Path::new(&self.program)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let kept: String = program.chars().take(KERNEL_KEEPS).collect();
+        !kept.is_empty() && name.starts_with(&kept)
+    }
+
     pub fn launch(&self) -> Result<Pid, Error> {
         let failed = |source| Error::Launch {
             command: self.program.clone(),
@@ -115,17 +129,41 @@ pub fn send(pid: Pid, signal: Signal) -> Result<(), Errno> {
     kill(pid, signal)
 }
 
+/// A child that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub pid: Pid,
+    pub exit: Exit,
+    /// Its program's name, cut to the 15 bytes the kernel keeps.
+    pub name: String,
+}
+
 /// Every child that has ended and not been waited for.
-pub fn reap_all() -> Vec<(Pid, Exit)> {
+pub fn reap_all() -> Vec<Ended> {
     let mut ended = Vec::new();
     loop {
-        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) => ended.push((pid, Exit::Code(code))),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => ended.push((pid, Exit::Signal(signal))),
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
-            Ok(_) | Err(Errno::EINTR) => {}
-            // No other error exists for these arguments; returning leaves the rest to the next SIGCHLD.
-            Err(_) => return ended,
+        // Looked at before it is reaped: its name goes with it.
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = match waitid(Id::All, look) {
+            Err(Errno::EINTR) => continue,
+            // No other error than "no children" exists for these arguments; the rest is left to the next SIGCHLD.
+            Err(_) | Ok(WaitStatus::StillAlive) => return ended,
+            Ok(status) => status,
+        };
+        let Some(pid) = status.pid() else { return ended };
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
+            return ended;
         }
+        let exit = match status {
+            WaitStatus::Exited(_, code) => Exit::Code(code),
+            WaitStatus::Signaled(_, signal, _) => Exit::Signal(signal),
+            _ => continue,
+        };
+        ended.push(Ended {
+            pid,
+            exit,
+            name: name.trim_end().to_owned(),
+        });
     }
 }

@@ -1,7 +1,8 @@
 //! What slurmctld and slurmd do under `--systemd`, as seen from a service manager (Slurm 26.05).
 //!
-//! A reconfigure is a child of a child, so that the new main process is an orphan; it announces itself, waits at a barrier
-//! until that has been heard, and tells the old one, which ends with 0. The old one goes on if its child fails.
+//! A reconfigure is a child of a child, so that the new main process is an orphan; it reads its files, announces itself,
+//! waits at a barrier until that has been heard, and tells the old one, which ends with 0. If it dies instead, the old one
+//! goes on. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` has the word in it.
 
 use std::fs::OpenOptions;
 use std::io::{IoSlice, Read as _, Write as _};
@@ -25,19 +26,32 @@ pub(crate) fn main(directory: &Path) -> ! {
     }
     match std::env::var(STAGE).as_deref() {
         Ok("child") => {
-            if directory.join("bad").exists() {
-                exit(1);
-            }
             again("grandchild", Stdio::inherit());
             exit(0);
         }
-        Ok(_) => announce(),
-        Err(_) => notify("READY=1", &[]),
+        Ok(_) => {
+            read_files(directory);
+            serve(directory, announce)
+        }
+        Err(_) => {
+            // slurmctld says so before it acts on its files.
+            notify("READY=1", &[]);
+            read_files(directory);
+            serve(directory, || ())
+        }
     }
-    serve(directory)
 }
 
-fn serve(directory: &Path) -> ! {
+fn read_files(directory: &Path) {
+    let conf = std::fs::read_to_string(directory.join("etc/slurm.conf")).unwrap_or_default();
+    if directory.join("bad").exists() || conf.contains("bad") {
+        eprintln!("[2026-11-15T05:25:07.733] error: _parse_next_key: Parsing error at unrecognized key: bad");
+        eprintln!("[2026-11-15T05:25:07.733] fatal: Unable to process configuration file");
+        exit(1);
+    }
+}
+
+fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -49,6 +63,8 @@ fn serve(directory: &Path) -> ! {
         let (mut user1, mut user2) = (listen(SignalKind::user_defined1()), listen(SignalKind::user_defined2()));
         // From here on signals are handled, so tests may send them.
         record(directory);
+        eprintln!("[2026-11-15T05:25:07.740] Running as primary controller");
+        announce();
         print!("serving");
         std::io::stdout().flush().unwrap();
         loop {
@@ -66,16 +82,16 @@ fn serve(directory: &Path) -> ! {
 fn reconfigure() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let child = again("child", writer.into());
-    if !child.wait_with_output().unwrap().status.success() {
-        eprintln!("reconfigure failed");
-        return;
-    }
+    child.wait_with_output().unwrap();
     let mut said = String::new();
     let mut byte = [0];
-    while !said.ends_with("serving") && reader.read(&mut byte).unwrap() == 1 {
+    while reader.read(&mut byte).unwrap() == 1 {
         said.push(char::from(byte[0]));
+        if said.ends_with("serving") {
+            exit(0);
+        }
     }
-    exit(0);
+    eprintln!("[2026-11-15T05:25:07.734] Resuming operation, reconfigure failed.");
 }
 
 fn again(stage: &str, stdout: Stdio) -> std::process::Child {

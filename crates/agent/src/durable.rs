@@ -1,0 +1,48 @@
+//! Files that are whole or absent, whatever happens meanwhile.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Writes a file under another name, on the disk, and then renames it, on the disk.
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Pods of one Controller may share the volume.
+    let temporary = directory.join(format!(".{name}.{}-{}", hostname(), std::process::id()));
+    let written = write(&temporary, bytes, mode).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.and_then(|()| sync_directory(directory))
+}
+
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => sync_directory(path.parent().unwrap_or(Path::new("/"))),
+    }
+}
+
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn hostname() -> String {
+    nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

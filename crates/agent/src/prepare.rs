@@ -1,0 +1,214 @@
+//! `slurm-agent prepare`: an init container that fills /etc/slurm before any daemon starts.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use slurm::Revision;
+use slurm::revision::{ControllerUid, DecodeError};
+use thiserror::Error;
+use tracing::{info, warn};
+
+use crate::cli;
+use crate::config_dir::{self, ConfigDir};
+use crate::store::{self, Store};
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error(transparent)]
+    ConfigDir(#[from] config_dir::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("cannot read the bundle {path}: {source}", path = .path.display())]
+    ReadBundle { path: PathBuf, source: io::Error },
+    #[error("the bundle {path} is of no use: {source}", path = .path.display())]
+    DecodeBundle { path: PathBuf, source: DecodeError },
+    #[error(
+        "the bundle {path} belongs to Controller {found} and this pod to {wanted}; the operator replaces it, and this is tried again",
+        path = .path.display()
+    )]
+    ForeignBundle {
+        path: PathBuf,
+        found: ControllerUid,
+        wanted: ControllerUid,
+    },
+    #[error("there is no revision to start from: neither on the state volume nor in {path}", path = .path.display())]
+    Nothing { path: PathBuf },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    StateVolume,
+    Bundle,
+}
+
+pub fn run(options: &cli::Prepare) -> Result<(), Error> {
+    let cli::Places {
+        config_dir,
+        keys_dir,
+        state_dir,
+        controller_uid,
+    } = &options.places;
+    let stored = Store::new(state_dir, controller_uid).newest()?;
+    let bundle = match read_bundle(&options.bundle, controller_uid) {
+        // The state volume is at least as new as the bundle ever was.
+        Err(error) if stored.is_some() => {
+            warn!(%error, "starting without the bundle");
+            None
+        }
+        other => other?,
+    };
+    let (revision, source) = newer(stored, bundle).ok_or_else(|| Error::Nothing {
+        path: options.bundle.clone(),
+    })?;
+    info!(sequence = revision.sequence, digest = %revision.digest(), ?source, "filling the configuration directory");
+    let config_dir = ConfigDir::new(config_dir, keys_dir);
+    let files = config_dir.write(&revision)?;
+    config_dir.switch(&files)?;
+    config_dir.forget_all_but(&files);
+    Ok(())
+}
+
+fn read_bundle(path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|source| Error::ReadBundle {
+            path: path.to_owned(),
+            source,
+        })?,
+    };
+    let revision = Revision::from_bundle(&bytes).map_err(|source| Error::DecodeBundle {
+        path: path.to_owned(),
+        source,
+    })?;
+    if revision.controller != *wanted {
+        return Err(Error::ForeignBundle {
+            path: path.to_owned(),
+            found: revision.controller,
+            wanted: wanted.clone(),
+        });
+    }
+    Ok(Some(revision))
+}
+
+fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, Source)> {
+    let stored = stored.map(|revision| (revision, Source::StateVolume));
+    let bundle = bundle.map(|revision| (revision, Source::Bundle));
+    // Of two equal ones the later is taken: what lay on the volume has been live here.
+    bundle
+        .into_iter()
+        .chain(stored)
+        .max_by_key(|(revision, _)| revision.sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use slurm::revision::{File, FileName};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn uid(text: &str) -> ControllerUid {
+        ControllerUid::new(text).unwrap()
+    }
+
+    fn revision(sequence: u64, text: &str) -> Revision {
+        Revision {
+            sequence,
+            controller: uid("a"),
+            files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(text))]),
+        }
+    }
+
+    fn pod() -> (TempDir, cli::Prepare) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["etc", "keys", "state"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        let options = cli::Prepare {
+            places: cli::Places {
+                config_dir: path("etc"),
+                keys_dir: path("keys"),
+                state_dir: path("state"),
+                controller_uid: uid("a"),
+            },
+            bundle: path("bundle"),
+        };
+        (directory, options)
+    }
+
+    fn started_with(options: &cli::Prepare) -> String {
+        run(options).unwrap();
+        fs::read_to_string(options.places.config_dir.join("slurm.conf")).unwrap()
+    }
+
+    #[test]
+    fn a_pod_starts_from_the_highest_number_wherever_it_lies() {
+        for (stored, bundle, expected) in [
+            (None, Some(1), "bundle"),
+            (Some(1), None, "stored"),
+            (Some(2), Some(1), "stored"),
+            (Some(9), Some(10), "bundle"),
+            (Some(3), Some(3), "stored"),
+        ] {
+            let (_directory, options) = pod();
+            if let Some(sequence) = stored {
+                let store = Store::new(&options.places.state_dir, &uid("a"));
+                store.save(&revision(sequence, "stored")).unwrap();
+            }
+            if let Some(sequence) = bundle {
+                fs::write(&options.bundle, revision(sequence, "bundle").to_bundle().unwrap()).unwrap();
+            }
+            assert_eq!(started_with(&options), expected, "{stored:?} {bundle:?}");
+        }
+    }
+
+    #[test]
+    fn the_revisions_of_another_controller_on_the_volume_do_not_count() {
+        let (_directory, options) = pod();
+        let foreign = Revision {
+            controller: uid("b"),
+            ..revision(100, "foreign")
+        };
+        Store::new(&options.places.state_dir, &uid("b")).save(&foreign).unwrap();
+        fs::write(&options.bundle, revision(1, "ours").to_bundle().unwrap()).unwrap();
+        assert_eq!(started_with(&options), "ours");
+    }
+
+    #[test]
+    fn a_bad_bundle_stops_only_a_pod_that_has_nothing_else() {
+        let foreign = Revision {
+            controller: uid("b"),
+            ..revision(100, "foreign")
+        };
+        for bundle in [b"garbage".to_vec(), foreign.to_bundle().unwrap()] {
+            let (_directory, options) = pod();
+            fs::write(&options.bundle, bundle).unwrap();
+            run(&options).unwrap_err();
+            let store = Store::new(&options.places.state_dir, &uid("a"));
+            store.save(&revision(1, "stored")).unwrap();
+            assert_eq!(started_with(&options), "stored");
+        }
+    }
+
+    #[test]
+    fn with_nothing_to_start_from_it_says_so() {
+        let (_directory, options) = pod();
+        let error = run(&options).unwrap_err();
+        assert!(matches!(error, Error::Nothing { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pod_whose_sandbox_is_made_again_is_prepared_again() {
+        let (_directory, options) = pod();
+        fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
+        started_with(&options);
+        fs::write(&options.bundle, revision(2, "two").to_bundle().unwrap()).unwrap();
+        assert_eq!(started_with(&options), "two");
+        let left = fs::read_dir(&options.places.config_dir).unwrap().count();
+        assert_eq!(left, 3, "one directory, ..data and slurm.conf");
+    }
+}

@@ -1,0 +1,365 @@
+//! Who may come in, and what they may ask.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use slurm::Revision;
+use slurm::agent::{
+    self, AgentKey, Claims, Fence, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal, Status, path,
+};
+use slurm::revision::{Digest, MAX_BUNDLE};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use super::fences::{Admitted, Fences, Stale, Subject};
+use super::keeper::{Handle, Push};
+use super::slurm_tools::{Read, SlurmTools};
+use crate::config_dir::ConfigDir;
+use crate::control::Supervisor;
+use crate::store::Store;
+
+/// One operator talks to this agent, over a few connections. Each costs some kilobytes.
+const CONNECTIONS: usize = 256;
+
+/// Longer than the operator keeps an idle connection, so that it is the one who closes it.
+const HEAD_PATIENCE: Duration = Duration::from_mins(1);
+
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Below the operator's own patience, so that it hears that the push goes on.
+const PUSH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// After a failure to accept, which is one of memory or descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) pod: String,
+    pub(super) keys: PathBuf,
+    pub(super) config: ConfigDir,
+    pub(super) store: Store,
+    pub(super) supervisor: Supervisor,
+    pub(super) fences: Arc<Mutex<Fences>>,
+    pub(super) keeper: Handle,
+    pub(super) slurm: SlurmTools,
+}
+
+pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) -> Infallible {
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = Arc::clone(&free).acquire_owned().await;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let door = Arc::clone(&door);
+        tokio::spawn(async move {
+            let _place = place;
+            let _ = stream.set_nodelay(true);
+            let service = service_fn(move |request| {
+                let door = Arc::clone(&door);
+                async move { Ok::<_, Infallible>(door.answer(request).await) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = connection.await {
+                debug!(%error, "connection ended");
+            }
+        });
+    }
+}
+
+/// A status and what goes with it.
+struct Reply {
+    status: StatusCode,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    fn json(status: StatusCode, message: &impl Serialize) -> Self {
+        Self {
+            status,
+            // Our own messages have nothing that JSON does not have.
+            body: serde_json::to_vec(message).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Self {
+        let status = match &refusal {
+            Refusal::Token { .. } => StatusCode::UNAUTHORIZED,
+            Refusal::StaleFence { .. }
+            | Refusal::StaleSequence { .. }
+            | Refusal::OtherController { .. }
+            | Refusal::Busy { .. } => StatusCode::CONFLICT,
+            Refusal::Malformed { .. } => StatusCode::BAD_REQUEST,
+            Refusal::Slurm { .. } => StatusCode::BAD_GATEWAY,
+            Refusal::NotFound | Refusal::NoSuchNode => StatusCode::NOT_FOUND,
+            Refusal::Failed { .. } | Refusal::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::json(status, &refusal)
+    }
+}
+
+impl Door {
+    async fn answer<B>(&self, request: Request<B>) -> Response<Full<Bytes>>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (reply, proof) = match (request.method(), request.uri().path()) {
+            (&Method::GET, path::HEALTHZ) => (text(StatusCode::OK, "ok\n"), None),
+            (&Method::GET, path::READYZ) => (self.readiness(), None),
+            _ => self.answer_known(request).await,
+        };
+        let mut response = Response::new(Full::from(reply.body));
+        *response.status_mut() = reply.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(proof) = proof.and_then(|proof| HeaderValue::from_str(&proof).ok()) {
+            headers.insert(PROOF_HEADER, proof);
+        }
+        response
+    }
+
+    fn readiness(&self) -> Reply {
+        match self.config.live() {
+            Some(_) => text(StatusCode::OK, "ok\n"),
+            None => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no revision in the configuration directory\n",
+            ),
+        }
+    }
+
+    /// For who has the key.
+    async fn answer_known<B>(&self, request: Request<B>) -> (Reply, Option<String>)
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let key = match self.key() {
+            Ok(key) => key,
+            Err(refusal) => return (refusal.into(), None),
+        };
+        let Some(token) = bearer(&request).map(str::to_owned) else {
+            let detail = "there is none".to_owned();
+            return (Refusal::Token { detail }.into(), None);
+        };
+        let reply = match self.admit(&key, &token, request).await {
+            Ok(admitted) => self.route(admitted).await.unwrap_or_else(Reply::from),
+            Err(refusal) => {
+                warn!(%refusal, "request refused");
+                refusal.into()
+            }
+        };
+        let proof = key.prove(&token, reply.status.as_u16(), &reply.body);
+        (reply, Some(proof))
+    }
+
+    /// Read each time: the kubelet brings a new one when the Secret changes.
+    fn key(&self) -> Result<AgentKey, Refusal> {
+        let path = self.keys.join("jwt.key");
+        let failed = |error: &dyn std::fmt::Display| Refusal::Failed {
+            detail: format!("cannot use {}: {error}", path.display()),
+        };
+        let bytes = std::fs::read(&path).map_err(|error| failed(&error))?;
+        AgentKey::derive(&bytes).map_err(|error| failed(&error))
+    }
+
+    async fn admit<B>(&self, key: &AgentKey, token: &str, request: Request<B>) -> Result<Question, Refusal>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let about = agent::Request {
+            method: head.method.as_str(),
+            path: head.uri.path_and_query().map_or("", |path| path.as_str()),
+            pod: &self.pod,
+        };
+        let refused = |detail: &dyn std::fmt::Display| Refusal::Token {
+            detail: detail.to_string(),
+        };
+        let claims = Claims::verify(token, key, about, SystemTime::now()).map_err(|error| refused(&error))?;
+        let body = read_body(body).await?;
+        if Digest::of(&body) != claims.body {
+            return Err(refused(&"it is for another body"));
+        }
+        Ok(Question {
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            body,
+            fence: claims.fence,
+        })
+    }
+
+    async fn route(&self, question: Question) -> Result<Reply, Refusal> {
+        let Question {
+            method,
+            path,
+            body,
+            fence,
+        } = question;
+        match (&method, path.as_str()) {
+            (&Method::GET, path::REVISION) => {
+                if let Some(fence) = fence {
+                    self.command(Some(fence), Subject::Leadership)?;
+                }
+                Ok(Reply::json(StatusCode::OK, &self.status().await))
+            }
+            (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
+            (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
+            (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
+            (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
+            (&Method::POST, path::NODE) => {
+                let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+                self.command(fence, Subject::Node(&command.node))?;
+                self.slurm.command(&command).await?;
+                Ok(Reply::json(StatusCode::OK, &serde_json::json!({})))
+            }
+            _ => Err(Refusal::NotFound),
+        }
+    }
+
+    async fn read(&self, read: Read) -> Result<Reply, Refusal> {
+        Ok(Reply {
+            status: StatusCode::OK,
+            body: self.slurm.read(read).await?,
+        })
+    }
+
+    async fn push(&self, body: &[u8], fence: Option<Fence>) -> Result<Reply, Refusal> {
+        let begun = Instant::now();
+        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let fence = self.command(fence, Subject::Configuration)?;
+        let busy = {
+            let shown = self.keeper.shown.borrow();
+            shown.busy.then_some(shown.phase)
+        };
+        if let Some(phase) = busy {
+            return Err(Refusal::Busy { phase });
+        }
+        let (reply, answer) = oneshot::channel();
+        let gone = || Refusal::Failed {
+            detail: "the agent is ending".to_owned(),
+        };
+        let push = Push { revision, fence, reply };
+        self.keeper.pushes.send(push).await.map_err(|_| gone())?;
+        let outcome = match timeout(PUSH_PATIENCE, answer).await {
+            Ok(answer) => answer.map_err(|_| gone())??,
+            Err(_) => Outcome::Pending {
+                reason: self.keeper.shown.borrow().waiting.clone(),
+            },
+        };
+        let status = match &outcome {
+            Outcome::Pending { .. } => StatusCode::ACCEPTED,
+            _ => StatusCode::OK,
+        };
+        let pushed = Pushed {
+            outcome,
+            milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            status: self.status().await,
+        };
+        Ok(Reply::json(status, &pushed))
+    }
+
+    /// Lets a command pass, and makes every older one stale.
+    fn command(&self, fence: Option<Fence>, subject: Subject<'_>) -> Result<Fence, Refusal> {
+        let fence = fence.ok_or_else(|| malformed(&"a command needs a fence"))?;
+        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        match fences.admit(fence, subject) {
+            Err(Stale(highest)) => Err(Refusal::StaleFence { highest }),
+            Ok(Admitted::SameTerm) => Ok(fence),
+            Ok(Admitted::NewTerm(term)) => {
+                // It is in force here and now; on the disk it is for an agent after this one. A full disk must not keep a
+                // node from being drained.
+                if let Err(error) = self.store.save_term(term) {
+                    warn!(%error, term, "the term of the new leader is not on the state volume");
+                }
+                Ok(fence)
+            }
+        }
+    }
+
+    async fn status(&self) -> Status {
+        let slurmctld = self.supervisor.state().await.ok().map(|state| state.daemon);
+        let live = self.config.live().filter(|live| self.config.check(live).is_ok());
+        let shown = self.keeper.shown.borrow().clone();
+        let fence = self.fences.lock().unwrap_or_else(PoisonError::into_inner).highest();
+        Status {
+            protocol: PROTOCOL,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            live: live.map(|live| live.summary),
+            phase: shown.phase,
+            slurmctld,
+            rolled_back: shown.rolled_back,
+            fence,
+        }
+    }
+}
+
+/// A request whose sender and body are known to be right.
+struct Question {
+    method: Method,
+    path: String,
+    body: Bytes,
+    fence: Option<Fence>,
+}
+
+fn text(status: StatusCode, text: &str) -> Reply {
+    Reply {
+        status,
+        body: text.as_bytes().to_vec(),
+    }
+}
+
+fn malformed(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::Malformed {
+        detail: error.to_string(),
+    }
+}
+
+fn bearer<B>(request: &Request<B>) -> Option<&str> {
+    request
+        .headers()
+        .get(AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
+}
+
+async fn read_body<B>(body: B) -> Result<Bytes, Refusal>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match timeout(BODY_PATIENCE, Limited::new(body, MAX_BUNDLE).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(malformed(&format_args!("the body has more than {MAX_BUNDLE} bytes")))
+        }
+        Ok(Err(error)) => Err(malformed(&error)),
+        Err(_) => Err(malformed(&format_args!(
+            "the body did not come within {BODY_PATIENCE:?}"
+        ))),
+    }
+}

@@ -1,0 +1,95 @@
+//! `slurm-agent serve`: the container named `reconfigure`. It takes revisions from the operator, makes slurmctld run with
+//! them, and answers what the operator asks of Slurm.
+//!
+//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`plan`], [`reason`] and
+//! [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs.
+
+mod fences;
+mod http;
+mod keeper;
+mod plan;
+mod reason;
+mod slurm_tools;
+mod story;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::cli;
+use crate::config_dir::ConfigDir;
+use crate::control::Supervisor;
+use crate::store::Store;
+use fences::Fences;
+use keeper::Keeper;
+use slurm_tools::SlurmTools;
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] io::Error),
+}
+
+/// Runs until it is told to end. A change under way is found and gone on with by the next one that starts.
+pub async fn run(options: cli::Serve) -> Result<(), Error> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let cli::Serve {
+        places,
+        control,
+        pod_uid,
+        listen,
+    } = options;
+    let listener = bind(listen).await?;
+    let config = ConfigDir::new(&places.config_dir, &places.keys_dir);
+    let store = Store::new(&places.state_dir, &places.controller_uid);
+    let supervisor = Supervisor::new(&control);
+    let fences = Arc::new(Mutex::new(Fences::since(store.term())));
+    let (keeper, handle) = Keeper::new(
+        config.clone(),
+        store.clone(),
+        supervisor.clone(),
+        places.controller_uid,
+        Arc::clone(&fences),
+    );
+    let door = http::Door {
+        pod: pod_uid,
+        keys: places.keys_dir,
+        config,
+        store,
+        supervisor,
+        fences,
+        keeper: handle,
+        slurm: SlurmTools::default(),
+    };
+    let address = listener.local_addr().unwrap_or(listen);
+    info!(%address, "serving");
+    story::tell(&story::Event::Start(&places.config_dir));
+    tokio::select! {
+        never = keeper.run() => match never {},
+        never = http::serve(listener, Arc::new(door)) => match never {},
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("told to end");
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    match TcpListener::bind(address).await {
+        // A node without IPv6 has no "any address" of it; any address is what was asked for.
+        Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            TcpListener::bind(address).await.map_err(|source| (address, source))
+        }
+        other => other.map_err(|source| (address, source)),
+    }
+    .map_err(|(address, source)| Error::Listen { address, source })
+}

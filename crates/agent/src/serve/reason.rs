@@ -1,0 +1,108 @@
+//! Why slurmctld refused, out of its own last words.
+
+/// What it died of, with the error that led there; else all errors; else all it said. It complains at every start about
+/// things that do not matter, so earlier errors are left out; they are in the last words.
+pub(super) fn reason(last_words: &[String]) -> String {
+    let lines: Vec<Line> = last_words.iter().map(|line| Line::parse(line)).collect();
+    let fatal = lines.iter().position(|line| line.text.starts_with("fatal:"));
+    let chosen: Vec<&str> = match fatal {
+        Some(at) => {
+            let (before, from) = lines.split_at(at);
+            let led_there = before.iter().rev().find(|line| line.is_error());
+            // What it died of may go on for some lines, which have no date of their own.
+            let rest = from.iter().skip(1).take_while(|line| !line.dated);
+            led_there
+                .into_iter()
+                .chain(from.first())
+                .chain(rest)
+                .map(|line| line.text)
+                .collect()
+        }
+        None if lines.iter().any(Line::is_error) => lines
+            .iter()
+            .filter(|line| line.is_error())
+            .map(|line| line.text)
+            .collect(),
+        None => lines.iter().map(|line| line.text).collect(),
+    };
+    let chosen: Vec<&str> = chosen.into_iter().filter(|text| !text.is_empty()).collect();
+    if chosen.is_empty() {
+        "slurmctld did not say why".to_owned()
+    } else {
+        chosen.join("; ")
+    }
+}
+
+struct Line<'a> {
+    dated: bool,
+    text: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// `[2026-11-15T05:25:09.733] fatal: …` or `slurmctld: fatal: …`.
+    fn parse(line: &'a str) -> Self {
+        let line = line.trim();
+        if let Some((_, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+            return Self { dated: true, text };
+        }
+        match line.strip_prefix("slurmctld: ") {
+            Some(text) => Self { dated: true, text },
+            None => Self {
+                dated: false,
+                text: line,
+            },
+        }
+    }
+
+    fn is_error(&self) -> bool {
+        self.text.starts_with("error:")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    fn of(lines: &[&str]) -> String {
+        reason(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>())
+    }
+
+    /// Slurm 26.05.5, a partition of an unknown node.
+    #[test]
+    fn the_reason_is_what_it_died_of_and_what_led_there() {
+        assert_eq!(
+            of(&[
+                "[2026-11-15T05:44:15.333] Reconfigure signal (SIGHUP) received",
+                "[2026-11-15T05:44:15.363] error: Configured MailProg is invalid",
+                "[2026-11-15T05:44:15.380] error: _find_node_record: lookup failure for node \"nope\"",
+                "[2026-11-15T05:44:15.380] build_part_bitmap: invalid node name nope in partition",
+                "[2026-11-15T05:44:15.380] fatal: Invalid node names in partition x",
+                "[2026-11-15T05:44:15.382] Resuming operation, reconfigure failed.",
+            ]),
+            "error: _find_node_record: lookup failure for node \"nope\"; fatal: Invalid node names in partition x"
+        );
+    }
+
+    /// Slurm 26.05.5, another ClusterName.
+    #[test]
+    fn what_it_died_of_may_go_on_for_some_lines() {
+        assert_eq!(
+            of(&[
+                "[2026-11-15T05:44:15.718] fatal: CLUSTER NAME MISMATCH.",
+                "slurmctld has been started with \"ClusterName=other\", but read \"lab\".",
+                "[2026-11-15T05:44:15.719] Resuming operation, reconfigure failed.",
+            ]),
+            "fatal: CLUSTER NAME MISMATCH.; slurmctld has been started with \"ClusterName=other\", but read \"lab\"."
+        );
+    }
+
+    #[test]
+    fn without_a_death_all_errors_count_and_without_those_everything() {
+        assert_eq!(
+            of(&["[x] a", "[x] error: b", "slurmctld: error: c"]),
+            "error: b; error: c"
+        );
+        assert_eq!(of(&["slurmctld: a", "b", ""]), "a; b");
+        assert_eq!(of(&[]), "slurmctld did not say why");
+    }
+}

@@ -1,0 +1,240 @@
+//! The revisions of one Controller on slurmctld's state volume: what a pod starts from when it died right after a change.
+//!
+//! `.slurm-operator/<uid>/<sequence>.bundle`, each durable before it goes live, and `fence`, the highest term of a leader.
+//! The journal of a change's steps will be here, too.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use slurm::Revision;
+use slurm::revision::{ControllerUid, DecodeError, TooLarge};
+use thiserror::Error;
+use tracing::warn;
+
+use crate::durable;
+
+/// What is live, what was live before, and one more for a person who looks.
+const KEPT: usize = 3;
+
+const SUFFIX: &str = "bundle";
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+}
+
+#[derive(Debug, Clone)]
+pub struct Store {
+    directory: PathBuf,
+    controller: ControllerUid,
+}
+
+impl Store {
+    pub fn new(state_volume: &Path, controller: &ControllerUid) -> Self {
+        Self {
+            directory: state_volume.join(".slurm-operator").join(controller.as_str()),
+            controller: controller.clone(),
+        }
+    }
+
+    /// On the disk when it returns.
+    pub fn save(&self, revision: &Revision) -> Result<(), Error> {
+        let bundle = revision.to_bundle()?;
+        self.create_directory()?;
+        let path = self.path_of(revision.sequence);
+        durable::replace(&path, &bundle, 0o640).map_err(|source| Error::Write { path, source })?;
+        self.prune();
+        Ok(())
+    }
+
+    /// A revision that slurmctld refused must not be what the next pod starts from.
+    pub fn remove(&self, sequence: u64) -> Result<(), Error> {
+        let path = self.path_of(sequence);
+        durable::remove(&path).map_err(|source| Error::Write { path, source })
+    }
+
+    /// The highest that can be read. One that cannot, or belongs to somebody else, is passed over with a word in the log.
+    pub fn newest(&self) -> Result<Option<Revision>, Error> {
+        for sequence in self.sequences()?.into_iter().rev() {
+            let path = self.path_of(sequence);
+            let bundle = fs::read(&path).map_err(|source| Error::Read {
+                path: path.clone(),
+                source,
+            })?;
+            match self.check(sequence, Revision::from_bundle(&bundle)) {
+                Ok(revision) => return Ok(Some(revision)),
+                Err(why) => warn!(path = %path.display(), %why, "revision passed over"),
+            }
+        }
+        Ok(None)
+    }
+
+    fn check(&self, sequence: u64, decoded: Result<Revision, DecodeError>) -> Result<Revision, String> {
+        let revision = decoded.map_err(|error| error.to_string())?;
+        if revision.controller != self.controller || revision.sequence != sequence {
+            return Err(format!(
+                "it holds revision {} of Controller {}",
+                revision.sequence, revision.controller
+            ));
+        }
+        Ok(revision)
+    }
+
+    /// Ascending.
+    pub fn sequences(&self) -> Result<Vec<u64>, Error> {
+        let failed = |source| Error::Read {
+            path: self.directory.clone(),
+            source,
+        };
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed)?,
+        };
+        let mut sequences = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            let name = Path::new(&name);
+            if name.extension().is_some_and(|suffix| suffix == SUFFIX)
+                && let Some(sequence) = name.file_stem().and_then(|stem| stem.to_str()?.parse().ok())
+            {
+                sequences.push(sequence);
+            }
+        }
+        sequences.sort_unstable();
+        Ok(sequences)
+    }
+
+    /// The highest term of a leader that has been heard; 0 if none has.
+    pub fn term(&self) -> u64 {
+        let text = fs::read_to_string(self.directory.join("fence")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    pub fn save_term(&self, term: u64) -> Result<(), Error> {
+        self.create_directory()?;
+        let path = self.directory.join("fence");
+        durable::replace(&path, format!("{term}\n").as_bytes(), 0o640).map_err(|source| Error::Write { path, source })
+    }
+
+    fn path_of(&self, sequence: u64) -> PathBuf {
+        self.directory.join(format!("{sequence}.{SUFFIX}"))
+    }
+
+    fn create_directory(&self) -> Result<(), Error> {
+        if self.directory.is_dir() {
+            return Ok(());
+        }
+        let failed = |source| Error::Write {
+            path: self.directory.clone(),
+            source,
+        };
+        fs::create_dir_all(&self.directory).map_err(failed)?;
+        // The names of both new directories stand in the ones above them.
+        self.directory
+            .ancestors()
+            .take(3)
+            .try_for_each(durable::sync_directory)
+            .map_err(failed)
+    }
+
+    fn prune(&self) {
+        let sequences = self.sequences().unwrap_or_default();
+        let (old, _) = sequences.split_at(sequences.len().saturating_sub(KEPT));
+        for sequence in old {
+            if let Err(error) = self.remove(*sequence) {
+                warn!(%error, "an old revision stays");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use slurm::revision::{File, FileName};
+
+    use super::*;
+
+    fn uid(text: &str) -> ControllerUid {
+        ControllerUid::new(text).unwrap()
+    }
+
+    fn revision(sequence: u64) -> Revision {
+        Revision {
+            sequence,
+            controller: uid("a"),
+            files: BTreeMap::from([(
+                FileName::new("slurm.conf").unwrap(),
+                File::config(format!("# {sequence}\n")),
+            )]),
+        }
+    }
+
+    #[test]
+    fn the_newest_is_the_one_with_the_highest_number() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        assert_eq!(store.newest().unwrap(), None);
+        for sequence in [9, 10, 8] {
+            store.save(&revision(sequence)).unwrap();
+        }
+        assert_eq!(store.newest().unwrap(), Some(revision(10)));
+        assert_eq!(Store::new(volume.path(), &uid("b")).newest().unwrap(), None);
+    }
+
+    #[test]
+    fn a_few_are_kept_and_nothing_else_lies_about() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        for sequence in 1..=20 {
+            store.save(&revision(sequence)).unwrap();
+        }
+        assert_eq!(store.sequences().unwrap(), [18, 19, 20]);
+        let directory = volume.path().join(".slurm-operator/a");
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_torn_or_foreign_file_is_passed_over() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        store.save(&revision(5)).unwrap();
+        let bundle = revision(5).to_bundle().unwrap();
+        fs::write(store.path_of(6), &bundle[..bundle.len() / 2]).unwrap();
+        fs::write(store.path_of(7), &bundle).unwrap();
+        let foreign = Revision {
+            controller: uid("b"),
+            ..revision(8)
+        };
+        fs::write(store.path_of(8), foreign.to_bundle().unwrap()).unwrap();
+        fs::write(store.directory.join("9.bundle.tmp"), "").unwrap();
+        assert_eq!(store.newest().unwrap(), Some(revision(5)));
+    }
+
+    #[test]
+    fn a_refused_revision_is_gone() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        store.save(&revision(5)).unwrap();
+        store.save(&revision(6)).unwrap();
+        store.remove(6).unwrap();
+        store.remove(6).unwrap();
+        assert_eq!(store.newest().unwrap(), Some(revision(5)));
+    }
+
+    #[test]
+    fn the_term_outlives_the_pod() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        assert_eq!(store.term(), 0);
+        store.save_term(7).unwrap();
+        assert_eq!(Store::new(volume.path(), &uid("a")).term(), 7);
+    }
+}

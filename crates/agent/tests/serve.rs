@@ -1,0 +1,579 @@
+//! `slurm-agent prepare`, `supervise` and `serve` as in a pod, with the operator's own client on one side and a daemon that
+//! behaves as slurmctld does under `--systemd` on the other.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod fake_daemon;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use slurm::Revision;
+use slurm::agent::{
+    AgentKey, Client, DaemonState, Error, Fence, NodeAction, NodeCommand, NodeName, Options, Outcome, Phase, Pushed,
+    Reason, Refusal, Status,
+};
+use slurm::revision::{ControllerUid, File, FileName};
+use slurm_agent::config_dir::ConfigDir;
+use slurm_agent::store::Store;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const POD: &str = "pod-1";
+const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+#[test]
+fn the_daemon() {
+    if let Some(directory) = std::env::var_os("FAKE_DAEMON") {
+        fake_daemon::main(&PathBuf::from(directory));
+    }
+}
+
+fn uid() -> ControllerUid {
+    ControllerUid::new("controller-1").unwrap()
+}
+
+fn revision(sequence: u64, conf: &str) -> Revision {
+    Revision {
+        sequence,
+        controller: uid(),
+        files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(conf))]),
+    }
+}
+
+fn fence(sequence: u64) -> Fence {
+    Fence { term: 1, sequence }
+}
+
+struct Pod {
+    directory: TempDir,
+    address: SocketAddr,
+    supervisor: Option<Child>,
+    agent: Option<Child>,
+}
+
+impl Pod {
+    /// Prepared from this bundle; nothing runs yet.
+    fn prepared(bundle: &Revision) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["etc", "keys", "state", "run", "bin"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
+        fs::write(directory.path().join("bundle"), bundle.to_bundle().unwrap()).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let pod = Self {
+            directory,
+            address: port,
+            supervisor: None,
+            agent: None,
+        };
+        assert!(pod.command("prepare").status().unwrap().success());
+        pod
+    }
+
+    async fn running(bundle: &Revision) -> Self {
+        let mut pod = Self::prepared(bundle);
+        pod.supervise();
+        pod.serve();
+        pod.phase(Phase::Verified).await;
+        pod
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurm-agent"));
+        let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
+        command
+            .arg(subcommand)
+            .env("SLURM_AGENT_CONFIG_DIR", self.path("etc"))
+            .env("SLURM_AGENT_KEYS_DIR", self.path("keys"))
+            .env("SLURM_AGENT_STATE_DIR", self.path("state"))
+            .env("SLURM_AGENT_BUNDLE", self.path("bundle"))
+            .env("SLURM_AGENT_CONTROLLER_UID", uid().as_str())
+            .env("SLURM_AGENT_POD_UID", POD)
+            .env("SLURM_AGENT_CONTROL", self.path("run/control"))
+            .env("SLURM_AGENT_LISTEN", self.address.to_string())
+            .env("PATH", path);
+        command
+    }
+
+    fn log(&self, name: &str) -> fs::File {
+        fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.path(name))
+            .unwrap()
+    }
+
+    fn supervise(&mut self) {
+        let mut command = self.command("supervise");
+        command
+            .arg("--")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "the_daemon", "--nocapture"])
+            .env("FAKE_DAEMON", self.directory.path())
+            .env("RUNTIME_DIRECTORY", self.path("run"))
+            .stdout(Stdio::null())
+            .stderr(self.log("supervise.log"));
+        self.supervisor = Some(command.spawn().unwrap());
+    }
+
+    fn serve(&mut self) {
+        let mut command = self.command("serve");
+        command.stdout(self.log("story")).stderr(self.log("serve.log"));
+        self.agent = Some(command.spawn().unwrap());
+    }
+
+    fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+
+    fn client(&self) -> Client {
+        self.client_of(POD, KEY)
+    }
+
+    fn client_of(&self, pod: &str, key: &[u8]) -> Client {
+        Client::new(self.address, pod, AgentKey::derive(key).unwrap(), Options::default())
+    }
+
+    async fn push(&self, revision: &Revision) -> Pushed {
+        self.client().push(revision, fence(revision.sequence)).await.unwrap()
+    }
+
+    async fn refusal(&self, revision: &Revision) -> Error {
+        self.client()
+            .push(revision, fence(revision.sequence))
+            .await
+            .unwrap_err()
+    }
+
+    async fn status_that(&self, what: &str, good: impl Fn(&Status) -> bool) -> Status {
+        let start = Instant::now();
+        loop {
+            let status = self.client().status().await;
+            if let Ok(status) = &status
+                && good(status)
+            {
+                return status.clone();
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain for {what}: {status:?}\n{}",
+                fs::read_to_string(self.path("serve.log")).unwrap_or_default()
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn phase(&self, phase: Phase) -> Status {
+        self.status_that("the phase", |status| status.phase == phase).await
+    }
+
+    fn conf(&self) -> String {
+        fs::read_to_string(self.path("etc/slurm.conf")).unwrap()
+    }
+
+    fn lives(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.path("lives")).unwrap_or_default();
+        text.lines().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
+    }
+
+    /// The lines people know, without their dates.
+    fn story(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("story")).unwrap();
+        text.lines()
+            .map(|line| line.split_once("] ").unwrap().1.to_owned())
+            .collect()
+    }
+
+    fn stored(&self) -> Vec<u64> {
+        Store::new(&self.path("state"), &uid()).sequences().unwrap()
+    }
+
+    fn tool(&self, name: &str, script: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        for child in [&mut self.agent, &mut self.supervisor].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for pid in self.lives() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_push_is_durable_live_and_taken_by_slurmctld() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    assert_eq!(pod.conf(), "one");
+    let pushed = pod.push(&revision(2, "two")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied);
+    assert_eq!(pushed.status.phase, Phase::Verified);
+    assert_eq!(pushed.status.live, Some(revision(2, "two").summary()));
+    assert_eq!(pushed.status.fence, fence(2));
+    let slurmctld = pushed.status.slurmctld.unwrap();
+    assert_eq!(slurmctld.state, DaemonState::Ready);
+    assert_eq!(slurmctld.restarts, 0);
+    assert_eq!(slurmctld.pid, pod.lives().last().map(|pid| pid.as_raw()));
+    assert_eq!(pod.conf(), "two");
+    assert_eq!(pod.lives().len(), 2, "one reconfigure");
+    assert_eq!(pod.stored(), [2]);
+    assert_eq!(
+        pod.story(),
+        [
+            format!("Start '{}' polling", pod.path("etc").display()).as_str(),
+            "Reconfiguring Slurm...",
+            "SUCCESS"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_revision_that_slurmctld_refuses_is_taken_back_with_its_own_words() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    pod.push(&revision(2, "two")).await;
+    let pushed = pod.push(&revision(3, "bad")).await;
+    let Outcome::RolledBack(rolled_back) = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert_eq!(rolled_back.sequence, 3);
+    assert!(rolled_back.reason.contains("unrecognized key: bad"), "{rolled_back:?}");
+    assert!(!rolled_back.last_words.is_empty());
+    assert_eq!(pushed.status.live, Some(revision(2, "two").summary()));
+    assert_eq!(pushed.status.rolled_back.as_ref(), Some(rolled_back));
+    assert_eq!(pod.conf(), "two");
+    assert_eq!(pod.stored(), [2], "the next pod must not start from it");
+    // 1 was the start, 2 the good push, and the third is the reconfigure with the old files.
+    assert_eq!(pod.lives().len(), 3);
+    assert_eq!(
+        pod.story()[3..],
+        [
+            "Reconfiguring Slurm...",
+            "Failed to reconfigure, try again...",
+            "SUCCESS"
+        ]
+    );
+    let pushed = pod.push(&revision(4, "four")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied);
+    assert_eq!(pushed.status.rolled_back, None);
+}
+
+#[tokio::test]
+async fn the_same_bytes_cause_no_action() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let pushed = pod.push(&revision(5, "one")).await;
+    assert_eq!(pushed.outcome, Outcome::Unchanged);
+    assert_eq!(pushed.status.live.unwrap().sequence, 5, "the number moves on");
+    assert_eq!(pod.stored(), [5]);
+    assert_eq!(
+        pod.push(&revision(5, "one")).await.outcome,
+        Outcome::Unchanged,
+        "sent twice"
+    );
+    assert_eq!(pod.lives().len(), 1);
+    assert!(!pod.story().contains(&"SUCCESS".to_owned()));
+}
+
+#[tokio::test]
+async fn an_old_or_foreign_revision_is_refused_with_what_is_live() {
+    let pod = Pod::running(&revision(5, "five")).await;
+    for stale in [revision(4, "five"), revision(5, "other")] {
+        let Error::Refused(Refusal::StaleSequence { live }) = pod.refusal(&stale).await else {
+            panic!("not refused")
+        };
+        assert_eq!(*live, revision(5, "five").summary());
+    }
+    let foreign = Revision {
+        controller: ControllerUid::new("another").unwrap(),
+        ..revision(9, "nine")
+    };
+    let refusal = pod.refusal(&foreign).await;
+    assert!(
+        matches!(refusal, Error::Refused(Refusal::OtherController { .. })),
+        "{refusal:?}"
+    );
+    assert_eq!(pod.conf(), "five");
+    assert_eq!(pod.stored(), [0_u64; 0]);
+}
+
+#[tokio::test]
+async fn a_leader_that_was_replaced_is_refused() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    let client = pod.client();
+    let new = Fence { term: 2, sequence: 1 };
+    assert_eq!(client.claim(new).await.unwrap().fence, new);
+    let stale = client.push(&revision(2, "two"), fence(100)).await.unwrap_err();
+    assert!(
+        matches!(stale, Error::StaleFence { highest } if highest == new),
+        "{stale:?}"
+    );
+    // Also by an agent that starts after that.
+    pod.kill_agent();
+    pod.serve();
+    pod.phase(Phase::Verified).await;
+    let stale = pod.client().push(&revision(2, "two"), fence(100)).await.unwrap_err();
+    assert!(matches!(stale, Error::StaleFence { .. }), "{stale:?}");
+    assert_eq!(pod.conf(), "one");
+}
+
+#[tokio::test]
+async fn who_has_another_key_or_means_another_pod_is_refused() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    for client in [pod.client_of("pod-2", KEY), pod.client_of(POD, b"another key")] {
+        let push = client.push(&revision(2, "two"), fence(2)).await.unwrap_err();
+        assert!(matches!(push, Error::Refused(Refusal::Token { .. })), "{push:?}");
+        let read = client.status().await.unwrap_err();
+        assert!(matches!(read, Error::Refused(Refusal::Token { .. })), "{read:?}");
+    }
+    assert_eq!(pod.conf(), "one");
+}
+
+#[tokio::test]
+async fn an_answer_without_proof_is_not_believed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let body = r#"{"jobs":[],"errors":[]}"#;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        }
+    });
+    let client = Client::new(address, POD, AgentKey::derive(KEY).unwrap(), Options::default());
+    let error = client.jobs().await.unwrap_err();
+    assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+    assert!(!error.is_definite());
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_unreachable() {
+    let pod = Pod::prepared(&revision(1, "one"));
+    let error = pod.client().status().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_push_to_a_slurmctld_that_dies_of_its_files_brings_it_up() {
+    let mut pod = Pod::prepared(&revision(1, "bad"));
+    pod.supervise();
+    pod.serve();
+    pod.status_that("a few deaths", |status| {
+        status.slurmctld.as_ref().is_some_and(|daemon| daemon.restarts > 1)
+    })
+    .await;
+    let pushed = pod.push(&revision(2, "good")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pod.lives().len(), 1);
+}
+
+#[tokio::test]
+async fn a_push_while_slurmctld_is_away_waits_for_it() {
+    let mut pod = Pod::prepared(&revision(1, "one"));
+    pod.serve();
+    pod.status_that("the agent", |_| true).await;
+    let pushed = pod.push(&revision(2, "two")).await;
+    assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
+    assert_eq!(pushed.status.phase, Phase::Swapped);
+    assert_eq!(pushed.status.slurmctld, None);
+    assert_eq!(pod.conf(), "two");
+    // A later one is not kept out by it.
+    let third = revision(3, "three");
+    let client = pod.client();
+    let (pushed, ()) = tokio::join!(client.push(&third, fence(3)), async {
+        sleep(Duration::from_millis(300)).await;
+        pod.supervise();
+    });
+    assert_eq!(pushed.unwrap().outcome, Outcome::Applied);
+    assert!(pod.story().contains(&"Failed to reconfigure, try again...".to_owned()));
+    assert_eq!(
+        pod.lives().len(),
+        1,
+        "it started with the new files and needed no reconfigure"
+    );
+}
+
+#[tokio::test]
+async fn a_push_that_was_interrupted_before_the_swap_is_gone_on_with() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    pod.kill_agent();
+    Store::new(&pod.path("state"), &uid())
+        .save(&revision(2, "two"))
+        .unwrap();
+    pod.serve();
+    let status = pod
+        .status_that("revision 2", |status| {
+            status.live.as_ref().is_some_and(|live| live.sequence == 2) && status.phase == Phase::Verified
+        })
+        .await;
+    assert_eq!(status.rolled_back, None);
+    assert_eq!(pod.lives().len(), 2);
+}
+
+#[tokio::test]
+async fn a_push_that_was_interrupted_after_the_swap_is_gone_on_with_or_taken_back() {
+    for (conf, expected) in [("two", "two"), ("bad", "one")] {
+        let mut pod = Pod::running(&revision(1, "one")).await;
+        pod.kill_agent();
+        Store::new(&pod.path("state"), &uid()).save(&revision(2, conf)).unwrap();
+        let config = ConfigDir::new(&pod.path("etc"), &pod.path("keys"));
+        let files = config.write(&revision(2, conf)).unwrap();
+        config.switch(&files).unwrap();
+        pod.serve();
+        pod.phase(Phase::Verified).await;
+        assert_eq!(pod.conf(), expected);
+        assert_eq!(pod.lives().len(), 2, "{conf}: reconfigured either way");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_beside_a_settled_slurmctld_does_nothing() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    pod.push(&revision(2, "two")).await;
+    let story = pod.story().len();
+    pod.kill_agent();
+    pod.serve();
+    pod.phase(Phase::Verified).await;
+    assert_eq!(pod.lives().len(), 2);
+    assert_eq!(pod.story().len(), story + 1, "only that it started");
+}
+
+#[tokio::test]
+async fn a_slurmctld_that_is_killed_comes_back_with_the_live_files() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    pod.push(&revision(2, "two")).await;
+    kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
+    let status = pod
+        .status_that("the next life", |status| {
+            status
+                .slurmctld
+                .as_ref()
+                .is_some_and(|daemon| daemon.restarts == 1 && daemon.state == DaemonState::Ready)
+        })
+        .await;
+    assert_eq!(status.phase, Phase::Verified);
+    assert_eq!(pod.push(&revision(3, "three")).await.outcome, Outcome::Applied);
+}
+
+#[tokio::test]
+async fn files_changed_by_hand_are_not_called_live() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    fs::write(pod.path("etc/slurm.conf"), "by hand").unwrap();
+    assert_eq!(pod.client().status().await.unwrap().live, None);
+    // The same revision again puts them right.
+    assert_eq!(pod.push(&revision(1, "one")).await.outcome, Outcome::Applied);
+    assert_eq!(pod.conf(), "one");
+    assert_eq!(
+        pod.client().status().await.unwrap().live,
+        Some(revision(1, "one").summary())
+    );
+}
+
+#[tokio::test]
+async fn slurm_is_asked_and_commanded_through_its_own_programs() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let calls = pod.path("calls");
+    let record = format!(
+        r#"for word; do printf '%s|' "$word"; done >> {}; echo >> {}"#,
+        calls.display(),
+        calls.display()
+    );
+    pod.tool(
+        "scontrol",
+        &format!(
+            r#"{record}
+case "$*" in
+*nodes*) echo '{{"nodes":[{{"name":"n1","state":["IDLE"]}}],"errors":[]}}';;
+*config*) echo '{{"slurm_conf_meta":{{"LastUpdate":1000,"BOOT_TIME":900,"HashValue":7}},"errors":[]}}';;
+*=n9*) echo 'slurm_update error: Invalid node name specified' >&2; exit 1;;
+esac"#
+        ),
+    );
+    pod.tool("squeue", r#"echo '{"jobs":[],"errors":[]}'"#);
+    let client = pod.client();
+    let observation = client.observe().await.unwrap();
+    assert_eq!(observation.nodes[0].name, "n1");
+    assert!(observation.jobs.is_empty());
+    assert_eq!(observation.process.unwrap().boot_time, 900);
+    let command = |node: &str, action| NodeCommand {
+        node: NodeName::new(node).unwrap(),
+        action,
+    };
+    let reason = Reason::new("scale in; rm -rf /").unwrap();
+    let drain = command("n1", NodeAction::Drain { reason });
+    client.command_node(&drain, fence(7)).await.unwrap();
+    let text = fs::read_to_string(&calls).unwrap();
+    assert!(
+        text.ends_with("update|NodeName=n1|State=DRAIN|Reason=scale in; rm -rf /|\n"),
+        "{text}"
+    );
+    let stale = client.command_node(&drain, fence(6)).await.unwrap_err();
+    assert!(matches!(stale, Error::StaleFence { .. }), "{stale:?}");
+    let unknown = client
+        .command_node(&command("n9", NodeAction::Delete), fence(8))
+        .await
+        .unwrap_err();
+    assert!(matches!(unknown, Error::Refused(Refusal::NoSuchNode)), "{unknown:?}");
+    pod.tool(
+        "squeue",
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1",
+    );
+    let unknown = client.jobs().await.unwrap_err();
+    assert!(matches!(unknown, Error::Refused(Refusal::Slurm { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn probes_need_no_token_and_everything_else_does() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    for (path, expected) in [("/healthz", 200), ("/readyz", 200), ("/v1/revision", 401), ("/", 401)] {
+        assert_eq!(get(pod.address, path).await, expected, "{path}");
+    }
+    fs::remove_file(pod.path("etc/..data")).unwrap();
+    assert_eq!(get(pod.address, "/readyz").await, 503);
+}
+
+async fn get(address: SocketAddr, path: &str) -> u16 {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_agent_ends_when_told_to() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    let agent = pod.agent.as_mut().unwrap();
+    kill(Pid::from_raw(agent.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert!(agent.wait().unwrap().success());
+}

@@ -1,0 +1,164 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::Method;
+use serde::de::DeserializeOwned;
+
+use super::command::NodeCommand;
+use super::error::Error;
+use super::fence::Fence;
+use super::http::{Http, Question};
+use super::key::AgentKey;
+use super::message::{Pushed, Refusal, Status};
+use super::path;
+use crate::answer::{Answer, DecodeError, Payload, ServedConf, decode};
+use crate::job::Job;
+use crate::node::Node;
+use crate::rest::{Observation, Process};
+use crate::revision::Revision;
+
+/// Two processes could have started within the second that Slurm's boot time is counted in.
+const SECONDS_UNTIL_TELLING: u64 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// For a question that the agent answers by itself.
+    pub timeout: Duration,
+    /// For one that it hands on to Slurm, or a push.
+    pub slurm_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(5),
+            // The agent gives Slurm 15 s, which in turn waits 10 s for slurmctld (MessageTimeout).
+            slurm_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A connection to the agent in one pod. It costs nothing until it is used.
+#[derive(Debug)]
+pub struct Client {
+    http: Http,
+    options: Options,
+}
+
+impl Client {
+    /// `pod` is the pod's UID: the agent of another pod that was given the same address does not feel addressed.
+    pub fn new(address: SocketAddr, pod: impl Into<String>, key: AgentKey, options: Options) -> Self {
+        Self {
+            http: Http::new(address, pod.into(), key),
+            options,
+        }
+    }
+
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.ask_status(None).await
+    }
+
+    /// What a new leader says first: from here on the agent refuses the one before it, so what is live stays live.
+    pub async fn claim(&self, fence: Fence) -> Result<Status, Error> {
+        self.ask_status(Some(fence)).await
+    }
+
+    async fn ask_status(&self, fence: Option<Fence>) -> Result<Status, Error> {
+        let question = Question {
+            method: Method::GET,
+            path: path::REVISION,
+            body: Vec::new(),
+            fence,
+            timeout: self.options.timeout,
+        };
+        read(self.http.ask(question).await?)
+    }
+
+    /// Returns when slurmctld runs with it, has refused it, or takes longer than the agent waits.
+    pub async fn push(&self, revision: &Revision, fence: Fence) -> Result<Pushed, Error> {
+        let body = revision.to_bundle().map_err(|error| {
+            Error::Refused(Refusal::Malformed {
+                detail: error.to_string(),
+            })
+        })?;
+        let answer = self.command(Method::PUT, path::REVISION, body, fence).await?;
+        read(&answer)
+    }
+
+    pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<(), Error> {
+        let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
+        self.command(Method::POST, path::NODE, body, fence).await.map(drop)
+    }
+
+    pub async fn nodes(&self) -> Result<Answer<Vec<Node>>, Error> {
+        self.read(path::NODES).await
+    }
+
+    pub async fn jobs(&self) -> Result<Answer<Vec<Job>>, Error> {
+        self.read(path::JOBS).await
+    }
+
+    /// The configuration slurmctld runs with.
+    pub async fn served_conf(&self) -> Result<ServedConf, Error> {
+        self.read(path::CONFIG).await.map(|answer| answer.value)
+    }
+
+    /// Nodes, then jobs, and which process of slurmctld gave both.
+    pub async fn observe(&self) -> Result<Observation, Error> {
+        let before = process(self.served_conf().await?);
+        let nodes = self.nodes().await?.value;
+        let jobs = self.jobs().await?.value;
+        let process = match before {
+            Some(before) => process(self.served_conf().await?).filter(|after| *after == before),
+            None => None,
+        };
+        Ok(Observation { nodes, jobs, process })
+    }
+
+    async fn command(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Vec<u8>,
+        fence: Fence,
+    ) -> Result<impl AsRef<[u8]> + use<>, Error> {
+        let question = Question {
+            method,
+            path,
+            body,
+            fence: Some(fence),
+            timeout: self.options.slurm_timeout,
+        };
+        self.http.ask(question).await
+    }
+
+    /// What one of Slurm's programs printed in the pod.
+    async fn read<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
+        let question = Question {
+            method: Method::GET,
+            path,
+            body: Vec::new(),
+            fence: None,
+            timeout: self.options.slurm_timeout,
+        };
+        let body = self.http.ask(question).await?;
+        decode(&body).map_err(|error| match error {
+            DecodeError::Complaints(_) => Error::Refused(Refusal::Slurm {
+                detail: error.to_string(),
+            }),
+            DecodeError::Json(_) | DecodeError::Missing(_) => Error::malformed(error.to_string(), error),
+        })
+    }
+}
+
+/// `None` while the process is so young that another could look like it.
+fn process(conf: ServedConf) -> Option<Process> {
+    let telling = conf.boot_time.checked_add(SECONDS_UNTIL_TELLING)?;
+    (conf.now >= telling).then_some(Process {
+        boot_time: conf.boot_time,
+    })
+}
+
+fn read<T: DeserializeOwned>(body: impl AsRef<[u8]>) -> Result<T, Error> {
+    serde_json::from_slice(body.as_ref()).map_err(|error| Error::malformed(error.to_string(), error))
+}

@@ -1,0 +1,256 @@
+//! What the agent answers.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::fence::Fence;
+use crate::revision::Summary;
+
+/// Raised when a new agent can do what an operator has to know of before it asks.
+pub const PROTOCOL: u32 = 1;
+
+/// What is live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// See [`PROTOCOL`].
+    pub protocol: u32,
+    /// The agent's own release.
+    pub agent: String,
+    /// The revision in /etc/slurm. `None` if what lies there is none, or was changed by somebody else.
+    pub live: Option<Summary>,
+    pub phase: Phase,
+    /// `None` if its supervisor does not answer.
+    pub slurmctld: Option<Daemon>,
+    /// The last push that was rolled back, until another is accepted.
+    #[serde(default)]
+    pub rolled_back: Option<RolledBack>,
+    /// The highest fence seen. A new leader is above it, or it is none.
+    pub fence: Fence,
+}
+
+/// How far the live revision has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// On the state volume.
+    Staged,
+    /// Its dry run went well.
+    Checked,
+    /// In /etc/slurm. It stays here as long as slurmctld does not run: its next start takes the files.
+    Swapped,
+    Reconfiguring,
+    /// slurmctld runs with these files: nothing is under way.
+    Verified,
+    /// Refused by slurmctld; the files of before are going back.
+    RollingBack,
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Staged => "staged",
+            Self::Checked => "checked",
+            Self::Swapped => "swapped",
+            Self::Reconfiguring => "reconfiguring",
+            Self::Verified => "verified",
+            Self::RollingBack => "rolling back",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Daemon {
+    pub state: DaemonState,
+    /// In its container. Another after every reconfigure.
+    pub pid: Option<i32>,
+    /// When this life of it began, in seconds since 1970; a reconfigure begins none.
+    pub since: Option<u64>,
+    /// How often it died and was started again.
+    pub restarts: u64,
+    /// The last lines it wrote to standard error, oldest first.
+    pub last_words: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DaemonState {
+    /// Not ready yet.
+    Starting,
+    Ready,
+    /// Between two lives.
+    Down,
+    /// Told to end.
+    Stopping,
+    #[serde(other)]
+    Unknown,
+}
+
+/// What became of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pushed {
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// From the arrival of the last byte to this answer.
+    pub milliseconds: u64,
+    /// As it is after the push.
+    pub status: Status,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "camelCase")]
+pub enum Outcome {
+    /// slurmctld runs with it.
+    Applied,
+    /// Nothing had to be done: slurmctld ran with the very same bytes.
+    Unchanged,
+    /// Durable and in /etc/slurm, and not yet taken by slurmctld: it is away, or takes its time. The agent goes on; the
+    /// status tells how it ends.
+    Pending { reason: String },
+    /// slurmctld refused it and runs with what it had.
+    RolledBack(RolledBack),
+    /// Of a later agent. The status tells more.
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolledBack {
+    pub sequence: u64,
+    pub reason: String,
+    /// slurmctld's own: its last lines from the attempt.
+    pub last_words: Vec<String>,
+}
+
+/// Why a request was not carried out. Nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "refused", rename_all = "camelCase")]
+pub enum Refusal {
+    Token {
+        detail: String,
+    },
+    /// Something has been said with a higher fence: whoever is refused so is no longer the leader, or was overtaken.
+    StaleFence {
+        highest: Fence,
+    },
+    /// The push is not newer than what is live.
+    StaleSequence {
+        live: Box<Summary>,
+    },
+    /// The pod belongs to another Controller object.
+    OtherController {
+        detail: String,
+    },
+    /// Another push is under way.
+    Busy {
+        phase: Phase,
+    },
+    Malformed {
+        detail: String,
+    },
+    /// Slurm has no node of this name.
+    NoSuchNode,
+    /// Slurm understood and said no, or could not be asked.
+    Slurm {
+        detail: String,
+    },
+    /// Something in the pod: the disk is full, a program is missing.
+    Failed {
+        detail: String,
+    },
+    NotFound,
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token { detail } => write!(f, "it does not accept the token: {detail}"),
+            Self::StaleFence { highest } => write!(f, "it has heard from a later leader or command ({highest})"),
+            Self::StaleSequence { live } => write!(f, "revision {} is live already", live.sequence),
+            Self::OtherController { detail } | Self::Malformed { detail } => f.write_str(detail),
+            Self::Busy { phase } => write!(f, "another revision is under way ({phase})"),
+            Self::NoSuchNode => f.write_str("Slurm has no such node"),
+            Self::Slurm { detail } => write!(f, "Slurm says: {detail}"),
+            Self::Failed { detail } => write!(f, "it failed: {detail}"),
+            Self::NotFound => f.write_str("it has no such path; it may be older than the operator supports"),
+            Self::Unknown => f.write_str("for a reason that this release does not know"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        Status {
+            protocol: PROTOCOL,
+            agent: "0.1.0".to_owned(),
+            live: None,
+            phase: Phase::Verified,
+            slurmctld: Some(Daemon {
+                state: DaemonState::Ready,
+                pid: Some(12),
+                since: Some(1000),
+                restarts: 0,
+                last_words: vec!["slurmctld: ok".to_owned()],
+            }),
+            rolled_back: None,
+            fence: Fence { term: 1, sequence: 2 },
+        }
+    }
+
+    #[test]
+    fn outcomes_look_like_this_on_the_wire() {
+        let pushed = Pushed {
+            outcome: Outcome::RolledBack(RolledBack {
+                sequence: 3,
+                reason: "no".to_owned(),
+                last_words: vec![],
+            }),
+            milliseconds: 90,
+            status: status(),
+        };
+        let json = serde_json::to_string(&pushed).unwrap();
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"outcome":"rolledBack","sequence":3,"reason":"no","lastWords":[],"milliseconds":90,"status":"#,
+                r#"{"protocol":1,"agent":"0.1.0","live":null,"phase":"verified","slurmctld":{"state":"ready","pid":12,"#,
+                r#""since":1000,"restarts":0,"lastWords":["slurmctld: ok"]},"rolledBack":null,"#,
+                r#""fence":{"term":1,"sequence":2}}}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Pushed>(&json).unwrap(), pushed);
+    }
+
+    #[test]
+    fn words_of_a_later_version_are_unknown_and_no_error() {
+        let json = serde_json::to_string(&status()).unwrap();
+        let later = json
+            .replace("verified", "levitating")
+            .replace(r#""ready""#, r#""dreaming""#)
+            .replacen('{', r#"{"mood":{"x":1},"#, 1);
+        let later: Status = serde_json::from_str(&later).unwrap();
+        assert_eq!(later.phase, Phase::Unknown);
+        assert_eq!(later.slurmctld.unwrap().state, DaemonState::Unknown);
+        let pushed = format!(r#"{{"outcome":"transcended","how":1,"milliseconds":1,"status":{json}}}"#);
+        assert_eq!(
+            serde_json::from_str::<Pushed>(&pushed).unwrap().outcome,
+            Outcome::Unknown
+        );
+        assert_eq!(
+            serde_json::from_str::<Refusal>(r#"{"refused":"tired","detail":1}"#).unwrap(),
+            Refusal::Unknown
+        );
+    }
+}

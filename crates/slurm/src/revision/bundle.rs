@@ -1,0 +1,291 @@
+//! A revision as bytes: gzipped JSON, so that `kubectl get … | base64 -d | zcat` shows it to a person.
+//!
+//! Equal revisions give equal bytes. Fields a reader does not know are passed over; the digest covers the files, so a
+//! file that went missing or changed on the way is noticed.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{ControllerUid, Digest, File, FileName, Revision};
+
+/// What the API server allows the values of one ConfigMap.
+pub const MAX_BUNDLE: usize = 1024 * 1024;
+
+/// What a bundle may unpack to. slurmctld sends its files to every node, so a hundredth of this is already much.
+pub const MAX_CONTENT: usize = 16 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TooLarge {
+    #[error("the configuration has {bytes} bytes; {MAX_CONTENT} are allowed")]
+    Content { bytes: usize },
+    #[error("the configuration has {bytes} bytes after compression; a ConfigMap holds {MAX_BUNDLE}")]
+    Bundle { bytes: usize },
+}
+
+#[derive(Debug, Error)]
+pub enum DecodeError {
+    #[error("the bundle cannot be unpacked: {0}")]
+    Gzip(#[source] std::io::Error),
+    #[error("the bundle unpacks to more than {MAX_CONTENT} bytes")]
+    TooLarge,
+    #[error("the bundle is no revision: {0}")]
+    Json(#[source] serde_json::Error),
+    #[error("file {file} of the bundle cannot be read: {source}")]
+    Base64 {
+        file: FileName,
+        source: base64::DecodeError,
+    },
+    #[error("the bundle has files with digest {found} and says {said}")]
+    Digest { said: Digest, found: Digest },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    sequence: u64,
+    controller: ControllerUid,
+    digest: Digest,
+    files: BTreeMap<FileName, WireFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFile {
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    executable: bool,
+    #[serde(flatten)]
+    content: Content,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Content {
+    Text(String),
+    Base64(String),
+}
+
+impl Content {
+    fn new(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Base64(STANDARD.encode(bytes)),
+        }
+    }
+
+    fn into_bytes(self) -> Result<Vec<u8>, base64::DecodeError> {
+        match self {
+            Self::Text(text) => Ok(text.into_bytes()),
+            Self::Base64(text) => STANDARD.decode(text),
+        }
+    }
+}
+
+impl Revision {
+    pub fn to_bundle(&self) -> Result<Vec<u8>, TooLarge> {
+        let wire = Wire {
+            sequence: self.sequence,
+            controller: self.controller.clone(),
+            digest: self.digest(),
+            files: self
+                .files
+                .iter()
+                .map(|(name, file)| {
+                    let file = WireFile {
+                        executable: file.executable,
+                        content: Content::new(&file.content),
+                    };
+                    (name.clone(), file)
+                })
+                .collect(),
+        };
+        // Strings, numbers and maps with strings for keys: there is nothing in it that JSON does not have.
+        let json = serde_json::to_vec(&wire).unwrap_or_default();
+        if json.len() > MAX_CONTENT {
+            return Err(TooLarge::Content { bytes: json.len() });
+        }
+        let bundle = compress(&json);
+        if bundle.len() > MAX_BUNDLE {
+            return Err(TooLarge::Bundle { bytes: bundle.len() });
+        }
+        Ok(bundle)
+    }
+
+    pub fn from_bundle(bundle: &[u8]) -> Result<Self, DecodeError> {
+        let Wire {
+            sequence,
+            controller,
+            digest: said,
+            files,
+        } = serde_json::from_slice(&decompress(bundle)?).map_err(DecodeError::Json)?;
+        let files = files
+            .into_iter()
+            .map(|(name, WireFile { executable, content })| match content.into_bytes() {
+                Ok(content) => Ok((name, File { content, executable })),
+                Err(source) => Err(DecodeError::Base64 { file: name, source }),
+            })
+            .collect::<Result<_, _>>()?;
+        let revision = Self {
+            sequence,
+            controller,
+            files,
+        };
+        let found = revision.digest();
+        if said != found {
+            return Err(DecodeError::Digest { said, found });
+        }
+        Ok(revision)
+    }
+}
+
+/// The encoder writes no time and no file name into the header. A vector takes every byte.
+fn compress(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let written = encoder.write_all(bytes);
+    written.and_then(|()| encoder.finish()).unwrap_or_default()
+}
+
+fn decompress(bundle: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_CONTENT).unwrap_or(u64::MAX);
+    GzDecoder::new(bundle)
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(DecodeError::Gzip)?;
+    if bytes.len() > MAX_CONTENT {
+        return Err(DecodeError::TooLarge);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn revision() -> Revision {
+        let file = |name: &str, file| (FileName::new(name).unwrap(), file);
+        Revision {
+            sequence: 12,
+            controller: ControllerUid::new("1b4e28ba").unwrap(),
+            files: BTreeMap::from([
+                file("slurm.conf", File::config("ClusterName=ü\n")),
+                file("prolog.sh", File::script("#!/bin/sh\n")),
+                file("blob", File::config([0xff, 0])),
+            ]),
+        }
+    }
+
+    fn json_of(bundle: &[u8]) -> String {
+        String::from_utf8(decompress(bundle).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_person_can_read_a_bundle() {
+        let digest = revision().digest();
+        assert_eq!(
+            json_of(&revision().to_bundle().unwrap()),
+            format!(
+                r##"{{"sequence":12,"controller":"1b4e28ba","digest":"{digest}","files":{{"blob":{{"base64":"/wA="}},"prolog.sh":{{"executable":true,"text":"#!/bin/sh\n"}},"slurm.conf":{{"text":"ClusterName=ü\n"}}}}}}"##
+            )
+        );
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_is_passed_over() {
+        let json = json_of(&revision().to_bundle().unwrap());
+        let json = json
+            .replacen('{', r#"{"cause":["x"],"#, 1)
+            .replace(r#""text""#, r#""mode":7,"text""#);
+        assert_eq!(Revision::from_bundle(&compress(json.as_bytes())).unwrap(), revision());
+    }
+
+    #[test]
+    fn a_file_that_changed_on_the_way_is_noticed() {
+        let json = json_of(&revision().to_bundle().unwrap());
+        let result = Revision::from_bundle(&compress(json.replace("#!/bin/sh", "#!/bin/sx").as_bytes()));
+        assert!(matches!(result, Err(DecodeError::Digest { .. })), "{result:?}");
+    }
+
+    #[test]
+    fn a_name_that_leaves_the_directory_is_refused() {
+        let json = json_of(&revision().to_bundle().unwrap());
+        for name in ["../slurm.conf", "..data"] {
+            let result = Revision::from_bundle(&compress(json.replace("slurm.conf", name).as_bytes()));
+            assert!(matches!(result, Err(DecodeError::Json(_))), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_configmap_is_refused() {
+        let mut noise = 1_u64;
+        let content: Vec<u8> = std::iter::repeat_with(|| {
+            // An LCG: gzip finds nothing in its upper bits.
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            noise.to_be_bytes()[0]
+        })
+        .take(MAX_BUNDLE)
+        .collect();
+        let with = |content: Vec<u8>| Revision {
+            files: BTreeMap::from([(FileName::new("x").unwrap(), File::config(content))]),
+            ..revision()
+        };
+        assert!(matches!(with(content).to_bundle(), Err(TooLarge::Bundle { .. })));
+        assert!(with(vec![b'#'; MAX_BUNDLE]).to_bundle().unwrap().len() < 10_000);
+        assert!(matches!(
+            with(vec![b'#'; MAX_CONTENT + 1]).to_bundle(),
+            Err(TooLarge::Content { .. })
+        ));
+    }
+
+    #[test]
+    fn a_bomb_is_not_unpacked() {
+        let result = Revision::from_bundle(&compress(&vec![b' '; MAX_CONTENT + 1]));
+        assert!(matches!(result, Err(DecodeError::TooLarge)), "{result:?}");
+    }
+
+    fn any_revision() -> impl Strategy<Value = Revision> {
+        let name = "[a-z][a-z.]{0,8}".prop_map(|name| FileName::new(name).unwrap());
+        let file = (any::<Vec<u8>>(), any::<bool>()).prop_map(|(content, executable)| File { content, executable });
+        (any::<u64>(), prop::collection::btree_map(name, file, 0..5)).prop_map(|(sequence, files)| Revision {
+            sequence,
+            controller: ControllerUid::new("uid-1").unwrap(),
+            files,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_and_back(revision in any_revision()) {
+            let bundle = revision.to_bundle().unwrap();
+            prop_assert_eq!(&revision.to_bundle().unwrap(), &bundle);
+            prop_assert_eq!(Revision::from_bundle(&bundle).unwrap(), revision);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in any::<Vec<u8>>()) {
+            drop(Revision::from_bundle(&bytes));
+            drop(Revision::from_bundle(&compress(&bytes)));
+        }
+
+        #[test]
+        fn a_flipped_byte_panics_nowhere(revision in any_revision(), at in any::<prop::sample::Index>(), by in 1_u8..) {
+            let mut bundle = revision.to_bundle().unwrap();
+            let at = at.index(bundle.len());
+            bundle[at] ^= by;
+            drop(Revision::from_bundle(&bundle));
+        }
+
+        #[test]
+        fn a_cut_bundle_is_refused(revision in any_revision(), at in any::<prop::sample::Index>()) {
+            let bundle = revision.to_bundle().unwrap();
+            prop_assert!(Revision::from_bundle(&bundle[..at.index(bundle.len())]).is_err());
+        }
+    }
+}

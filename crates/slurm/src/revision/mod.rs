@@ -1,0 +1,135 @@
+//! A revision: all files of one cluster's configuration together, with the number that orders them.
+//!
+//! Pure. The operator makes revisions, the agent puts them live; both name them by sequence and digest. One encoding
+//! ([`bundle`]) serves for the ConfigMap, for the state volume and for the way between operator and agent.
+
+mod bundle;
+mod digest;
+mod names;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use bundle::{DecodeError, MAX_BUNDLE, MAX_CONTENT, TooLarge};
+pub use digest::{Digest, InvalidDigest};
+pub use names::{ControllerUid, FileName, InvalidControllerUid, InvalidFileName};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// Greater than that of every revision of this Controller before it.
+    pub sequence: u64,
+    pub controller: ControllerUid,
+    pub files: BTreeMap<FileName, File>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    pub content: Vec<u8>,
+    /// A prolog or an epilog.
+    pub executable: bool,
+}
+
+/// What a revision is, without its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    pub sequence: u64,
+    pub controller: ControllerUid,
+    /// Over names, bytes and modes of all files; neither sequence nor Controller are in it, so equal digests mean that
+    /// nothing has to be done.
+    pub digest: Digest,
+    pub files: BTreeMap<FileName, Digest>,
+}
+
+impl File {
+    pub fn config(content: impl Into<Vec<u8>>) -> Self {
+        Self {
+            content: content.into(),
+            executable: false,
+        }
+    }
+
+    pub fn script(content: impl Into<Vec<u8>>) -> Self {
+        Self {
+            content: content.into(),
+            executable: true,
+        }
+    }
+
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.content)
+    }
+}
+
+impl Revision {
+    /// Over all files; see [`Summary::digest`].
+    pub fn digest(&self) -> Digest {
+        digest_of_all(
+            self.files
+                .iter()
+                .map(|(name, file)| (name, file.digest(), file.executable)),
+        )
+    }
+
+    pub fn summary(&self) -> Summary {
+        Summary {
+            sequence: self.sequence,
+            controller: self.controller.clone(),
+            digest: self.digest(),
+            files: self
+                .files
+                .iter()
+                .map(|(name, file)| (name.clone(), file.digest()))
+                .collect(),
+        }
+    }
+}
+
+/// Lines of `<digest> <x or -> <name>` in the order of names, themselves digested.
+fn digest_of_all<'a>(files: impl Iterator<Item = (&'a FileName, Digest, bool)>) -> Digest {
+    let lines: Vec<String> = files
+        .map(|(name, digest, executable)| format!("{digest} {} {name}\n", if executable { 'x' } else { '-' }))
+        .collect();
+    Digest::of(lines.concat().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(files: &[(&str, File)]) -> Revision {
+        Revision {
+            sequence: 7,
+            controller: ControllerUid::new("0f0e").unwrap(),
+            files: files
+                .iter()
+                .map(|(name, file)| (FileName::new(*name).unwrap(), file.clone()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn the_digest_tells_names_bytes_and_modes_apart() {
+        let one = revision(&[("a", File::config("x")), ("b", File::config("y"))]).digest();
+        for other in [
+            revision(&[("a", File::config("y")), ("b", File::config("x"))]),
+            revision(&[("a", File::config("x")), ("b", File::script("y"))]),
+            revision(&[("a", File::config("x"))]),
+            revision(&[]),
+        ] {
+            assert_ne!(one, other.digest());
+        }
+    }
+
+    #[test]
+    fn the_digest_is_of_the_files_alone() {
+        let one = revision(&[("a", File::config("x"))]);
+        let other = Revision {
+            sequence: 8,
+            controller: ControllerUid::new("other").unwrap(),
+            ..one.clone()
+        };
+        assert_eq!(one.digest(), other.digest());
+        assert_ne!(one.summary(), other.summary());
+    }
+}
