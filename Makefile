@@ -8,15 +8,17 @@ TESTBED := $(TARGET)/testbed
 CARGO_DENY_VERSION := 0.20.2
 # Independent cases run side by side; they wait for the cluster most of the time, so more than there are cores.
 E2E_THREADS ?= 6
+# Each of these starts a Slurm cluster, which is work for the machine.
+OPERATOR_THREADS ?= 3
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
 
-.PHONY: help up down env test test-unit test-charts test-e2e bench lint images build
+.PHONY: help up down env test test-unit test-charts test-e2e bench lint images build operator
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
 
-up: build ## Bring up a Kubernetes cluster on this machine, install Slurm on it and run a job
+up: build operator ## Bring up a Kubernetes cluster on this machine, install the operator and Slurm on it, run a job
 	$(TESTBED) up
 	eval "$$($(TESTBED) env)" && hack/demo
 	@echo 'look around: eval "$$(make -s env)" && kubectl get pods -A'
@@ -30,6 +32,9 @@ env: ## Print shell lines that give kubectl and helm access to the cluster: eval
 build:
 	@cargo build --workspace --bins --examples --quiet
 
+operator:
+	@cargo build --profile image --quiet --package slurm-operator --package slurm-agent
+
 test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 45 minutes on a fresh machine, 10 on a warm one)
 	@mkdir -p target && rm -f $(TIMINGS)
 	@export TESTBED_TIMINGS=$(TIMINGS); \
@@ -37,6 +42,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'lint' $(MAKE) --no-print-directory lint; \
 	hack/step 'unit tests' $(MAKE) --no-print-directory test-unit; \
 	hack/step 'images and Kubernetes' $(TESTBED) build; \
+	hack/step 'build the operator for its image' $(MAKE) --no-print-directory operator; \
 	hack/step 'chart tests' $(MAKE) --no-print-directory test-charts; \
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
 	$(TESTBED) slowest $(TIMINGS)
@@ -50,9 +56,10 @@ test-charts: build ## Helm's own checks and our unit tests of the charts (second
 	helm lint --quiet --strict charts/slurm-operator-crds charts/slurm charts/slurm-operator; \
 	helm-unittest --strict charts/slurm charts/slurm-operator
 
-test-e2e: build ## Tests on a cluster of their own; T=filter runs some of them
+test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some of them
 	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
 	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T); \
+	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
 	cargo test --package testbed --test alone -- --test-threads=1 $(T)
 
 bench: build ## Measure the ground: cluster start, pods, Slurm, fake nodes

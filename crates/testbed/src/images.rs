@@ -1,10 +1,10 @@
-//! The images every node starts with.
+//! The images every node starts with, and the operator's own.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::image::Builder;
+use crate::image::{self, Builder};
 use crate::image_store;
 use crate::paths;
 
@@ -21,4 +21,38 @@ pub fn archive() -> Result<PathBuf> {
 /// The unpacked images that nodes share.
 pub fn store() -> Result<PathBuf> {
     image_store::store(&[archive()?])
+}
+
+/// The operator's image as an archive, under the name its chart asks for. Made anew each time: it takes a moment only.
+pub fn operator() -> Result<PathBuf> {
+    let chart = std::fs::read_to_string(paths::repository().join("charts/slurm-operator/Chart.yaml"))?;
+    let version = chart_version(&chart).context("the operator's chart has no version")?;
+    let archive = paths::cache()?
+        .join("images")
+        .join(format!("operator-{}.tar", paths::Layout::default_cluster()));
+    let binaries = [
+        crate::sibling("../image/slurm-operator")?,
+        crate::sibling("../image/slurm-agent")?,
+    ];
+    let binaries: Vec<&std::path::Path> = binaries.iter().map(PathBuf::as_path).collect();
+    let reference = format!("ghcr.io/slinkyproject/slurm-operator:{version}");
+    image::scratch_image(&archive, &reference, &binaries, &["/slurm-operator"])?;
+    Ok(archive)
+}
+
+fn chart_version(chart: &str) -> Option<&str> {
+    chart
+        .lines()
+        .find_map(|line| line.strip_prefix("version:"))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chart_version;
+
+    #[test]
+    fn the_chart_names_its_version() {
+        assert_eq!(chart_version("name: x\nversion: 0.1.0\nappVersion: 9\n"), Some("0.1.0"));
+    }
 }

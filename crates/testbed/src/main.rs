@@ -51,6 +51,8 @@ enum Action {
     },
     /// Build Kubernetes and the images, without starting anything
     Build,
+    /// Write the operator's image as an archive and print where it is
+    OperatorImage,
     /// Print the folder with kubectl, helm, helm-unittest and kwok, building them if need be
     Tools,
     /// Print the name of the cluster that this checkout's tests use
@@ -116,6 +118,10 @@ fn run(Arguments { cluster, action }: Arguments) -> Result<()> {
         Action::Node(action) => node(&Cluster::attach(&cluster)?, &action),
         Action::Logs { component } => logs(&Layout::of(&cluster)?, component.as_deref()),
         Action::Build => kubernetes::binaries().and_then(|_| images::store()).map(drop),
+        Action::OperatorImage => {
+            println!("{}", images::operator()?.display());
+            Ok(())
+        }
         Action::Tools => {
             println!("{}", kubernetes::binaries()?.folder().display());
             Ok(())

@@ -1,0 +1,293 @@
+//! The conversation with one cluster's Slurm.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use slurm::{
+    agent::{self, AgentKey, NodeAction, NodeCommand, NodeName, Reason, Refusal},
+    rest::{self, NodeUpdate},
+    token::{Issuer, SigningKey},
+};
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use super::{Knowledge, Seen, Shared, route, route::Routes};
+use crate::runtime::Key;
+
+/// The user slurmctld runs as: it may do everything.
+const USER: &str = "slurm";
+/// As long as upstream's.
+const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
+/// For nodes and jobs together. slurmrestd waits 10 s for slurmctld, then says so.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+/// For one command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a way that failed is tried last.
+const OUT_OF_FAVOUR: Duration = Duration::from_secs(30);
+
+/// What a node is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeOrder {
+    /// Takes no new job, and why.
+    Drain { reason: String },
+    /// Takes jobs again.
+    Undrain,
+    /// Its record goes. Slurm refuses while a job runs there.
+    Delete,
+}
+
+/// Why a node was not told, or did not obey.
+#[derive(Debug, Error)]
+pub enum CommandError {
+    /// This process does not lead any more. Nothing was sent.
+    #[error("this operator does not lead any more")]
+    NotLeading,
+    /// Slurm cannot be reached. Nothing was sent.
+    #[error("Slurm cannot be reached: {0}")]
+    NoWay(String),
+    /// Slurm has no such node.
+    #[error("Slurm has no node {0:?}")]
+    NotFound(String),
+    /// Slurm said no.
+    #[error("Slurm refused: {0}")]
+    Refused(String),
+    /// It may have happened or not; only a look can tell.
+    #[error("no clear answer from Slurm: {0}")]
+    Unclear(String),
+}
+
+/// The conversations with all clusters.
+#[derive(Debug, Default)]
+pub(super) struct Connections(Mutex<HashMap<Key, Arc<Connection>>>);
+
+/// The conversation with one cluster: what was negotiated, and which way is best at the moment.
+#[derive(Debug)]
+struct Connection {
+    fingerprint: u64,
+    rest: Option<rest::Client>,
+    agent: Option<agent::Client>,
+    /// Until when slurmrestd is tried last.
+    rest_out_of_favour: Mutex<Option<Instant>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way<'a> {
+    Rest(&'a rest::Client),
+    Agent(&'a agent::Client),
+}
+
+impl Connection {
+    fn new(routes: &Routes) -> Result<Self, String> {
+        let signing = SigningKey::new(&routes.key).map_err(|error| error.to_string())?;
+        let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
+        let rest = routes.rest.as_ref().map(|server| {
+            let issuer = Issuer::new(signing, USER, TOKEN_LIFETIME);
+            rest::Client::new(server, issuer, rest::Options::default())
+        });
+        let agent = routes
+            .agent
+            .as_ref()
+            .map(|route| agent::Client::new(route.address, route.pod.clone(), agent_key, agent::Options::default()));
+        Ok(Self {
+            fingerprint: routes.fingerprint(),
+            rest,
+            agent,
+            rest_out_of_favour: Mutex::new(None),
+        })
+    }
+
+    fn ways(&self) -> Vec<Way<'_>> {
+        let mut ways: Vec<Way<'_>> = self
+            .rest
+            .iter()
+            .map(Way::Rest)
+            .chain(self.agent.iter().map(Way::Agent))
+            .collect();
+        let disfavoured = *self.rest_out_of_favour.lock().unwrap_or_else(PoisonError::into_inner);
+        if disfavoured.is_some_and(|until| Instant::now() < until) {
+            ways.reverse();
+        }
+        ways
+    }
+
+    fn note(&self, way: Way<'_>, worked: bool) {
+        if let Way::Rest(_) = way {
+            let mut until = self.rest_out_of_favour.lock().unwrap_or_else(PoisonError::into_inner);
+            *until = (!worked).then(|| Instant::now() + OUT_OF_FAVOUR);
+        }
+    }
+}
+
+impl Way<'_> {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Rest(_) => "slurmrestd",
+            Way::Agent(_) => "the agent",
+        }
+    }
+}
+
+impl Shared {
+    /// Asks for nodes, and for jobs too if they are needed.
+    pub(super) async fn observe(&self, controller: &Key, with_jobs: bool) -> Knowledge {
+        let connection = match self.connection(controller) {
+            Ok(connection) => connection,
+            Err(why) => return Knowledge::Unknown { why },
+        };
+        let mut failures = Vec::new();
+        for way in connection.ways() {
+            let at = self.clock.now();
+            let look = async {
+                Ok::<Seen, String>(match (way, with_jobs) {
+                    (Way::Rest(client), true) => Seen::new(client.observe().await.map_err(text)?, at),
+                    (Way::Rest(client), false) => Seen::of_nodes(client.nodes().await.map_err(text)?.value, at),
+                    (Way::Agent(client), true) => Seen::new(client.observe().await.map_err(text)?, at),
+                    (Way::Agent(client), false) => Seen::of_nodes(client.nodes().await.map_err(text)?.value, at),
+                })
+            };
+            let answer = match timeout(LOOK_TIMEOUT, look).await {
+                Ok(answer) => answer,
+                Err(_) => Err(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+            };
+            connection.note(way, answer.is_ok());
+            match answer {
+                // Where slurmrestd is too old to tell which slurmctld answered, the agent may be able to.
+                Ok(seen)
+                    if with_jobs
+                        && seen.process.is_none()
+                        && matches!(way, Way::Rest(_))
+                        && connection.agent.is_some() =>
+                {
+                    failures.push(Ok(seen));
+                }
+                Ok(seen) => return Knowledge::Known(Arc::new(seen)),
+                Err(why) => failures.push(Err(format!("{}: {why}", way.name()))),
+            }
+        }
+        let mut reasons = Vec::new();
+        for failure in failures {
+            match failure {
+                Ok(seen) => return Knowledge::Known(Arc::new(seen)),
+                Err(why) => reasons.push(why),
+            }
+        }
+        Knowledge::unknown(reasons.join("; "))
+    }
+
+    pub(super) async fn command(&self, controller: &Key, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
+        let connection = self.connection(controller).map_err(CommandError::NoWay)?;
+        let mut last = CommandError::NoWay("there is no way to it".to_owned());
+        for way in connection.ways() {
+            // What is sent must have been answered before another process can lead.
+            let left = self
+                .fence
+                .remaining()
+                .ok_or(CommandError::NotLeading)?
+                .min(COMMAND_TIMEOUT);
+            let sent = async {
+                match way {
+                    Way::Rest(client) => command_rest(client, node, order).await,
+                    Way::Agent(client) => command_agent(client, node, order, self.fence.next()).await,
+                }
+            };
+            let answer = match timeout(left, sent).await {
+                Ok(answer) => answer,
+                Err(_) => Err(CommandError::Unclear(format!("no answer within {} s", left.as_secs()))),
+            };
+            match answer {
+                // A second way is tried only where the first one did not get through. All orders may be given twice.
+                Err(error @ (CommandError::Unclear(_) | CommandError::NoWay(_))) => {
+                    connection.note(way, false);
+                    last = error;
+                }
+                answer => return answer,
+            }
+        }
+        Err(last)
+    }
+
+    fn connection(&self, controller: &Key) -> Result<Arc<Connection>, String> {
+        let mut connections = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let routes = match route::find(&self.caches, controller) {
+            Ok(routes) => routes,
+            Err(why) => {
+                connections.remove(controller);
+                return Err(why);
+            }
+        };
+        if let Some(known) = connections
+            .get(controller)
+            .filter(|known| known.fingerprint == routes.fingerprint())
+        {
+            return Ok(Arc::clone(known));
+        }
+        let connection = Arc::new(Connection::new(&routes)?);
+        connections.insert(controller.clone(), Arc::clone(&connection));
+        Ok(connection)
+    }
+}
+
+async fn command_rest(client: &rest::Client, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
+    let answer = match order {
+        NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason)).await,
+        NodeOrder::Undrain => client.update_node(node, &NodeUpdate::undrain()).await,
+        NodeOrder::Delete => client.delete_node(node).await,
+    };
+    answer.map(drop).map_err(|error| match &error {
+        rest::Error::NotFound { .. } => CommandError::NotFound(node.to_owned()),
+        rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
+        // Slurm's own number says that it understood; without one a failure halfway looks the same.
+        rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
+        _ => CommandError::Unclear(text(error)),
+    })
+}
+
+async fn command_agent(
+    client: &agent::Client,
+    node: &str,
+    order: &NodeOrder,
+    fence: agent::Fence,
+) -> Result<(), CommandError> {
+    let name = NodeName::new(node).map_err(|error| CommandError::Refused(error.to_string()))?;
+    let action = match order {
+        NodeOrder::Drain { reason } => NodeAction::Drain {
+            reason: Reason::new(one_line(reason)).map_err(|error| CommandError::Refused(error.to_string()))?,
+        },
+        NodeOrder::Undrain => NodeAction::Undrain,
+        NodeOrder::Delete => NodeAction::Delete,
+    };
+    let answer = client.command_node(&NodeCommand { node: name, action }, fence).await;
+    answer.map_err(|error| match &error {
+        agent::Error::StaleFence { .. } => CommandError::NotLeading,
+        agent::Error::Refused(Refusal::Slurm { detail }) => CommandError::Refused(detail.clone()),
+        _ if error.is_definite() => CommandError::Refused(error.to_string()),
+        _ => CommandError::Unclear(text(error)),
+    })
+}
+
+/// A reason as the agent takes it.
+fn one_line(reason: &str) -> String {
+    let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line = plain.trim().to_owned();
+    while line.len() > 1024 {
+        line.pop();
+    }
+    if line.is_empty() { "unknown".to_owned() } else { line }
+}
+
+/// An error with its causes.
+fn text(error: impl std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    words
+}

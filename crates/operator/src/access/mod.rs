@@ -1,0 +1,133 @@
+//! How the operator reaches one cluster's Slurm: through slurmrestd where the cluster has a RestApi, else through the agent
+//! beside its slurmctld. Both give the same answers.
+//!
+//! Each cluster is asked by a task of its own, so that one that hangs delays no other. What it answered last is at hand
+//! at once ([`Access::knowledge`]); what decides over a deletion is asked for again ([`Access::observe`]).
+
+mod connection;
+mod knowledge;
+mod poller;
+mod route;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use self::{connection::Connections, poller::Poller};
+pub use self::{
+    connection::{CommandError, NodeOrder},
+    knowledge::{Knowledge, Seen},
+};
+use crate::runtime::{Caches, Clock, Fence, Key, Trigger};
+
+/// A poller looks at least every five seconds and gives up on a look after twenty: what is older than this is no longer
+/// knowledge.
+const OLDEST: Duration = Duration::from_secs(30);
+
+/// The ways to all clusters' Slurm.
+#[derive(Debug)]
+pub struct Access {
+    shared: Arc<Shared>,
+    pollers: Mutex<HashMap<Key, Poller>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    caches: Caches,
+    fence: Fence,
+    clock: Clock,
+    /// Into the queue of NodeSets.
+    node_sets: Trigger,
+    connections: Connections,
+}
+
+/// For tests of a kind alone: no cluster is known.
+impl Default for Access {
+    fn default() -> Self {
+        Self::new(Caches::default(), Fence::new(), Clock::system(), Trigger::nowhere())
+    }
+}
+
+impl Access {
+    /// `node_sets` is told of NodeSets whose nodes have changed in Slurm.
+    pub fn new(caches: Caches, fence: Fence, clock: Clock, node_sets: Trigger) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                caches,
+                fence,
+                clock,
+                node_sets,
+                connections: Connections::default(),
+            }),
+            pollers: Mutex::default(),
+        }
+    }
+
+    /// What the cluster of this Controller answered last. It begins to be asked from now on, until no NodeSet refers to
+    /// the Controller any more.
+    pub fn knowledge(&self, controller: &Key) -> Knowledge {
+        let knowledge = self.poller(controller, Poller::latest);
+        match knowledge {
+            Knowledge::Known(seen) if self.age(&seen) > OLDEST => {
+                Knowledge::unknown(format!("Slurm has not answered for more than {} s", OLDEST.as_secs()))
+            }
+            knowledge => knowledge,
+        }
+    }
+
+    /// The same, but a cluster that has just begun to be asked is given this long for its first answer.
+    pub async fn knowledge_within(&self, controller: &Key, patience: Duration) -> Knowledge {
+        let mut first_look = self.poller(controller, Poller::looks);
+        // Who has no answer by then has none: that is what the next line says.
+        drop(tokio::time::timeout(patience, first_look.wait_for(Option::is_some)).await);
+        self.knowledge(controller)
+    }
+
+    /// Has the cluster looked at now rather than in a few seconds, and waits this long for what is seen. After a command
+    /// the next decision is then not made on how things were before it.
+    pub async fn look_now(&self, controller: &Key, patience: Duration) {
+        let begin = self.shared.clock.now();
+        let mut looks = self.poller(controller, Poller::looks);
+        looks.mark_unchanged();
+        self.poller(controller, Poller::wake);
+        let is_new = |latest: &Option<Knowledge>| match latest {
+            Some(Knowledge::Known(seen)) => seen.at >= begin,
+            Some(Knowledge::Unknown { .. }) => true,
+            None => false,
+        };
+        let looked = async {
+            while looks.changed().await.is_ok() {
+                if is_new(&looks.borrow_and_update()) {
+                    return;
+                }
+            }
+        };
+        // Without an answer in time the next reconcile sees what there is.
+        drop(tokio::time::timeout(patience, looked).await);
+    }
+
+    /// Asks the cluster for nodes and jobs, both after this call.
+    pub async fn observe(&self, controller: &Key) -> Knowledge {
+        self.shared.observe(controller, true).await
+    }
+
+    /// Tells the cluster what to do with a node. Nothing is sent by a process that does not lead (any more).
+    pub async fn command(&self, controller: &Key, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
+        self.shared.command(controller, node, order).await
+    }
+
+    fn poller<T>(&self, controller: &Key, ask: impl FnOnce(&Poller) -> T) -> T {
+        let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+        pollers.retain(|_, poller| !poller.is_done());
+        let poller = pollers
+            .entry(controller.clone())
+            .or_insert_with(|| Poller::start(controller.clone(), &self.shared));
+        ask(poller)
+    }
+
+    fn age(&self, seen: &Seen) -> Duration {
+        Duration::try_from(self.shared.clock.now().duration_since(seen.at)).unwrap_or_default()
+    }
+}

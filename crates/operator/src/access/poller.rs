@@ -1,0 +1,191 @@
+//! Looks at one cluster again and again, and wakes the NodeSets whose nodes have changed. It writes nothing.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use api::NodeSet;
+use kube::ResourceExt;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
+use tracing::info;
+
+use super::{Knowledge, Seen, Shared};
+use crate::{nodeset::plan::Worker, runtime::Key};
+
+/// While something is waited for.
+const BUSY: Duration = Duration::from_secs(1);
+/// While nothing is. Each look without news is half as long again after the one before.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// The task that looks at one cluster.
+#[derive(Debug)]
+pub(super) struct Poller {
+    /// `None` until the first look is over.
+    latest: watch::Receiver<Option<Knowledge>>,
+    wake: Arc<Notify>,
+    jobs_wanted: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Poller {
+    pub(super) fn start(controller: Key, shared: &Arc<Shared>) -> Self {
+        let (latest, reader) = watch::channel(None);
+        let wake = Arc::new(Notify::new());
+        let jobs_wanted = Arc::new(AtomicBool::new(false));
+        let rounds = Rounds {
+            controller,
+            shared: Arc::downgrade(shared),
+            latest,
+            wake: Arc::clone(&wake),
+            jobs_wanted: Arc::clone(&jobs_wanted),
+        };
+        Self {
+            latest: reader,
+            wake,
+            jobs_wanted,
+            task: tokio::spawn(rounds.run()),
+        }
+    }
+
+    pub(super) fn latest(&self) -> Knowledge {
+        let latest = self.latest.borrow().clone();
+        latest.unwrap_or_else(|| Knowledge::unknown("Slurm has not been asked yet"))
+    }
+
+    /// Tells when a look is over.
+    pub(super) fn looks(&self) -> watch::Receiver<Option<Knowledge>> {
+        self.latest.clone()
+    }
+
+    /// Looks now, at jobs too: who is in a hurry has a worker on its way out, though the caches may not show it yet.
+    pub(super) fn wake(&self) {
+        self.jobs_wanted.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// It has ended, or died; another one is to be started.
+    pub(super) fn is_done(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Rounds {
+    controller: Key,
+    /// Weak, so that it ends with the process's other work.
+    shared: Weak<Shared>,
+    latest: watch::Sender<Option<Knowledge>>,
+    wake: Arc<Notify>,
+    jobs_wanted: Arc<AtomicBool>,
+}
+
+impl Rounds {
+    async fn run(self) {
+        let mut pause = BUSY;
+        loop {
+            let Some(shared) = self.shared.upgrade() else { return };
+            let sets = shared.node_sets_of(&self.controller);
+            if sets.is_empty() {
+                return;
+            }
+            // Slurm counts jobs faster than it lists them, so they are listed only while they decide something.
+            let departing: Vec<Key> = sets
+                .iter()
+                .filter(|set| shared.is_departing(set))
+                .map(|set| Key::of(set.as_ref()))
+                .collect();
+            let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !departing.is_empty();
+            let now = shared.observe(&self.controller, with_jobs).await;
+            let before = self.replace(now.clone());
+            let mut concerned: BTreeSet<Key> = departing.into_iter().collect();
+            let waiting = !concerned.is_empty();
+            concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
+            pause = if waiting || !concerned.is_empty() {
+                BUSY
+            } else {
+                (pause + pause / 2).min(QUIET)
+            };
+            for key in concerned {
+                shared.node_sets.add(key);
+            }
+            drop(shared);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    fn replace(&self, now: Knowledge) -> Option<Knowledge> {
+        let was_known = self
+            .latest
+            .borrow()
+            .as_ref()
+            .is_some_and(|latest| latest.known().is_some());
+        match &now {
+            Knowledge::Unknown { why } if was_known => {
+                info!(controller = %self.controller, %why, "Slurm does not answer any more");
+            }
+            Knowledge::Known(_) if !was_known => info!(controller = %self.controller, "Slurm answers"),
+            _ => {}
+        }
+        self.latest.send_replace(Some(now))
+    }
+}
+
+impl Shared {
+    fn node_sets_of(&self, controller: &Key) -> Vec<Arc<NodeSet>> {
+        let all = self.caches.node_sets.list(&controller.namespace);
+        all.into_iter()
+            .filter(|set| set.spec.controller_ref.name == controller.name)
+            .collect()
+    }
+
+    /// Workers of it are on their way out, so that jobs count.
+    fn is_departing(&self, set: &NodeSet) -> bool {
+        let uid = set.uid().unwrap_or_default();
+        set.metadata.deletion_timestamp.is_some()
+            || self
+                .caches
+                .pods
+                .owned_by(&uid)
+                .iter()
+                .any(|pod| Worker(pod).is_victim())
+    }
+
+    /// The sets that have to know of the difference.
+    fn concerned(&self, sets: &[Arc<NodeSet>], before: Option<&Knowledge>, now: &Knowledge) -> Vec<Key> {
+        let changed: BTreeSet<&str> = match (before, now) {
+            (Some(Knowledge::Known(before)), Knowledge::Known(now)) => Seen::changed_since(now, before),
+            (Some(Knowledge::Unknown { why: before }), Knowledge::Unknown { why: now }) if before == now => {
+                BTreeSet::new()
+            }
+            _ => return sets.iter().map(|set| Key::of(set.as_ref())).collect(),
+        };
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        let has_changed = |set: &&Arc<NodeSet>| {
+            let pods = self.caches.pods.owned_by(&set.uid().unwrap_or_default());
+            pods.iter()
+                .any(|pod| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name)))
+        };
+        sets.iter()
+            .filter(has_changed)
+            .map(|set| Key::of(set.as_ref()))
+            .collect()
+    }
+}

@@ -1,0 +1,54 @@
+//! Where a server listens, in the words upstream's flags have.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    str::FromStr,
+};
+
+/// `:8080` is every address of this pod, `0` nowhere; anything else an address with its port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address(pub Option<SocketAddr>);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "0" {
+            return Ok(Self(None));
+        }
+        let parsed = match text.strip_prefix(':') {
+            Some(port) => port.parse().map(|port| SocketAddr::new(every_address(), port)).ok(),
+            None => text.parse().ok(),
+        };
+        match parsed {
+            Some(address) => Ok(Self(Some(address))),
+            None => Err(format!(
+                "{text:?} is no address; write :8080, 127.0.0.1:8080, or 0 for none"
+            )),
+        }
+    }
+}
+
+/// A socket for IPv6 takes IPv4 too, where the kernel has IPv6 at all.
+fn every_address() -> IpAddr {
+    if Path::new("/proc/net/if_inet6").exists() {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_every_address_and_zero_is_none() {
+        assert_eq!(":8080".parse::<Address>().unwrap().0.unwrap().port(), 8080);
+        assert_eq!("0".parse::<Address>().unwrap().0, None);
+        let one = "127.0.0.1:9".parse::<Address>().unwrap().0.unwrap();
+        assert_eq!(one, SocketAddr::from(([127, 0, 0, 1], 9)));
+        assert!("8080".parse::<Address>().unwrap_err().contains(":8080"));
+    }
+}

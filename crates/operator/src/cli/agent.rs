@@ -1,0 +1,59 @@
+//! Puts the agent where the pod's other containers find it.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+const AGENT: &str = "slurm-agent";
+/// Any user of any image runs it.
+const MODE: u32 = 0o755;
+
+/// Copies the agent beside this program into a directory.
+pub fn install(directory: &Path) -> anyhow::Result<()> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    copy(&own.with_file_name(AGENT), directory).map(drop)
+}
+
+/// A whole file takes the place of the old one: a container that starts meanwhile runs the one or the other, and one that
+/// runs the old file does not make the copy fail.
+fn copy(agent: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
+    let (partial, target) = (directory.join(format!(".{AGENT}.partial")), directory.join(AGENT));
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    fs::copy(agent, &partial).with_context(|| format!("cannot copy {} to {}", agent.display(), partial.display()))?;
+    fs::set_permissions(&partial, fs::Permissions::from_mode(MODE))
+        .with_context(|| format!("cannot make {} executable", partial.display()))?;
+    fs::rename(&partial, &target).with_context(|| format!("cannot put {} in place", target.display()))?;
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_whole_and_executable_also_the_second_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent = dir.path().join("source");
+        let target = dir.path().join("bin");
+        for content in ["old", "new"] {
+            fs::write(&agent, content).unwrap();
+            fs::set_permissions(&agent, fs::Permissions::from_mode(0o400)).unwrap();
+            let installed = copy(&agent, &target).unwrap();
+            fs::set_permissions(&agent, fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(fs::read_to_string(&installed).unwrap(), content);
+            assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o777, MODE);
+            assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "nothing else is left behind");
+        }
+    }
+
+    #[test]
+    fn a_missing_agent_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = copy(&dir.path().join("nothing"), dir.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("nothing"), "{error:#}");
+    }
+}

@@ -1,0 +1,46 @@
+//! The command line.
+
+mod address;
+mod agent;
+mod log_level;
+mod run;
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use clap::{Parser, Subcommand};
+
+pub use address::Address;
+pub use agent::install as install_agent;
+pub use log_level::LogLevel;
+pub use run::{Arguments, run};
+
+/// Runs Slurm clusters on Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "slurm-operator", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the controllers.
+    Run(Box<Arguments>),
+    /// Print the definitions of all kinds as YAML.
+    Crds,
+    /// Copy slurm-agent, which lies beside this program, into a directory. Init containers run this.
+    InstallAgent { directory: PathBuf },
+}
+
+/// Prints what `kubectl apply -f -` takes.
+pub fn print_crds() -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    for crd in api::crds() {
+        writeln!(out, "---")?;
+        out.write_all(api::crds::render_yaml(&crd)?.as_bytes())?;
+    }
+    Ok(out.flush()?)
+}

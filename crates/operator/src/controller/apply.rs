@@ -1,0 +1,159 @@
+//! Carries a plan out. A step that fails keeps the later ones from nothing they do not depend on.
+
+use std::sync::Arc;
+
+use api::{
+    Controller,
+    keys::{ON, labels},
+};
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
+use kube::ResourceExt as _;
+use serde_json::json;
+use tracing::info;
+
+use super::{
+    build::{
+        Parent,
+        keys::{KEY_LENGTH, NewKey, build_key},
+    },
+    plan::{Effect, Keep, Plan},
+    push::Pushers,
+    status::Failure,
+};
+use crate::runtime::{Context, Error, Key, Writer};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    failures: Vec<Error>,
+}
+
+impl Applied {
+    /// For the status.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        let error = self.failures.first()?;
+        Some(Failure {
+            message: error.to_string(),
+            refused: matches!(
+                error,
+                Error::Immutable { .. } | Error::Taken { .. } | Error::Refused { .. }
+            ),
+        })
+    }
+
+    /// The first failure, to be tried again.
+    pub(super) fn into_result(self) -> Result<(), Error> {
+        self.failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn note<T>(&mut self, result: Result<T, Error>) -> bool {
+        match result {
+            Ok(_) => true,
+            Err(error) => {
+                self.failures.push(error);
+                false
+            }
+        }
+    }
+}
+
+pub(super) async fn apply(
+    context: &Context,
+    writer: &Writer,
+    pushers: &Pushers,
+    controller: &Arc<Controller>,
+    plan: &Plan,
+) -> Applied {
+    let key = Key::of(controller.as_ref());
+    let mut applied = Applied::default();
+    for new in &plan.keys {
+        let made = create_key(writer, controller, new).await;
+        applied.note(made);
+    }
+    for service in &plan.services {
+        applied.note(writer.apply(service).await);
+    }
+    let mut configured = true;
+    for config_map in &plan.config_maps {
+        configured &= applied.note(writer.apply(config_map).await);
+    }
+    if let Some(set) = plan.stateful_set.as_ref().filter(|_| configured) {
+        applied.note(writer.apply(set).await);
+    }
+    for effect in &plan.effects {
+        let done = carry_out(context, writer, pushers, controller, &key, effect).await;
+        applied.note(done);
+    }
+    if let Some(keep) = &plan.keep {
+        let pruned = prune(context, writer, controller, keep).await;
+        applied.note(pruned);
+    }
+    applied
+}
+
+async fn create_key(writer: &Writer, controller: &Controller, new: &NewKey) -> Result<(), Error> {
+    let mut bytes = vec![0; KEY_LENGTH];
+    rustls::crypto::aws_lc_rs::default_provider()
+        .secure_random
+        .fill(&mut bytes)
+        .map_err(|_| Error::other("the system has no random bytes"))?;
+    info!(controller = %Key::of(controller), secret = %new.secret, "generating a key");
+    // If it is there already it is somebody's key, and the next look finds it.
+    writer
+        .create(&build_key(&Parent::new(controller), new, bytes))
+        .await
+        .map(drop)
+}
+
+async fn carry_out(
+    context: &Context,
+    writer: &Writer,
+    pushers: &Pushers,
+    controller: &Arc<Controller>,
+    key: &Key,
+    effect: &Effect,
+) -> Result<(), Error> {
+    match effect {
+        Effect::PushConfig(wanted) => pushers.want(key, (**wanted).clone()),
+        Effect::StopPushing => pushers.pause(key),
+        Effect::WatchActive(candidates) => pushers.watch_active(key, candidates.clone()),
+        Effect::LabelActive { pod, uid, active } => {
+            info!(controller = %key, %pod, active, "leading clients to the pod, or away from it");
+            let value = active.then_some(ON);
+            // The UID keeps the label off a pod that came after the one that was looked at.
+            let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
+            match writer.patch::<Pod>(&key.namespace, pod, patch).await {
+                Ok(_) | Err(Error::Conflict { .. }) => {}
+                Err(Error::Api { source, .. }) if is_gone(&source) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Effect::DeleteStatefulSet { name, uid, why } => {
+            info!(controller = %key, stateful_set = %name, %why, "replacing the StatefulSet");
+            context.events.warn(
+                controller.as_ref(),
+                "Replacing",
+                format!("StatefulSet {name} is replaced: {why}"),
+            );
+            writer.delete::<StatefulSet>(&key.namespace, name, uid).await?;
+        }
+    }
+    Ok(())
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+async fn prune(context: &Context, writer: &Writer, controller: &Controller, keep: &Keep) -> Result<(), Error> {
+    let Some(uid) = controller.uid() else { return Ok(()) };
+    let Keep {
+        services,
+        config_maps,
+        stateful_sets,
+    } = keep;
+    writer.prune(&context.caches.stateful_sets, &uid, stateful_sets).await?;
+    writer.prune(&context.caches.services, &uid, services).await?;
+    writer.prune(&context.caches.config_maps, &uid, config_maps).await?;
+    Ok(())
+}

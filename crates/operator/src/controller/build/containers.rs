@@ -1,0 +1,241 @@
+//! The containers of a slurmctld pod, each with what the user lays over it.
+
+use api::{
+    keys::apps,
+    wellknown::{LOG_DIR, SLURM_ETC_DIR, SLURM_UID, SLURMCTLD_PORT, STATE_VOLUME},
+};
+use serde_json::{Map, Value, json};
+use slurm::agent;
+
+use super::{
+    Parent,
+    layout::{
+        AGENT, AGENT_DIR, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR, BUNDLE_FILE, BUNDLE_VOLUME,
+        CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME, LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir,
+        variable,
+    },
+};
+use crate::template::{
+    container::{container, default_pull_policy, user_command, user_image},
+    fields, set,
+};
+
+type Container = Map<String, Value>;
+
+const LOGFILE_SCRIPT: &str = include_str!("logfile.sh");
+/// slurmctld is started when this has ended: without a pipe in its place it would make a file there and fill the memory.
+const LOGFILE_STARTED: &str =
+    r#"tries=0; until [ -p "$SOCKET" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.05; done"#;
+
+/// What the stock images' entrypoint does with options in the environment and with arguments, and then slurmctld under the
+/// agent.
+const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
+
+/// Images for containers whose user names none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Images {
+    /// Has the agent in it.
+    pub(in crate::controller) operator: String,
+    pub(in crate::controller) slurmctld: String,
+    pub(in crate::controller) logfile: String,
+}
+
+/// The containers of the pod, in the order they start.
+#[derive(Clone, Debug)]
+pub(in crate::controller) struct Containers {
+    pub(in crate::controller) init: Vec<Container>,
+    pub(in crate::controller) main: Vec<Container>,
+}
+
+/// Whether slurmctld runs under the agent: it does unless the user brought a command.
+pub(in crate::controller) fn is_supervised(parent: &Parent) -> bool {
+    user_command(parent.controller.spec.slurmctld.as_ref()).is_none()
+}
+
+pub(in crate::controller) fn build_containers(parent: &Parent, images: &Images) -> Containers {
+    let slurmctld = build_slurmctld(parent, &images.slurmctld);
+    Containers {
+        init: vec![
+            build_install(&images.operator),
+            build_prepare(parent, &slurmctld),
+            build_reconfigure(parent, &slurmctld),
+            build_logfile(parent, &images.logfile),
+        ],
+        main: vec![slurmctld],
+    }
+}
+
+fn build_slurmctld(parent: &Parent, image: &str) -> Container {
+    let spec = &parent.controller.spec;
+    let get = |path: &str| json!({ "path": path, "port": apps::SLURMCTLD });
+    let patient = || json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
+    let mut base = fields(json!({
+        "name": name::SLURMCTLD,
+        "image": image,
+        "imagePullPolicy": default_pull_policy(spec.slurmctld.as_ref()),
+        "ports": [{ "containerPort": SLURMCTLD_PORT, "name": apps::SLURMCTLD, "protocol": "TCP" }],
+        "startupProbe": patient(),
+        "livenessProbe": patient(),
+        // A standby never answers /readyz.
+        "readinessProbe": { "httpGet": get(if spec.replicas() > 1 { "/livez" } else { "/readyz" }) },
+        "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
+        "volumeMounts": [
+            { "mountPath": SLURM_ETC_DIR, "name": LIVE_VOLUME, "readOnly": true },
+            { "mountPath": RUN_DIR, "name": RUN_VOLUME },
+            { "mountPath": state_dir(&parent.controller.cluster_name()), "name": STATE_VOLUME },
+            { "mountPath": AUTH_SOCKET_DIR, "name": AUTH_SOCKET_VOLUME },
+            { "mountPath": LOG_DIR, "name": LOG_VOLUME },
+            { "mountPath": KEYS_DIR, "name": KEYS_VOLUME, "readOnly": true },
+            { "mountPath": AGENT_DIR, "name": AGENT_VOLUME, "readOnly": true },
+        ],
+    }));
+    if is_supervised(parent) {
+        set(
+            &mut base,
+            "command",
+            json!(["sh", "-c", SUPERVISE.replace("$AGENT", AGENT), name::SLURMCTLD]),
+        );
+        set(
+            &mut base,
+            "env",
+            json!([{ "name": variable::CONTROL, "value": CONTROL_SOCKET }]),
+        );
+    }
+    container(base.into(), spec.slurmctld.as_ref())
+}
+
+/// Copies the agent to where the other containers find it.
+fn build_install(image: &str) -> Container {
+    let base = json!({
+        "name": name::INSTALL,
+        "image": image,
+        "imagePullPolicy": default_pull_policy(None),
+        "args": ["install-agent", AGENT_DIR],
+        "volumeMounts": [{ "mountPath": AGENT_DIR, "name": AGENT_VOLUME }],
+    });
+    container(base, None)
+}
+
+/// Fills /etc/slurm before anything looks at it.
+fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
+    let mut base = beside_slurmctld(slurmctld);
+    set(&mut base, "name", name::PREPARE);
+    set(&mut base, "command", json!([AGENT, "prepare"]));
+    add(&mut base, "env", places(parent));
+    add(
+        &mut base,
+        "env",
+        vec![json!({ "name": variable::BUNDLE, "value": format!("{BUNDLE_DIR}/{BUNDLE_FILE}") })],
+    );
+    let bundle = json!({ "mountPath": BUNDLE_DIR, "name": BUNDLE_VOLUME, "readOnly": true });
+    add(&mut base, "volumeMounts", vec![bundle]);
+    container(base.into(), None)
+}
+
+/// Takes revisions from the operator and has slurmctld run with them.
+fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
+    let mut base = beside_slurmctld(slurmctld);
+    set(&mut base, "name", name::RECONFIGURE);
+    set(&mut base, "command", json!([AGENT, "serve"]));
+    set(&mut base, "restartPolicy", "Always");
+    set(
+        &mut base,
+        "ports",
+        json!([{ "containerPort": agent::DEFAULT_PORT, "name": agent::PORT_NAME, "protocol": "TCP" }]),
+    );
+    add(&mut base, "env", places(parent));
+    let mut own =
+        vec![json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } })];
+    if !is_supervised(parent) {
+        own.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
+    }
+    add(&mut base, "env", own);
+    container(base.into(), parent.controller.spec.reconfigure.as_ref())
+}
+
+/// Prints slurmctld's log, which slurmctld writes into a pipe.
+fn build_logfile(parent: &Parent, image: &str) -> Container {
+    let logfile = parent.controller.spec.logfile.as_ref();
+    let base = json!({
+        "name": name::LOGFILE,
+        "image": image,
+        "imagePullPolicy": default_pull_policy(logfile),
+        "command": ["sh", "-c", LOGFILE_SCRIPT],
+        "env": [{ "name": "SOCKET", "value": LOG_FILE }],
+        "lifecycle": { "postStart": { "exec": { "command": ["sh", "-c", LOGFILE_STARTED] } } },
+        "restartPolicy": "Always",
+        "volumeMounts": [{ "mountPath": LOG_DIR, "name": LOG_VOLUME }],
+    });
+    container(base, logfile)
+}
+
+/// The image, user, environment and mounts of slurmctld, with a configuration that can be written.
+fn beside_slurmctld(slurmctld: &Container) -> Container {
+    let taken = [
+        "image",
+        "imagePullPolicy",
+        "securityContext",
+        "env",
+        "envFrom",
+        "volumeMounts",
+        "volumeDevices",
+    ];
+    let mut fields: Container = taken
+        .iter()
+        .filter_map(|field| Some(((*field).to_owned(), slurmctld.get(*field)?.clone())))
+        .collect();
+    if let Some(Value::Array(mounts)) = fields.get_mut("volumeMounts") {
+        for mount in mounts.iter_mut().filter_map(Value::as_object_mut) {
+            if mount.get("name").and_then(Value::as_str) == Some(LIVE_VOLUME) {
+                mount.remove("readOnly");
+            }
+        }
+    }
+    fields
+}
+
+/// Where a revision comes from and goes to.
+fn places(parent: &Parent) -> Vec<Value> {
+    let controller = parent.controller;
+    vec![
+        json!({ "name": variable::CONTROLLER_UID, "value": controller.metadata.uid.clone().unwrap_or_default() }),
+        json!({ "name": variable::KEYS_DIR, "value": KEYS_DIR }),
+        json!({ "name": variable::STATE_DIR, "value": state_dir(&controller.cluster_name()) }),
+    ]
+}
+
+fn add(container: &mut Container, field: &str, mut items: Vec<Value>) {
+    match container.get_mut(field) {
+        Some(Value::Array(own)) => own.append(&mut items),
+        _ => set(container, field, items),
+    }
+}
+
+/// Which images a pod template has in the containers whose user names none.
+pub(in crate::controller) fn images_of(parent: &Parent, template: &Value, otherwise: &Images) -> Images {
+    let image = |container: &str, field: &str| {
+        let containers = template.get("spec")?.get(field)?.as_array()?;
+        let container = containers
+            .iter()
+            .find(|own| own.get("name").and_then(Value::as_str) == Some(container))?;
+        container.get("image")?.as_str().map(str::to_owned)
+    };
+    let spec = &parent.controller.spec;
+    let kept = |image: Option<String>, users: Option<&str>, default: &str| match users {
+        Some(_) => default.to_owned(),
+        None => image.unwrap_or_else(|| default.to_owned()),
+    };
+    Images {
+        operator: kept(image(name::INSTALL, "initContainers"), None, &otherwise.operator),
+        slurmctld: kept(
+            image(name::SLURMCTLD, "containers"),
+            user_image(spec.slurmctld.as_ref()),
+            &otherwise.slurmctld,
+        ),
+        logfile: kept(
+            image(name::LOGFILE, "initContainers"),
+            user_image(spec.logfile.as_ref()),
+            &otherwise.logfile,
+        ),
+    }
+}

@@ -1,0 +1,57 @@
+//! Where things are in a slurmctld pod. The agent's half of this agreement is `crates/agent/README.md`.
+
+use api::wellknown;
+
+/// The configuration slurmctld runs with: the agent writes it. Upstream's `slurm-etc` is another kind of volume, and a
+/// volume that changes its kind under its name cannot be taken over.
+pub(in crate::controller) const LIVE_VOLUME: &str = "slurm-conf";
+/// slurm.conf, cgroup.conf and the keys as the kubelet projects them, under upstream's name: containers that users add
+/// mount it.
+pub(in crate::controller) const ETC_VOLUME: &str = "slurm-etc";
+pub(in crate::controller) const KEYS_VOLUME: &str = "slurm-keys";
+pub(in crate::controller) const KEYS_DIR: &str = "/etc/slurm-keys";
+pub(in crate::controller) const BUNDLE_VOLUME: &str = "slurm-bundle";
+pub(in crate::controller) const BUNDLE_DIR: &str = "/etc/slurm-bundle";
+/// The entry of the bundle's ConfigMap, and its file name.
+pub(in crate::controller) const BUNDLE_FILE: &str = "bundle";
+pub(in crate::controller) const AGENT_VOLUME: &str = "slurm-agent";
+pub(in crate::controller) const AGENT_DIR: &str = "/opt/slurm-agent";
+pub(in crate::controller) const AGENT: &str = "/opt/slurm-agent/slurm-agent";
+pub(in crate::controller) const RUN_VOLUME: &str = "run";
+pub(in crate::controller) const RUN_DIR: &str = "/run";
+/// Where `supervise` listens for `serve`, in the volume the two containers share.
+pub(in crate::controller) const CONTROL_SOCKET: &str = "/run/slurm-agent.sock";
+pub(in crate::controller) const AUTH_SOCKET_VOLUME: &str = "slurm-authsocket";
+pub(in crate::controller) const AUTH_SOCKET_DIR: &str = "/run/slurmctld";
+pub(in crate::controller) const LOG_VOLUME: &str = "slurm-logfile";
+pub(in crate::controller) const LOG_FILE: &str = "/var/log/slurm/slurmctld.log";
+
+/// Mode of upstream's projected files: the group may run the scripts among them.
+pub(in crate::controller) const PROJECTED_MODE: i32 = 0o610;
+
+/// Mode of the keys: slurmctld's group reads them.
+pub(in crate::controller) const KEYS_MODE: i32 = 0o440;
+
+/// slurmctld's state, which the revisions are kept on too.
+pub(in crate::controller) fn state_dir(cluster_name: &str) -> String {
+    format!("{}/{cluster_name}", wellknown::STATE_DIR)
+}
+
+/// Container names.
+pub(in crate::controller) mod name {
+    pub(in crate::controller) const SLURMCTLD: &str = api::keys::apps::SLURMCTLD;
+    pub(in crate::controller) const RECONFIGURE: &str = "reconfigure";
+    pub(in crate::controller) const LOGFILE: &str = "logfile";
+    pub(in crate::controller) const INSTALL: &str = "install-agent";
+    pub(in crate::controller) const PREPARE: &str = "prepare";
+}
+
+/// What the agent is told by its environment.
+pub(in crate::controller) mod variable {
+    pub(in crate::controller) const KEYS_DIR: &str = "SLURM_AGENT_KEYS_DIR";
+    pub(in crate::controller) const STATE_DIR: &str = "SLURM_AGENT_STATE_DIR";
+    pub(in crate::controller) const CONTROLLER_UID: &str = "SLURM_AGENT_CONTROLLER_UID";
+    pub(in crate::controller) const BUNDLE: &str = "SLURM_AGENT_BUNDLE";
+    pub(in crate::controller) const CONTROL: &str = "SLURM_AGENT_CONTROL";
+    pub(in crate::controller) const POD_UID: &str = "SLURM_AGENT_POD_UID";
+}

@@ -1,0 +1,14 @@
+set -eu
+trap 'exit 0' TERM
+trap 'exit 1' INT HUP
+pipe="${SOCKET:-/tmp/logfile.log}"
+mkdir -p "$(dirname "$pipe")"
+if ! [ -p "$pipe" ]; then
+	rm -f "$pipe"
+	mkfifo -m 777 "$pipe"
+fi
+# Open for reading and writing: a daemon that closes the pipe, as at every reconfigure, ends nothing here, and one that
+# opens it never waits.
+exec 3<>"$pipe"
+cat <&3 &
+wait

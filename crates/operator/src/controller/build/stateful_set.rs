@@ -1,0 +1,259 @@
+//! The StatefulSet of slurmctld.
+
+use api::{
+    IntOrString,
+    claims::{ClaimSpec, Quantity},
+    keys::annotations,
+    wellknown::{JWT_KEY_FILE, SLURM_KEY_FILE, SLURM_UID, STATE_VOLUME},
+};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use serde_json::{Map, Value, json};
+use slurm::revision::Digest;
+
+use super::{
+    Parent,
+    containers::{Containers, Images, build_containers, images_of},
+    layout::{
+        AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME, LIVE_VOLUME, LOG_VOLUME,
+        PROJECTED_MODE, RUN_VOLUME, name,
+    },
+};
+use crate::template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy};
+
+/// On the StatefulSet: digest of everything that is a reason to restart slurmctld.
+pub(in crate::controller) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
+/// On the StatefulSet: which release's idea of the pod it carries.
+pub(in crate::controller) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
+/// Goes up with every change to the pod template that is ours and not a user's. A pod made from an older one stays as it
+/// is until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
+const TEMPLATE_VERSION: &str = "1";
+
+/// What the charts claim for slurmctld's state. A Controller without a word about storage gets the same.
+const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";
+const DEFAULT_STORAGE: &str = "4Gi";
+
+/// What a StatefulSet is built from besides the Controller.
+#[derive(Clone, Debug)]
+pub(in crate::controller) struct Ingredients<'a> {
+    /// Digests of the keys' bytes.
+    pub(in crate::controller) slurm_key: Digest,
+    pub(in crate::controller) jwt_key: Digest,
+    /// Digest of the configuration, if a change of it is to restart slurmctld.
+    pub(in crate::controller) config: Option<Digest>,
+    pub(in crate::controller) images: &'a Images,
+    pub(in crate::controller) observed: Option<&'a StatefulSet>,
+    /// Keep the pods that run, although the template is new: they were made by another operator.
+    pub(in crate::controller) hold: bool,
+}
+
+pub(in crate::controller) fn build_stateful_set(
+    parent: &Parent,
+    ingredients: &Ingredients,
+) -> Result<StatefulSet, serde_json::Error> {
+    let spec = &parent.controller.spec;
+    let observed = ingredients.observed.map(serde_json::to_value).transpose()?;
+    let reasons = digest_reasons(parent, ingredients);
+    let noted = |key: &str| {
+        observed
+            .as_ref()?
+            .get("metadata")?
+            .get("annotations")?
+            .get(key)?
+            .as_str()
+    };
+    let observed_template = observed
+        .as_ref()
+        .and_then(|set| set.get("spec")?.get("template"))
+        .filter(|_| noted(REASONS_ANNOTATION) == Some(reasons.as_str()));
+    let observed_version = noted(TEMPLATE_ANNOTATION).unwrap_or_default();
+
+    let (template, version) = match observed_template {
+        Some(template) if observed_version != TEMPLATE_VERSION => (template.clone(), observed_version),
+        Some(template) => {
+            let images = images_of(parent, template, ingredients.images);
+            (build_template(parent, ingredients, &images), TEMPLATE_VERSION)
+        }
+        None => (
+            build_template(parent, ingredients, ingredients.images),
+            TEMPLATE_VERSION,
+        ),
+    };
+    // Kubernetes lets nobody change these; a cluster keeps the claim it was made with.
+    let claims = match observed.as_ref().and_then(|set| set.get("spec")) {
+        Some(spec) => observed_claims(spec),
+        None => build_claims(parent),
+    };
+    let replicas = spec.replicas();
+    let user = spec.template.as_ref().and_then(|template| template.metadata.as_ref());
+    let marks = Marks::of(&parent.controller.metadata)
+        .and(user)
+        .label(&parent.labels())
+        .annotate(REASONS_ANNOTATION, &reasons)
+        .annotate(TEMPLATE_ANNOTATION, version);
+    let mut spec = fields(json!({
+        "replicas": replicas,
+        "revisionHistoryLimit": 0,
+        "selector": { "matchLabels": parent.selector() },
+        "serviceName": parent.names.internal_service(),
+        "template": template,
+        "updateStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": { "partition": if ingredients.hold { replicas } else { 0 } },
+        },
+    }));
+    if let Some(claims) = claims {
+        set(&mut spec, "volumeClaimTemplates", claims);
+    }
+    serde_json::from_value(json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": marks.into_meta(&parent.namespace, parent.names.stateful_set(), parent.owner()),
+        "spec": spec,
+    }))
+}
+
+fn build_template(parent: &Parent, ingredients: &Ingredients, images: &Images) -> Value {
+    let Containers { init, main } = build_containers(parent, images);
+    let user = parent.controller.spec.template.as_ref();
+    let mut meta = template_marks(parent, ingredients).into_template_meta();
+    meta.name = Some(parent.names.stateful_set());
+    meta.namespace = Some(parent.namespace.clone());
+    PodTemplate {
+        meta,
+        spec: build_pod_spec(parent),
+        init_containers: init,
+        containers: main,
+    }
+    .with(user.and_then(|template| template.spec.as_ref()))
+}
+
+fn template_marks(parent: &Parent, ingredients: &Ingredients) -> Marks {
+    let user = parent.controller.spec.template.as_ref();
+    let marks = Marks::of_for_pods(&parent.controller.metadata)
+        .and(user.and_then(|template| template.metadata.as_ref()))
+        .label(&parent.labels())
+        .annotate(annotations::SLURM_KEY_HASH, ingredients.slurm_key.to_string())
+        .annotate(annotations::JWT_KEY_HASH, ingredients.jwt_key.to_string())
+        .annotate(annotations::DEFAULT_CONTAINER, name::SLURMCTLD);
+    match ingredients.config {
+        Some(digest) => marks.annotate(annotations::SLURM_CONFIG_HASH, digest.to_string()),
+        None => marks,
+    }
+}
+
+/// Everything but containers.
+fn build_pod_spec(parent: &Parent) -> Map<String, Value> {
+    fields(json!({
+        "automountServiceAccountToken": false,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
+        },
+        "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+            "labelSelector": { "matchLabels": parent.selector() },
+            "topologyKey": "kubernetes.io/hostname",
+        }] } },
+        "volumes": build_volumes(parent),
+    }))
+}
+
+fn build_volumes(parent: &Parent) -> Vec<Value> {
+    let Parent { controller, names, .. } = parent;
+    let key = |reference: Option<api::references::SecretKeyRef>, file: &str| {
+        reference.map(|reference| json!({ "secret": { "name": reference.name, "items": [{ "key": reference.key, "path": file }] } }))
+    };
+    let keys: Vec<Value> = [
+        key(controller.slurm_key(), SLURM_KEY_FILE),
+        key(controller.jwt_key(), JWT_KEY_FILE),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let config = json!({ "configMap": { "name": names.config_map() } });
+    let etc: Vec<Value> = std::iter::once(config).chain(keys.clone()).collect();
+    let mut volumes = vec![
+        json!({ "name": ETC_VOLUME, "projected": { "defaultMode": PROJECTED_MODE, "sources": etc } }),
+        json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }),
+        json!({ "name": RUN_VOLUME, "emptyDir": { "medium": "Memory" } }),
+        json!({ "name": AUTH_SOCKET_VOLUME, "emptyDir": {} }),
+        json!({ "name": LIVE_VOLUME, "emptyDir": { "medium": "Memory" } }),
+        json!({ "name": KEYS_VOLUME, "projected": { "defaultMode": KEYS_MODE, "sources": keys } }),
+        // A pod with state starts without it.
+        json!({ "name": BUNDLE_VOLUME, "configMap": { "name": names.bundle_config_map(), "optional": true } }),
+        json!({ "name": AGENT_VOLUME, "emptyDir": {} }),
+    ];
+    if let Some(claim) = controller.spec.existing_claim() {
+        volumes.push(json!({ "name": STATE_VOLUME, "persistentVolumeClaim": { "claimName": claim } }));
+    } else if !controller.spec.is_persistent() {
+        volumes.push(json!({ "name": STATE_VOLUME, "emptyDir": {} }));
+    }
+    volumes
+}
+
+/// The claim to make for slurmctld's state, if one is to be made.
+fn build_claims(parent: &Parent) -> Option<Value> {
+    let spec = &parent.controller.spec;
+    if !spec.is_persistent() || spec.existing_claim().is_some() {
+        return None;
+    }
+    let mut claim: ClaimSpec = spec
+        .persistence
+        .as_ref()
+        .map(|persistence| persistence.claim.clone())
+        .unwrap_or_default();
+    if claim.access_modes.as_ref().is_none_or(Vec::is_empty) {
+        claim.access_modes = Some(vec![DEFAULT_ACCESS_MODE.to_owned()]);
+    }
+    let requests = claim.resources.get_or_insert_default().requests.get_or_insert_default();
+    let default = || Quantity(IntOrString::String(DEFAULT_STORAGE.to_owned()));
+    requests.entry("storage".to_owned()).or_insert_with(default);
+    let mut claim = fields(serde_json::to_value(claim).ok()?);
+    tidy(&mut claim);
+    Some(json!([{
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": STATE_VOLUME, "namespace": parent.namespace },
+        "spec": claim,
+    }]))
+}
+
+fn observed_claims(spec: &Value) -> Option<Value> {
+    let mut claims = spec.get("volumeClaimTemplates")?.as_array()?.clone();
+    for claim in claims.iter_mut().filter_map(Value::as_object_mut) {
+        claim.remove("status");
+    }
+    (!claims.is_empty()).then_some(Value::Array(claims))
+}
+
+/// Digest of what a user can change that makes another pod. What is ours in the template is not in it.
+fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
+    let spec = &parent.controller.spec;
+    let Marks { labels, annotations } = template_marks(parent, ingredients);
+    let reasons = json!({
+        "annotations": annotations,
+        "clusterName": parent.controller.cluster_name(),
+        "existingClaim": spec.existing_claim(),
+        "keys": [spec.slurm_key_ref, spec.effective_jwt_key_ref()],
+        "labels": labels,
+        "logfile": spec.logfile,
+        "persistent": spec.is_persistent(),
+        "reconfigure": spec.reconfigure,
+        "slurmctld": spec.slurmctld,
+        "standbys": spec.replicas() > 1,
+        "template": spec.template.as_ref().and_then(|template| template.spec.as_ref()),
+    });
+    Digest::of(sorted(reasons).to_string().as_bytes()).to_string()
+}
+
+/// The same value with its fields in the order of their names.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(String, Value)> =
+                fields.into_iter().map(|(name, value)| (name, sorted(value))).collect();
+            fields.sort_by(|(one, _), (other, _)| one.cmp(other));
+            Value::Object(fields.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}

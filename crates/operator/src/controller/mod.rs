@@ -1,0 +1,175 @@
+//! Controller: a Slurm cluster's slurmctld, its configuration and its keys.
+
+mod active;
+mod apply;
+mod build;
+mod fault;
+mod inputs;
+mod observe;
+mod plan;
+mod pods;
+mod push;
+mod reason;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use api::{
+    Controller,
+    keys::{apps, labels},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt as _};
+
+use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer};
+
+/// While something is on its way, how often to look again although nothing was heard.
+const IMPATIENCE: Duration = Duration::from_secs(30);
+
+/// Brings Controllers to what their specs ask for.
+#[derive(Debug)]
+pub struct ControllerReconciler {
+    context: Context,
+    writer: Writer,
+    pushers: push::Pushers,
+}
+
+impl ControllerReconciler {
+    pub fn new(context: Context) -> Self {
+        Self {
+            writer: Writer::new(&context, Self::NAME),
+            pushers: push::Pushers::new(context.fence.clone(), context.triggers.controller.clone()),
+            context,
+        }
+    }
+
+    fn tell(&self, controller: &Controller, plan: &plan::Plan) {
+        for fault in &plan.faults {
+            self.context
+                .events
+                .warn(controller, fault.reason, fault.message.clone());
+        }
+    }
+}
+
+impl Reconciler for ControllerReconciler {
+    const NAME: &'static str = "controller";
+
+    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
+        interested(change, caches)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let context = &self.context;
+        let Some(controller) = context.caches.controllers.get(&key.namespace, &key.name) else {
+            self.pushers.forget(key);
+            return Ok(Outcome::settled());
+        };
+        let observed = observe::observe(
+            Arc::clone(&controller),
+            &context.caches,
+            self.pushers.report(key),
+            context.defaults.images.clone(),
+            context.definitions.outdated(),
+        );
+        let plan = plan::plan(&observed);
+        self.tell(&controller, &plan);
+        let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
+        if controller.metadata.deletion_timestamp.is_none() {
+            let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
+            let status = serde_json::to_value(status).map_err(Error::other)?;
+            self.writer.status(controller.as_ref(), status).await?;
+        }
+        applied.into_result()?;
+        let state = status::state(&observed, &plan);
+        let waits = matches!(state, State::Progressing { .. });
+        let outcome = Outcome::from(state);
+        Ok(if waits { outcome.requeue(IMPATIENCE) } else { outcome })
+    }
+}
+
+/// The Controllers that a change may concern.
+fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    match change {
+        Change::Controller(delta) => {
+            let mut keys: Vec<Key> = delta.key().into_iter().collect();
+            // Two of one cluster name are in each other's way, and one may have made room.
+            keys.extend(with(caches, |controller| {
+                delta
+                    .sides()
+                    .any(|side| side.cluster_name() == controller.cluster_name())
+            }));
+            keys
+        }
+        Change::NodeSet(delta) => delta
+            .sides()
+            .map(|node_set| {
+                Key::new(
+                    node_set.namespace().unwrap_or_default(),
+                    &node_set.spec.controller_ref.name,
+                )
+            })
+            .collect(),
+        Change::Accounting(delta) => named(caches, delta, |controller, name| {
+            controller.spec.accounting_name() == Some(name)
+        }),
+        Change::Secret(delta) => named(caches, delta, |controller, name| {
+            let keys = [controller.slurm_key(), controller.jwt_key()];
+            keys.iter().flatten().any(|key| key.name == name)
+        })
+        .into_iter()
+        .chain(change.owners::<Controller>())
+        .collect(),
+        Change::ConfigMap(delta) => named(caches, delta, |controller, name| {
+            observe::referenced_config_maps(controller).any(|referenced| referenced == name)
+        })
+        .into_iter()
+        .chain(change.owners::<Controller>())
+        .collect(),
+        Change::Claim(delta) => named(caches, delta, |controller, name| {
+            controller.spec.existing_claim() == Some(name)
+        }),
+        Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
+        Change::StatefulSet(_) | Change::Service(_) => change.owners::<Controller>(),
+        Change::LoginSet(_)
+        | Change::RestApi(_)
+        | Change::Token(_)
+        | Change::Deployment(_)
+        | Change::Revision(_)
+        | Change::Budget(_)
+        | Change::Node(_) => Vec::new(),
+    }
+}
+
+/// The Controller whose slurmctld this pod runs.
+fn cluster_of(pod: &Pod) -> Option<Key> {
+    let instance = pod.labels().get(labels::INSTANCE)?;
+    let is_slurmctld = pod.labels().get(labels::NAME).is_some_and(|app| app == apps::SLURMCTLD);
+    is_slurmctld.then(|| Key::new(pod.namespace().unwrap_or_default(), instance))
+}
+
+/// The Controllers in the namespace of the changed object that refer to it by this rule.
+fn named<K: Resource<DynamicType = ()>>(
+    caches: &Caches,
+    delta: &Delta<K>,
+    refers: impl Fn(&Controller, &str) -> bool,
+) -> Vec<Key> {
+    let Some(Key { namespace, name }) = delta.key() else {
+        return Vec::new();
+    };
+    let controllers = caches.controllers.list(&namespace).into_iter();
+    controllers
+        .filter(|controller| refers(controller, &name))
+        .map(|controller| Key::of(controller.as_ref()))
+        .collect()
+}
+
+fn with(caches: &Caches, holds: impl Fn(&Controller) -> bool) -> Vec<Key> {
+    let controllers = caches.controllers.all().into_iter();
+    controllers
+        .filter(|controller| holds(controller))
+        .map(|controller| Key::of(controller.as_ref()))
+        .collect()
+}

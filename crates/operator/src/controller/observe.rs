@@ -1,0 +1,140 @@
+//! What there is: the Controller, everything it refers to, its children, and what its agent last said. Reads only.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{Accounting, Controller, NodeSet, references::SecretKeyRef};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret},
+};
+use kube::ResourceExt as _;
+
+use super::{inputs::created, push::Report};
+use crate::{
+    defaults::Images,
+    runtime::{Caches, Key},
+};
+
+/// Everything a plan is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) controller: Arc<Controller>,
+    /// The one it refers to.
+    pub(super) accounting: Option<Arc<Accounting>>,
+    /// Those that refer to it, by name.
+    pub(super) node_sets: Vec<Arc<NodeSet>>,
+    /// Those it refers to, by name.
+    pub(super) config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub(super) slurm_key: Option<Arc<Secret>>,
+    pub(super) jwt_key: Option<Arc<Secret>>,
+    /// The claim it shares among its slurmctld.
+    pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
+    /// An older Controller within reach that has the same cluster name.
+    pub(super) rival: Option<Key>,
+    pub(super) stateful_set: Option<Arc<StatefulSet>>,
+    pub(super) config: Option<Arc<ConfigMap>>,
+    pub(super) bundle: Option<Arc<ConfigMap>>,
+    /// slurmctld's, by name.
+    pub(super) pods: Vec<Arc<Pod>>,
+    pub(super) report: Report,
+    pub(super) images: Images,
+    /// Definitions that are older than this operator.
+    pub(super) outdated: Vec<String>,
+}
+
+/// Reads from the caches what concerns this Controller.
+pub(super) fn observe(
+    controller: Arc<Controller>,
+    caches: &Caches,
+    report: Report,
+    images: Images,
+    outdated: Vec<String>,
+) -> Observed {
+    let names = controller.child_names();
+    let namespace = controller.namespace().unwrap_or_default();
+    let spec = &controller.spec;
+    let secret = |reference: Option<SecretKeyRef>| reference.and_then(|key| caches.secrets.get(&namespace, &key.name));
+    let config_maps = referenced_config_maps(&controller)
+        .filter_map(|name| Some((name.to_owned(), caches.config_maps.get(&namespace, name)?)))
+        .collect();
+    let stateful_set = caches.stateful_sets.get(&namespace, &names.stateful_set());
+    let pods = stateful_set
+        .as_ref()
+        .and_then(|set| set.uid())
+        .map(|uid| caches.pods.owned_by(&uid))
+        .unwrap_or_default();
+    Observed {
+        accounting: spec
+            .accounting_name()
+            .and_then(|name| caches.accountings.get(&namespace, name)),
+        node_sets: caches
+            .node_sets
+            .list(&namespace)
+            .into_iter()
+            .filter(|node_set| refers_to(node_set, &controller))
+            .collect(),
+        config_maps,
+        slurm_key: secret(controller.slurm_key()),
+        jwt_key: secret(controller.jwt_key()),
+        claim: spec
+            .existing_claim()
+            .and_then(|name| caches.claims.get(&namespace, name)),
+        rival: find_rival(&controller, caches),
+        stateful_set,
+        config: caches.config_maps.get(&namespace, &names.config_map()),
+        bundle: caches.config_maps.get(&namespace, &names.bundle_config_map()),
+        pods,
+        report,
+        images,
+        outdated,
+        controller,
+    }
+}
+
+/// Names of all ConfigMaps a Controller refers to.
+pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<Item = &str> {
+    let spec = &controller.spec;
+    let files = spec.file_refs().into_iter().flat_map(|(_, references)| references);
+    let jwks = spec.jwks_key_ref.iter().map(|reference| reference.name.as_str());
+    files.map(|reference| reference.name.as_str()).chain(jwks)
+}
+
+/// Whether a NodeSet belongs to this Controller. A reference into another namespace is none.
+pub(super) fn refers_to(node_set: &NodeSet, controller: &Controller) -> bool {
+    let reference = &node_set.spec.controller_ref;
+    let own = node_set.namespace();
+    let elsewhere = reference
+        .namespace
+        .as_ref()
+        .is_some_and(|namespace| !namespace.is_empty() && Some(namespace) != own.as_ref());
+    !elsewhere && own == controller.namespace() && reference.name == controller.name_any()
+}
+
+/// An older Controller that this one cannot have the cluster name beside: they would share an accounting database.
+fn find_rival(controller: &Controller, caches: &Caches) -> Option<Key> {
+    let name = controller.cluster_name();
+    let age = |controller: &Controller| (created(controller), Key::of(controller));
+    caches
+        .controllers
+        .all()
+        .into_iter()
+        .filter(|other| other.metadata.uid != controller.metadata.uid && other.cluster_name() == name)
+        .filter(|other| age(other) < age(controller))
+        .find(|other| other.namespace() == controller.namespace() || share_accounting(other, controller, caches))
+        .map(|other| Key::of(other.as_ref()))
+}
+
+/// Whether both write into one slurmdbd outside Kubernetes. Others are in the Controller's own namespace.
+fn share_accounting(one: &Controller, other: &Controller, caches: &Caches) -> bool {
+    let database = |controller: &Controller| {
+        let namespace = controller.namespace().unwrap_or_default();
+        let accounting = caches.accountings.get(&namespace, controller.spec.accounting_name()?)?;
+        let external = accounting
+            .spec
+            .external_config
+            .as_ref()
+            .filter(|_| accounting.spec.is_external())?;
+        Some((external.host.clone(), external.port))
+    };
+    database(one).is_some_and(|database_of_one| database(other) == Some(database_of_one))
+}

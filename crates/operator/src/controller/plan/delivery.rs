@@ -1,0 +1,287 @@
+//! Where the newest configuration goes: into the ConfigMaps, to the agent, or nowhere yet.
+
+use std::sync::Arc;
+
+use api::controller::ConfigUpdate;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use slurm::{
+    Revision,
+    revision::{ControllerUid, Digest},
+};
+
+use super::{Effect, Plan, active_pod, keys::Keys};
+use crate::controller::{
+    build::{
+        Parent,
+        config::{build_bundle, build_config_map, build_files, read_bundle},
+        containers::is_supervised,
+    },
+    fault::{Blocks, Fault, is_blocked},
+    inputs::Inputs,
+    observe::Observed,
+    pods::{self, Target},
+    push, reason, status,
+};
+
+/// Where the newest configuration is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::controller) enum ConfigState {
+    /// It cannot be made.
+    #[default]
+    Unknown,
+    /// Somebody else's.
+    External,
+    /// Written for the first pod to start from.
+    Written { sequence: u64, digest: Digest },
+    /// slurmctld runs with it.
+    Applied { sequence: u64, digest: Digest, pod: String },
+    /// On its way to the agent of this pod.
+    Pushing { digest: Digest, pod: String },
+    /// In the pod, and slurmctld does not run.
+    Waiting { digest: Digest, pod: String, why: String },
+    /// The agent cannot be reached.
+    Away { digest: Digest, why: String },
+    /// slurmctld refused it.
+    Rejected { digest: Digest, pod: String, why: String },
+    /// Waits for a restart, as the user wants it.
+    Restarting { digest: Digest },
+}
+
+/// Decides where the newest configuration goes. The result is its digest if a change of it is to restart slurmctld.
+pub(super) fn plan_config(
+    observed: &Observed,
+    parent: &Parent,
+    inputs: &Inputs,
+    keys: Option<&Keys>,
+    plan: &mut Plan,
+    faults: &mut Vec<Fault>,
+) -> Option<Digest> {
+    let uid = ControllerUid::new(parent.controller.metadata.uid.clone().unwrap_or_default()).ok()?;
+    let bundle = observed
+        .bundle
+        .as_ref()
+        .and_then(|bundle| read_bundle(bundle))
+        .filter(|bundle| bundle.controller == uid);
+    let way = Way::of(parent);
+    let restarts = way != Way::InPlace;
+    if is_blocked(faults, Blocks::Configuration) {
+        // What was accepted stays, and is put back if somebody changes it.
+        if let Some(bundle) = &bundle {
+            write(parent, inputs, bundle, plan, faults);
+        }
+        return bundle.filter(|_| restarts).map(|bundle| bundle.digest());
+    }
+    let files = build_files(parent, inputs);
+    let newest = Revision {
+        sequence: 0,
+        controller: uid.clone(),
+        files,
+    };
+    if let Err(error) = newest.to_bundle() {
+        faults.push(Fault::new(
+            Blocks::Configuration,
+            reason::CONFIG_TOO_LARGE,
+            format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
+        ));
+        return bundle.filter(|_| restarts).map(|bundle| bundle.digest());
+    }
+    let situation = Situation::of(observed, bundle.as_ref(), &newest, way);
+    let (accepted, config) = situation.settle(newest.clone(), bundle);
+    plan.config = config;
+    if let Some(accepted) = &accepted {
+        write(parent, inputs, accepted, plan, faults);
+    }
+    match (&situation.target, keys) {
+        (Some(target), Some(keys)) if !situation.restarts_instead() => {
+            plan.effects.push(Effect::PushConfig(Box::new(push::Wanted {
+                files: Arc::new(newest.files.clone()),
+                digest: newest.digest(),
+                controller: uid,
+                target: target.clone(),
+                floor: accepted.as_ref().map_or(0, |accepted| accepted.sequence),
+                jwt_key: push::JwtKey(keys.jwt_bytes.clone()),
+            })));
+        }
+        _ => plan.effects.push(Effect::StopPushing),
+    }
+    restarts.then(|| newest.digest())
+}
+
+fn write(parent: &Parent, inputs: &Inputs, accepted: &Revision, plan: &mut Plan, faults: &mut Vec<Fault>) {
+    match build_bundle(parent, accepted) {
+        Ok(bundle) => {
+            plan.config_maps.push(build_config_map(parent, &accepted.files, inputs));
+            plan.config_maps.push(bundle);
+        }
+        Err(error) => faults.push(Fault::new(
+            Blocks::Configuration,
+            reason::CONFIG_TOO_LARGE,
+            error.to_string(),
+        )),
+    }
+}
+
+/// How a change reaches slurmctld.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    InPlace,
+    Restart,
+    /// By a restart too: under a command of the user's own nobody could tell slurmctld to read its files again, or see
+    /// whether it did.
+    RestartUnsupervised,
+}
+
+impl Way {
+    fn of(parent: &Parent) -> Self {
+        if !is_supervised(parent) {
+            Self::RestartUnsupervised
+        } else if parent.controller.spec.config_update() == ConfigUpdate::Restart {
+            Self::Restart
+        } else {
+            Self::InPlace
+        }
+    }
+}
+
+/// Who could run with which revision.
+#[derive(Clone, Debug)]
+struct Situation {
+    /// The agent to push to: that of the active slurmctld.
+    target: Option<Target>,
+    /// What its agent said is live, if it was asked.
+    live: Option<push::Live>,
+    state: push::State,
+    way: Way,
+    /// Something in a pod may have read a configuration.
+    started: bool,
+    wanted: Digest,
+    accepted: Option<(u64, Digest)>,
+    /// The Controller's status says that slurmctld runs with the accepted revision, and that is the wanted one.
+    was_applied: bool,
+    /// slurmctld's pod was made for the wanted configuration.
+    restarted: bool,
+}
+
+impl Situation {
+    fn of(observed: &Observed, bundle: Option<&Revision>, newest: &Revision, way: Way) -> Self {
+        let ours: Vec<&Arc<Pod>> = observed.pods.iter().filter(|pod| pods::has_agent(pod)).collect();
+        let active = active_pod(observed);
+        let agents: Vec<(bool, Target)> = ours
+            .iter()
+            .filter_map(|pod| Some((active.as_ref() == Some(&pod.name_any()), pods::agent_of(pod)?)))
+            .collect();
+        let target = agents
+            .iter()
+            .find(|(active, _)| *active)
+            .or(agents.first())
+            .map(|(_, target)| target.clone());
+        let report =
+            Some(&observed.report).filter(|report| target.as_ref().is_some_and(|target| report.pod == target.uid));
+        let wanted = newest.digest();
+        let restarted = ours.iter().any(|pod| {
+            let noted = pod.annotations().get(api::keys::annotations::SLURM_CONFIG_HASH);
+            noted.is_some_and(|digest| *digest == wanted.to_string())
+        });
+        Self {
+            way,
+            live: report.and_then(|report| report.live),
+            state: report.map(|report| report.state.clone()).unwrap_or_default(),
+            started: ours.iter().any(|pod| pods::has_started(pod)),
+            target,
+            wanted,
+            accepted: bundle.map(|bundle| (bundle.sequence, bundle.digest())),
+            was_applied: bundle.is_some_and(|bundle| bundle.digest() == wanted)
+                && status::says_applied(observed, &wanted),
+            restarted,
+        }
+    }
+
+    /// Whether the change waits for the restart it causes.
+    fn restarts_instead(&self) -> bool {
+        self.way != Way::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
+    }
+
+    fn highest_sequence(&self) -> u64 {
+        let live = self.live.map_or(0, |live| live.sequence);
+        let accepted = self.accepted.map_or(0, |(sequence, _)| sequence);
+        live.max(accepted)
+    }
+
+    /// The revision to keep in the ConfigMaps, and where the newest one is.
+    fn settle(&self, newest: Revision, bundle: Option<Revision>) -> (Option<Revision>, ConfigState) {
+        let digest = self.wanted;
+        let pod = || {
+            self.target
+                .as_ref()
+                .map(|target| target.pod.clone())
+                .unwrap_or_default()
+        };
+        if let Some(live) = self.live.filter(|live| live.digest == digest) {
+            let sequence = live.sequence.max(
+                self.accepted
+                    .filter(|(_, accepted)| *accepted == digest)
+                    .map_or(0, |(sequence, _)| sequence),
+            );
+            let newest = Revision { sequence, ..newest };
+            return match &self.state {
+                // What slurmctld has not started with yet is not what a pod should start from, if there is anything else.
+                push::State::Waiting { why } if self.way != Way::RestartUnsupervised => {
+                    let why = why.clone();
+                    (
+                        bundle.or(Some(newest)),
+                        ConfigState::Waiting {
+                            digest,
+                            pod: pod(),
+                            why,
+                        },
+                    )
+                }
+                _ => (
+                    Some(newest),
+                    ConfigState::Applied {
+                        sequence,
+                        digest,
+                        pod: pod(),
+                    },
+                ),
+            };
+        }
+        // Nobody can be harmed, or a restart is what the user wants: written for the pod that starts next.
+        if !self.started || self.restarts_instead() {
+            let sequence = match self.accepted {
+                Some((sequence, accepted)) if accepted == digest => sequence,
+                _ => self.highest_sequence() + 1,
+            };
+            let config = if self.started {
+                ConfigState::Restarting { digest }
+            } else {
+                ConfigState::Written { sequence, digest }
+            };
+            return (Some(Revision { sequence, ..newest }), config);
+        }
+        let config = match (&self.target, &self.state) {
+            (None, _) => ConfigState::Away {
+                digest,
+                why: "the container reconfigure does not run".to_owned(),
+            },
+            (Some(_), push::State::Away { why }) => ConfigState::Away {
+                digest,
+                why: why.clone(),
+            },
+            (Some(_), push::State::Refused { digest: refused, why }) if *refused == digest => ConfigState::Rejected {
+                digest,
+                pod: pod(),
+                why: why.clone(),
+            },
+            // A new leader has not asked yet; what the object says was found out by the one before.
+            (Some(_), push::State::Busy) if self.live.is_none() && self.was_applied => ConfigState::Applied {
+                sequence: self.highest_sequence(),
+                digest,
+                pod: pod(),
+            },
+            (Some(_), _) => ConfigState::Pushing { digest, pod: pod() },
+        };
+        (bundle, config)
+    }
+}

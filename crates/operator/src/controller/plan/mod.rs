@@ -1,0 +1,246 @@
+//! What is to be done about a Controller. Pure.
+
+mod delivery;
+mod keys;
+mod workload;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::{Severity, Validate, validate::check_shared_claim, wellknown::SLURM_CONF_FILE};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, Pod, Service},
+};
+use kube::ResourceExt as _;
+use slurm::conf::Document;
+
+pub(super) use self::delivery::ConfigState;
+use self::{delivery::plan_config, keys::plan_keys, workload::plan_pods};
+use super::{
+    active::Candidate,
+    build::{
+        Parent,
+        config::build_external_config_map,
+        keys::NewKey,
+        services::{build_internal_service, build_service},
+    },
+    fault::{Blocks, Fault, is_blocked},
+    inputs::{gather, gather_accounting},
+    observe::Observed,
+    pods, push, reason,
+};
+
+/// What is to be done, in the order of its fields, and what is wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) faults: Vec<Fault>,
+    /// Keys to make, once.
+    pub(super) keys: Vec<NewKey>,
+    pub(super) services: Vec<Service>,
+    pub(super) config_maps: Vec<ConfigMap>,
+    pub(super) stateful_set: Option<StatefulSet>,
+    /// Children that stay; all others of this owner go. `None`: nothing goes.
+    pub(super) keep: Option<Keep>,
+    pub(super) effects: Vec<Effect>,
+    pub(super) config: ConfigState,
+}
+
+/// Names of children that stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keep {
+    pub(super) services: BTreeSet<String>,
+    pub(super) config_maps: BTreeSet<String>,
+    pub(super) stateful_sets: BTreeSet<String>,
+}
+
+/// Something to do outside of the children, with what must still hold when it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Have slurmctld run with these files.
+    PushConfig(Box<push::Wanted>),
+    /// There is nobody to push to.
+    StopPushing,
+    /// Find out which of these pods serves.
+    WatchActive(Vec<Candidate>),
+    /// Lead clients to this pod, or away from it.
+    LabelActive { pod: String, uid: String, active: bool },
+    /// It cannot be changed into what is wanted. Its pods go with it and come back.
+    DeleteStatefulSet { name: String, uid: String, why: String },
+}
+
+pub(super) fn plan(observed: &Observed) -> Plan {
+    let controller = observed.controller.as_ref();
+    if controller.metadata.deletion_timestamp.is_some() {
+        // Its children go with it.
+        return Plan::default();
+    }
+    let parent = Parent::new(controller);
+    let mut faults = check(observed);
+    if is_blocked(&faults, Blocks::Everything) {
+        return Plan {
+            faults,
+            ..Plan::default()
+        };
+    }
+    if controller.spec.is_external() {
+        return plan_external(observed, &parent, faults);
+    }
+
+    let (services, clash) = plan_services(&parent);
+    faults.extend(clash);
+    let (keys, new_keys, key_faults) = plan_keys(observed);
+    faults.extend(key_faults);
+    let (inputs, input_faults) = gather(observed);
+    faults.extend(input_faults);
+    let mut plan = Plan {
+        services,
+        keys: new_keys,
+        ..Plan::default()
+    };
+    let restart = plan_config(observed, &parent, &inputs, keys.as_ref(), &mut plan, &mut faults);
+    plan_pods(observed, &parent, keys.as_ref(), restart, &mut plan, &mut faults);
+    plan_labels(observed, &mut plan);
+    plan.keep = Some(Keep {
+        services: BTreeSet::from([
+            parent.names.service(),
+            parent.names.internal_service(),
+            // NodeSets make it, and may have made it this Controller's.
+            parent.names.workers_service(),
+        ]),
+        config_maps: BTreeSet::from([
+            parent.names.config_map(),
+            parent.names.bundle_config_map(),
+            parent.names.candidate_config_map(),
+        ]),
+        stateful_sets: BTreeSet::from([parent.names.stateful_set()]),
+    });
+    plan.faults = faults;
+    plan
+}
+
+/// What is wrong with the object itself, or with its being there.
+fn check(observed: &Observed) -> Vec<Fault> {
+    let controller = observed.controller.as_ref();
+    let mut faults: Vec<Fault> = controller
+        .check()
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
+        .map(|problem| Fault::new(Blocks::Everything, reason::INVALID_SPEC, problem.to_string()))
+        .collect();
+    if let Some(rival) = &observed.rival {
+        faults.push(Fault::new(
+            Blocks::Everything,
+            reason::CLUSTER_NAME_TAKEN,
+            format!(
+                "spec.clusterName is {:?}, which the older Controller {rival} has; set another one, since both would write under one name",
+                controller.cluster_name()
+            ),
+        ));
+    }
+    if let Some(before) = running_cluster_name(observed).filter(|before| *before != controller.cluster_name()) {
+        faults.push(Fault::new(
+            Blocks::Everything,
+            reason::CLUSTER_NAME_CHANGED,
+            format!("spec.clusterName cannot be changed, since the cluster's state is kept under {before:?}; set it back to that, or make another Controller"),
+        ));
+    }
+    if let Some(claim) = &observed.claim {
+        let modes = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.access_modes.clone())
+            .unwrap_or_default();
+        let problems = check_shared_claim(controller, &modes);
+        faults.extend(
+            problems
+                .errors()
+                .map(|problem| Fault::new(Blocks::Pods, reason::BAD_CLAIM, problem.to_string())),
+        );
+    }
+    faults
+}
+
+/// The name under which the cluster has been running, if it has.
+fn running_cluster_name(observed: &Observed) -> Option<String> {
+    observed.stateful_set.as_ref()?;
+    let conf = observed.config.as_ref()?.data.as_ref()?.get(SLURM_CONF_FILE)?;
+    Document::parse(conf).value("ClusterName").map(str::to_owned)
+}
+
+fn plan_external(observed: &Observed, parent: &Parent, mut faults: Vec<Fault>) -> Plan {
+    let accounting = gather_accounting(observed, &mut faults);
+    let blocked = is_blocked(&faults, Blocks::Configuration);
+    Plan {
+        config_maps: build_external_config_map(parent, accounting)
+            .into_iter()
+            .filter(|_| !blocked)
+            .collect(),
+        keep: Some(Keep {
+            services: BTreeSet::from([parent.names.workers_service()]),
+            config_maps: BTreeSet::from([parent.names.config_map()]),
+            stateful_sets: BTreeSet::new(),
+        }),
+        effects: vec![Effect::StopPushing],
+        config: ConfigState::External,
+        faults,
+        ..Plan::default()
+    }
+}
+
+fn plan_services(parent: &Parent) -> (Vec<Service>, Vec<Fault>) {
+    let mut services = Vec::new();
+    let mut faults = Vec::new();
+    for built in [build_internal_service(parent), build_service(parent)] {
+        match built.map(serde_json::from_value::<Service>) {
+            Ok(Ok(service)) => services.push(service),
+            Ok(Err(error)) => faults.push(Fault::new(
+                Blocks::Nothing,
+                reason::INVALID_SPEC,
+                format!("spec.service.spec is no Service's: {error}; correct it"),
+            )),
+            Err(clash) => faults.push(Fault::new(Blocks::Nothing, reason::INVALID_SPEC, clash.to_string())),
+        }
+    }
+    (services, faults)
+}
+
+fn plan_labels(observed: &Observed, plan: &mut Plan) {
+    let active = active_pod(observed);
+    if observed.controller.spec.replicas() > 1 {
+        let candidate = |pod: &Arc<Pod>| {
+            Some(Candidate {
+                pod: pod.name_any(),
+                address: pods::slurmctld_address(pod)?,
+            })
+        };
+        plan.effects.push(Effect::WatchActive(
+            observed.pods.iter().filter_map(candidate).collect(),
+        ));
+    }
+    for pod in &observed.pods {
+        let is_active = active.as_ref() == Some(&pod.name_any());
+        if let Some(uid) = pod.uid().filter(|_| is_active != pods::is_labelled_active(pod)) {
+            plan.effects.push(Effect::LabelActive {
+                pod: pod.name_any(),
+                uid,
+                active: is_active,
+            });
+        }
+    }
+}
+
+/// The pod whose slurmctld serves: as slurmctld itself says, or as it was, or the first.
+fn active_pod(observed: &Observed) -> Option<String> {
+    let named = |name: &String| observed.pods.iter().any(|pod| pod.name_any() == *name);
+    let single = observed.controller.spec.replicas() == 1;
+    let said = observed.report.active.clone().filter(|_| !single).filter(named);
+    let labelled = || {
+        observed
+            .pods
+            .iter()
+            .find(|pod| !single && pods::is_labelled_active(pod))
+            .map(|pod| pod.name_any())
+    };
+    let first = observed.controller.child_names().pod(0);
+    said.or_else(labelled).or(Some(first).filter(named))
+}

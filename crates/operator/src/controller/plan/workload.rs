@@ -1,0 +1,125 @@
+//! slurmctld's StatefulSet, and when it is left alone.
+
+use api::wellknown::STATE_VOLUME;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use slurm::revision::Digest;
+
+use super::{Effect, Plan, keys::Keys};
+use crate::{
+    controller::{
+        build::{
+            Parent,
+            containers::Images,
+            stateful_set::{Ingredients, build_stateful_set},
+        },
+        fault::{Blocks, Fault, is_blocked},
+        observe::Observed,
+        pods, reason,
+    },
+    template::metadata::Marks,
+};
+
+pub(super) fn plan_pods(
+    observed: &Observed,
+    parent: &Parent,
+    keys: Option<&Keys>,
+    restart: Option<Digest>,
+    plan: &mut Plan,
+    faults: &mut Vec<Fault>,
+) {
+    faults.extend(check_storage_change(observed, parent));
+    // A pod that finds no configuration at all only fails; it is made when there is one.
+    let has_config = observed.bundle.is_some() || !plan.config_maps.is_empty();
+    let (Some(keys), true) = (keys, has_config) else { return };
+    if is_blocked(faults, Blocks::Pods) {
+        return;
+    }
+    let service = parent.names.internal_service();
+    if let Some(set) = &observed.stateful_set
+        && let Some(before) = set
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_name.clone())
+            .filter(|before| *before != service)
+        && set.metadata.deletion_timestamp.is_none()
+    {
+        plan.effects.push(Effect::DeleteStatefulSet {
+            name: set.name_any(),
+            uid: set.uid().unwrap_or_default(),
+            why: format!("its Service is {before:?} and must be {service:?}, which cannot be changed in place"),
+        });
+        return;
+    }
+    let images = Images {
+        operator: observed.images.operator.clone(),
+        slurmctld: observed.images.slurmctld.clone(),
+        logfile: observed.images.logfile.clone(),
+    };
+    let ingredients = Ingredients {
+        slurm_key: keys.slurm,
+        jwt_key: keys.jwt,
+        config: restart,
+        images: &images,
+        observed: observed.stateful_set.as_deref(),
+        hold: is_held(observed),
+    };
+    match build_stateful_set(parent, &ingredients) {
+        Ok(set) => plan.stateful_set = Some(set),
+        Err(error) => faults.push(Fault::new(
+            Blocks::Pods,
+            reason::INVALID_SPEC,
+            format!("spec.template.spec, or what is laid over a container, is not what Kubernetes has there: {error}; correct it"),
+        )),
+    }
+}
+
+/// Whether pods of another operator run, which are not to be restarted just because this one took over. A new annotation on
+/// the Controller, such as `restart-trigger`, is a wish to restart them.
+fn is_held(observed: &Observed) -> bool {
+    let wanted = Marks::of_for_pods(&observed.controller.metadata).annotations;
+    let untouched = |pod: &Pod| {
+        wanted
+            .iter()
+            .all(|(key, value)| pod.annotations().get(key) == Some(value))
+    };
+    observed
+        .pods
+        .iter()
+        .any(|pod| pods::is_ready(pod) && !pods::has_agent(pod) && untouched(pod))
+}
+
+/// Kubernetes does not let a StatefulSet change its claims, and the cluster's state would be left behind.
+fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Fault> {
+    let spec = observed.stateful_set.as_ref()?.spec.as_ref()?;
+    let claims = spec
+        .volume_claim_templates
+        .iter()
+        .flatten()
+        .any(|claim| claim.name_any() == STATE_VOLUME);
+    let volume = spec
+        .template
+        .spec
+        .iter()
+        .flat_map(|pod| pod.volumes.iter().flatten())
+        .find(|volume| volume.name == STATE_VOLUME);
+    let claim = volume.and_then(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone()));
+    let before = if claims {
+        "a claim of its own".to_owned()
+    } else {
+        claim.map_or_else(|| "no volume".to_owned(), |claim| format!("claim {claim:?}"))
+    };
+    let wanted = &parent.controller.spec;
+    let now = match wanted.existing_claim() {
+        Some(claim) => format!("claim {claim:?}"),
+        None if wanted.is_persistent() => "a claim of its own".to_owned(),
+        None => "no volume".to_owned(),
+    };
+    (before != now).then(|| {
+        Fault::new(
+            Blocks::Pods,
+            reason::INVALID_SPEC,
+            format!("spec.persistence cannot be changed, since the cluster's state would be left behind: it is on {before} and now asks for {now}; set it back, or make another Controller"),
+        )
+    })
+}

@@ -1,0 +1,62 @@
+//! The words by which programs know why something is as it is: reasons of conditions and of events.
+
+/// Everything is as it should be.
+pub(super) const READY: &str = "Ready";
+/// slurmctld's pod is on its way.
+pub(super) const STARTING: &str = "Starting";
+/// The spec contradicts itself or Kubernetes.
+pub(super) const INVALID_SPEC: &str = "InvalidSpec";
+/// Another Controller within reach has the cluster name.
+pub(super) const CLUSTER_NAME_TAKEN: &str = "ClusterNameTaken";
+/// The cluster name of a running cluster was changed.
+pub(super) const CLUSTER_NAME_CHANGED: &str = "ClusterNameChanged";
+/// A referenced Secret, or its entry, is not there.
+pub(super) const SECRET_MISSING: &str = "SecretMissing";
+/// A referenced ConfigMap, or its entry, is not there.
+pub(super) const CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
+/// The referenced Accounting is not there.
+pub(super) const ACCOUNTING_MISSING: &str = "AccountingMissing";
+/// A file has a name it cannot have beside slurm.conf, or two files have the same.
+pub(super) const BAD_FILE: &str = "BadFile";
+/// The files do not fit into a ConfigMap.
+pub(super) const CONFIG_TOO_LARGE: &str = "ConfigTooLarge";
+/// Two NodeSets have one name in Slurm.
+pub(super) const NODE_SET_NAME_TAKEN: &str = "NodeSetNameTaken";
+/// A NodeSet's partition cannot be written into slurm.conf.
+pub(super) const BAD_PARTITION: &str = "BadPartition";
+/// The shared claim cannot be shared.
+pub(super) const BAD_CLAIM: &str = "BadClaim";
+/// The API server refuses a child.
+pub(super) const CHILD_REFUSED: &str = "ChildRefused";
+/// A step failed and is tried again.
+pub(super) const RETRYING: &str = "Retrying";
+
+/// slurmctld runs with the newest revision.
+pub(super) const APPLIED: &str = "Applied";
+/// The newest revision waits for the first pod.
+pub(super) const WRITTEN: &str = "Written";
+/// The newest revision is on its way to slurmctld.
+pub(super) const PUSHING: &str = "Pushing";
+/// The agent cannot be reached.
+pub(super) const AGENT_AWAY: &str = "AgentAway";
+/// The pod has no agent: it was made by another operator.
+pub(super) const AGENT_MISSING: &str = "AgentMissing";
+/// slurmctld refused the newest revision and runs with the one before.
+pub(super) const CONFIG_REJECTED: &str = "ConfigRejected";
+/// The newest revision is in place, and slurmctld does not run.
+pub(super) const SLURMCTLD_AWAY: &str = "SlurmctldAway";
+/// The configuration is somebody else's.
+pub(super) const EXTERNAL: &str = "External";
+
+/// slurmctld runs under the agent.
+pub(super) const AGENT: &str = "Agent";
+/// slurmctld runs under the user's own command.
+pub(super) const OWN_COMMAND: &str = "OwnCommand";
+/// The definitions in the cluster are older than this operator.
+pub(super) const OLD_DEFINITIONS: &str = "OldDefinitions";
+/// An overlay has fields that core/v1 has not.
+pub(super) const UNKNOWN_FIELDS: &str = "UnknownFields";
+/// Nothing needs a person.
+pub(super) const HEALTHY: &str = "Healthy";
+/// Nothing is on its way.
+pub(super) const SETTLED: &str = "Settled";

@@ -1,0 +1,294 @@
+//! What is said about a Controller. Pure.
+
+use api::{
+    Condition, ConditionStatus, ControllerStatus, Validate,
+    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, UNKNOWN_FIELDS},
+    validate::Reason,
+};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use slurm::revision::Digest;
+
+use super::{
+    build::{Parent, containers::is_supervised},
+    fault::{Blocks, Fault, worst},
+    observe::Observed,
+    plan::{ConfigState, Plan},
+    pods, reason,
+};
+use crate::runtime::{State, Wanted, settle};
+
+/// slurmctld runs with the newest configuration; the message says which revision, and which way it came.
+pub(super) const CONFIG_APPLIED: &str = "ConfigApplied";
+/// slurmctld runs under the agent, which restarts it and keeps its last words.
+pub(super) const SUPERVISED: &str = "Supervised";
+
+/// What failed while the plan was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) message: String,
+    /// Trying again without another spec is of no use.
+    pub(super) refused: bool,
+}
+
+/// The status to write.
+pub(super) fn build_status(
+    observed: &Observed,
+    plan: &Plan,
+    failure: Option<&Failure>,
+    now: Timestamp,
+) -> ControllerStatus {
+    let controller = observed.controller.as_ref();
+    let generation = controller.metadata.generation.unwrap_or_default();
+    let previous = conditions_of(observed);
+    ControllerStatus {
+        conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
+        // Upstream's definitions, which may be the installed ones, drop it: it would be written again and again.
+        observed_generation: observed.outdated.is_empty().then_some(generation),
+    }
+}
+
+/// How things stand, for the queue.
+pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
+    let readiness = ready(observed, plan, None);
+    match worst(&plan.faults) {
+        Some(fault) if fault.reason == reason::INVALID_SPEC => State::Invalid {
+            message: fault.message.clone(),
+        },
+        Some(fault) if fault.blocks > Blocks::Nothing => State::Blocked {
+            on: fault.message.clone(),
+        },
+        _ if readiness.status != ConditionStatus::True => State::Progressing { why: readiness.message },
+        _ => State::Settled,
+    }
+}
+
+fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
+    let ready = ready(observed, plan, failure);
+    let mut wanted = vec![
+        progressing(plan, &ready),
+        degraded(observed, plan, failure),
+        config_applied(plan),
+    ];
+    wanted.insert(0, ready);
+    wanted.extend(supervised(observed));
+    if !observed.outdated.is_empty() {
+        wanted.push(Wanted::holds(
+            CRDS_OUTDATED,
+            reason::OLD_DEFINITIONS,
+            format!(
+                "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
+                observed.outdated.join(", ")
+            ),
+        ));
+    }
+    let problems = observed.controller.check();
+    let unknown: Vec<String> = problems
+        .warnings()
+        .filter(|problem| problem.reason == Reason::UnknownField)
+        .map(ToString::to_string)
+        .collect();
+    if !unknown.is_empty() {
+        wanted.push(Wanted::holds(
+            UNKNOWN_FIELDS,
+            reason::UNKNOWN_FIELDS,
+            unknown.join("\n"),
+        ));
+    }
+    wanted
+}
+
+fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+    if let Some(fault) = worst(&plan.faults).filter(|fault| fault.blocks > Blocks::Nothing) {
+        return Wanted::fails(READY, fault.reason, blocking_messages(&plan.faults));
+    }
+    if let Some(failure) = failure.filter(|failure| failure.refused) {
+        return Wanted::fails(READY, reason::CHILD_REFUSED, failure.message.clone());
+    }
+    match &plan.config {
+        ConfigState::External => {
+            return Wanted::holds(READY, reason::EXTERNAL, "slurmctld runs outside Kubernetes");
+        }
+        ConfigState::Rejected { .. } | ConfigState::Away { .. } | ConfigState::Waiting { .. } => {
+            return Wanted {
+                type_: READY,
+                ..config_applied(plan)
+            };
+        }
+        ConfigState::Unknown
+        | ConfigState::Written { .. }
+        | ConfigState::Applied { .. }
+        | ConfigState::Pushing { .. }
+        | ConfigState::Restarting { .. } => {}
+    }
+    let serving = observed
+        .pods
+        .iter()
+        .find(|pod| pods::is_labelled_active(pod) && pods::is_ready(pod));
+    if let Some(pod) = serving {
+        return Wanted::holds(
+            READY,
+            reason::READY,
+            format!("slurmctld serves in pod {}", pod.name_any()),
+        );
+    }
+    let trouble = observed.pods.iter().find_map(|pod| pods::trouble(pod));
+    let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
+    Wanted::fails(READY, reason::STARTING, message)
+}
+
+fn blocking_messages(faults: &[Fault]) -> String {
+    let blocking = faults.iter().filter(|fault| fault.blocks > Blocks::Nothing);
+    let messages: Vec<&str> = blocking.map(|fault| fault.message.as_str()).collect();
+    messages.join("\n")
+}
+
+fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
+    let config = config_applied(plan);
+    match &plan.config {
+        ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => Wanted {
+            type_: PROGRESSING,
+            status: ConditionStatus::True,
+            ..config
+        },
+        _ if ready.status != ConditionStatus::True && ready.reason == reason::STARTING => {
+            Wanted::holds(PROGRESSING, reason::STARTING, ready.message.clone())
+        }
+        _ => Wanted::fails(PROGRESSING, reason::SETTLED, ""),
+    }
+}
+
+fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+    if let Some(fault) = worst(&plan.faults) {
+        let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
+        return Wanted::holds(DEGRADED, fault.reason, messages.join("\n"));
+    }
+    if let Some(failure) = failure {
+        let reason = if failure.refused {
+            reason::CHILD_REFUSED
+        } else {
+            reason::RETRYING
+        };
+        return Wanted::holds(DEGRADED, reason, failure.message.clone());
+    }
+    if matches!(
+        plan.config,
+        ConfigState::Rejected { .. } | ConfigState::Away { .. } | ConfigState::Waiting { .. }
+    ) {
+        return Wanted {
+            type_: DEGRADED,
+            status: ConditionStatus::True,
+            ..config_applied(plan)
+        };
+    }
+    match agentless(observed) {
+        Some(message) => Wanted::holds(DEGRADED, reason::AGENT_MISSING, message),
+        None => Wanted::fails(DEGRADED, reason::HEALTHY, ""),
+    }
+}
+
+fn config_applied(plan: &Plan) -> Wanted {
+    match &plan.config {
+        ConfigState::Unknown => {
+            let message = blocking_messages(&plan.faults);
+            match worst(&plan.faults).filter(|fault| fault.blocks > Blocks::Nothing) {
+                Some(fault) => Wanted::fails(CONFIG_APPLIED, fault.reason, message),
+                None => Wanted::unknown(
+                    CONFIG_APPLIED,
+                    reason::STARTING,
+                    "the configuration has not been made yet",
+                ),
+            }
+        }
+        ConfigState::External => Wanted::unknown(
+            CONFIG_APPLIED,
+            reason::EXTERNAL,
+            "the configuration of a slurmctld outside Kubernetes is not the operator's",
+        ),
+        ConfigState::Written { sequence, digest } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::WRITTEN,
+            format!("revision {sequence} ({digest}) is written for slurmctld's pod to start from"),
+        ),
+        ConfigState::Applied { sequence, digest, pod } => Wanted::holds(
+            CONFIG_APPLIED,
+            reason::APPLIED,
+            format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), as its agent says"),
+        ),
+        ConfigState::Pushing { digest, pod } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::PUSHING,
+            format!("the configuration {digest} is on its way to the agent of pod {pod}"),
+        ),
+        ConfigState::Waiting { digest, pod, why } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::SLURMCTLD_AWAY,
+            format!("the configuration {digest} is in pod {pod}, and slurmctld does not run with it yet: {why}"),
+        ),
+        ConfigState::Away { digest, why } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::AGENT_AWAY,
+            format!(
+                "the configuration {digest} waits, and slurmctld goes on with the one it has, since its agent cannot be reached: {why}; look at the log of the container reconfigure"
+            ),
+        ),
+        ConfigState::Rejected { digest, pod, why } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::CONFIG_REJECTED,
+            format!(
+                "slurmctld in pod {pod} refused the configuration {digest} and goes on with the one before: {why}; correct spec.extraConf, the referenced files or the NodeSets' partitions"
+            ),
+        ),
+        ConfigState::Restarting { digest } => Wanted::fails(
+            CONFIG_APPLIED,
+            reason::PUSHING,
+            format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate asks for"),
+        ),
+    }
+}
+
+fn supervised(observed: &Observed) -> Option<Wanted> {
+    let controller = observed.controller.as_ref();
+    if controller.spec.is_external() {
+        return None;
+    }
+    if let Some(message) = agentless(observed) {
+        return Some(Wanted::fails(SUPERVISED, reason::AGENT_MISSING, message));
+    }
+    Some(if is_supervised(&Parent::new(controller)) {
+        Wanted::holds(SUPERVISED, reason::AGENT, "slurmctld runs under slurm-agent")
+    } else {
+        Wanted::fails(
+            SUPERVISED,
+            reason::OWN_COMMAND,
+            "spec.slurmctld.command replaces the agent, so that a bad configuration can end slurmctld; remove it unless you need it",
+        )
+    })
+}
+
+fn agentless(observed: &Observed) -> Option<String> {
+    let pod = observed.pods.iter().find(|pod| !pods::has_agent(pod))?;
+    Some(format!(
+        "pod {} was made by another operator and has no agent, so changes of the configuration reach it late; restart it once with `kubectl annotate controller.slinky.slurm.net {} restart-trigger=1`",
+        pod.name_any(),
+        observed.controller.name_any()
+    ))
+}
+
+fn conditions_of(observed: &Observed) -> &[Condition] {
+    observed
+        .controller
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default()
+}
+
+/// Whether the status says that slurmctld runs with this configuration.
+pub(super) fn says_applied(observed: &Observed, digest: &Digest) -> bool {
+    conditions_of(observed).iter().any(|condition| {
+        condition.type_ == CONFIG_APPLIED
+            && condition.status == ConditionStatus::True
+            && condition.message.contains(&digest.to_string())
+    })
+}

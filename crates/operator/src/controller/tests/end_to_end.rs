@@ -1,0 +1,401 @@
+//! The reconciler with everything it stands on: watches, queue, writer, push actor and HTTP, against an API server in this
+//! process and an agent on this machine. In real time, since the agent is asked over a real socket.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State as Extract,
+    http::{HeaderMap, Method, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use slurm::{
+    Revision,
+    agent::{AgentKey, PROOF_HEADER},
+};
+use tokio::{net::TcpListener, time::sleep};
+
+use super::super::ControllerReconciler;
+use crate::{
+    access::Access,
+    defaults::Defaults,
+    runtime::{
+        Clients, Operator, Options, Stopper, Triggers,
+        fake::{FakeServer, Path},
+    },
+};
+
+const NAMESPACE: &str = "hpc";
+/// The bytes that `keys` has base64 of.
+const JWT_KEY: &[u8] = b"jwt";
+
+/// An agent, and a slurmctld that refuses a configuration with `Nonsense` in it.
+#[derive(Debug, Default)]
+struct Agent {
+    live: Option<Revision>,
+    pushes: Vec<Revision>,
+    silent: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FakeAgent(Arc<Mutex<Agent>>);
+
+impl FakeAgent {
+    fn lock(&self) -> MutexGuard<'_, Agent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let router = Router::new().fallback(answer).with_state(self.clone());
+        tokio::spawn(async { axum::serve(listener, router).await });
+        port
+    }
+
+    fn status(&self) -> Value {
+        let live = self.lock().live.as_ref().map(Revision::summary);
+        json!({
+            "protocol": 1, "agent": "0.1.0", "live": live, "phase": "verified", "slurmctld": null, "rolledBack": null,
+            "fence": { "term": 0, "sequence": 0 },
+        })
+    }
+
+    fn take(&self, bundle: &[u8]) -> (StatusCode, Value) {
+        let revision = Revision::from_bundle(bundle).unwrap();
+        let stale = self
+            .lock()
+            .live
+            .as_ref()
+            .is_some_and(|live| live.sequence >= revision.sequence);
+        assert!(!stale, "revision {} is not newer", revision.sequence);
+        self.lock().pushes.push(revision.clone());
+        let conf = revision
+            .files
+            .iter()
+            .find(|(name, _)| name.as_str() == "slurm.conf")
+            .map(|(_, file)| file.content.clone());
+        let outcome = if String::from_utf8(conf.unwrap()).unwrap().contains("Nonsense") {
+            json!({ "outcome": "rolledBack", "sequence": revision.sequence, "reason": "refused", "lastWords": ["unrecognized key"] })
+        } else {
+            self.lock().live = Some(revision);
+            json!({ "outcome": "applied" })
+        };
+        let mut answer = outcome;
+        answer["milliseconds"] = 90.into();
+        answer["status"] = self.status();
+        (StatusCode::OK, answer)
+    }
+}
+
+async fn answer(Extract(agent): Extract<FakeAgent>, method: Method, headers: HeaderMap, body: Bytes) -> Response {
+    if agent.lock().silent {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    let token = headers["authorization"]
+        .to_str()
+        .unwrap()
+        .trim_start_matches("Bearer ")
+        .to_owned();
+    let (status, answer) = match method {
+        Method::PUT => agent.take(&body),
+        _ => (StatusCode::OK, agent.status()),
+    };
+    let answer = answer.to_string();
+    let key = AgentKey::derive(JWT_KEY).unwrap();
+    let proof = key.prove(&token, status.as_u16(), answer.as_bytes());
+    (status, [(PROOF_HEADER, proof)], answer).into_response()
+}
+
+fn at(plural: &str, name: &str) -> Path {
+    let group = match plural {
+        "controllers" | "nodesets" => "/apis/slinky.slurm.net/v1beta1",
+        "statefulsets" => "/apis/apps/v1",
+        "customresourcedefinitions" => return Path::parse(&format!("/apis/apiextensions.k8s.io/v1/{plural}/{name}")),
+        _ => "/api/v1",
+    };
+    Path::parse(&format!("{group}/namespaces/{NAMESPACE}/{plural}/{name}"))
+}
+
+/// A cluster: the API server, a kubelet of sorts, the agent, and an operator that runs.
+struct World {
+    server: FakeServer,
+    agent: FakeAgent,
+    _stopper: Stopper,
+}
+
+impl World {
+    async fn new(spec: &Value) -> Self {
+        let server = FakeServer::new();
+        let agent = FakeAgent::default();
+        let port = agent.serve().await;
+        server.edit(|store| {
+            for definition in api::crds() {
+                let definition = serde_json::to_value(definition).unwrap();
+                store
+                    .create(&at("customresourcedefinitions", ""), definition, "helm")
+                    .unwrap();
+            }
+            for secret in super::keys() {
+                store.create(&at("secrets", ""), secret, "helm").unwrap();
+            }
+            store
+                .create(&at("controllers", ""), super::controller(spec), "helm")
+                .unwrap();
+        });
+        let (triggers, inboxes) = Triggers::new();
+        let clients = Clients::same(server.client());
+        let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |_| {
+            Access::default()
+        });
+        operator.add(ControllerReconciler::new(operator.context()), inboxes.controller);
+        let (stopper, stop) = Stopper::new();
+        tokio::spawn(operator.run(stop));
+        tokio::spawn(run_pods(server.clone(), agent.clone(), port));
+        Self {
+            server,
+            agent,
+            _stopper: stopper,
+        }
+    }
+
+    fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        self.server.store().get(&at(plural, name)).ok()
+    }
+
+    fn patch(&self, patch: &Value) {
+        self.server
+            .edit(|store| store.merge(&at("controllers", "slurm"), patch, "kubectl"))
+            .unwrap();
+    }
+
+    fn extra_conf(&self, text: &str) {
+        self.patch(&json!({ "spec": { "extraConf": text } }));
+    }
+
+    fn condition(&self, type_: &str) -> String {
+        let controller = self.get("controllers", "slurm").unwrap();
+        let conditions = controller["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let found = conditions.iter().find(|condition| condition["type"] == type_);
+        found
+            .map(|condition| {
+                format!(
+                    "{}: {}",
+                    condition["status"].as_str().unwrap(),
+                    condition["reason"].as_str().unwrap()
+                )
+            })
+            .unwrap_or_default()
+    }
+
+    fn slurm_conf(&self) -> String {
+        let config = self.get("configmaps", "slurm-config");
+        config
+            .and_then(|config| config["data"]["slurm.conf"].as_str().map(str::to_owned))
+            .unwrap_or_default()
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            let status = self
+                .get("controllers", "slurm")
+                .map(|controller| controller["status"].clone());
+            assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {status:#?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn until_settled(&self) {
+        self.until("settled", |world| {
+            world.condition("Ready") == "True: Ready" && world.condition("ConfigApplied") == "True: Applied"
+        })
+        .await;
+    }
+}
+
+/// The StatefulSet's controller and the kubelet: one pod, which starts from the bundle.
+async fn run_pods(server: FakeServer, agent: FakeAgent, port: u16) {
+    loop {
+        sleep(Duration::from_millis(10)).await;
+        let Ok(set) = server.store().get(&at("statefulsets", "slurm-controller")) else {
+            continue;
+        };
+        if server.store().get(&at("pods", "slurm-controller-0")).is_ok() {
+            continue;
+        }
+        let bundle = server.store().get(&at("configmaps", "slurm-bundle")).unwrap();
+        let bundle = serde_json::from_value(bundle).unwrap();
+        let stored = agent.lock().live.clone();
+        let bundled = super::super::build::config::read_bundle(&bundle);
+        agent.lock().live = [stored, bundled]
+            .into_iter()
+            .flatten()
+            .max_by_key(|revision| revision.sequence);
+        let mut pod = super::pod(0);
+        pod["metadata"]["ownerReferences"][0]["uid"] = set["metadata"]["uid"].clone();
+        pod["metadata"].as_object_mut().unwrap().remove("uid");
+        pod["status"]["podIP"] = "127.0.0.1".into();
+        pod["spec"]["initContainers"][0]["ports"][0]["containerPort"] = port.into();
+        server
+            .edit(|store| store.create(&at("pods", ""), pod, "kubelet"))
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_change_is_served_first_and_written_then_and_a_cluster_at_rest_is_quiet() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    assert!(
+        world.agent.lock().pushes.is_empty(),
+        "the first pod starts from the bundle"
+    );
+
+    sleep(Duration::from_millis(300)).await;
+    world.server.writes();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.server.writes(), [], "nothing is written at rest");
+
+    let begin = Instant::now();
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("served", |world| world.agent.lock().pushes.len() == 1)
+        .await;
+    let served = begin.elapsed();
+    world
+        .until("written", |world| world.slurm_conf().contains("defer"))
+        .await;
+    world.until_settled().await;
+    assert_eq!(world.agent.lock().live.as_ref().unwrap().sequence, 2);
+    assert!(served < Duration::from_secs(1), "{served:?}");
+}
+
+#[tokio::test]
+async fn a_burst_of_edits_is_few_reconfigures_and_ends_with_the_last() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    let begin = Instant::now();
+    for edit in 0..100 {
+        world.extra_conf(&format!("# {edit}"));
+        sleep(Duration::from_millis(8)).await;
+    }
+    // A machine that is busy takes longer over them.
+    let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap();
+    world
+        .until("written", |world| world.slurm_conf().contains("# 99\n"))
+        .await;
+    let pushes = world.agent.lock().pushes.len();
+    assert!(
+        (1..=3 + seconds).contains(&pushes),
+        "{pushes} reconfigures in {seconds} s"
+    );
+}
+
+#[tokio::test]
+async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.extra_conf("Nonsense=1");
+    world
+        .until("told", |world| {
+            world.condition("ConfigApplied") == "False: ConfigRejected"
+        })
+        .await;
+    assert_eq!(world.condition("Ready"), "False: ConfigRejected");
+    assert!(!world.slurm_conf().contains("Nonsense"));
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(
+        world.agent.lock().pushes.len(),
+        1,
+        "a refused configuration is not tried again"
+    );
+    world.extra_conf("SchedulerParameters=defer");
+    world.until_settled().await;
+    assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn while_the_agent_is_silent_a_change_waits_and_goes_through_when_it_is_back() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.agent.lock().silent = true;
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("told", |world| world.condition("ConfigApplied") == "False: AgentAway")
+        .await;
+    assert!(!world.slurm_conf().contains("defer"));
+    world.agent.lock().silent = false;
+    world.until_settled().await;
+    assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn a_child_that_somebody_edits_or_deletes_is_put_right() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    let conf = world.slurm_conf();
+    world.server.edit(|store| {
+        store.delete(&at("services", "slurm-controller"), &json!({})).unwrap();
+        store.delete(&at("configmaps", "slurm-bundle"), &json!({})).unwrap();
+        let edit = json!({ "data": { "slurm.conf": "x", "extra": "y" } });
+        store
+            .merge(&at("configmaps", "slurm-config"), &edit, "kubectl")
+            .unwrap();
+    });
+    world
+        .until("back", |world| world.get("services", "slurm-controller").is_some())
+        .await;
+    world
+        .until("back", |world| world.get("configmaps", "slurm-bundle").is_some())
+        .await;
+    world.until("put right", |world| world.slurm_conf() == conf).await;
+    world
+        .until("taken out", |world| {
+            world.get("configmaps", "slurm-config").unwrap()["data"]
+                .get("extra")
+                .is_none()
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_restart_trigger_changes_the_template_once() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    let template = |world: &World| world.get("statefulsets", "slurm-controller").unwrap()["spec"]["template"].clone();
+    world.patch(&json!({ "metadata": { "annotations": { "restart-trigger": "1" } } }));
+    world
+        .until("triggered", |world| {
+            template(world)["metadata"]["annotations"]["restart-trigger"] == "1"
+        })
+        .await;
+    let after = template(&world);
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("written", |world| world.slurm_conf().contains("defer"))
+        .await;
+    assert_eq!(template(&world), after);
+}
+
+#[tokio::test]
+async fn a_missing_secret_is_named_and_the_cluster_comes_up_when_it_is_there() {
+    let world = World::new(&json!({ "slurmKeyRef": { "name": "mine", "key": "k" } })).await;
+    world
+        .until("told", |world| world.condition("Ready") == "False: SecretMissing")
+        .await;
+    assert!(world.get("statefulsets", "slurm-controller").is_none());
+    world
+        .server
+        .edit(|store| store.create(&at("secrets", ""), super::secret("mine", "k", "YQ=="), "kubectl"))
+        .unwrap();
+    world.until_settled().await;
+}

@@ -1,0 +1,864 @@
+//! What a Controller does in which situation.
+
+use api::{ConditionStatus, Controller};
+use serde_json::{Value, json};
+use slurm::revision::Digest;
+
+use super::{
+    super::{
+        build::config::read_bundle,
+        plan::{ConfigState, Effect, Plan, plan},
+        push::{Live, Report, State},
+        status::build_status,
+    },
+    UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
+};
+use crate::runtime::{Caches, Change, Delta, Key};
+
+const NOW: &str = "2026-01-02T00:00:00Z";
+
+fn with_keys(spec: &Value) -> Vec<Value> {
+    let mut objects = keys();
+    objects.push(controller(spec));
+    objects
+}
+
+/// The objects of a cluster that has been made, with its pod running.
+fn running(spec: &Value) -> Vec<Value> {
+    let mut objects = with_keys(spec);
+    objects.extend(written(&planned(objects.clone())));
+    let mut pod = pod(0);
+    pod["metadata"]["labels"]["controller.slinky.slurm.net/active"] = "true".into();
+    objects.push(pod);
+    objects
+}
+
+/// The same cluster with another spec.
+fn changed(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
+    let controller = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap();
+    controller["spec"] = spec.clone();
+    objects
+}
+
+fn annotated(mut objects: Vec<Value>, key: &str, value: &str) -> Vec<Value> {
+    let controller = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap();
+    controller["metadata"]["annotations"][key] = value.into();
+    objects
+}
+
+fn report(live: Option<Live>, state: State) -> Report {
+    Report {
+        pod: "pod-0".to_owned(),
+        live,
+        state,
+        active: None,
+    }
+}
+
+/// What the agent says of a cluster that runs with what its bundle holds.
+fn live_as_bundled(objects: &[Value]) -> Report {
+    let (sequence, digest) = bundled(objects).unwrap();
+    report(Some(Live { sequence, digest }), State::Done)
+}
+
+fn bundled(objects: &[Value]) -> Option<(u64, Digest)> {
+    let bundle = objects
+        .iter()
+        .find(|object| object["metadata"]["name"] == "slurm-bundle")?;
+    let revision = read_bundle(&serde_json::from_value(bundle.clone()).unwrap())?;
+    Some((revision.sequence, revision.digest()))
+}
+
+fn condition(objects: Vec<Value>, report: Report, type_: &str) -> (ConditionStatus, String, String) {
+    let observed = observed(objects, report);
+    let plan = plan(&observed);
+    let status = build_status(&observed, &plan, None, NOW.parse().unwrap());
+    let condition = status
+        .conditions
+        .into_iter()
+        .find(|condition| condition.type_ == type_)
+        .unwrap();
+    (condition.status, condition.reason, condition.message)
+}
+
+fn template(plan: &Plan) -> Value {
+    serde_json::to_value(plan.stateful_set.as_ref().unwrap()).unwrap()["spec"]["template"].clone()
+}
+
+fn pushes(plan: &Plan) -> Vec<Digest> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::PushConfig(wanted) => Some(wanted.digest),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_new_controller_gets_keys_first_and_everything_else_once_they_are_there() {
+    let first = planned(vec![controller(&json!({}))]);
+    let names: Vec<&str> = first.keys.iter().map(|key| key.secret.as_str()).collect();
+    assert_eq!(names, ["slurm-auth-slurm", "slurm-auth-jwt"]);
+    assert!(first.stateful_set.is_none());
+
+    let second = planned(with_keys(&json!({})));
+    assert_eq!(second.keys, []);
+    assert_eq!(second.faults, []);
+    assert_eq!(second.services.len(), 2);
+    assert_eq!(second.config_maps.len(), 2);
+    assert!(second.stateful_set.is_some());
+    assert!(matches!(second.config, ConfigState::Written { sequence: 1, .. }));
+}
+
+#[test]
+fn a_key_that_is_there_is_never_made_again_and_one_that_is_named_never_generated() {
+    let plan = planned(vec![
+        controller(&json!({ "slurmKeyRef": { "name": "mine", "key": "k" } })),
+        secret("slurm-auth-jwt", "other-entry", "YQ=="),
+    ]);
+    assert_eq!(plan.keys, []);
+    let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "spec.slurmKeyRef.name names Secret \"mine\", which does not exist; make it, or remove the reference to have a key generated",
+            "spec.jwtKeyRef.key names entry \"jwt.key\", which Secret \"slurm-auth-jwt\" does not have or has empty; add it, or name another",
+        ]
+    );
+}
+
+#[test]
+fn a_key_that_goes_missing_leaves_the_running_pod_alone() {
+    let mut objects = running(&json!({}));
+    objects.retain(|object| object["metadata"]["name"] != "slurm-auth-slurm");
+    let objects = changed(
+        objects,
+        &json!({ "slurmKeyRef": { "name": "slurm-auth-slurm", "key": "slurm.key" } }),
+    );
+    assert!(planned(objects.clone()).stateful_set.is_none());
+    let (status, reason, message) = condition(objects, Report::default(), "Ready");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "SecretMissing"));
+    assert!(message.starts_with("spec.slurmKeyRef.name names Secret"), "{message}");
+}
+
+#[test]
+fn node_sets_become_the_lines_of_the_table() {
+    for (partition, line) in [
+        (
+            json!({ "enabled": true, "config": "" }),
+            Some("PartitionName=foo Nodes=foo "),
+        ),
+        (
+            json!({ "enabled": true, "config": "Default=YES" }),
+            Some("PartitionName=foo Nodes=foo Default=YES"),
+        ),
+        (
+            json!({ "enabled": true, "config": "MaxTime=24:00:00 Default=YES" }),
+            Some("PartitionName=foo Nodes=foo MaxTime=24:00:00 Default=YES"),
+        ),
+        (json!({ "enabled": false, "config": "Default=YES" }), None),
+        (json!({}), Some("PartitionName=foo Nodes=foo ")),
+    ] {
+        let mut objects = with_keys(&json!({}));
+        objects.push(node_set("foo", NOW, json!({ "partition": partition })));
+        let conf = slurm_conf(&planned(objects));
+        assert!(conf.contains("\nNodeSet=foo Feature=foo\n"), "{conf}");
+        let found = conf.lines().find(|line| line.starts_with("PartitionName="));
+        assert_eq!(found, line, "{partition}");
+    }
+}
+
+#[test]
+fn a_host_name_prefix_is_the_name_in_slurm_and_node_sets_are_in_order_of_their_own() {
+    let mut objects = with_keys(&json!({}));
+    objects.push(node_set(
+        "b",
+        NOW,
+        json!({ "template": { "spec": { "hostname": "aaa-" } } }),
+    ));
+    objects.push(node_set("a", NOW, json!({})));
+    objects.push(json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "c", "namespace": "hpc" },
+        "spec": { "controllerRef": { "name": "slurm", "namespace": "elsewhere" } },
+    }));
+    let conf = slurm_conf(&planned(objects));
+    let sets: Vec<&str> = conf.lines().filter(|line| line.starts_with("NodeSet=")).collect();
+    assert_eq!(sets, ["NodeSet=a Feature=a", "NodeSet=aaa Feature=aaa"]);
+}
+
+#[test]
+fn the_younger_of_two_node_sets_with_one_name_is_refused_and_slurm_conf_untouched() {
+    let mut objects = with_keys(&json!({}));
+    objects.push(node_set(
+        "old",
+        "2026-01-01T00:00:00Z",
+        json!({ "template": { "spec": { "hostname": "gpu-" } } }),
+    ));
+    let before = slurm_conf(&planned(objects.clone()));
+    let young = json!({ "template": { "spec": { "hostname": "gpu-" } }, "partition": { "config": "Default=YES" } });
+    objects.push(node_set("a-young-one", "2026-01-02T00:00:00Z", young));
+    let plan = planned(objects.clone());
+    assert_eq!(slurm_conf(&plan), before);
+    assert!(plan.stateful_set.is_some());
+    let (status, reason, message) = condition(objects, Report::default(), "Degraded");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::True, "NodeSetNameTaken"));
+    assert!(
+        message.contains("\"a-young-one\" is left out") && message.contains("\"old\" is older"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_a_controller_refers_to_and_is_not_there_is_named_and_what_runs_goes_on() {
+    for (spec, field, reason) in [
+        (
+            json!({ "configFileRefs": [{ "name": "x" }] }),
+            "spec.configFileRefs[0].name",
+            "ConfigMapMissing",
+        ),
+        (
+            json!({ "prologScriptRefs": [{ "name": "x" }] }),
+            "spec.prologScriptRefs[0].name",
+            "ConfigMapMissing",
+        ),
+        (
+            json!({ "jwksKeyRef": { "name": "x", "key": "k" } }),
+            "spec.jwksKeyRef.name",
+            "ConfigMapMissing",
+        ),
+        (
+            json!({ "accountingRef": { "name": "x" } }),
+            "spec.accountingRef.name",
+            "AccountingMissing",
+        ),
+    ] {
+        let objects = running(&json!({}));
+        let before = slurm_conf(&planned(objects.clone()));
+        let objects = changed(objects, &spec);
+        let plan = planned(objects.clone());
+        assert_eq!(slurm_conf(&plan), before, "{spec}");
+        assert_eq!(pushes(&plan), []);
+        let (status, said, message) = condition(objects, Report::default(), "Ready");
+        assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
+        assert!(
+            message.starts_with(field) && message.contains("does not exist; make it"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn without_a_configuration_no_pod_is_made() {
+    let plan = planned(with_keys(&json!({ "accountingRef": { "name": "x" } })));
+    assert!(plan.stateful_set.is_none() && plan.config_maps.is_empty());
+    assert_eq!(plan.services.len(), 2);
+}
+
+#[test]
+fn files_and_scripts_of_config_maps_are_in_the_revision() {
+    let mut objects = with_keys(&json!({
+        "configFileRefs": [{ "name": "files" }],
+        "prologScriptRefs": [{ "name": "scripts" }],
+        "jwksKeyRef": { "name": "jwks", "key": "set" },
+    }));
+    objects.push(config_map(
+        "files",
+        &json!({ "gres.conf": "AutoDetect=off\n", "cgroup.conf": "CgroupPlugin=disabled\n" }),
+    ));
+    objects.push(config_map("scripts", &json!({ "p.sh": "#!/bin/sh\n" })));
+    objects.push(config_map("jwks", &json!({ "set": "{}" })));
+    let plan = planned(objects);
+    assert_eq!(plan.faults, []);
+    let revision = plan.config_maps.iter().find_map(read_bundle).unwrap();
+    let files: Vec<(&str, bool)> = revision
+        .files
+        .iter()
+        .map(|(name, file)| (name.as_str(), file.executable))
+        .collect();
+    assert_eq!(
+        files,
+        [
+            ("cgroup.conf", false),
+            ("gres.conf", false),
+            ("jwks.json", false),
+            ("p.sh", true),
+            ("slurm.conf", false)
+        ]
+    );
+    assert!(slurm_conf(&plan).contains("\nProlog=p.sh\n"));
+    let shown: Vec<&String> = plan
+        .config_maps
+        .iter()
+        .filter_map(|map| map.data.as_ref())
+        .flat_map(|data| data.keys())
+        .collect();
+    assert_eq!(shown, ["slurm.conf"], "a cgroup.conf of the user's is theirs to show");
+}
+
+#[test]
+fn two_files_of_one_name_and_files_of_the_operators_own_are_refused() {
+    for (one, other, words) in [
+        (
+            json!({ "x.conf": "1" }),
+            json!({ "x.conf": "2" }),
+            "differs from that of ConfigMap \"one\"; rename one of the two",
+        ),
+        (json!({ "slurm.conf": "" }), json!({}), "move its lines to extraConf"),
+        (json!({ "slurm.key": "" }), json!({}), "is what spec.slurmKeyRef is for"),
+    ] {
+        let mut objects = with_keys(&json!({ "configFileRefs": [{ "name": "one" }, { "name": "two" }] }));
+        objects.push(config_map("one", &one));
+        objects.push(config_map("two", &other));
+        let [fault] = planned(objects).faults.try_into().unwrap();
+        assert_eq!(fault.reason, "BadFile");
+        assert!(fault.message.contains(words), "{}", fault.message);
+    }
+}
+
+#[test]
+fn a_partition_that_extra_conf_defines_too_is_held_back() {
+    let mut objects = with_keys(&json!({ "extraConf": "PartitionName=foo Nodes=ALL\n" }));
+    objects.push(node_set("foo", NOW, json!({ "partition": {} })));
+    let (_, reason, message) = condition(objects, Report::default(), "Ready");
+    assert_eq!(reason, "BadPartition");
+    assert!(message.contains("remove it from spec.extraConf"), "{message}");
+}
+
+#[test]
+fn an_invalid_spec_touches_nothing() {
+    let objects = changed(
+        running(&json!({})),
+        &json!({ "slurmctld": { "args": "-v" }, "ha": { "enabled": true } }),
+    );
+    let plan = planned(objects.clone());
+    assert!(plan.stateful_set.is_none() && plan.services.is_empty() && plan.config_maps.is_empty());
+    assert!(plan.keep.is_none() && plan.effects.is_empty());
+    let (status, reason, message) = condition(objects, Report::default(), "Ready");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "InvalidSpec"));
+    assert!(message.contains("spec.slurmctld.args is a string"), "{message}");
+}
+
+#[test]
+fn the_younger_of_two_controllers_with_one_cluster_name_is_refused_until_the_older_goes() {
+    let mut older = controller(&json!({ "clusterName": "c" }));
+    older["metadata"]["name"] = "older".into();
+    older["metadata"]["uid"] = "other".into();
+    older["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z".into();
+    let mut objects = with_keys(&json!({ "clusterName": "c" }));
+    objects.push(older.clone());
+    let (_, reason, message) = condition(objects.clone(), Report::default(), "Ready");
+    assert_eq!(reason, "ClusterNameTaken");
+    assert!(
+        message.contains("the older Controller hpc/older has; set another one"),
+        "{message}"
+    );
+    objects.pop();
+    assert_eq!(planned(objects.clone()).faults, []);
+
+    // In other namespaces nothing is shared.
+    older["metadata"]["namespace"] = "elsewhere".into();
+    objects.push(older);
+    assert_eq!(planned(objects).faults, []);
+}
+
+#[test]
+fn the_name_of_a_running_cluster_cannot_be_changed() {
+    let objects = changed(running(&json!({})), &json!({ "clusterName": "other" }));
+    let (_, reason, message) = condition(objects, Report::default(), "Ready");
+    assert_eq!(reason, "ClusterNameChanged");
+    assert!(message.contains("set it back to that"), "{message}");
+}
+
+#[test]
+fn the_storage_of_a_running_cluster_cannot_be_changed() {
+    for spec in [
+        json!({ "persistence": { "enabled": false } }),
+        json!({ "persistence": { "existingClaim": "x" } }),
+    ] {
+        let plan = planned(changed(running(&json!({})), &spec));
+        assert!(plan.stateful_set.is_none());
+        assert!(
+            plan.faults[0].message.starts_with("spec.persistence cannot be changed"),
+            "{:?}",
+            plan.faults
+        );
+    }
+    assert_eq!(
+        planned(running(&json!({ "persistence": { "enabled": false } }))).faults,
+        []
+    );
+}
+
+#[test]
+fn a_converged_cluster_plans_what_it_has() {
+    let objects = running(&json!({ "extraConf": "SchedulerParameters=defer" }));
+    let report = live_as_bundled(&objects);
+    let plan = plan(&observed(objects.clone(), report));
+    assert!(matches!(plan.config, ConfigState::Applied { sequence: 1, .. }));
+    for object in written(&plan) {
+        assert!(objects.contains(&object), "{object}");
+    }
+    assert!(
+        !plan
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::LabelActive { .. } | Effect::DeleteStatefulSet { .. }))
+    );
+}
+
+#[test]
+fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
+    let objects = running(&json!({}));
+    let before = live_as_bundled(&objects);
+    let old = slurm_conf(&planned(objects.clone()));
+    let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" }));
+
+    let pushing = plan(&observed(objects.clone(), before));
+    let [wanted] = pushes(&pushing).try_into().unwrap();
+    assert_eq!(
+        slurm_conf(&pushing),
+        old,
+        "the bundle and -config stay until the agent has accepted"
+    );
+    assert_eq!(
+        pushing.config,
+        ConfigState::Pushing {
+            digest: wanted,
+            pod: "slurm-controller-0".to_owned()
+        }
+    );
+
+    let accepted = plan(&observed(
+        objects,
+        report(
+            Some(Live {
+                sequence: 2,
+                digest: wanted,
+            }),
+            State::Done,
+        ),
+    ));
+    assert!(slurm_conf(&accepted).contains("SchedulerParameters=defer"));
+    let revision = accepted.config_maps.iter().find_map(read_bundle).unwrap();
+    assert_eq!((revision.sequence, revision.digest()), (2, wanted));
+    assert_eq!(
+        pushing.stateful_set, accepted.stateful_set,
+        "a change of the configuration makes no other pod"
+    );
+}
+
+#[test]
+fn before_any_pod_has_started_a_change_is_written_at_once() {
+    let mut objects = running(&json!({}));
+    objects.retain(|object| object["kind"] != "Pod");
+    let plan = planned(changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" })));
+    assert!(matches!(plan.config, ConfigState::Written { sequence: 2, .. }));
+    assert!(slurm_conf(&plan).contains("defer"));
+}
+
+#[test]
+fn while_the_agent_is_away_a_change_waits() {
+    let mut objects = changed(
+        running(&json!({})),
+        &json!({ "extraConf": "SchedulerParameters=defer" }),
+    );
+    let pod = objects.iter_mut().find(|object| object["kind"] == "Pod").unwrap();
+    pod["status"]["initContainerStatuses"][0]["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    let plan = planned(objects.clone());
+    assert!(!slurm_conf(&plan).contains("defer"));
+    assert!(plan.effects.contains(&Effect::StopPushing));
+    let (status, reason, _) = condition(objects, Report::default(), "ConfigApplied");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "AgentAway"));
+}
+
+#[test]
+fn what_slurmctld_refused_is_told_in_its_own_words_and_not_kept() {
+    let objects = running(&json!({}));
+    let live = live_as_bundled(&objects).live;
+    let objects = changed(objects, &json!({ "extraConf": "Nonsense=1" }));
+    let [digest] = pushes(&planned(objects.clone())).try_into().unwrap();
+    let why = "unrecognized key: Nonsense".to_owned();
+    let refused = report(live, State::Refused { digest, why });
+    assert!(!slurm_conf(&plan(&observed(objects.clone(), refused.clone()))).contains("Nonsense"));
+    for type_ in ["Ready", "ConfigApplied"] {
+        let (status, reason, message) = condition(objects.clone(), refused.clone(), type_);
+        assert_eq!((status, reason.as_str()), (ConditionStatus::False, "ConfigRejected"));
+        assert!(message.contains("unrecognized key: Nonsense"), "{message}");
+    }
+}
+
+#[test]
+fn a_bundle_that_somebody_spoiled_is_written_again_from_what_is_live() {
+    let mut objects = running(&json!({}));
+    let report = live_as_bundled(&objects);
+    let expected = bundled(&objects);
+    let bundle = objects
+        .iter_mut()
+        .find(|object| object["metadata"]["name"] == "slurm-bundle")
+        .unwrap();
+    bundle["binaryData"]["bundle"] = "AAAA".into();
+    let plan = plan(&observed(objects, report));
+    assert_eq!(bundled(&written(&plan)), expected);
+}
+
+#[test]
+fn a_new_leader_that_has_not_asked_yet_says_what_the_one_before_said() {
+    let mut objects = running(&json!({}));
+    let observed_now = observed(objects.clone(), live_as_bundled(&objects));
+    let status = build_status(&observed_now, &plan(&observed_now), None, NOW.parse().unwrap());
+    objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap()["status"] = serde_json::to_value(&status).unwrap();
+    let observed_later = observed(objects, Report::default());
+    let later = build_status(
+        &observed_later,
+        &plan(&observed_later),
+        None,
+        "2026-02-02T00:00:00Z".parse().unwrap(),
+    );
+    assert_eq!(later, status);
+}
+
+#[test]
+fn a_restart_trigger_makes_another_pod_and_what_helm_and_kubectl_note_does_not() {
+    let objects = running(&json!({}));
+    let before = template(&planned(objects.clone()));
+    for note in [
+        "meta.helm.sh/release-name",
+        "kubectl.kubernetes.io/last-applied-configuration",
+    ] {
+        assert_eq!(
+            template(&planned(annotated(objects.clone(), note, "x"))),
+            before,
+            "{note}"
+        );
+    }
+    let restarted = planned(annotated(objects.clone(), "restart-trigger", "1"));
+    assert_eq!(template(&restarted)["metadata"]["annotations"]["restart-trigger"], "1");
+
+    let mut labelled = objects;
+    labelled
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap()["metadata"]["labels"] = json!({ "app.kubernetes.io/managed-by": "Helm" });
+    assert_eq!(template(&planned(labelled)), before);
+}
+
+#[test]
+fn an_upgrade_of_the_operator_restarts_nothing_and_the_next_restart_takes_it_up() {
+    let upgraded = |objects: Vec<Value>| {
+        let mut observed = observed(objects, Report::default());
+        observed.images.operator = "operator:2".to_owned();
+        observed.images.slurmctld = "slurmctld:newer".to_owned();
+        template(&plan(&observed))
+    };
+    let objects = running(&json!({}));
+    let before = template(&planned(objects.clone()));
+    assert_eq!(upgraded(objects.clone()), before);
+    let restarted = upgraded(annotated(objects.clone(), "restart-trigger", "1"));
+    assert_eq!(restarted["spec"]["initContainers"][0]["image"], "operator:2");
+    assert_eq!(restarted["spec"]["containers"][0]["image"], "slurmctld:newer");
+
+    // A template of another release stays as it is, whatever this one would build.
+    let mut older = objects;
+    let set = older.iter_mut().find(|object| object["kind"] == "StatefulSet").unwrap();
+    set["metadata"]["annotations"]["slinky.slurm.net/template-version"] = "0".into();
+    set["spec"]["template"]["spec"]["initContainers"] = json!([]);
+    let kept = set["spec"]["template"].clone();
+    assert_eq!(upgraded(older)["spec"]["containers"], kept["spec"]["containers"]);
+}
+
+#[test]
+fn a_new_key_makes_another_pod() {
+    let objects = running(&json!({}));
+    let before = template(&planned(objects.clone()));
+    let mut rotated = objects;
+    rotated.retain(|object| object["metadata"]["name"] != "slurm-auth-slurm");
+    rotated.push(secret("slurm-auth-slurm", "slurm.key", "bmV3"));
+    let after = template(&planned(rotated));
+    let hash = "slinky.slurm.net/slurm-key-hash";
+    assert_ne!(
+        before["metadata"]["annotations"][hash],
+        after["metadata"]["annotations"][hash]
+    );
+}
+
+#[test]
+fn a_users_own_command_wins_and_is_told() {
+    let spec = json!({ "slurmctld": { "command": ["/usr/sbin/slurmctld", "-D"], "args": ["-v"] } });
+    let objects = with_keys(&spec);
+    let slurmctld = &template(&planned(objects.clone()))["spec"]["containers"][0];
+    assert_eq!(slurmctld["command"], json!(["/usr/sbin/slurmctld", "-D"]));
+    assert_eq!(slurmctld["args"], json!(["-v"]));
+    let (status, reason, _) = condition(objects, Report::default(), "Supervised");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "OwnCommand"));
+}
+
+#[test]
+fn options_in_the_environment_and_arguments_both_reach_slurmctld() {
+    let spec =
+        json!({ "slurmctld": { "args": ["-i"], "env": [{ "name": "SLURMCTLD_OPTIONS", "value": "-v  -L /x" }] } });
+    let slurmctld = &template(&planned(with_keys(&spec)))["spec"]["containers"][0];
+    assert_eq!(slurmctld["args"], json!(["-i"]));
+    let script = slurmctld["command"][2].as_str().unwrap();
+    let said = std::process::Command::new("sh")
+        .args([
+            "-c",
+            &script.replace("exec /opt/slurm-agent/slurm-agent", "printf '%s|'"),
+            "slurmctld",
+            "-i",
+            "-f 'a b'",
+        ])
+        .env("SLURMCTLD_OPTIONS", "-v  -L /x")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said, "supervise|--|slurmctld|--systemd|-v|-L|/x|-i|-f|a b|");
+}
+
+#[test]
+fn what_a_user_lays_over_slurmctld_the_agent_has_too() {
+    let spec = json!({ "slurmctld": {
+        "image": "mine", "env": [{ "name": "A", "value": "1" }], "securityContext": { "runAsUser": 0, "runAsNonRoot": false },
+        "volumeMounts": [{ "name": "x", "mountPath": "/x" }], "resources": { "limits": { "cpu": 2 } },
+    } });
+    let template = template(&planned(with_keys(&spec)));
+    for container in [1, 2] {
+        let container = &template["spec"]["initContainers"][container];
+        assert_eq!(container["image"], "mine");
+        assert_eq!(container["securityContext"]["runAsUser"], 0);
+        assert!(
+            container["env"]
+                .as_array()
+                .unwrap()
+                .contains(&json!({ "name": "A", "value": "1" }))
+        );
+        assert!(
+            container["volumeMounts"]
+                .as_array()
+                .unwrap()
+                .contains(&json!({ "name": "x", "mountPath": "/x" }))
+        );
+        assert!(container.get("resources").is_none());
+    }
+    assert_eq!(template["spec"]["containers"][0]["resources"]["limits"]["cpu"], "2");
+}
+
+#[test]
+fn pods_of_another_operator_are_kept_until_somebody_asks_for_a_restart() {
+    let mut objects = running(&json!({}));
+    let pod = objects.iter_mut().find(|object| object["kind"] == "Pod").unwrap();
+    pod["spec"]["initContainers"] = json!([]);
+    let partition = |plan: &Plan| {
+        let spec = plan.stateful_set.as_ref().and_then(|set| set.spec.clone()).unwrap();
+        spec.update_strategy
+            .and_then(|strategy| strategy.rolling_update)
+            .and_then(|update| update.partition)
+    };
+    assert_eq!(partition(&planned(objects.clone())), Some(1));
+    let (status, reason, message) = condition(objects.clone(), Report::default(), "Supervised");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "AgentMissing"));
+    assert!(message.contains("restart-trigger=1"), "{message}");
+    assert_eq!(partition(&planned(annotated(objects, "restart-trigger", "1"))), Some(0));
+}
+
+#[test]
+fn a_stateful_set_that_cannot_be_changed_into_what_is_wanted_is_replaced() {
+    let mut objects = running(&json!({}));
+    objects
+        .iter_mut()
+        .find(|object| object["kind"] == "StatefulSet")
+        .unwrap()["spec"]["serviceName"] = "slurm-controller".into();
+    let plan = planned(objects);
+    assert!(plan.stateful_set.is_none());
+    assert!(
+        plan.effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::DeleteStatefulSet { uid, .. } if uid == "set"))
+    );
+}
+
+#[test]
+fn clients_are_led_to_the_slurmctld_that_serves() {
+    let labels = |plan: &Plan| -> Vec<(String, bool)> {
+        plan.effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::LabelActive { pod, active, .. } => Some((pod.clone(), *active)),
+                _ => None,
+            })
+            .collect()
+    };
+    // A single one is it as soon as it is there.
+    let mut single = running(&json!({}));
+    single.retain(|object| object["kind"] != "Pod");
+    single.push(pod(0));
+    assert_eq!(labels(&planned(single)), [("slurm-controller-0".to_owned(), true)]);
+
+    let ha = json!({ "ha": { "enabled": true }, "persistence": { "existingClaim": "shared" } });
+    let mut several = running(&ha);
+    several.push(pod(1));
+    assert_eq!(labels(&planned(several.clone())), []);
+    let failed_over = Report {
+        active: Some("slurm-controller-1".to_owned()),
+        ..Report::default()
+    };
+    let plan = plan(&observed(several, failed_over));
+    assert_eq!(
+        labels(&plan),
+        [
+            ("slurm-controller-0".to_owned(), false),
+            ("slurm-controller-1".to_owned(), true)
+        ]
+    );
+    let pushed: Vec<&str> = plan
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::PushConfig(wanted) => Some(wanted.target.pod.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pushed, ["slurm-controller-1"]);
+}
+
+#[test]
+fn a_shared_claim_that_only_one_node_can_mount_is_refused() {
+    let ha = json!({ "ha": { "enabled": true }, "persistence": { "existingClaim": "shared" } });
+    let mut objects = with_keys(&ha);
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "shared", "namespace": "hpc" },
+        "spec": { "accessModes": ["ReadWriteOnce"] },
+    }));
+    let (_, reason, message) = condition(objects.clone(), Report::default(), "Ready");
+    assert_eq!(reason, "BadClaim");
+    assert!(message.contains("ReadWriteMany"), "{message}");
+    assert!(planned(objects).stateful_set.is_none());
+}
+
+#[test]
+fn an_external_controller_has_a_slurm_conf_and_nothing_else() {
+    let plan = planned(vec![controller(&json!({
+        "external": true, "externalConfig": { "host": "ctl.example.com", "port": 6817 }, "extraConf": "X=1",
+    }))]);
+    assert_eq!(plan.faults, []);
+    assert!(plan.services.is_empty() && plan.stateful_set.is_none() && plan.keys.is_empty());
+    let conf = slurm_conf(&plan);
+    assert!(
+        conf.contains("SlurmctldHost=ctl.example.com\n") && !conf.contains("X=1"),
+        "{conf}"
+    );
+    assert!(plan.keep.unwrap().stateful_sets.is_empty());
+}
+
+#[test]
+fn a_restart_can_be_wished_for_instead() {
+    let spec = |extra: &str| json!({ "configUpdate": "Restart", "extraConf": extra });
+    let objects = running(&spec("A=1"));
+    let report = live_as_bundled(&objects);
+    let before = template(&plan(&observed(objects.clone(), report.clone())));
+    let hash = |template: &Value| template["metadata"]["annotations"]["slinky.slurm.net/slurm-config-hash"].clone();
+    assert!(hash(&before).is_string());
+    let after = plan(&observed(changed(objects, &spec("A=2")), report));
+    assert_ne!(hash(&template(&after)), hash(&before));
+    assert!(slurm_conf(&after).contains("A=2"));
+    assert_eq!(pushes(&after), []);
+    assert!(matches!(after.config, ConfigState::Restarting { .. }));
+}
+
+#[test]
+fn the_status_says_what_generation_it_is_about_unless_the_definitions_would_drop_it() {
+    let mut observed = observed(with_keys(&json!({})), Report::default());
+    let status = build_status(&observed, &plan(&observed), None, NOW.parse().unwrap());
+    assert_eq!(status.observed_generation, Some(1));
+    observed.outdated = vec!["controllers.slinky.slurm.net".to_owned()];
+    let status = build_status(&observed, &plan(&observed), None, NOW.parse().unwrap());
+    assert_eq!(status.observed_generation, None);
+    assert!(
+        status
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == "CRDsOutdated")
+    );
+}
+
+#[test]
+fn a_controller_hears_of_everything_it_is_made_from() {
+    let spec = json!({
+        "slurmKeyRef": { "name": "k", "key": "k" },
+        "configFileRefs": [{ "name": "files" }], "epilogSlurmctldScriptRefs": [{ "name": "scripts" }],
+        "jwksKeyRef": { "name": "jwks", "key": "k" }, "accountingRef": { "name": "acct" },
+        "persistence": { "existingClaim": "state" },
+    });
+    let mut caches_objects = running(&spec);
+    caches_objects.extend(keys());
+    let caches = Caches::of(caches_objects);
+    let me = Key::new("hpc", "slurm");
+    let hears = |change: Change| super::super::interested(&change, &caches).contains(&me);
+    for name in ["files", "scripts", "jwks"] {
+        assert!(
+            hears(appeared(config_map(name, &json!({})), Change::ConfigMap)),
+            "{name}"
+        );
+    }
+    assert!(!hears(appeared(config_map("other", &json!({})), Change::ConfigMap)));
+    for name in ["k", "slurm-auth-jwt"] {
+        assert!(hears(appeared(secret(name, "k", ""), Change::Secret)), "{name}");
+    }
+    assert!(!hears(appeared(secret("other", "k", ""), Change::Secret)));
+    assert!(hears(appeared(node_set("n", NOW, json!({})), Change::NodeSet)));
+    assert!(hears(appeared(pod(0), Change::Pod)));
+    let named =
+        |kind: &str, name: &str| json!({ "kind": kind, "metadata": { "name": name, "namespace": "hpc" }, "spec": {} });
+    assert!(hears(appeared(named("Accounting", "acct"), Change::Accounting)));
+    assert!(hears(appeared(named("PersistentVolumeClaim", "state"), Change::Claim)));
+    let owned = json!({ "metadata": { "name": "slurm-controller", "namespace": "hpc", "ownerReferences": [{
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm", "uid": UID, "controller": true,
+    }] } });
+    assert!(hears(appeared(owned.clone(), Change::Service)));
+    assert!(hears(appeared(owned.clone(), Change::ConfigMap)));
+    assert!(hears(appeared(owned, Change::Secret)));
+    let mut rival = controller(&json!({ "clusterName": "hpc_slurm" }));
+    rival["metadata"]["name"] = "rival".into();
+    assert!(hears(appeared(rival, Change::Controller)));
+}
+
+fn appeared<K: serde::de::DeserializeOwned>(object: Value, change: impl FnOnce(Delta<K>) -> Change) -> Change {
+    change(Delta::appeared(std::sync::Arc::new(
+        serde_json::from_value(object).unwrap(),
+    )))
+}
+
+#[test]
+fn a_deleted_controller_is_left_to_garbage_collection() {
+    let mut objects = running(&json!({}));
+    objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap()["metadata"]["deletionTimestamp"] = NOW.into();
+    let plan = planned(objects);
+    assert!(plan.stateful_set.is_none() && plan.services.is_empty() && plan.keep.is_none());
+}
+
+#[test]
+fn the_seeds_controller_without_a_word_is_a_whole_one() {
+    let plan = planned(with_keys(
+        &json!({ "extraConf": "PartitionName=all Nodes=ALL Default=NO\n" }),
+    ));
+    assert_eq!(plan.faults, []);
+    let controller: Controller = serde_json::from_value(controller(&json!({}))).unwrap();
+    assert_eq!(controller.cluster_name(), "hpc_slurm");
+    let claim = &serde_json::to_value(plan.stateful_set).unwrap()["spec"]["volumeClaimTemplates"][0]["spec"];
+    assert_eq!(
+        *claim,
+        json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "4Gi" } } })
+    );
+}

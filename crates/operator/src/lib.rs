@@ -1,0 +1,20 @@
+//! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
+//!
+//! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
+//! * [`controller`], [`nodeset`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
+//! * [`access`] is how the operator reaches one cluster's Slurm.
+//! * [`defaults`] is what an object means that leaves something out.
+
+pub mod access;
+pub mod cli;
+pub mod controller;
+pub mod defaults;
+pub mod logs;
+pub mod nodeset;
+pub mod restapi;
+pub mod runtime;
+
+mod overlay;
+mod template;
+#[cfg(test)]
+mod testing;

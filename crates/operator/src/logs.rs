@@ -1,0 +1,13 @@
+//! Logs: one JSON object per line on standard output, for programs; people use `kubectl logs | jq`.
+
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Starts them. `filter` is a level, or levels by module: `info,operator::runtime=debug`.
+pub fn start(filter: &Targets) {
+    let lines = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(true)
+        .with_span_list(false);
+    tracing_subscriber::registry().with(lines).with(filter.clone()).init();
+}

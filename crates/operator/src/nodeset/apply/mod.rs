@@ -1,0 +1,209 @@
+//! Carries a plan out.
+//!
+//! One step that fails does not keep the others from being taken; all failures are told together.
+
+mod departures;
+mod pods;
+
+use std::collections::BTreeSet;
+
+use api::{Controller, NodeSet, keys};
+use futures::{StreamExt, stream};
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{ConfigMap, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::ResourceExt;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{
+    observe::Observed,
+    plan::{Effect, ObjectId, Plan, RevisionPlan},
+};
+use crate::{
+    runtime::{Context, Created, Error, Key, Writer},
+    template::metadata::owner,
+};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// What failed, for the condition.
+    pub(super) problems: Vec<String>,
+    /// The first failure, for the backoff.
+    pub(super) error: Option<Error>,
+}
+
+impl Applied {
+    fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.problems.push(error.to_string());
+                self.error.get_or_insert(error);
+                None
+            }
+        }
+    }
+}
+
+/// What an executor works with.
+pub(super) struct Hands<'a> {
+    pub(super) ctx: &'a Context,
+    pub(super) writer: &'a Writer,
+    pub(super) observed: &'a Observed,
+}
+
+impl Hands<'_> {
+    pub(super) async fn apply(&self, plan: &Plan) -> Applied {
+        let mut applied = Applied::default();
+        for effect in &plan.effects {
+            if let Effect::AddFinalizer = effect {
+                applied.take(self.add_finalizer().await);
+                if applied.error.is_some() {
+                    // What is made now could never be cleared away.
+                    return applied;
+                }
+            }
+        }
+        self.apply_children(plan, &mut applied).await;
+        if let Some(revision) = &plan.revision {
+            self.apply_revision(revision, &mut applied).await;
+        }
+        self.apply_pods(plan, &mut applied).await;
+        self.apply_departures(plan, &mut applied).await;
+        for effect in &plan.effects {
+            if let Effect::RemoveFinalizer { because } = effect {
+                applied.take(self.remove_finalizer(because.as_deref()).await);
+            }
+        }
+        applied
+    }
+
+    async fn apply_children(&self, plan: &Plan, applied: &mut Applied) {
+        if let Some(service) = &plan.service {
+            applied.take(self.apply_child::<Service>(service).await);
+        }
+        if let Some(budget) = &plan.budget {
+            applied.take(self.apply_child::<PodDisruptionBudget>(budget).await);
+        }
+        if plan.refused.is_some() || plan.revision.is_none() {
+            return;
+        }
+        let mut keep = BTreeSet::new();
+        if let Some(ssh) = &plan.ssh_config
+            && let Some(made) = applied.take(self.apply_child::<ConfigMap>(ssh).await)
+        {
+            keep.insert(made.name_any());
+        }
+        // A failed apply must not turn into a removal.
+        if plan.ssh_config.is_none() || !keep.is_empty() {
+            let uid = self.nodeset().uid().unwrap_or_default();
+            applied.take(
+                self.writer
+                    .prune::<ConfigMap>(&self.ctx.caches.config_maps, &uid, &keep)
+                    .await,
+            );
+        }
+    }
+
+    async fn apply_child<K: crate::runtime::Written>(&self, child: &Value) -> Result<K, Error> {
+        self.writer.apply::<K>(&read(child)?).await
+    }
+
+    async fn apply_revision(&self, plan: &RevisionPlan, applied: &mut Applied) {
+        if let Some(revision) = &plan.create {
+            applied.take(self.create_revision(revision).await);
+        }
+        if let Some((name, number)) = &plan.renumber {
+            let patch = json!({ "revision": number });
+            applied.take(
+                self.writer
+                    .patch::<ControllerRevision>(&self.namespace(), name, patch)
+                    .await,
+            );
+        }
+        for ObjectId { name, uid } in &plan.delete {
+            applied.take(
+                self.writer
+                    .delete::<ControllerRevision>(&self.namespace(), name, uid)
+                    .await,
+            );
+        }
+    }
+
+    async fn create_revision(&self, revision: &Value) -> Result<(), Error> {
+        let revision: ControllerRevision = read(revision)?;
+        if let Created::Exists = self.writer.create(&revision).await? {
+            // The cache holds only revisions with an owner: this one lost its own, and is ours by its name.
+            let patch =
+                json!({ "metadata": { "ownerReferences": [owner(self.nodeset())], "labels": revision.labels() } });
+            self.writer
+                .patch::<ControllerRevision>(&self.namespace(), &revision.name_any(), patch)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn add_finalizer(&self) -> Result<(), Error> {
+        let mut finalizers = self.nodeset().finalizers().to_vec();
+        finalizers.push(keys::NODESET_FINALIZER.to_owned());
+        self.write_finalizers(finalizers).await
+    }
+
+    async fn remove_finalizer(&self, because: Option<&str>) -> Result<(), Error> {
+        if let Some(because) = because {
+            self.ctx.events.warn(self.nodeset(), "WorkersLetGo", because);
+        }
+        let mut finalizers = self.nodeset().finalizers().to_vec();
+        finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
+        self.write_finalizers(finalizers).await
+    }
+
+    async fn write_finalizers(&self, finalizers: Vec<String>) -> Result<(), Error> {
+        let meta = &self.nodeset().metadata;
+        // The list is written whole, so nobody may have changed it meanwhile.
+        let patch = json!({ "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "finalizers": finalizers,
+        } });
+        self.writer
+            .patch::<NodeSet>(&self.namespace(), &self.nodeset().name_any(), patch)
+            .await
+            .map(drop)
+    }
+
+    fn nodeset(&self) -> &NodeSet {
+        &self.observed.nodeset
+    }
+
+    fn namespace(&self) -> String {
+        self.nodeset().namespace().unwrap_or_default()
+    }
+
+    fn key(&self) -> Key {
+        Key::of(self.nodeset())
+    }
+
+    fn cluster(&self) -> Key {
+        let controller: Option<&Controller> = self.observed.controller.as_deref();
+        let name = controller.map_or_else(
+            || self.nodeset().spec.controller_ref.name.clone(),
+            ResourceExt::name_any,
+        );
+        Key::new(self.namespace(), name)
+    }
+}
+
+/// Takes these steps, so many at a time.
+async fn at_once(steps: Vec<impl Future<Output = Result<(), Error>>>, limit: usize) -> Vec<Result<(), Error>> {
+    stream::iter(steps).buffer_unordered(limit).collect().await
+}
+
+fn read<K: DeserializeOwned>(object: &Value) -> Result<K, Error> {
+    serde_json::from_value(object.clone())
+        .map_err(|error| Error::other(format!("our own object cannot be read: {error}")))
+}

@@ -1,0 +1,169 @@
+//! Making workers, and looking after those that stay.
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{Applied, Hands, at_once, read};
+use crate::{
+    nodeset::plan::{Effect, Plan},
+    runtime::{Created, Error, Key},
+    template::metadata::owner,
+};
+
+/// Requests to the API server under way at once. Its own limit for one client is a few hundred.
+const AT_ONCE: usize = 64;
+
+impl Hands<'_> {
+    pub(super) async fn apply_pods(&self, plan: &Plan, applied: &mut Applied) {
+        let mut creations = Vec::new();
+        for effect in &plan.effects {
+            match effect {
+                Effect::AdoptPod { pod } => {
+                    let patch = json!({ "metadata": { "uid": pod.uid, "ownerReferences": [owner(self.nodeset())] } });
+                    applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
+                }
+                Effect::ReplacePod { pod } => {
+                    let message = format!("Replacing pod {}, all containers of which have ended", pod.name);
+                    self.ctx.events.normal(self.nodeset(), "SuccessfulDelete", message);
+                    applied.take(self.writer.delete::<Pod>(&self.namespace(), &pod.name, &pod.uid).await);
+                }
+                Effect::MarkPod {
+                    pod,
+                    labels,
+                    annotations,
+                } => {
+                    let marks = json!({ "metadata": { "uid": pod.uid, "labels": labels, "annotations": annotations } });
+                    applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, marks).await);
+                }
+                Effect::OwnClaim { name, uid, owned } => {
+                    applied.take(self.own_claim(name, uid, *owned).await);
+                }
+                Effect::CreatePod { pod, claims } => creations.push((pod.as_ref(), claims)),
+                _ => {}
+            }
+        }
+        self.create_pods(creations, plan.desired, applied).await;
+    }
+
+    /// In batches that double as long as they succeed: what the API server refuses, it is asked for once and not 250
+    /// times.
+    async fn create_pods(&self, creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut Applied) {
+        if creations.is_empty() {
+            return;
+        }
+        let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
+        self.ctx.events.normal(self.nodeset(), "ScalingUp", message);
+        let mut rest = creations.as_slice();
+        let mut size = 1;
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(size.min(rest.len()));
+            let steps: Vec<_> = batch.iter().map(|(pod, claims)| self.create_pod(pod, claims)).collect();
+            let results = at_once(steps, AT_ONCE).await;
+            let mut failed = false;
+            for result in results {
+                failed |= applied.take(result).is_none();
+            }
+            if failed {
+                return;
+            }
+            (rest, size) = (later, size * 2);
+        }
+    }
+
+    async fn create_pod(&self, pod: &Value, claims: &[Value]) -> Result<(), Error> {
+        for claim in claims {
+            self.create_claim(&read(claim)?).await?;
+        }
+        let pod: Pod = read(pod)?;
+        match self.writer.create(&pod).await {
+            Ok(Created::New(_)) => Ok(()),
+            Ok(Created::Exists) => self.check_existing(&pod),
+            // A namespace on its way out takes nothing new, and everything in it goes: there is nothing to do about it.
+            Err(error) if error.to_string().contains("is being terminated") => Ok(()),
+            Err(error) => {
+                self.ctx.events.warn(self.nodeset(), "FailedCreate", error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// A pod of that name was there, though the caches did not show it as ours.
+    fn check_existing(&self, wanted: &Pod) -> Result<(), Error> {
+        let found = self.ctx.caches.pods.get(&self.namespace(), &wanted.name_any());
+        let owner = found.as_ref().and_then(|pod| {
+            pod.owner_references()
+                .iter()
+                .find(|owner| owner.controller == Some(true))
+        });
+        match owner {
+            // It is on its way out, perhaps after a NodeSet of the same name; its end wakes us.
+            _ if found
+                .as_ref()
+                .is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) =>
+            {
+                Ok(())
+            }
+            Some(owner) if owner.kind == "NodeSet" && owner.name == self.nodeset().name_any() => Ok(()),
+            // Ours from a request whose answer was lost, or one that is about to be taken in.
+            _ if found.is_none() => Ok(()),
+            owner => Err(Error::Taken {
+                kind: "Pod".to_owned(),
+                key: Key::of(wanted),
+                owner: owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name)),
+            }),
+        }
+    }
+
+    async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+        let name = claim.name_any();
+        match self.ctx.caches.claims.get(&self.namespace(), &name) {
+            Some(existing) if existing.metadata.deletion_timestamp.is_some() => Err(Error::other(format!(
+                "claim {name} is being deleted; its pod is made when it is gone"
+            ))),
+            Some(_) => Ok(()),
+            None => self.writer.create(claim).await.map(drop),
+        }
+    }
+
+    async fn own_claim(&self, name: &str, uid: &str, owned: bool) -> Result<(), Error> {
+        self.change_owners(name, Some(uid), |owners| {
+            owners.retain(|owner| Some(&owner.uid) != self.nodeset().metadata.uid.as_ref());
+            if owned {
+                owners.push(owner(self.nodeset()));
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn change_owners(
+        &self,
+        name: &str,
+        uid: Option<&str>,
+        change: impl FnOnce(&mut Vec<OwnerReference>),
+    ) -> Result<(), Error> {
+        let Some(claim) = self.ctx.caches.claims.get(&self.namespace(), name) else {
+            return Ok(());
+        };
+        if uid.is_some_and(|uid| claim.metadata.uid.as_deref() != Some(uid)) {
+            return Ok(());
+        }
+        let mut owners = claim.owner_references().to_vec();
+        change(&mut owners);
+        if owners == claim.owner_references() {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": {
+            "uid": claim.metadata.uid,
+            "resourceVersion": claim.metadata.resource_version,
+            "ownerReferences": owners,
+        } });
+        self.writer
+            .patch::<PersistentVolumeClaim>(&self.namespace(), name, patch)
+            .await
+            .map(drop)
+    }
+}

@@ -1,0 +1,67 @@
+//! Claims of a worker's own.
+
+use api::{
+    NodeSet,
+    keys::apps,
+    nodeset::ClaimRetention,
+    overlay::{ClaimTemplate, Overlay},
+};
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use super::Place;
+use crate::template::metadata::{owner, selector_labels};
+
+/// Volume and claim of each template, for the worker in this place.
+pub(super) fn claim_names(nodeset: &NodeSet, place: &Place) -> Vec<(String, String)> {
+    let names = nodeset.child_names();
+    templates(nodeset)
+        .map(|(name, _)| (name.to_owned(), names.claim(name, place.claim_suffix())))
+        .collect()
+}
+
+/// The claims of a worker, by what their names end with.
+pub fn claims_of(nodeset: &NodeSet, suffix: &str) -> Vec<String> {
+    let names = nodeset.child_names();
+    templates(nodeset).map(|(name, _)| names.claim(name, suffix)).collect()
+}
+
+/// The claims of the worker in this place. They outlive it; with `whenDeleted: Delete` they go with the NodeSet.
+pub fn build_claims(nodeset: &NodeSet, place: &Place) -> Vec<Value> {
+    let names = nodeset.child_names();
+    templates(nodeset)
+        .map(|(name, template)| {
+            let given = template.get("metadata").and_then(Value::as_object);
+            let mut labels = given
+                .and_then(|metadata| metadata.get("labels")?.as_object().cloned())
+                .unwrap_or_default();
+            let own = selector_labels(apps::SLURMD, &nodeset.name_any());
+            labels.extend(own.into_iter().map(|(key, value)| (key, value.into())));
+            let mut metadata = Map::new();
+            metadata.insert("namespace".to_owned(), json!(nodeset.namespace()));
+            metadata.insert("name".to_owned(), names.claim(name, place.claim_suffix()).into());
+            metadata.insert("labels".to_owned(), labels.into());
+            if let Some(annotations) = given
+                .and_then(|metadata| metadata.get("annotations"))
+                .filter(|it| !it.is_null())
+            {
+                metadata.insert("annotations".to_owned(), annotations.clone());
+            }
+            if nodeset.spec.claims_when_deleted() == ClaimRetention::Delete {
+                metadata.insert("ownerReferences".to_owned(), json!([owner(nodeset)]));
+            }
+            json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": metadata,
+                "spec": template.get("spec").cloned().unwrap_or_else(|| json!({})),
+            })
+        })
+        .collect()
+}
+
+/// The templates by name. Validation has refused a NodeSet with one that has none.
+fn templates(nodeset: &NodeSet) -> impl Iterator<Item = (&str, &ClaimTemplate)> {
+    let named = |template| Some((Overlay::get(template, "metadata")?.get("name")?.as_str()?, template));
+    nodeset.spec.claim_templates().iter().filter_map(named)
+}

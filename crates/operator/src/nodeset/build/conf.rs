@@ -1,0 +1,102 @@
+//! What a slurmd says about its node when it registers: the argument of `--conf`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The settings of a node: the user's `extraConf`, and the feature by which slurm.conf finds the nodes of the set.
+///
+/// The result is in single quotes: the image's entrypoint hands all arguments to a shell as one text.
+///
+/// `Topology=` is in it only if its place is known. Upstream always writes it, with a variable for the value: empty, it
+/// swallows the next setting, and with CPU or memory limits the stock entrypoint takes the quotes apart and loses the
+/// rest of the line.
+pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -> String {
+    let mut settings = parse_extra_conf(extra_conf);
+    let mut features: BTreeSet<String> = [set.to_owned()].into();
+    for key in ["Feature", "Features"] {
+        features.extend(settings.remove(key).unwrap_or_default());
+    }
+    let mut items = vec![format!("Features={}", join(features))];
+    if let Some(topology) = topology.filter(|topology| !topology.is_empty())
+        && !settings.contains_key("Topology")
+    {
+        items.push(format!("Topology={topology}"));
+    }
+    items.extend(
+        settings
+            .into_iter()
+            .map(|(key, values)| format!("{key}={}", values.join(","))),
+    );
+    items.sort();
+    let line = items.join(" ");
+    // A quote in a value would end ours; none of Slurm's node settings has one.
+    format!("'{}'", line.replace('\'', ""))
+}
+
+/// Settings by key, each with the values of all its items. Keys are written as upstream writes them; Slurm does not care.
+fn parse_extra_conf(extra_conf: &str) -> BTreeMap<String, Vec<String>> {
+    let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for item in extra_conf.split_whitespace() {
+        let Some((key, values)) = item.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            continue;
+        };
+        let values = values.split(',').map(str::trim).filter(|value| !value.is_empty());
+        settings
+            .entry(title_case(key))
+            .or_default()
+            .extend(values.map(str::to_owned));
+    }
+    settings
+}
+
+fn title_case(key: &str) -> String {
+    let mut chars = key.chars();
+    let first = chars.next().map(char::to_uppercase).into_iter().flatten();
+    first.chain(chars.flat_map(char::to_lowercase)).collect()
+}
+
+fn join(words: BTreeSet<String>) -> String {
+    words.into_iter().collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::render_conf;
+
+    #[test]
+    fn settings_are_sorted_and_the_sets_feature_is_among_them() {
+        for (extra_conf, topology, line) in [
+            ("", None, "'Features=node'"),
+            ("Weight=5 Features=big,fast", None, "'Features=big,fast,node Weight=5'"),
+            ("Gres=gpu:1", None, "'Features=node Gres=gpu:1'"),
+            (
+                "RealMemory=100 gres=a,b Gres=c",
+                None,
+                "'Features=node Gres=a,b,c Realmemory=100'",
+            ),
+            ("Feature=x Features=node,x", None, "'Features=node,x'"),
+            (
+                "Weight=5",
+                Some("default:s0"),
+                "'Features=node Topology=default:s0 Weight=5'",
+            ),
+            ("Topology=mine", Some("theirs"), "'Features=node Topology=mine'"),
+            ("nothing =x", None, "'Features=node'"),
+        ] {
+            assert_eq!(render_conf("node", extra_conf, topology), line, "{extra_conf:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_one_word_to_a_shell_and_never_has_an_empty_topology(extra in ".{0,40}", topology in "[a-z:,]{0,6}") {
+            let line = render_conf("n", &extra, Some(&topology));
+            let inner = line.strip_prefix('\'').and_then(|line| line.strip_suffix('\'')).unwrap();
+            prop_assert!(!inner.contains('\''));
+            if !extra.to_lowercase().contains("topology") {
+                prop_assert!(!inner.split(' ').any(|item| item == "Topology="));
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The children of a NodeSet, as values. Nothing here talks to anybody.
+
+mod claims;
+mod conf;
+mod pod;
+mod quantity;
+mod revision;
+mod shared;
+mod ssh;
+
+pub use self::{
+    claims::{build_claims, claims_of},
+    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, worker_labels},
+    revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},
+    shared::{build_disruption_budget, build_service},
+    ssh::{build_ssh_config_map, render_sshd_config},
+};

@@ -1,0 +1,439 @@
+//! A worker pod.
+
+use std::fmt::Write;
+
+use api::{
+    Controller, NodeSet,
+    keys::{self, annotations, apps, components, labels},
+    nodeset::ScalingMode,
+    overlay::PodSpecOverlay,
+    wellknown,
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{claims::claim_names, conf::render_conf, quantity};
+use crate::{
+    defaults::Images,
+    template::{
+        container::{container, default_pull_policy},
+        metadata::{Marks, Words, component_labels, owner},
+        pod::PodTemplate,
+    },
+};
+
+const ETC_VOLUME: &str = "slurm-etc";
+const LOG_VOLUME: &str = "slurm-logfile";
+const SSH_VOLUME: &str = "ssh-config";
+const SSSD_VOLUME: &str = "sssd-conf";
+const SSSD_FILE: &str = "sssd.conf";
+const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
+const SSSD_CONF_PATH: &str = "/etc/sssd/sssd.conf";
+/// Readable by the daemon's own user alone: Slurm refuses keys that others can read.
+const OWNER_ONLY: i64 = 0o600;
+
+/// Prints slurmd's log: slurmd writes into a pipe that this reads, so that the log is in `kubectl logs`.
+const LOGFILE_SCRIPT: &str = r#"trap 'exit 0' TERM
+mkdir -p "$(dirname "$SOCKET")"
+if [ ! -p "$SOCKET" ]; then
+  rm -rf "$SOCKET"
+  mkfifo -m 777 "$SOCKET"
+fi
+while true; do
+  cat "$SOCKET"
+  sleep 1
+done
+"#;
+
+/// What upstream does when a worker is told to end.
+const PRE_STOP: &str = "scontrol update nodename=$(hostname) state=down reason='slurm-operator: Pod is terminating';";
+
+/// What a worker pod is made from, beside its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Blueprint<'a> {
+    pub nodeset: &'a NodeSet,
+    pub controller: &'a Controller,
+    pub images: &'a Images,
+    /// Of Kubernetes, `cluster.local` mostly.
+    pub cluster_domain: &'a str,
+    /// The hash of the revision it belongs to.
+    pub revision: &'a str,
+    /// With SSH switched on.
+    pub ssh: Option<&'a SshFiles>,
+}
+
+/// The files of sshd and sssd, whose digests are on the pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SshFiles {
+    pub sshd_config: String,
+    /// `None` while the Secret or its entry is not there.
+    pub sssd_conf: Option<Vec<u8>>,
+}
+
+/// Which of the set's workers it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub pod: String,
+    pub hostname: String,
+    /// Its number with its zeros, in `StatefulSet` mode.
+    pub index: Option<String>,
+    /// The Kubernetes node it must run on.
+    pub node: Option<String>,
+    /// Its place in Slurm's topology, if that is known.
+    pub topology: Option<String>,
+}
+
+impl Place {
+    /// The worker of this number.
+    pub fn of_ordinal(nodeset: &NodeSet, ordinal: u32, pinned_to: Option<&Node>) -> Self {
+        let padding = nodeset.spec.ordinal_padding();
+        let pod = nodeset.child_names().pod(ordinal, padding);
+        let index = format!("{ordinal:0padding$}");
+        let hostname = match nodeset.spec.hostname_prefix() {
+            Some(prefix) => format!("{prefix}{index}"),
+            None => pod.clone(),
+        };
+        Self {
+            pod,
+            hostname,
+            index: Some(index),
+            node: pinned_to.map(ResourceExt::name_any),
+            topology: pinned_to.and_then(topology_of),
+        }
+    }
+
+    /// The worker of this Kubernetes node, in `DaemonSet` mode.
+    ///
+    /// Its name is always the same, so that a look at an old cache cannot make it twice; upstream's is random.
+    pub fn of_node(nodeset: &NodeSet, node: &Node) -> Self {
+        let name = node.name_any();
+        let digest = hex(&Sha256::digest(name.as_bytes()));
+        let suffix: String = digest.chars().take(10).collect();
+        Self {
+            pod: format!("{}{suffix}", nodeset.child_names().pod_prefix()),
+            hostname: hostname_on(node),
+            index: None,
+            node: Some(name),
+            topology: topology_of(node),
+        }
+    }
+
+    /// What the names of its claims end with.
+    pub fn claim_suffix(&self) -> &str {
+        self.index.as_deref().unwrap_or(&self.hostname)
+    }
+
+    fn mode(&self) -> ScalingMode {
+        if self.index.is_some() {
+            ScalingMode::StatefulSet
+        } else {
+            ScalingMode::DaemonSet
+        }
+    }
+}
+
+/// The host name of a worker on this Kubernetes node.
+pub fn hostname_on(node: &Node) -> String {
+    let given = node
+        .annotations()
+        .get(annotations::HOSTNAME_OVERRIDE)
+        .filter(|name| !name.is_empty());
+    let name = node.name_any();
+    given
+        .cloned()
+        .unwrap_or_else(|| name.split('.').next().unwrap_or_default().to_owned())
+}
+
+fn topology_of(node: &Node) -> Option<String> {
+    node.annotations()
+        .get(annotations::TOPOLOGY)
+        .filter(|place| !place.is_empty())
+        .cloned()
+}
+
+/// Labels of everything that belongs to the workers of a set.
+pub fn worker_labels(nodeset: &NodeSet) -> Words {
+    let mut labels = component_labels(apps::SLURMD, &nodeset.name_any(), components::WORKER);
+    labels.insert(labels::CLUSTER.to_owned(), nodeset.spec.controller_ref.name.clone());
+    labels
+}
+
+/// The pod of the worker in this place.
+pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
+    let nodeset = blueprint.nodeset;
+    let overlay = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.spec.as_ref());
+    let template = PodTemplate {
+        meta: metadata(blueprint, place),
+        spec: base_spec(blueprint, place),
+        init_containers: vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())],
+        containers: vec![container(slurmd(blueprint, place), nodeset.spec.slurmd.as_ref())],
+    };
+    let mut pod = template.with(overlay);
+    settle_spec(&mut pod, nodeset, place);
+    if let Value::Object(pod) = &mut pod {
+        pod.insert("apiVersion".to_owned(), "v1".into());
+        pod.insert("kind".to_owned(), "Pod".into());
+    }
+    pod
+}
+
+fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    let nodeset = blueprint.nodeset;
+    let mut own = worker_labels(nodeset);
+    // The older documents select workers by this key.
+    own.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
+    own.insert(labels::POD_NAME.to_owned(), place.pod.clone());
+    own.insert(labels::POD_HOSTNAME.to_owned(), place.hostname.clone());
+    own.insert(labels::SCALING_MODE.to_owned(), place.mode().as_str().to_owned());
+    own.insert(labels::REVISION.to_owned(), blueprint.revision.to_owned());
+    if let Some(index) = &place.index {
+        own.insert(labels::POD_INDEX.to_owned(), index.clone());
+    }
+    if nodeset.spec.protects_workload() {
+        own.insert(labels::POD_PROTECT.to_owned(), keys::ON.to_owned());
+    }
+    let (sshd_config, sssd) = match blueprint.ssh {
+        Some(ssh) => (ssh.sshd_config.as_bytes(), ssh.sssd_conf.as_deref().unwrap_or_default()),
+        None => Default::default(),
+    };
+    let given = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.metadata.as_ref());
+    let mut marks = Marks::of_for_pods(&nodeset.metadata)
+        .and(given)
+        .label(&own)
+        .annotate(annotations::SSHD_CONF_HASH, hex(&Sha256::digest(sshd_config)))
+        .annotate(annotations::SSSD_CONF_HASH, hex(&Sha256::digest(sssd)))
+        .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
+    if let Some(topology) = &place.topology {
+        marks = marks.annotate(annotations::TOPOLOGY, topology);
+    }
+    let mut meta = marks.into_meta(&nodeset.namespace().unwrap_or_default(), &place.pod, owner(nodeset));
+    meta.generate_name = Some(nodeset.child_names().pod_prefix());
+    meta
+}
+
+fn base_spec(blueprint: &Blueprint<'_>, place: &Place) -> Map<String, Value> {
+    let nodeset = blueprint.nodeset;
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let service = blueprint.controller.child_names().workers_service();
+    let fields = json!({
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "subdomain": service,
+        "dnsConfig": { "searches": [format!("{service}.{namespace}.svc.{}", blueprint.cluster_domain)] },
+        "tolerations": [{ "key": keys::WORKER_TAINT, "operator": "Equal", "effect": "NoExecute" }],
+        "volumes": volumes(blueprint, place),
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
+    let mut volumes: Vec<Value> = claim_names(blueprint.nodeset, place)
+        .into_iter()
+        .map(|(name, claim)| json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } }))
+        .collect();
+    let key = blueprint.controller.slurm_key().unwrap_or_default();
+    volumes.push(json!({
+        "name": ETC_VOLUME,
+        "projected": {
+            "defaultMode": OWNER_ONLY,
+            "sources": [{ "secret": {
+                "name": key.name,
+                "items": [{ "key": key.key, "path": wellknown::SLURM_KEY_FILE }],
+            } }],
+        },
+    }));
+    volumes.push(json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }));
+    if let Some(ssh) = blueprint.nodeset.spec.wanted_ssh() {
+        let file = |name: &str| json!([{ "key": name, "path": name, "mode": OWNER_ONLY }]);
+        volumes.push(json!({
+            "name": SSH_VOLUME,
+            "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "configMap": {
+                "name": blueprint.nodeset.child_names().ssh_config_map(),
+                "items": file(wellknown::SSHD_CONFIG_FILE),
+            } }] },
+        }));
+        let sssd = ssh.sssd_conf_ref.clone().unwrap_or_default();
+        volumes.push(json!({
+            "name": SSSD_VOLUME,
+            "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "secret": {
+                "name": sssd.name,
+                "items": [{ "key": sssd.key, "path": SSSD_FILE, "mode": OWNER_ONLY }],
+            } }] },
+        }));
+    }
+    volumes
+}
+
+fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
+    let nodeset = blueprint.nodeset;
+    let extra_conf = nodeset.spec.extra_conf.as_deref().unwrap_or_default();
+    let conf = render_conf(&nodeset.slurm_name(), extra_conf, place.topology.as_deref());
+    let mut ports = vec![json!({ "name": apps::SLURMD, "containerPort": wellknown::SLURMD_PORT, "protocol": "TCP" })];
+    let mut mounts = vec![
+        json!({ "name": ETC_VOLUME, "mountPath": wellknown::SLURM_ETC_DIR, "readOnly": true }),
+        json!({ "name": LOG_VOLUME, "mountPath": wellknown::LOG_DIR }),
+    ];
+    if nodeset.spec.wanted_ssh().is_some() {
+        ports.push(json!({ "name": "ssh", "containerPort": wellknown::SSH_PORT, "protocol": "TCP" }));
+        let file = |volume: &str, path: &str, name: &str| json!({ "name": volume, "mountPath": path, "subPath": name, "readOnly": true });
+        mounts.push(file(SSH_VOLUME, SSHD_CONFIG_PATH, wellknown::SSHD_CONFIG_FILE));
+        mounts.push(file(SSSD_VOLUME, SSSD_CONF_PATH, SSSD_FILE));
+    }
+    let (cpus, memory) = limits(nodeset);
+    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": apps::SLURMD } });
+    let mut startup = probe("/livez");
+    if let Value::Object(startup) = &mut startup {
+        startup.insert("failureThreshold".to_owned(), 6.into());
+        startup.insert("periodSeconds".to_owned(), 10.into());
+    }
+    // No liveness probe: a slurmd that is slow for a minute is no reason to end its jobs.
+    json!({
+        "name": apps::SLURMD,
+        "image": blueprint.images.slurmd,
+        "imagePullPolicy": default_pull_policy(nodeset.spec.slurmd.as_ref()),
+        "args": ["-Z", "--conf-server", conf_server(blueprint.controller), "--conf", conf],
+        "env": [
+            { "name": "SLINKY_TOPOLOGY", "valueFrom": {
+                "fieldRef": { "fieldPath": format!("metadata.annotations['{}']", annotations::TOPOLOGY) },
+            } },
+            { "name": "POD_CPUS", "value": cpus.to_string() },
+            { "name": "POD_MEMORY", "value": memory.to_string() },
+        ],
+        "ports": ports,
+        "startupProbe": startup,
+        "readinessProbe": probe("/readyz"),
+        "securityContext": {
+            "privileged": true,
+            "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
+        },
+        "lifecycle": { "preStop": { "exec": { "command": ["/usr/bin/sh", "-c", PRE_STOP] } } },
+        "volumeMounts": mounts,
+    })
+}
+
+fn logfile(blueprint: &Blueprint<'_>) -> Value {
+    json!({
+        "name": "logfile",
+        "image": blueprint.images.logfile,
+        "imagePullPolicy": default_pull_policy(blueprint.nodeset.spec.logfile.as_ref()),
+        "command": ["sh", "-c", LOGFILE_SCRIPT],
+        "env": [{ "name": "SOCKET", "value": format!("{}/slurmd.log", wellknown::LOG_DIR) }],
+        "restartPolicy": "Always",
+        "volumeMounts": [{ "name": LOG_VOLUME, "mountPath": wellknown::LOG_DIR }],
+    })
+}
+
+/// Where slurmd gets its configuration and finds its slurmctld.
+fn conf_server(controller: &Controller) -> String {
+    if controller.spec.is_external() {
+        let external = controller.spec.external_config.clone().unwrap_or_default();
+        return format!("{}:{}", external.host, external.port);
+    }
+    let service = controller.spec.service.as_ref();
+    let port = service.and_then(|service| service.port).filter(|port| *port > 0);
+    format!(
+        "{}.{}:{}",
+        controller.child_names().service(),
+        controller.namespace().unwrap_or_default(),
+        port.unwrap_or_else(|| wellknown::SLURMCTLD_PORT.into()),
+    )
+}
+
+/// CPUs and MiB the pod is limited to, 0 for no limit; the container's own limits win over the pod's.
+fn limits(nodeset: &NodeSet) -> (i128, i128) {
+    let pod = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.spec.as_ref());
+    let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(&Value) -> i128| {
+        fields
+            .and_then(|fields| fields.get("resources")?.get("limits")?.get(name))
+            .map_or(0, read)
+    };
+    let either = |name: &str, read: fn(&Value) -> i128| match limit(
+        nodeset.spec.slurmd.as_ref().map(api::Overlay::fields),
+        name,
+        read,
+    ) {
+        0 => limit(pod.map(PodSpecOverlay::fields), name, read),
+        own => own,
+    };
+    (either("cpu", quantity::round_up), either("memory", quantity::mebibytes))
+}
+
+/// What no overlay decides: the name, and where the pod may run.
+fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
+    let Some(spec) = pod.get_mut("spec") else { return };
+    if let Value::Object(spec) = spec {
+        // A pod with a node of its own choice would pass by the scheduler, and so by the rules below.
+        spec.remove("nodeName");
+        spec.insert("hostname".to_owned(), place.hostname.clone().into());
+    }
+    if !nodeset.spec.oversubscribes_node() {
+        let one_per_node = json!({
+            "labelSelector": { "matchExpressions": [{
+                "key": labels::NAME, "operator": "In", "values": [apps::SLURMD],
+            }] },
+            "topologyKey": "kubernetes.io/hostname",
+        });
+        let path = [
+            "affinity",
+            "podAntiAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+        ];
+        change_list(spec, &path, |terms| terms.push(one_per_node));
+    }
+    if let Some(node) = &place.node {
+        let only_there = json!({
+            "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }],
+        });
+        let path = [
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "nodeSelectorTerms",
+        ];
+        change_list(spec, &path, |terms| *terms = vec![only_there]);
+    }
+}
+
+/// Puts a list at this path into the hands of `change`; it is made if it is not there.
+fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Value>)) {
+    let Some((field, rest)) = path.split_first() else {
+        if !value.is_array() {
+            *value = json!([]);
+        }
+        if let Value::Array(list) = value {
+            change(list);
+        }
+        return;
+    };
+    if !value.is_object() {
+        *value = json!({});
+    }
+    if let Value::Object(fields) = value {
+        change_list(fields.entry(*field).or_insert(Value::Null), rest, change);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // A String takes everything.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

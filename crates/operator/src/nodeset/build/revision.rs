@@ -1,0 +1,329 @@
+//! Revisions: what of a spec decides whether a pod is up to date.
+//!
+//! The bytes and the hash are upstream's own, so that after a takeover the pods that run are those that are wanted.
+//! Upstream's bytes come from Go's structs, which write some empty fields and leave others out; where ours differ from
+//! theirs nevertheless, [`says_the_same`] finds the revision that upstream made.
+
+use api::{
+    NodeSet,
+    keys::labels,
+    overlay::Overlay,
+    templates::{Metadata, PodTemplate},
+};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::template::metadata::owner;
+
+/// The letters and digits Kubernetes writes hashes with: no vowels, so that no words come out.
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Upstream cuts a name so that name, dash and hash fit into 253 characters with room to spare.
+const LONGEST_NAME: usize = 223;
+
+/// The part of a spec that makes pods differ, as stored in a ControllerRevision.
+pub fn build_revision_data(nodeset: &NodeSet) -> Value {
+    let spec = &nodeset.spec;
+    let mut fields = Map::new();
+    if let Some(extra_conf) = spec.extra_conf.as_ref().filter(|text| !text.is_empty()) {
+        fields.insert("extraConf".to_owned(), extra_conf.clone().into());
+    }
+    if let Some(logfile) = spec.logfile.as_ref().filter(|logfile| !logfile.fields().is_empty()) {
+        fields.insert("logfile".to_owned(), replace(container(logfile.fields())));
+    }
+    fields.insert("ordinalPadding".to_owned(), spec.ordinal_padding.unwrap_or(0).into());
+    fields.insert("oversubscribeNode".to_owned(), spec.oversubscribes_node().into());
+    let slurmd = spec
+        .slurmd
+        .as_ref()
+        .map(|slurmd| slurmd.fields().clone())
+        .unwrap_or_default();
+    fields.insert("slurmd".to_owned(), replace(container(&slurmd)));
+    if let Some(ssh) = &spec.ssh
+        && let Ok(ssh) = serde_json::to_value(ssh)
+    {
+        fields.insert("ssh".to_owned(), replace(like_go(ssh)));
+    }
+    fields.insert("template".to_owned(), replace(template(spec.template.as_ref())));
+    json!({ "spec": sorted(Value::Object(fields)) })
+}
+
+/// The hash of a revision that is the `collisions`-th of its hash.
+pub fn hash(data: &Value, collisions: i32) -> String {
+    let text = format!("{}{collisions}", go_text(data));
+    // FNV-1 of 32 bits.
+    let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, byte| {
+        sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)
+    });
+    let letters = sum.to_string().into_bytes();
+    letters
+        .iter()
+        .filter_map(|letter| ALPHABET.get(usize::from(*letter) % ALPHABET.len()))
+        .map(|byte| char::from(*byte))
+        .collect()
+}
+
+/// Whether two revisions would make the same pods, whatever empty fields one of them writes down.
+pub fn says_the_same(one: &Value, other: &Value) -> bool {
+    essence("", one) == essence("", other)
+}
+
+/// The ControllerRevision of this hash.
+pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
+    let template = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.metadata.as_ref());
+    let mut labels = template
+        .and_then(|metadata| metadata.labels.clone())
+        .unwrap_or_default();
+    labels.insert(labels::REVISION.to_owned(), hash.to_owned());
+    // By these it is found: upstream leaves them out, and then never finds a revision again.
+    labels.extend(crate::template::metadata::selector_labels(
+        api::keys::apps::SLURMD,
+        &nodeset.name_any(),
+    ));
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "namespace": nodeset.namespace(),
+            "name": revision_name(nodeset, hash),
+            "labels": labels,
+            "ownerReferences": [owner(nodeset)],
+        },
+        "data": data,
+        "revision": number,
+    })
+}
+
+/// The name of the ControllerRevision of this hash.
+pub fn revision_name(nodeset: &NodeSet, hash: &str) -> String {
+    let name: String = nodeset.name_any().chars().take(LONGEST_NAME).collect();
+    api::names::NodeSetName::new(name).revision(hash)
+}
+
+/// The hash a ControllerRevision was made for.
+pub fn hash_of(revision: &ControllerRevision) -> Option<&str> {
+    revision.labels().get(labels::REVISION).map(String::as_str)
+}
+
+fn replace(mut fields: Value) -> Value {
+    if let Value::Object(fields) = &mut fields {
+        fields.insert("$patch".to_owned(), "replace".into());
+    }
+    fields
+}
+
+/// As Go writes a container: name and resources also when they are empty.
+fn container(fields: &Map<String, Value>) -> Value {
+    let mut container = like_go(Value::Object(fields.clone()));
+    if let Value::Object(container) = &mut container {
+        container.entry("name").or_insert_with(|| "".into());
+        container.entry("resources").or_insert_with(|| json!({}));
+    }
+    container
+}
+
+fn template(template: Option<&PodTemplate>) -> Value {
+    let metadata = template
+        .and_then(|template| template.metadata.clone())
+        .unwrap_or_default();
+    let Metadata { labels, annotations } = metadata;
+    let mut marks = Map::new();
+    for (field, words) in [("labels", labels), ("annotations", annotations)] {
+        if let Some(words) = words.filter(|words| !words.is_empty()) {
+            marks.insert(field.to_owned(), json!(words));
+        }
+    }
+    let spec = template
+        .and_then(|template| template.spec.as_ref())
+        .map(Overlay::fields);
+    let mut spec = like_go(Value::Object(spec.cloned().unwrap_or_default()));
+    if let Value::Object(spec) = &mut spec {
+        for list in ["containers", "initContainers"] {
+            if let Some(Value::Array(containers)) = spec.get_mut(list) {
+                for item in containers {
+                    if let Value::Object(fields) = item {
+                        *item = container(fields);
+                    }
+                }
+            }
+        }
+        spec.entry("containers").or_insert(Value::Null);
+    }
+    json!({ "metadata": marks, "spec": spec })
+}
+
+/// Fields of Go's types that are maps: an empty one is left out, while an empty object behind a pointer is written.
+const MAPS: &[&str] = &[
+    "annotations",
+    "labels",
+    "limits",
+    "matchLabels",
+    "nodeSelector",
+    "overhead",
+    "requests",
+];
+
+/// Fields of Go's types that are plain numbers and truths: `0` and `false` are left out.
+const PLAIN: &[&str] = &[
+    "failureThreshold",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostPort",
+    "initialDelaySeconds",
+    "optional",
+    "periodSeconds",
+    "readOnly",
+    "stdin",
+    "stdinOnce",
+    "successThreshold",
+    "timeoutSeconds",
+    "tty",
+];
+
+fn is_left_out(field: &str, value: &Value) -> bool {
+    let is_zero = *value == Value::Bool(false) || value.as_f64() == Some(0.0);
+    is_zero && PLAIN.contains(&field)
+}
+
+/// Leaves out what Go's `omitempty` leaves out.
+fn like_go(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .map(|(field, value)| {
+                    let value = match value {
+                        Value::Object(amounts) if field == "limits" || field == "requests" => amounts_as_text(amounts),
+                        value => like_go(value),
+                    };
+                    (field, value)
+                })
+                .filter(|(field, value)| match value {
+                    Value::Null => false,
+                    Value::String(text) => !text.is_empty(),
+                    Value::Array(items) => !items.is_empty(),
+                    Value::Object(fields) => !fields.is_empty() || !MAPS.contains(&field.as_str()),
+                    Value::Bool(_) | Value::Number(_) => !is_left_out(field, value),
+                })
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.into_iter().map(like_go).collect()),
+        value => value,
+    }
+}
+
+fn amounts_as_text(amounts: Map<String, Value>) -> Value {
+    let as_text = |amount: Value| match amount {
+        Value::Number(number) => Value::String(number.to_string()),
+        amount => amount,
+    };
+    Value::Object(
+        amounts
+            .into_iter()
+            .map(|(name, amount)| (name, as_text(amount)))
+            .collect(),
+    )
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields: std::collections::BTreeMap<_, _> = fields
+                .into_iter()
+                .map(|(field, value)| (field, sorted(value)))
+                .collect();
+            Value::Object(fields.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        value => value,
+    }
+}
+
+/// As Go's encoder writes it, with the characters escaped that mean something in HTML.
+fn go_text(data: &Value) -> String {
+    sorted(data.clone())
+        .to_string()
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026")
+        .replace('\u{2028}', "\\u2028")
+        .replace('\u{2029}', "\\u2029")
+}
+
+/// What is left when everything is taken away that says nothing.
+fn essence(field: &str, value: &Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => (!text.is_empty()).then(|| value.clone()),
+        _ if is_left_out(field, value) => None,
+        Value::Bool(_) => Some(value.clone()),
+        // Amounts can be written either way.
+        Value::Number(number) => Some(Value::String(number.to_string())),
+        Value::Array(items) => {
+            let items: Vec<Value> = items.iter().filter_map(|item| essence("", item)).collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::Object(fields) => {
+            let fields: Map<String, Value> = fields
+                .iter()
+                .filter(|(field, _)| *field != "$patch")
+                .filter_map(|(field, value)| Some((field.clone(), essence(field, value)?)))
+                .collect();
+            (!fields.is_empty()).then(|| sorted(Value::Object(fields)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodeset(spec: Value) -> NodeSet {
+        let mut spec = spec;
+        spec["controllerRef"] = json!({ "name": "slurm" });
+        NodeSet::new("pvc", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn a_hash_is_the_one_upstream_computes() {
+        let data = build_revision_data(&nodeset(json!({
+            "logfile": { "image": "localhost/slurm:26.05" },
+            "slurmd": { "image": "localhost/slurm:26.05" },
+            "template": { "spec": { "nodeSelector": { "kubernetes.io/hostname": "kwok-7" } } },
+        })));
+        assert_eq!(hash(&data, 0), "5f6487fbd6");
+        assert_ne!(hash(&data, 1), "5f6487fbd6");
+    }
+
+    #[test]
+    fn what_makes_no_pod_differ_makes_no_revision() {
+        let plain = build_revision_data(&nodeset(json!({ "slurmd": { "image": "a" } })));
+        for (field, value) in [
+            ("replicas", json!(9)),
+            ("partition", json!({ "config": "Default=YES" })),
+            ("updateStrategy", json!({ "type": "OnDelete" })),
+            ("minReadySeconds", json!(5)),
+            ("scalingMode", json!("DaemonSet")),
+            ("workloadDisruptionProtection", json!(false)),
+        ] {
+            let mut spec = json!({ "slurmd": { "image": "a" } });
+            spec[field] = value;
+            assert_eq!(build_revision_data(&nodeset(spec)), plain, "{field}");
+        }
+    }
+
+    #[test]
+    fn revisions_that_differ_in_empty_fields_only_say_the_same() {
+        let one = json!({ "spec": { "slurmd": { "$patch": "replace", "image": "a", "env": [], "tty": false, "resources": { "limits": { "cpu": 2 } } } } });
+        let other =
+            json!({ "spec": { "slurmd": { "image": "a", "name": "", "resources": { "limits": { "cpu": "2" } } } } });
+        assert!(says_the_same(&one, &other));
+        let third = json!({ "spec": { "slurmd": { "image": "a", "securityContext": { "privileged": false } } } });
+        assert!(!says_the_same(&other, &third));
+    }
+}

@@ -1,0 +1,339 @@
+//! The reconciler with everything it stands on: watches, queue, writer, poller and HTTP, against an API server in this
+//! process and an agent on this machine. In real time, since the agent is asked over a real socket.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State as Extract,
+    http::{HeaderMap, StatusCode, Uri},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use slurm::agent::{AgentKey, PROOF_HEADER, path};
+use tokio::{net::TcpListener, time::sleep};
+
+use super::{NodeSetReconciler, fixture};
+use crate::{
+    access::Access,
+    defaults::Defaults,
+    runtime::{
+        Clients, Operator, Options, Stopper, Triggers,
+        fake::{FakeServer, Path},
+    },
+};
+
+const KEY: &[u8] = b"0123456789abcdef";
+
+/// A slurmctld, as far as the agent shows it.
+#[derive(Debug, Default)]
+struct Slurm {
+    /// Whether it is drained.
+    nodes: BTreeMap<String, bool>,
+    /// By node.
+    jobs: BTreeMap<u64, String>,
+    commands: Vec<String>,
+    silent: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FakeAgent(Arc<Mutex<Slurm>>);
+
+impl FakeAgent {
+    fn slurm(&self) -> std::sync::MutexGuard<'_, Slurm> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let router = Router::new().fallback(answer).with_state(self.clone());
+        tokio::spawn(async { axum::serve(listener, router).await });
+        port
+    }
+
+    fn answer_to(&self, asked: &str, body: &[u8]) -> (StatusCode, Value) {
+        let mut slurm = self.slurm();
+        let busy = |slurm: &Slurm, name: &str| slurm.jobs.values().any(|node| node == name);
+        match asked {
+            path::CONFIG => {
+                let meta = json!({ "BOOT_TIME": 1000, "LastUpdate": 2000, "HashValue": 1 });
+                (StatusCode::OK, json!({ "slurm_conf_meta": meta, "errors": [] }))
+            }
+            path::NODES => {
+                let node = |(name, drained): (&String, &bool)| {
+                    let mut state = vec![if busy(&slurm, name) { "ALLOCATED" } else { "IDLE" }, "DYNAMIC_NORM"];
+                    if *drained {
+                        state.push("DRAIN");
+                    }
+                    json!({ "name": name, "state": state, "reason": if *drained { "slurm-operator: x" } else { "" } })
+                };
+                let nodes: Vec<Value> = slurm.nodes.iter().map(node).collect();
+                (StatusCode::OK, json!({ "nodes": nodes, "errors": [] }))
+            }
+            path::JOBS => {
+                let job =
+                    |(id, node): (&u64, &String)| json!({ "job_id": id, "job_state": ["RUNNING"], "nodes": node });
+                let jobs: Vec<Value> = slurm.jobs.iter().map(job).collect();
+                (StatusCode::OK, json!({ "jobs": jobs, "errors": [] }))
+            }
+            path::NODE => {
+                let command: Value = serde_json::from_slice(body).unwrap();
+                let (node, action) = (
+                    command["node"].as_str().unwrap().to_owned(),
+                    command["action"].as_str().unwrap(),
+                );
+                slurm.commands.push(format!("{action} {node}"));
+                match action {
+                    "drain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = true)),
+                    "undrain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = false)),
+                    "delete" if busy(&slurm, &node) => {
+                        let refusal = json!({ "refused": "slurm", "detail": "Requested nodes are busy" });
+                        return (StatusCode::CONFLICT, refusal);
+                    }
+                    "delete" => drop(slurm.nodes.remove(&node)),
+                    other => panic!("{other}"),
+                }
+                (StatusCode::OK, json!({}))
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+async fn answer(Extract(agent): Extract<FakeAgent>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    if agent.slurm().silent {
+        std::future::pending::<()>().await;
+    }
+    let token = headers["authorization"]
+        .to_str()
+        .unwrap()
+        .trim_start_matches("Bearer ")
+        .to_owned();
+    let (status, answer) = agent.answer_to(uri.path(), &body);
+    let answer = answer.to_string();
+    let proof = AgentKey::derive(KEY)
+        .unwrap()
+        .prove(&token, status.as_u16(), answer.as_bytes());
+    (status, [(PROOF_HEADER, proof)], answer).into_response()
+}
+
+/// A cluster: the API server, the agent, and an operator that runs.
+struct World {
+    server: FakeServer,
+    agent: FakeAgent,
+    _stopper: Stopper,
+}
+
+fn at(plural: &str, name: &str) -> Path {
+    let group = match plural {
+        "nodesets" | "controllers" => "/apis/slinky.slurm.net/v1beta1",
+        "customresourcedefinitions" => return Path::parse(&format!("/apis/apiextensions.k8s.io/v1/{plural}/{name}")),
+        _ => "/api/v1",
+    };
+    Path::parse(&format!("{group}/namespaces/{}/{plural}/{name}", fixture::NAMESPACE))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)
+}
+
+impl World {
+    async fn new(nodeset: Value) -> Self {
+        let server = FakeServer::new();
+        let agent = FakeAgent::default();
+        let port = agent.serve().await;
+        let jwt = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "slurm-auth-jwt" }, "data": { "jwt.key": base64(KEY) },
+        });
+        let slurmctld = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "slurm-controller-0", "labels": {
+                "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm",
+            } },
+            "spec": { "containers": [{ "name": "reconfigure", "ports": [{ "name": "agent", "containerPort": port }] }] },
+            "status": { "podIP": "127.0.0.1" },
+        });
+        server.edit(|store| {
+            for definition in api::crds() {
+                let definition = serde_json::to_value(definition).unwrap();
+                store
+                    .create(&at("customresourcedefinitions", ""), definition, "helm")
+                    .unwrap();
+            }
+            for (plural, object) in [
+                ("secrets", jwt),
+                ("secrets", fixture::slurm_key()),
+                ("pods", slurmctld),
+                ("controllers", fixture::controller()),
+                ("nodesets", nodeset),
+            ] {
+                store.create(&at(plural, ""), object, "helm").unwrap();
+            }
+        });
+        let (triggers, inboxes) = Triggers::new();
+        let clients = Clients::same(server.client());
+        let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
+            Access::new(found.caches, found.fence, found.clock, found.triggers.node_set)
+        });
+        operator.add(NodeSetReconciler::new(operator.context()), inboxes.node_set);
+        let (stopper, stop) = Stopper::new();
+        tokio::spawn(operator.run(stop));
+        tokio::spawn(run_pods(server.clone(), agent.clone()));
+        Self {
+            server,
+            agent,
+            _stopper: stopper,
+        }
+    }
+
+    fn workers(&self) -> Vec<String> {
+        let pods = self.server.store().list(&at("pods", ""));
+        let names = pods["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with("compute-")).collect()
+    }
+
+    fn nodeset(&self) -> Option<Value> {
+        self.server.store().get(&at("nodesets", "compute")).ok()
+    }
+
+    fn condition(&self, name: &str) -> (String, String) {
+        let status = self.nodeset().unwrap()["status"]["conditions"].clone();
+        let conditions = status.as_array().cloned().unwrap_or_default();
+        let word = |condition: &Value, field: &str| condition[field].as_str().unwrap().to_owned();
+        let found = conditions.iter().find(|condition| condition["type"] == name);
+        found
+            .map(|condition| (word(condition, "status"), word(condition, "message")))
+            .unwrap_or_default()
+    }
+
+    fn patch(&self, patch: &Value) {
+        self.server
+            .edit(|store| store.merge(&at("nodesets", "compute"), patch, "kubectl"))
+            .unwrap();
+    }
+
+    fn scale(&self, replicas: u32) {
+        self.patch(&json!({ "spec": { "replicas": replicas } }));
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            let shown = (
+                self.workers(),
+                self.nodeset().map(|set| set["status"].clone()),
+                self.agent.slurm().commands.clone(),
+            );
+            assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {shown:#?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The kubelet and slurmd: pods run at once and register.
+async fn run_pods(server: FakeServer, agent: FakeAgent) {
+    loop {
+        sleep(Duration::from_millis(20)).await;
+        let pods = server.store().list(&at("pods", ""));
+        for pod in pods["items"].as_array().unwrap() {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            if !name.starts_with("compute-") || pod.get("status").is_some() {
+                continue;
+            }
+            let status = json!({
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": fixture::NOW }],
+            });
+            let mut at = at("pods", name);
+            at.status = true;
+            // It may be gone already.
+            drop(server.edit(|store| store.merge(&at, &json!({ "status": status }), "kubelet")));
+            agent
+                .slurm()
+                .nodes
+                .insert(pod["spec"]["hostname"].as_str().unwrap().to_owned(), false);
+        }
+    }
+}
+
+fn fresh_nodeset(replicas: u32) -> Value {
+    fixture::with(
+        fixture::nodeset(&json!({ "replicas": replicas })),
+        &[("/metadata/finalizers", json!([]))],
+    )
+}
+
+#[tokio::test]
+async fn a_set_is_scaled_out_and_in_without_losing_a_job_and_is_quiet_in_between() {
+    let world = World::new(fresh_nodeset(2)).await;
+    world
+        .until("two workers", |world| world.workers() == ["compute-0", "compute-1"])
+        .await;
+    world
+        .until("counted", |world| world.nodeset().unwrap()["status"]["slurmIdle"] == 2)
+        .await;
+    world.until("ready", |world| world.condition("Ready").0 == "True").await;
+    assert_eq!(
+        world.nodeset().unwrap()["metadata"]["finalizers"],
+        json!(["nodeset.slinky.slurm.net/reservation"])
+    );
+
+    sleep(Duration::from_millis(500)).await;
+    world.server.writes();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(world.server.writes(), [], "nothing is written at rest");
+
+    world.agent.slurm().jobs.insert(7, "compute-1".to_owned());
+    world.scale(1);
+    world
+        .until("drained", |world| world.agent.slurm().nodes["compute-1"])
+        .await;
+    world
+        .until("said why", |world| world.condition("Progressing").1.contains("job 7"))
+        .await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.workers(), ["compute-0", "compute-1"]);
+    assert_eq!(world.agent.slurm().commands, ["drain compute-1"]);
+
+    world.agent.slurm().jobs.clear();
+    world.until("gone", |world| world.workers() == ["compute-0"]).await;
+    assert_eq!(world.agent.slurm().commands, ["drain compute-1", "delete compute-1"]);
+
+    // Deleting the set is the same, down to nothing.
+    world.patch(&json!({ "metadata": { "deletionTimestamp": "2026-01-01T02:00:00Z" } }));
+    world.until("empty", |world| world.workers().is_empty()).await;
+    world
+        .until("let go", |world| {
+            world.nodeset().unwrap()["metadata"]["finalizers"] == json!([])
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
+    let world = World::new(fresh_nodeset(1)).await;
+    world
+        .until("counted", |world| world.nodeset().unwrap()["status"]["slurmIdle"] == 1)
+        .await;
+    world.agent.slurm().silent = true;
+    world.scale(3);
+    world.until("three workers", |world| world.workers().len() == 3).await;
+    world.scale(1);
+    // What was seen last may still say that all is well: a fresh look decides, and there is none.
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(world.workers().len(), 3);
+    world.agent.slurm().silent = false;
+    world
+        .until("one worker", |world| world.workers() == ["compute-0"])
+        .await;
+}

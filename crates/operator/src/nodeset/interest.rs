@@ -1,0 +1,115 @@
+//! Which NodeSets a change concerns.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::{
+    Controller, NodeSet,
+    keys::{apps, labels},
+    nodeset::ScalingMode,
+};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kube::{Resource, ResourceExt};
+
+use crate::runtime::{Caches, Change, Delta, Key};
+
+pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    let keys: BTreeSet<Key> = match change {
+        Change::NodeSet(delta) => of_node_set(delta, caches),
+        Change::Controller(delta) => of_controller(delta, caches),
+        Change::Pod(delta) => of_pod(delta).into_iter().collect(),
+        Change::Secret(delta) => of_secret(delta, caches),
+        Change::Node(delta) => of_node(delta, caches),
+        Change::Service(_) | Change::ConfigMap(_) | Change::Revision(_) | Change::Claim(_) | Change::Budget(_) => {
+            change.owners::<NodeSet>().into_iter().collect()
+        }
+        Change::LoginSet(_)
+        | Change::RestApi(_)
+        | Change::Accounting(_)
+        | Change::Token(_)
+        | Change::StatefulSet(_)
+        | Change::Deployment(_) => BTreeSet::new(),
+    };
+    keys.into_iter().collect()
+}
+
+/// Itself; and its siblings, who share names and a Service with it, when what they share may be another.
+fn of_node_set(delta: &Delta<NodeSet>, caches: &Caches) -> BTreeSet<Key> {
+    let mut keys: BTreeSet<Key> = delta.key().into_iter().collect();
+    let shared = |set: &Arc<NodeSet>| (set.slurm_name(), set.spec.controller_ref.name.clone(), set.uid());
+    if delta.before.as_ref().map(shared) != delta.after.as_ref().map(shared) {
+        for set in delta.sides() {
+            let namespace = set.namespace().unwrap_or_default();
+            keys.extend(of_cluster(caches, &namespace, &set.spec.controller_ref.name));
+        }
+    }
+    keys
+}
+
+fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> BTreeSet<Key> {
+    let asked = |controller: &Arc<Controller>| {
+        (
+            controller.uid(),
+            controller.meta().generation,
+            is_deleted(controller.as_ref()),
+        )
+    };
+    if delta.before.as_ref().map(asked) == delta.after.as_ref().map(asked) {
+        return BTreeSet::new();
+    }
+    delta
+        .key()
+        .map(|key| of_cluster(caches, &key.namespace, &key.name))
+        .unwrap_or_default()
+}
+
+fn of_pod(delta: &Delta<Pod>) -> Vec<Key> {
+    let mut keys = delta.owners::<NodeSet>();
+    // One without an owner may be taken in.
+    keys.extend(delta.sides().filter_map(|pod| {
+        let labels = pod.labels();
+        let is_worker = labels.get(labels::NAME).map(String::as_str) == Some(apps::SLURMD);
+        let instance = labels.get(labels::INSTANCE).filter(|_| is_worker)?;
+        Some(Key::new(pod.namespace()?, instance.clone()))
+    }));
+    keys
+}
+
+fn of_secret(delta: &Delta<Secret>, caches: &Caches) -> BTreeSet<Key> {
+    let Some(secret) = delta.key() else {
+        return BTreeSet::new();
+    };
+    let sets = caches.node_sets.list(&secret.namespace);
+    let uses = |set: &&Arc<NodeSet>| {
+        let sssd = set.spec.wanted_ssh().and_then(|ssh| ssh.sssd_conf_ref.as_ref());
+        let controller = caches.controllers.get(&secret.namespace, &set.spec.controller_ref.name);
+        let key = controller.and_then(|controller| controller.slurm_key());
+        sssd.is_some_and(|reference| reference.name == secret.name) || key.is_some_and(|key| key.name == secret.name)
+    };
+    sets.iter().filter(uses).map(|set| Key::of(set.as_ref())).collect()
+}
+
+/// Sets that have to do with Kubernetes nodes, when something changed that decides where workers are.
+fn of_node(delta: &Delta<Node>, caches: &Caches) -> BTreeSet<Key> {
+    let decides = |node: &Arc<Node>| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        (node.uid(), node.labels().clone(), node.annotations().clone(), taints)
+    };
+    if delta.before.as_ref().map(decides) == delta.after.as_ref().map(decides) {
+        return BTreeSet::new();
+    }
+    let sets = caches.node_sets.all();
+    let by_node = |set: &&Arc<NodeSet>| set.spec.scaling_mode() == ScalingMode::DaemonSet || set.spec.pins_to_node();
+    sets.iter().filter(by_node).map(|set| Key::of(set.as_ref())).collect()
+}
+
+fn of_cluster(caches: &Caches, namespace: &str, controller: &str) -> BTreeSet<Key> {
+    let sets = caches.node_sets.list(namespace);
+    sets.iter()
+        .filter(|set| set.spec.controller_ref.name == controller)
+        .map(|set| Key::of(set.as_ref()))
+        .collect()
+}
+
+fn is_deleted(object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}

@@ -1,0 +1,173 @@
+//! NodeSet: the workers of a cluster.
+//!
+//! ```text
+//!  observe ▶ plan (build) ▶ apply ▶ status
+//! ```
+//! Workers are made without asking Slurm. They are removed only on proof that no job is there: see [`plan`]'s `proof`.
+
+mod apply;
+pub mod build;
+mod cluster_domain;
+mod interest;
+pub mod observe;
+pub mod plan;
+pub mod status;
+
+#[cfg(test)]
+mod end_to_end;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod golden;
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::{NodeSet, NodeSetStatus};
+use tokio::time::Instant;
+
+use self::{
+    apply::{Applied, Hands},
+    observe::{Observed, Surroundings, observe},
+    plan::{Plan, plan},
+};
+use crate::{
+    access::Knowledge,
+    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+};
+
+/// Annotation of a worker that was chosen to go: since when. It is written before anything else is done about it, so that
+/// another operator goes on with the same one.
+pub const VICTIM: &str = "nodeset.slinky.slurm.net/scale-in";
+
+/// A cluster that answers does so in milliseconds; the first reconcile after a start waits that long for it, so that a
+/// restart of the operator does not write "unknown" everywhere.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Under load nodes change their state all the time, and each count of them would be a write.
+const COUNTS_EVERY: Duration = Duration::from_secs(15);
+
+/// Brings NodeSets to what their specs ask for.
+#[derive(Debug)]
+pub struct NodeSetReconciler {
+    ctx: Context,
+    writer: Writer,
+    cluster_domain: String,
+    /// When the counts of Slurm's nodes were last written.
+    counted: Mutex<HashMap<Key, Instant>>,
+}
+
+impl NodeSetReconciler {
+    pub fn new(ctx: Context) -> Self {
+        let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        Self {
+            writer: Writer::new(&ctx, Self::NAME),
+            cluster_domain: cluster_domain::parse(&resolv_conf),
+            counted: Mutex::default(),
+            ctx,
+        }
+    }
+
+    async fn knowledge(&self, nodeset: &NodeSet, key: &Key) -> Knowledge {
+        let controller = Key::new(&key.namespace, &nodeset.spec.controller_ref.name);
+        if self
+            .ctx
+            .caches
+            .controllers
+            .get(&controller.namespace, &controller.name)
+            .is_none()
+        {
+            return Knowledge::unknown(format!("there is no Controller {:?}", controller.name));
+        }
+        self.ctx.access.knowledge_within(&controller, FIRST_LOOK).await
+    }
+
+    async fn write_status(
+        &self,
+        key: &Key,
+        observed: &Observed,
+        plan: &Plan,
+        applied: &Applied,
+    ) -> Result<Option<Duration>, Error> {
+        let failure = (!applied.problems.is_empty()).then(|| applied.problems.join("\n"));
+        let wanted = status::status(observed, plan, failure.as_deref());
+        let previous = observed.nodeset.status.clone().unwrap_or_default();
+        let only_counts = wanted != previous && without_counts(wanted.clone()) == without_counts(previous);
+        if only_counts && let Some(wait) = self.until_next_count(key) {
+            return Ok(Some(wait));
+        }
+        let value = serde_json::to_value(&wanted).map_err(Error::other)?;
+        if self.writer.status(observed.nodeset.as_ref(), value).await? {
+            self.counted().insert(key.clone(), Instant::now());
+        }
+        Ok(None)
+    }
+
+    fn until_next_count(&self, key: &Key) -> Option<Duration> {
+        let last = *self.counted().get(key)?;
+        (last + COUNTS_EVERY)
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+    }
+
+    fn counted(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Instant>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything but what comes and goes with every job. Whether there are counts at all is no count.
+fn without_counts(mut status: NodeSetStatus) -> NodeSetStatus {
+    for count in [
+        &mut status.slurm_idle,
+        &mut status.slurm_allocated,
+        &mut status.slurm_down,
+        &mut status.slurm_drain,
+    ] {
+        *count = count.map(|_| 0);
+    }
+    status
+}
+
+impl Reconciler for NodeSetReconciler {
+    const NAME: &'static str = "nodeset";
+
+    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
+        interest::interested(change, caches)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let Some(nodeset) = self.ctx.caches.node_sets.get(&key.namespace, &key.name) else {
+            self.counted().remove(key);
+            return Ok(Outcome::settled());
+        };
+        let surroundings = Surroundings {
+            knowledge: self.knowledge(&nodeset, key).await,
+            images: self.ctx.defaults.images.clone(),
+            cluster_domain: self.cluster_domain.clone(),
+            crds_outdated: self.ctx.crds_outdated(),
+            now: self.ctx.clock.now(),
+        };
+        let Some(observed) = observe(&self.ctx.caches, key, surroundings) else {
+            return Ok(Outcome::settled());
+        };
+        let plan = plan(&observed);
+        let hands = Hands {
+            ctx: &self.ctx,
+            writer: &self.writer,
+            observed: &observed,
+        };
+        let applied = hands.apply(&plan).await;
+        let postponed = self.write_status(key, &observed, &plan, &applied).await?;
+        if let Some(error) = applied.error {
+            return Err(error);
+        }
+        let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
+        let requeue = [plan.requeue, postponed, available].into_iter().flatten().min();
+        Ok(Outcome {
+            state: status::state(&plan),
+            requeue,
+        })
+    }
+}

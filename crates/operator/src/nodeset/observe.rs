@@ -1,0 +1,253 @@
+//! What is there: the NodeSet, everything around it, and what Slurm says.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{
+    Controller, NodeSet,
+    keys::{apps, labels},
+    nodeset::ScalingMode,
+    references::SecretKeyRef,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{Node, PersistentVolumeClaim, Pod, Secret},
+};
+use kube::ResourceExt;
+
+use super::{
+    build,
+    plan::{Worker, fit},
+};
+use crate::{
+    access::Knowledge,
+    defaults::Images,
+    runtime::{Caches, Key},
+};
+
+/// What is there.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    pub nodeset: Arc<NodeSet>,
+    pub controller: Option<Arc<Controller>>,
+    /// Of all Controllers in the namespace.
+    pub controller_names: Vec<String>,
+    /// All NodeSets of the same Controller, this one among them, by name.
+    pub siblings: Vec<Arc<NodeSet>>,
+    /// The set's own pods.
+    pub pods: Vec<Arc<Pod>>,
+    /// Pods with the set's labels and names that nobody owns.
+    pub orphans: Vec<Arc<Pod>>,
+    /// Node names that pods of other NodeSets of the same Controller have.
+    pub foreign_hostnames: BTreeMap<String, Key>,
+    pub revisions: Vec<Arc<ControllerRevision>>,
+    pub claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Kubernetes nodes, where the set has to do with them.
+    pub nodes: Vec<Arc<Node>>,
+    /// With SSH switched on, if it is there.
+    pub sssd_conf: Option<Vec<u8>>,
+    /// A Secret without which no worker can start, in words for people.
+    pub missing_secret: Option<String>,
+    pub knowledge: Knowledge,
+    pub images: Images,
+    pub cluster_domain: String,
+    /// The installed definitions are older than this operator.
+    pub crds_outdated: bool,
+    pub now: Timestamp,
+}
+
+/// What does not come from the caches.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub knowledge: Knowledge,
+    pub images: Images,
+    pub cluster_domain: String,
+    /// The installed definitions are older than this operator.
+    pub crds_outdated: bool,
+    pub now: Timestamp,
+}
+
+impl Observed {
+    /// The set's own pods.
+    pub fn workers(&self) -> impl Iterator<Item = Worker<'_>> {
+        self.pods.iter().map(|pod| Worker(pod))
+    }
+
+    /// The Kubernetes node each number is to come back to. A pin is kept while its node exists: a cordon or an outage does
+    /// not loosen it.
+    pub fn pins(&self) -> BTreeMap<u32, &Node> {
+        if !self.nodeset.spec.pins_to_node() {
+            return BTreeMap::new();
+        }
+        let pinned = self
+            .nodeset
+            .status
+            .as_ref()
+            .and_then(|status| status.ordinal_to_node.as_ref());
+        let node = |name: &str| {
+            self.nodes
+                .iter()
+                .find(|node| node.name_any() == name)
+                .map(AsRef::as_ref)
+        };
+        pinned
+            .into_iter()
+            .flatten()
+            .filter_map(|(ordinal, name)| Some((ordinal.parse().ok()?, node(name)?)))
+            .filter(|(_, node)| fit(&self.nodeset, node).stay)
+            .collect()
+    }
+}
+
+/// Reads the caches. `None` if the NodeSet is gone.
+pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option<Observed> {
+    let nodeset = caches.node_sets.get(&key.namespace, &key.name)?;
+    let namespace = key.namespace.as_str();
+    let uid = nodeset.uid().unwrap_or_default();
+    let controller_name = nodeset.spec.controller_ref.name.as_str();
+    let controller = caches.controllers.get(namespace, controller_name);
+    let siblings: Vec<Arc<NodeSet>> = caches
+        .node_sets
+        .list(namespace)
+        .into_iter()
+        .filter(|other| other.spec.controller_ref.name == controller_name)
+        .collect();
+    let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
+    let needs_nodes = nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet;
+    let (sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
+    let claims = if nodeset.spec.claim_templates().is_empty() {
+        Vec::new()
+    } else {
+        observe_claims(caches, &nodeset)
+    };
+    let Surroundings {
+        knowledge,
+        images,
+        cluster_domain,
+        crds_outdated,
+        now,
+    } = surroundings;
+    Some(Observed {
+        controller_names: caches
+            .controllers
+            .list(namespace)
+            .iter()
+            .map(|controller| controller.name_any())
+            .collect(),
+        pods: caches.pods.owned_by(&uid),
+        revisions: caches.revisions.owned_by(&uid),
+        nodes: if needs_nodes { caches.nodes.all() } else { Vec::new() },
+        nodeset,
+        controller,
+        siblings,
+        orphans,
+        foreign_hostnames,
+        claims,
+        sssd_conf,
+        missing_secret,
+        knowledge,
+        images,
+        cluster_domain,
+        crds_outdated,
+        now,
+    })
+}
+
+/// Pods of the namespace that are not the set's: those it may take in, and the node names of the rest.
+fn observe_strangers(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTreeMap<String, Key>) {
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let name = nodeset.name_any();
+    let cluster = nodeset.spec.controller_ref.name.as_str();
+    let mut orphans = Vec::new();
+    let mut hostnames = BTreeMap::new();
+    for pod in caches.pods.list(&namespace) {
+        let owner = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        if owner.is_some_and(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref()) {
+            continue;
+        }
+        let worker = Worker(&pod);
+        if worker.label(labels::NAME) != Some(apps::SLURMD) {
+            continue;
+        }
+        let is_its = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
+        if owner.is_none() && is_its && worker.is_active() {
+            orphans.push(pod);
+        } else if worker.label(labels::CLUSTER) == Some(cluster)
+            && let Some(hostname) = worker.slurm_name()
+        {
+            hostnames.insert(hostname.to_owned(), Key::of(pod.as_ref()));
+        }
+    }
+    (orphans, hostnames)
+}
+
+fn is_named_after(worker: Worker<'_>, nodeset: &str) -> bool {
+    let generated = worker
+        .0
+        .metadata
+        .generate_name
+        .as_deref()
+        .and_then(|prefix| prefix.strip_suffix('-'));
+    worker.ordinal(nodeset).is_some() || generated == Some(nodeset)
+}
+
+fn observe_claims(caches: &Caches, nodeset: &NodeSet) -> Vec<Arc<PersistentVolumeClaim>> {
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let suffixes: BTreeSet<String> = caches
+        .pods
+        .owned_by(&nodeset.uid().unwrap_or_default())
+        .iter()
+        .filter_map(|pod| {
+            let labels = pod.labels();
+            labels
+                .get(labels::POD_INDEX)
+                .or_else(|| labels.get(labels::POD_HOSTNAME))
+                .cloned()
+        })
+        .collect();
+    suffixes
+        .iter()
+        .flat_map(|suffix| build::claims_of(nodeset, suffix))
+        .filter_map(|name| caches.claims.get(&namespace, &name))
+        .collect()
+}
+
+/// sssd.conf, and a Secret without which no worker can start.
+fn observe_secrets(
+    caches: &Caches,
+    nodeset: &NodeSet,
+    controller: Option<&Controller>,
+) -> (Option<Vec<u8>>, Option<String>) {
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let entry = |reference: &SecretKeyRef, field: &str| -> Result<Vec<u8>, String> {
+        let SecretKeyRef { name, key, .. } = reference;
+        let secret: Option<Arc<Secret>> = caches.secrets.get(&namespace, name);
+        let Some(secret) = secret else {
+            return Err(format!(
+                "{field} names Secret {name:?}, which does not exist; create it, or name another"
+            ));
+        };
+        let data = secret.data.as_ref().and_then(|data| data.get(key));
+        data.map(|bytes| bytes.0.clone()).ok_or_else(|| {
+            format!("{field} names the entry {key:?} of Secret {name:?}, which has no such entry; add it")
+        })
+    };
+    let mut missing = None;
+    if let Some(key) = controller.and_then(Controller::slurm_key) {
+        missing = entry(&key, "slurmKeyRef of the Controller").err();
+    }
+    let mut sssd_conf = None;
+    if let Some(reference) = nodeset.spec.wanted_ssh().and_then(|ssh| ssh.sssd_conf_ref.as_ref()) {
+        match entry(reference, "spec.ssh.sssdConfRef") {
+            Ok(bytes) => sssd_conf = Some(bytes),
+            Err(problem) => missing = missing.or(Some(problem)),
+        }
+    }
+    (sssd_conf, missing)
+}

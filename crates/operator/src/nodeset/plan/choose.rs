@@ -1,0 +1,135 @@
+//! Which workers there should be: which to make, which to let go, which to keep after all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::nodeset::ScalingMode;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{
+    daemon::{self, fit},
+    rank::sort_for_deletion,
+    worker::Worker,
+};
+use crate::nodeset::{build::Place, observe::Observed};
+
+/// Which workers to make, to let go and to keep.
+#[derive(Debug, Default)]
+pub(super) struct Choice<'a> {
+    pub(super) desired: u32,
+    pub(super) create: Vec<Place>,
+    /// Those that have to go, whether they are marked already or not.
+    pub(super) condemned: Vec<Worker<'a>>,
+    /// Those that are marked and may stay.
+    pub(super) spared: Vec<Worker<'a>>,
+    /// Those whose successor waits for them to be gone.
+    pub(super) leaving: Vec<Worker<'a>>,
+}
+
+pub(super) fn choose<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> Choice<'a> {
+    let mode = observed.nodeset.spec.scaling_mode();
+    let (own, others): (Vec<Worker<'a>>, Vec<Worker<'a>>) = workers.iter().partition(|worker| worker.mode() == mode);
+    let mut choice = match mode {
+        ScalingMode::DaemonSet => choose_by_node(observed, &own),
+        _ => choose_by_number(observed, &own, workers),
+    };
+    // Workers of the other mode go once those that take their place have been made.
+    if choice.create.is_empty() {
+        choice
+            .condemned
+            .extend(others.into_iter().filter(|worker| worker.is_active()));
+    }
+    choice
+}
+
+/// `replicas` workers, on the lowest numbers that are free.
+fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worker<'a>]) -> Choice<'a> {
+    let nodeset = observed.nodeset.as_ref();
+    let name = nodeset.name_any();
+    let desired = nodeset.spec.replicas();
+    let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
+    let (mut active, leaving): (Vec<Worker<'a>>, Vec<Worker<'a>>) = own.iter().partition(|worker| worker.is_active());
+
+    // One that is on its way out holds its name; its successor takes the same number once it is gone. So it neither
+    // counts as there, or a second one would go in its place, nor as missing, or a higher number would be made.
+    let missing = wanted.saturating_sub(active.len().saturating_add(leaving.len()));
+    let used: BTreeSet<u32> = all.iter().filter_map(|worker| worker.ordinal(&name)).collect();
+    let pins = observed.pins();
+    let create = (0..=u32::MAX)
+        .filter(|ordinal| !used.contains(ordinal))
+        .take(missing)
+        .map(|ordinal| Place::of_ordinal(nodeset, ordinal, pins.get(&ordinal).copied()))
+        .collect();
+
+    let surplus = active.len().saturating_sub(wanted);
+    // Those that were chosen before stay chosen: to choose again would drain one after the other.
+    sort_for_deletion(&mut active, &name);
+    active.sort_by_key(|worker| !worker.is_victim());
+    let spared = active
+        .iter()
+        .skip(surplus)
+        .copied()
+        .filter(|worker| worker.is_victim())
+        .collect();
+    active.truncate(surplus);
+    let successors = wanted.saturating_sub(own.len().saturating_sub(leaving.len()));
+    Choice {
+        desired,
+        create,
+        condemned: active,
+        spared,
+        leaving: leaving.into_iter().take(successors).collect(),
+    }
+}
+
+/// One worker on every Kubernetes node that fits.
+fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> {
+    let nodeset = observed.nodeset.as_ref();
+    let name = nodeset.name_any();
+    let nodes: BTreeMap<String, &Node> = observed
+        .nodes
+        .iter()
+        .map(|node| (node.name_any(), node.as_ref()))
+        .collect();
+    let mut by_node: BTreeMap<&str, Vec<Worker<'a>>> = BTreeMap::new();
+    let mut choice = Choice::default();
+    for worker in own {
+        match daemon::node_of(*worker, nodes.values().copied()) {
+            Some(node) => by_node.entry(node).or_default().push(*worker),
+            // It waits for a node that is gone.
+            None if worker.kubernetes_node().is_none() && worker.is_active() => choice.condemned.push(*worker),
+            // Kubernetes clears away the pods of nodes that are gone.
+            None => {}
+        }
+    }
+    for (node_name, node) in &nodes {
+        let fit = fit(nodeset, node);
+        let place = Place::of_node(nodeset, node);
+        let here = by_node.remove(node_name.as_str()).unwrap_or_default();
+        choice.desired += u32::from(fit.run);
+        if here.is_empty() {
+            if fit.run {
+                choice.create.push(place);
+            }
+            continue;
+        }
+        let (active, leaving): (Vec<Worker<'a>>, Vec<Worker<'a>>) =
+            here.into_iter().partition(|worker| worker.is_active());
+        if fit.run && active.is_empty() {
+            choice.leaving.extend(leaving);
+        }
+        let (mut right, wrong): (Vec<Worker<'a>>, Vec<Worker<'a>>) = active
+            .into_iter()
+            .partition(|worker| fit.stay && daemon::has_hostname(*worker, &place.hostname));
+        choice.condemned.extend(wrong);
+        // Of two the one stays that has been useful for longer: the last in the ranking.
+        sort_for_deletion(&mut right, &name);
+        if let Some(keep) = right.pop() {
+            if keep.is_victim() {
+                choice.spared.push(keep);
+            }
+            choice.condemned.extend(right);
+        }
+    }
+    choice
+}

@@ -1,0 +1,46 @@
+//! Who owns the claims of the workers: with `whenDeleted: Delete` the NodeSet, so that they go with it; else nobody.
+
+use std::collections::BTreeSet;
+
+use api::{keys::labels, nodeset::ClaimRetention};
+use kube::ResourceExt;
+
+use super::{Effect, Plan, worker::Worker};
+use crate::nodeset::{build, observe::Observed};
+
+pub(super) fn plan_owners(observed: &Observed, plan: &mut Plan) {
+    let nodeset = observed.nodeset.as_ref();
+    if nodeset.spec.claim_templates().is_empty() {
+        return;
+    }
+    let owned = nodeset.spec.claims_when_deleted() == ClaimRetention::Delete;
+    let ours: BTreeSet<String> = observed
+        .workers()
+        .filter_map(suffix_of)
+        .flat_map(|suffix| build::claims_of(nodeset, suffix))
+        .collect();
+    for claim in observed.claims.iter().filter(|claim| ours.contains(&claim.name_any())) {
+        let mut owners = claim.owner_references().iter();
+        let is_owned = owners.any(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref());
+        // One that belongs to its pod is on its way out with it; one of somebody else is theirs.
+        let is_others = claim
+            .owner_references()
+            .iter()
+            .any(|owner| owner.controller == Some(true))
+            && !is_owned;
+        if is_owned != owned && !is_others {
+            plan.effects.push(Effect::OwnClaim {
+                name: claim.name_any(),
+                uid: claim.uid().unwrap_or_default(),
+                owned,
+            });
+        }
+    }
+}
+
+/// What the names of this worker's claims end with.
+pub(super) fn suffix_of(worker: Worker<'_>) -> Option<&str> {
+    worker
+        .label(labels::POD_INDEX)
+        .or_else(|| worker.label(labels::POD_HOSTNAME))
+}

@@ -1,0 +1,217 @@
+//! `DaemonSet` mode: on which Kubernetes nodes a worker should be.
+
+use api::{NodeSet, keys, keys::labels};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::worker::Worker;
+use crate::nodeset::build::hostname_on;
+
+/// What a node means for a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// A worker should be made there.
+    pub run: bool,
+    /// A worker that is there may stay.
+    pub stay: bool,
+}
+
+/// Taints that say a node is away for the moment. A worker there is not drained for that: it may well come back.
+const AWAY: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+/// Whether the set's workers belong on this node: its selector and required affinity match, and its taints are tolerated.
+pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
+    let empty = Value::Null;
+    let overlay = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.spec.as_ref());
+    let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&empty);
+    if !selected(field("nodeSelector"), node) || !has_affinity(field("affinity"), node) {
+        return Fit {
+            run: false,
+            stay: false,
+        };
+    }
+    let given = field("tolerations").as_array().filter(|given| !given.is_empty());
+    let tolerated = |taint: &Taint| match given {
+        Some(given) => given.iter().any(|toleration| tolerates(toleration, taint)),
+        None => {
+            taint.key == keys::WORKER_TAINT
+                && taint.effect == "NoExecute"
+                && taint.value.as_deref().is_none_or(str::is_empty)
+        }
+    };
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
+    let mut open = taints
+        .iter()
+        .filter(|taint| taint.effect != "PreferNoSchedule" && !tolerated(taint))
+        .peekable();
+    let run = open.peek().is_none();
+    let stay = !open.any(|taint| taint.effect == "NoExecute" && !AWAY.contains(&taint.key.as_str()));
+    Fit { run, stay }
+}
+
+/// The Kubernetes node a worker is on, or is meant for.
+pub(super) fn node_of<'n>(worker: Worker<'_>, mut nodes: impl Iterator<Item = &'n Node>) -> Option<&'n str> {
+    let is_its = |node: &&Node| match worker.kubernetes_node() {
+        Some(name) => node.metadata.name.as_deref() == Some(name),
+        None => has_hostname(worker, &hostname_on(node)),
+    };
+    nodes.find(is_its)?.metadata.name.as_deref()
+}
+
+pub(super) fn has_hostname(worker: Worker<'_>, hostname: &str) -> bool {
+    worker.label(labels::POD_HOSTNAME) == Some(hostname)
+}
+
+fn selected(selector: &Value, node: &Node) -> bool {
+    let Some(selector) = selector.as_object() else {
+        return true;
+    };
+    selector
+        .iter()
+        .all(|(key, value)| node.labels().get(key).map(String::as_str) == value.as_str())
+}
+
+fn has_affinity(affinity: &Value, node: &Node) -> bool {
+    let path = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let Some(terms) = affinity.pointer(path).and_then(Value::as_array) else {
+        return true;
+    };
+    terms.iter().any(|term| {
+        let rules = |field: &str| {
+            term.get(field)
+                .and_then(Value::as_array)
+                .map(Vec::as_slice)
+                .unwrap_or_default()
+        };
+        let (labels, fields) = (rules("matchExpressions"), rules("matchFields"));
+        // A term without rules matches nothing.
+        (!labels.is_empty() || !fields.is_empty())
+            && labels
+                .iter()
+                .all(|rule| holds(rule, |key| node.labels().get(key).map(String::as_str)))
+            && fields.iter().all(|rule| {
+                holds(rule, |key| {
+                    node.metadata.name.as_deref().filter(|_| key == "metadata.name")
+                })
+            })
+    })
+}
+
+fn holds<'n>(rule: &Value, value_of: impl Fn(&str) -> Option<&'n str>) -> bool {
+    let text = |field: &str| rule.get(field).and_then(Value::as_str).unwrap_or_default();
+    let value = value_of(text("key"));
+    let values: Vec<&str> = rule
+        .get("values")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let number = |text: &str| text.parse::<i64>().ok();
+    let compare = |order: std::cmp::Ordering| match (value.and_then(number), values.first().copied().and_then(number)) {
+        (Some(value), Some(limit)) => value.cmp(&limit) == order,
+        _ => false,
+    };
+    match text("operator") {
+        "In" => value.is_some_and(|value| values.contains(&value)),
+        "NotIn" => value.is_none_or(|value| !values.contains(&value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(std::cmp::Ordering::Greater),
+        "Lt" => compare(std::cmp::Ordering::Less),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Value, taint: &Taint) -> bool {
+    let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
+    let effect = text("effect");
+    if !effect.is_empty() && effect != taint.effect {
+        return false;
+    }
+    let key = text("key");
+    match text("operator") {
+        "Exists" => key.is_empty() || key == taint.key,
+        "" | "Equal" => key == taint.key && text("value") == taint.value.as_deref().unwrap_or_default(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nodeset(template: &Value) -> NodeSet {
+        let spec = json!({ "controllerRef": { "name": "slurm" }, "scalingMode": "DaemonSet", "template": { "spec": template } });
+        NodeSet::new("daemon", serde_json::from_value(spec).unwrap())
+    }
+
+    fn node(taints: &Value) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "name": "k1", "labels": { "disk": "ssd", "cores": "64" } },
+            "spec": { "taints": taints },
+        }))
+        .unwrap()
+    }
+
+    const HERE: Fit = Fit { run: true, stay: true };
+    const NOT_HERE: Fit = Fit {
+        run: false,
+        stay: false,
+    };
+    const STAYS: Fit = Fit { run: false, stay: true };
+
+    #[test]
+    fn selector_and_required_affinity_decide() {
+        let required = |rules: Value| {
+            json!({ "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": rules,
+            } } } })
+        };
+        let rule = |key: &str, operator: &str, values: Value| json!([{ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] }]);
+        for (template, expected) in [
+            (json!({}), HERE),
+            (json!({ "nodeSelector": { "disk": "ssd" } }), HERE),
+            (json!({ "nodeSelector": { "disk": "hdd" } }), NOT_HERE),
+            (required(rule("disk", "In", json!(["ssd", "nvme"]))), HERE),
+            (required(rule("disk", "NotIn", json!(["ssd"]))), NOT_HERE),
+            (required(rule("gpu", "DoesNotExist", json!([]))), HERE),
+            (required(rule("cores", "Gt", json!(["32"]))), HERE),
+            (required(rule("cores", "Lt", json!(["32"]))), NOT_HERE),
+            (required(json!([{}])), NOT_HERE),
+            (
+                required(json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["k1"] }] }])),
+                HERE,
+            ),
+        ] {
+            assert_eq!(fit(&nodeset(&template), &node(&json!([]))), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn taints_keep_new_workers_away_and_few_send_old_ones_off() {
+        let taint = |key: &str, effect: &str| json!([{ "key": key, "effect": effect }]);
+        for (taints, expected) in [
+            (taint("node.kubernetes.io/unschedulable", "NoSchedule"), STAYS),
+            (taint("x", "PreferNoSchedule"), HERE),
+            (taint("x", "NoExecute"), NOT_HERE),
+            (taint("node.kubernetes.io/not-ready", "NoExecute"), STAYS),
+            (taint(keys::WORKER_TAINT, "NoExecute"), HERE),
+        ] {
+            assert_eq!(fit(&nodeset(&json!({})), &node(&taints)), expected, "{taints}");
+        }
+        let tolerant = nodeset(&json!({ "tolerations": [{ "operator": "Exists" }] }));
+        assert_eq!(fit(&tolerant, &node(&taint("x", "NoExecute"))), HERE);
+    }
+}

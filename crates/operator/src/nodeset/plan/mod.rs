@@ -1,0 +1,261 @@
+//! What to do about a NodeSet, from what was observed. Pure: the same observation gives the same plan.
+
+mod choose;
+mod claims;
+mod daemon;
+mod departure;
+mod marks;
+mod proof;
+mod rank;
+pub mod refuse;
+mod revisions;
+mod worker;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use api::{NodeSet, Problem, Validate, keys};
+use kube::ResourceExt;
+use serde_json::Value;
+
+pub use self::{
+    daemon::{Fit, fit},
+    proof::{Evidence, Standing},
+    refuse::Refused,
+    revisions::RevisionPlan,
+    worker::{Phase, Worker},
+};
+use super::{
+    build::{self, Blueprint, SshFiles},
+    observe::Observed,
+};
+use crate::runtime::Key;
+
+/// Which object, and exactly which: another one of the same name is not meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectId {
+    pub name: String,
+    pub uid: String,
+}
+
+/// What is done to the world, in this order. Executors are in `apply.rs`; nothing else deletes or talks to Slurm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Before anything is made that has to be cleared away.
+    AddFinalizer,
+    /// The NodeSet may go.
+    RemoveFinalizer {
+        /// What is left undone, if something is.
+        because: Option<String>,
+    },
+    /// Takes in a pod that has our labels and our name and no owner.
+    AdoptPod { pod: ObjectId },
+    /// Deletes a pod whose containers have all ended, so that its name can be used again.
+    ReplacePod { pod: ObjectId },
+    /// Claims first, then the pod.
+    CreatePod { pod: Box<Value>, claims: Vec<Value> },
+    /// Writes the choice down, so that a restart of the operator does not choose again.
+    MarkVictim { pod: ObjectId },
+    /// Takes the choice back, after the node has been undrained if the drain is ours.
+    SpareVictim { pod: ObjectId, undrain: Option<String> },
+    /// Keeps new jobs away.
+    DrainNode {
+        pod: ObjectId,
+        node: String,
+        reason: String,
+    },
+    /// Removes a worker. It is carried out only if a fresh look at Slurm gives the same standing.
+    RemoveWorker {
+        pod: ObjectId,
+        node: String,
+        standing: Standing,
+        claims: Vec<String>,
+    },
+    /// Puts these labels and annotations on a pod that lacks them; `None` takes one away.
+    MarkPod {
+        pod: ObjectId,
+        labels: Marks,
+        annotations: Marks,
+    },
+    /// Makes the NodeSet an owner of a claim, or no longer one.
+    OwnClaim { name: String, uid: String, owned: bool },
+}
+
+/// Labels or annotations to set, or to remove.
+pub type Marks = BTreeMap<String, Option<String>>;
+
+/// Why something that should happen does not happen yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Slurm cannot be asked.
+    SlurmUnknown { why: String },
+    /// A worker's jobs are not done, or it cannot be shown that they are.
+    Draining { node: String, why: String },
+    /// A name that is to be used is taken.
+    NameTaken { name: String, by: String },
+    /// A pod has to be gone before another can take its name.
+    Leaving { pod: String },
+}
+
+impl Wait {
+    /// As a sentence for people.
+    pub fn message(&self) -> String {
+        match self {
+            Self::SlurmUnknown { why } => format!("nothing is removed while Slurm cannot be asked: {why}"),
+            Self::Draining { node, why } => format!("node {node} is drained and kept: {why}"),
+            Self::NameTaken { name, by } => {
+                format!("the name {name:?} is taken by {by}; rename one of the two or delete the other")
+            }
+            Self::Leaving { pod } => format!("pod {pod} has to be gone before its successor is made"),
+        }
+    }
+}
+
+/// What to do about a NodeSet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Nothing is done to its workers, for this reason.
+    pub refused: Option<Refused>,
+    /// What validation has to say that does not stop the NodeSet.
+    pub warnings: Vec<Problem>,
+    /// Server-side applied.
+    pub service: Option<Value>,
+    pub budget: Option<Value>,
+    pub ssh_config: Option<Value>,
+    pub revision: Option<RevisionPlan>,
+    pub effects: Vec<Effect>,
+    pub waits: Vec<Wait>,
+    /// Number of pods there should be.
+    pub desired: u32,
+    /// When to look again although nothing changed.
+    pub requeue: Option<Duration>,
+}
+
+/// Workers made in one go, as upstream's. More would not be done within one reconcile's time.
+const BURST: usize = 250;
+/// A worker that has just become ready counts as available only later; and caches can miss an event.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+/// A node that drains is seen by the poller; this is for what the poller cannot see.
+const LOOK_AGAIN_WHILE_WAITING: Duration = Duration::from_secs(15);
+
+/// What to do.
+pub fn plan(observed: &Observed) -> Plan {
+    let nodeset = observed.nodeset.as_ref();
+    if nodeset.metadata.deletion_timestamp.is_some() {
+        return departure::plan_deletion(observed);
+    }
+    let problems = nodeset.check();
+    let mut plan = Plan {
+        warnings: problems.warnings().cloned().collect(),
+        desired: nodeset.spec.replicas(),
+        requeue: Some(LOOK_AGAIN),
+        ..Plan::default()
+    };
+    let controller = match refuse::check(observed, &problems) {
+        Ok(controller) => controller,
+        Err(refused) => {
+            plan.refused = Some(refused);
+            return plan;
+        }
+    };
+    let owners: Vec<&NodeSet> = observed.siblings.iter().map(AsRef::as_ref).collect();
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let names = controller.child_names();
+    plan.service = Some(build::build_service(&namespace, &names, &owners));
+    plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
+
+    let ssh = nodeset.spec.wanted_ssh().map(|ssh| SshFiles {
+        sshd_config: build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default()),
+        sssd_conf: observed.sssd_conf.clone(),
+    });
+    plan.ssh_config = ssh
+        .as_ref()
+        .map(|ssh| build::build_ssh_config_map(nodeset, &ssh.sshd_config));
+
+    let revision = revisions::plan_revision(observed);
+    let blueprint = Blueprint {
+        nodeset,
+        controller,
+        images: &observed.images,
+        cluster_domain: &observed.cluster_domain,
+        revision: &revision.hash,
+        ssh: ssh.as_ref(),
+    };
+    plan_workers(observed, &blueprint, &mut plan);
+    plan.revision = Some(revision);
+    plan
+}
+
+fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan) {
+    let nodeset = blueprint.nodeset;
+    let finalizers = nodeset.finalizers();
+    if !finalizers.iter().any(|finalizer| finalizer == keys::NODESET_FINALIZER) {
+        plan.effects.push(Effect::AddFinalizer);
+    }
+    if !observed.orphans.is_empty() {
+        // They may be all that is missing; the next look tells.
+        let adopted = observed.orphans.iter().map(|orphan| Effect::AdoptPod {
+            pod: id(Worker(orphan)),
+        });
+        plan.effects.extend(adopted);
+        return;
+    }
+    let workers: Vec<Worker<'_>> = observed.workers().collect();
+    for worker in workers
+        .iter()
+        .filter(|worker| worker.is_finished() && !worker.is_terminating())
+    {
+        plan.effects.push(Effect::ReplacePod { pod: id(*worker) });
+    }
+
+    let choice = choose::choose(observed, &workers);
+    plan.desired = choice.desired;
+    for place in choice.create.iter().take(BURST) {
+        if let Some(by) = taken_by(observed, &place.hostname) {
+            plan.waits.push(Wait::NameTaken {
+                name: place.hostname.clone(),
+                by,
+            });
+            continue;
+        }
+        plan.effects.push(Effect::CreatePod {
+            pod: Box::new(build::build_pod(blueprint, place)),
+            claims: build::build_claims(nodeset, place),
+        });
+    }
+    plan.waits.extend(choice.leaving.iter().map(|worker| Wait::Leaving {
+        pod: worker.name().to_owned(),
+    }));
+    marks::plan_marks(blueprint, &workers, plan);
+    claims::plan_owners(observed, plan);
+    departure::plan_victims(observed, &choice.condemned, &choice.spared, plan);
+    if !plan.waits.is_empty() {
+        plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
+    }
+}
+
+/// Who has this node name in the same cluster already.
+fn taken_by(observed: &Observed, hostname: &str) -> Option<String> {
+    let sets: BTreeSet<String> = observed.siblings.iter().map(|nodeset| nodeset.slurm_name()).collect();
+    if sets.contains(hostname) {
+        return Some(format!(
+            "the set {hostname:?} itself, and Slurm could not tell node and set apart"
+        ));
+    }
+    let pod: &Key = observed.foreign_hostnames.get(hostname)?;
+    Some(format!("pod {}", pod.name))
+}
+
+fn id(worker: Worker<'_>) -> ObjectId {
+    ObjectId {
+        name: worker.name().to_owned(),
+        uid: worker.uid().to_owned(),
+    }
+}

@@ -1,0 +1,266 @@
+//! What must be shown before a worker may be deleted.
+//!
+//! One observation is proof enough, because of the order in which it is made: the node is read first and jobs afterwards,
+//! by one process of slurmctld. A node that shows DRAIN in the first read takes no new job; if no job is there in the
+//! second, none is left. Everything that is unclear counts as a job.
+
+use std::collections::BTreeMap;
+
+use slurm::{Hostlist, Job, hostlist::HostlistError};
+
+use crate::access::Seen;
+
+/// How a worker's node stands with Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Slurm has no such node, and no job is there.
+    Absent,
+    /// It may be given a job at any moment.
+    Undrained {
+        /// Who drained or downed it before said this.
+        reason: String,
+    },
+    /// A job is there, or may be.
+    Busy {
+        /// What is known about it, for people.
+        why: String,
+    },
+    /// It takes no job and has none: the worker may go.
+    Proven {
+        /// Why Slurm's record of the node has to outlive the worker, if it has to.
+        keep_record: Option<String>,
+    },
+    /// What was read proves nothing.
+    Unclear {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What Slurm was seen to have, made ready for many questions.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    seen: &'a Seen,
+    on_nodes: Result<Vec<(&'a Job, Hostlist)>, String>,
+    by_name: Result<Vec<(&'a Job, Hostlist)>, String>,
+}
+
+impl<'a> Evidence<'a> {
+    pub fn new(seen: &'a Seen) -> Self {
+        let Some(jobs) = &seen.jobs else {
+            let unread = || Err("jobs have not been read yet".to_owned());
+            return Self {
+                seen,
+                on_nodes: unread(),
+                by_name: unread(),
+            };
+        };
+        let on_nodes = jobs.iter().filter(|job| job.state.may_be_on_nodes());
+        let by_name = jobs
+            .iter()
+            .filter(|job| !job.state.is_finished() && !job.required_nodes.is_empty());
+        Self {
+            seen,
+            on_nodes: parse(on_nodes, Job::node_list),
+            by_name: parse(by_name, |job| Hostlist::parse(&job.required_nodes)),
+        }
+    }
+
+    /// How this node stands.
+    pub fn standing(&self, name: &str) -> Standing {
+        // That it is not drained needs no proof.
+        if let Some(node) = self.seen.nodes.get(name)
+            && !node.state.is_drain()
+        {
+            return Standing::Undrained {
+                reason: node.reason.clone(),
+            };
+        }
+        let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
+            (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
+            (Err(why), _) | (_, Err(why)) => return Standing::Unclear { why: why.clone() },
+        };
+        if self.seen.process.is_none() {
+            return Standing::Unclear {
+                why: "it cannot be told which process of slurmctld answered: it was restarted or reconfigured in between, or \
+                      slurmrestd is older than v0.0.45"
+                    .to_owned(),
+            };
+        }
+        let Some(node) = self.seen.nodes.get(name) else {
+            return match jobs_on(on_nodes, name) {
+                Some(why) => Standing::Busy { why },
+                None => Standing::Absent,
+            };
+        };
+        if let Some(why) = jobs_on(on_nodes, name) {
+            return Standing::Busy { why };
+        }
+        if !node.state.is_drained() {
+            return Standing::Busy {
+                why: format!("its state is {}", node.state),
+            };
+        }
+        let named = by_name.iter().find(|(_, nodes)| nodes.contains(name));
+        let keep_record = if node.state.is_dynamic() {
+            named.map(|(job, _)| format!("job {} asks for it by name", job.id))
+        } else {
+            Some("it is defined in slurm.conf".to_owned())
+        };
+        Standing::Proven { keep_record }
+    }
+
+    /// How each of these nodes stands.
+    pub fn standings<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> BTreeMap<&'n str, Standing> {
+        names.into_iter().map(|name| (name, self.standing(name))).collect()
+    }
+}
+
+fn parse<'a>(
+    jobs: impl Iterator<Item = &'a Job>,
+    list: impl Fn(&Job) -> Result<Hostlist, HostlistError>,
+) -> Result<Vec<(&'a Job, Hostlist)>, String> {
+    jobs.map(|job| match list(job) {
+        Ok(nodes) => Ok((job, nodes)),
+        Err(error) => Err(format!("the nodes of job {} cannot be read: {error}", job.id)),
+    })
+    .collect()
+}
+
+fn jobs_on(jobs: &[(&Job, Hostlist)], name: &str) -> Option<String> {
+    let mut here = jobs
+        .iter()
+        .filter(|(_, nodes)| nodes.contains(name))
+        .map(|(job, _)| job);
+    let first = here.next()?;
+    let more = match here.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("job {} ({}) is there{more}", first.id, first.state))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+    use slurm::rest::{Observation, Process};
+
+    use super::*;
+
+    fn seen(nodes: &[(&str, &[&str])], jobs: &[(u64, &[&str], &str, &str)]) -> Seen {
+        let nodes = nodes
+            .iter()
+            .map(|(name, state)| json!({ "name": name, "state": state }));
+        let jobs = jobs.iter().map(|(id, state, nodes, required)| {
+            json!({ "job_id": id, "job_state": state, "nodes": nodes, "required_nodes": required })
+        });
+        let observation = Observation {
+            nodes: nodes.map(|node| serde_json::from_value(node).unwrap()).collect(),
+            jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
+            process: Some(Process { boot_time: 1000 }),
+        };
+        Seen::new(observation, Timestamp::UNIX_EPOCH)
+    }
+
+    fn standing(seen: &Seen) -> Standing {
+        Evidence::new(seen).standing("n-1")
+    }
+
+    const DRAINED: &[(&str, &[&str])] = &[("n-1", &["IDLE", "DRAIN", "DYNAMIC_NORM"])];
+    const PROVEN: Standing = Standing::Proven { keep_record: None };
+
+    #[test]
+    fn a_drained_node_without_jobs_is_proven() {
+        assert_eq!(standing(&seen(DRAINED, &[])), PROVEN);
+        let elsewhere: &[(u64, &[&str], &str, &str)] =
+            &[(7, &["RUNNING"], "n-[2-9]", ""), (8, &["COMPLETED"], "n-1", "")];
+        assert_eq!(standing(&seen(DRAINED, elsewhere)), PROVEN);
+        assert_eq!(
+            standing(&seen(&[("n-1", &["DOWN", "DRAIN", "DYNAMIC_NORM"])], &[])),
+            PROVEN
+        );
+    }
+
+    #[test]
+    fn an_idle_node_may_get_a_job_at_any_moment() {
+        for state in [
+            &["IDLE", "DYNAMIC_NORM"][..],
+            &["DOWN", "DYNAMIC_NORM"],
+            &["IDLE", "DRAIN", "UNDRAIN"],
+        ] {
+            assert!(
+                matches!(standing(&seen(&[("n-1", state)], &[])), Standing::Undrained { .. }),
+                "{state:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_job_that_may_be_there_counts() {
+        for state in [
+            &["RUNNING"][..],
+            &["SUSPENDED"],
+            &["RUNNING", "CONFIGURING"],
+            &["COMPLETED", "COMPLETING"],
+            &["RUNNING", "STOPPED"],
+            &["RUNNING", "SIGNALING"],
+            &["COMPLETED", "STAGE_OUT"],
+            &["SOMETHING_NEW"],
+        ] {
+            let seen = seen(DRAINED, &[(7, state, "n-[0-3]", "")]);
+            assert!(matches!(standing(&seen), Standing::Busy { .. }), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_busy_state_counts_even_if_no_job_is_listed() {
+        for state in [
+            &["ALLOCATED", "DRAIN"][..],
+            &["MIXED", "DRAIN"],
+            &["IDLE", "DRAIN", "COMPLETING"],
+            &["DRAIN"],
+        ] {
+            assert!(
+                matches!(standing(&seen(&[("n-1", state)], &[])), Standing::Busy { .. }),
+                "{state:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_that_slurm_does_not_have_is_absent_unless_a_job_is_there() {
+        assert_eq!(standing(&seen(&[], &[])), Standing::Absent);
+        let job: &[(u64, &[&str], &str, &str)] = &[(7, &["RUNNING"], "n-1", "")];
+        assert!(matches!(standing(&seen(&[], job)), Standing::Busy { .. }));
+    }
+
+    #[test]
+    fn what_cannot_be_read_proves_nothing() {
+        let odd: &[(u64, &[&str], &str, &str)] = &[(7, &["RUNNING"], "n-[1-", "")];
+        assert!(matches!(standing(&seen(DRAINED, odd)), Standing::Unclear { .. }));
+        let mut other_process = seen(DRAINED, &[]);
+        other_process.process = None;
+        assert!(matches!(standing(&other_process), Standing::Unclear { .. }));
+        let mut no_jobs_read = seen(DRAINED, &[]);
+        no_jobs_read.jobs = None;
+        assert!(matches!(standing(&no_jobs_read), Standing::Unclear { .. }));
+    }
+
+    #[test]
+    fn a_record_that_a_job_asks_for_by_name_stays() {
+        let waiting: &[(u64, &[&str], &str, &str)] = &[(7, &["PENDING"], "", "n-[1-2]")];
+        let Standing::Proven { keep_record: Some(why) } = standing(&seen(DRAINED, waiting)) else {
+            panic!("the worker may go, the record may not")
+        };
+        assert_eq!(why, "job 7 asks for it by name");
+        let done: &[(u64, &[&str], &str, &str)] = &[(7, &["COMPLETED"], "", "n-[1-2]")];
+        assert_eq!(standing(&seen(DRAINED, done)), PROVEN);
+    }
+
+    #[test]
+    fn a_record_from_slurm_conf_stays() {
+        let seen = seen(&[("n-1", &["IDLE", "DRAIN"])], &[]);
+        assert!(matches!(standing(&seen), Standing::Proven { keep_record: Some(_) }));
+    }
+}

@@ -1,0 +1,167 @@
+//! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule.
+
+use std::{cmp::Ordering, cmp::Reverse};
+
+use jiff::Timestamp;
+
+use super::worker::{Phase, Worker};
+
+/// Sorts those that should go first to the front.
+pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str) {
+    workers.sort_by(|a, b| compare(*a, *b, nodeset));
+}
+
+fn compare(a: Worker<'_>, b: Worker<'_>, nodeset: &str) -> Ordering {
+    // A later ready time and a later creation go first, and one that is not known goes before all of them.
+    let ready = |worker: Worker<'_>| {
+        Reverse(
+            worker
+                .ready_since()
+                .map_or(Timestamp::MAX, |at| unset_is_latest(Some(at))),
+        )
+    };
+    let by_ready_time = if a.is_ready() && b.is_ready() {
+        ready(a).cmp(&ready(b))
+    } else {
+        Ordering::Equal
+    };
+    rank(a, nodeset)
+        .cmp(&rank(b, nodeset))
+        .then(by_ready_time)
+        .then_with(|| Reverse(unset_is_latest(a.created())).cmp(&Reverse(unset_is_latest(b.created()))))
+        // Upstream leaves it at that; a choice that is the same at every look needs an end.
+        .then_with(|| a.name().cmp(b.name()))
+}
+
+type Rank = (bool, Phase, bool, i32, Timestamp, Reverse<bool>, Reverse<Option<u32>>);
+
+fn rank(worker: Worker<'_>, nodeset: &str) -> Rank {
+    (
+        worker.kubernetes_node().is_some(),
+        worker.phase(),
+        worker.is_ready(),
+        worker.deletion_cost(),
+        // Without a deadline it has no job that would have to end.
+        worker.deadline().unwrap_or(Timestamp::MIN),
+        Reverse(worker.is_cordoned()),
+        Reverse(worker.ordinal(nodeset)),
+    )
+}
+
+fn unset_is_latest(at: Option<Timestamp>) -> Timestamp {
+    at.filter(|at| *at != Timestamp::MIN).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {} },
+            "spec": { "nodeName": "k1", "containers": [] },
+            "status": {
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }],
+            },
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn annotated(name: &str, key: &str, value: &str) -> Pod {
+        pod(name, |pod| {
+            pod["metadata"]["annotations"][format!("nodeset.slinky.slurm.net/{key}")] = json!(value);
+        })
+    }
+
+    /// Each pair: the first goes before the second, though its lower number alone would keep it.
+    #[test]
+    fn rules_in_their_order() {
+        let pairs = vec![
+            (
+                "unscheduled",
+                pod("n-0", |pod| pod["spec"]["nodeName"] = Value::Null),
+                pod("n-1", |_| {}),
+            ),
+            (
+                "pending",
+                pod("n-0", |pod| pod["status"]["phase"] = json!("Pending")),
+                pod("n-1", |_| {}),
+            ),
+            (
+                "unknown phase",
+                pod("n-0", |pod| pod["status"]["phase"] = json!("Unknown")),
+                pod("n-1", |_| {}),
+            ),
+            (
+                "not ready",
+                pod("n-0", |pod| pod["status"]["conditions"][0]["status"] = json!("False")),
+                pod("n-1", |_| {}),
+            ),
+            (
+                "lower cost",
+                annotated("n-0", "pod-deletion-cost", "-5"),
+                pod("n-1", |_| {}),
+            ),
+            (
+                "no deadline",
+                pod("n-0", |_| {}),
+                annotated("n-1", "pod-deadline", "2026-01-02T00:00:00Z"),
+            ),
+            (
+                "earlier deadline",
+                annotated("n-0", "pod-deadline", "2026-01-01T12:00:00Z"),
+                annotated("n-1", "pod-deadline", "2026-01-02T00:00:00Z"),
+            ),
+            ("cordoned", annotated("n-0", "pod-cordon", "True"), pod("n-1", |_| {})),
+            ("higher number", pod("n-10", |_| {}), pod("n-9", |_| {})),
+        ];
+        for (rule, first, second) in &pairs {
+            let mut workers = [Worker(second), Worker(first)];
+            sort_for_deletion(&mut workers, "n");
+            assert_eq!(
+                workers.map(Worker::name),
+                [Worker(first).name(), Worker(second).name()],
+                "{rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_numbers_the_youngest_goes_first() {
+        let old = pod("n-abcde", |_| {});
+        let ready_later = pod("n-fghij", |pod| {
+            pod["status"]["conditions"][0]["lastTransitionTime"] = json!("2026-01-01T00:02:00Z");
+        });
+        let younger = pod("n-klmno", |pod| {
+            pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:30Z");
+        });
+        let mut workers = [Worker(&old), Worker(&younger), Worker(&ready_later)];
+        sort_for_deletion(&mut workers, "n");
+        assert_eq!(workers.map(Worker::name), ["n-fghij", "n-klmno", "n-abcde"]);
+    }
+
+    #[test]
+    fn a_cost_that_is_no_plain_number_is_none() {
+        for (text, cost) in [
+            ("7", 7),
+            ("-7", -7),
+            ("0", 0),
+            ("+7", 0),
+            ("07", 0),
+            ("x", 0),
+            ("", 0),
+            ("9999999999", 0),
+        ] {
+            assert_eq!(
+                Worker(&annotated("n-0", "pod-deletion-cost", text)).deletion_cost(),
+                cost,
+                "{text:?}"
+            );
+        }
+    }
+}

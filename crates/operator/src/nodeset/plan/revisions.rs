@@ -1,0 +1,93 @@
+//! The history of a spec, as far as it makes pods differ.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::ObjectId;
+use crate::nodeset::{build, observe::Observed};
+
+/// What to do about the revisions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RevisionPlan {
+    /// Of the newest one; pods carry it.
+    pub hash: String,
+    /// How often the name of a revision was taken by another.
+    pub collisions: i32,
+    /// The newest one, if it is not there.
+    pub create: Option<Value>,
+    /// An older one that is the newest again gets this number.
+    pub renumber: Option<(String, i64)>,
+    /// Those that are neither in use nor to be kept.
+    pub delete: Vec<ObjectId>,
+}
+
+pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
+    let nodeset = observed.nodeset.as_ref();
+    let data = build::build_revision_data(nodeset);
+    let mut history: Vec<&ControllerRevision> = observed.revisions.iter().map(AsRef::as_ref).collect();
+    history.sort_by_key(|revision| (revision.revision, revision.name_any()));
+    let newest = history.last().map_or(0, |revision| revision.revision);
+    let collisions = nodeset
+        .status
+        .as_ref()
+        .and_then(|status| status.collision_count)
+        .unwrap_or(0);
+
+    let same = history.iter().rev().find(|revision| {
+        let stored = revision.data.as_ref().map(|data| &data.0);
+        stored.is_some_and(|stored| build::says_the_same(stored, &data)) && build::hash_of(revision).is_some()
+    });
+    if let Some(revision) = same {
+        let hash = build::hash_of(revision).unwrap_or_default().to_owned();
+        let renumber = (revision.revision < newest).then(|| (revision.name_any(), newest.saturating_add(1)));
+        return RevisionPlan {
+            delete: surplus(observed, &history, &hash),
+            hash,
+            collisions,
+            create: None,
+            renumber,
+        };
+    }
+    // A name can be taken by a revision of other content; another count gives another hash.
+    let (collisions, hash) = (collisions..=collisions.saturating_add(1000))
+        .map(|count| (count, build::hash(&data, count)))
+        .find(|(_, hash)| {
+            let name = build::revision_name(nodeset, hash);
+            !observed.revisions.iter().any(|revision| revision.name_any() == name)
+        })
+        .unwrap_or_else(|| (collisions, build::hash(&data, collisions)));
+    RevisionPlan {
+        create: Some(build::build_revision(nodeset, &data, &hash, newest.saturating_add(1))),
+        delete: surplus(observed, &history, &hash),
+        hash,
+        collisions,
+        renumber: None,
+    }
+}
+
+/// The oldest of those that no pod has and that are more than are to be kept.
+fn surplus(observed: &Observed, history: &[&ControllerRevision], newest: &str) -> Vec<ObjectId> {
+    let used: BTreeSet<&str> = observed
+        .workers()
+        .filter_map(super::Worker::revision)
+        .chain([newest])
+        .collect();
+    let unused: Vec<&&ControllerRevision> = history
+        .iter()
+        .filter(|revision| build::hash_of(revision).is_none_or(|hash| !used.contains(hash)))
+        .collect();
+    let too_many = unused
+        .len()
+        .saturating_sub(observed.nodeset.spec.revision_history_limit());
+    unused
+        .into_iter()
+        .take(too_many)
+        .map(|revision| ObjectId {
+            name: revision.name_any(),
+            uid: revision.uid().unwrap_or_default(),
+        })
+        .collect()
+}

@@ -1,0 +1,451 @@
+//! What is said about a NodeSet.
+
+use std::collections::BTreeMap;
+
+use api::{
+    Condition, NodeSet, NodeSetStatus,
+    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, UNKNOWN_FIELDS},
+    nodeset::ScalingMode,
+    validate::Reason,
+};
+use jiff::{SignedDuration, Timestamp};
+use slurm::node::{BaseState, Node};
+
+use super::{
+    observe::Observed,
+    plan::{Effect, Plan, Wait, Worker, fit},
+};
+use crate::{
+    access::Knowledge,
+    runtime::{State, Wanted, settle},
+};
+
+/// Whether Slurm can be asked about the set's nodes.
+const SLURM_REACHABLE: &str = "SlurmReachable";
+/// A message names this many things, and counts the rest.
+const NAMED: usize = 3;
+
+/// What is said about a NodeSet after `failure`, if there was one. `None` for one that is gone.
+pub fn status(observed: &Observed, plan: &Plan, failure: Option<&str>) -> NodeSetStatus {
+    let nodeset = observed.nodeset.as_ref();
+    let previous = nodeset.status.clone().unwrap_or_default();
+    let workers: Vec<Worker<'_>> = observed.workers().collect();
+    let counts = Counts::of(observed, &workers, plan);
+    let slurm = slurm_counts(observed, &workers);
+    let wanted = conditions(observed, plan, &counts, failure);
+    let generation = nodeset.metadata.generation.unwrap_or(0);
+    let hash = plan.revision.as_ref().map(|revision| revision.hash.clone());
+    let collisions = plan.revision.as_ref().map(|revision| revision.collisions);
+    NodeSetStatus {
+        replicas: counts.replicas,
+        updated_replicas: counts.updated,
+        ready_replicas: counts.ready,
+        available_replicas: counts.available,
+        unavailable_replicas: counts.desired.saturating_sub(counts.available).max(0),
+        desired: counts.desired,
+        slurm_idle: slurm.map(|slurm| slurm.idle),
+        slurm_allocated: slurm.map(|slurm| slurm.allocated),
+        slurm_down: slurm.map(|slurm| slurm.down),
+        slurm_drain: slurm.map(|slurm| slurm.drain),
+        observed_generation: Some(generation),
+        node_set_hash: hash.unwrap_or(previous.node_set_hash),
+        collision_count: collisions.or(previous.collision_count),
+        conditions: keep_others(
+            &previous.conditions,
+            settle(&previous.conditions, &wanted, generation, observed.now),
+        ),
+        ordinal_to_node: pins(observed, &workers),
+        selector: nodeset.child_names().selector(),
+    }
+}
+
+/// When a worker that is ready will also be available, if that is yet to come.
+pub fn until_available(observed: &Observed) -> Option<SignedDuration> {
+    let wait = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
+    observed
+        .workers()
+        .filter(|worker| worker.is_ready())
+        .filter_map(|worker| {
+            let left = wait - observed.now.duration_since(worker.ready_since()?);
+            left.is_positive().then_some(left)
+        })
+        .min()
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    replicas: i32,
+    updated: i32,
+    ready: i32,
+    available: i32,
+    desired: i32,
+    /// Ready, and registered with Slurm as far as that is known.
+    in_service: i32,
+}
+
+impl Counts {
+    fn of(observed: &Observed, workers: &[Worker<'_>], plan: &Plan) -> Self {
+        let previous = observed
+            .nodeset
+            .status
+            .as_ref()
+            .map(|status| status.node_set_hash.as_str());
+        let hash = plan
+            .revision
+            .as_ref()
+            .map(|revision| revision.hash.as_str())
+            .or(previous);
+        let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
+        let available = |worker: &Worker<'_>| {
+            let since = worker.ready_since().filter(|_| worker.is_ready());
+            since.is_some_and(|since| available_at(since, min_ready) <= observed.now)
+        };
+        let registered = |worker: &Worker<'_>| match observed.knowledge.known() {
+            Some(seen) => worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name)),
+            None => true,
+        };
+        let count = |holds: &dyn Fn(&Worker<'_>) -> bool| {
+            i32::try_from(workers.iter().filter(|worker| holds(worker)).count()).unwrap_or(i32::MAX)
+        };
+        Self {
+            replicas: count(&|worker| worker.has_phase()),
+            updated: count(&|worker| {
+                worker.has_phase() && !worker.is_terminating() && hash.is_some() && worker.revision() == hash
+            }),
+            ready: count(&|worker| worker.is_ready()),
+            available: count(&available),
+            desired: i32::try_from(plan.desired).unwrap_or(i32::MAX),
+            in_service: count(&|worker| worker.is_active() && available(worker) && registered(worker)),
+        }
+    }
+}
+
+fn available_at(since: Timestamp, wait: SignedDuration) -> Timestamp {
+    since.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct SlurmCounts {
+    idle: i32,
+    allocated: i32,
+    down: i32,
+    drain: i32,
+}
+
+/// Slurm's word on the set's own nodes. Nothing while Slurm cannot be asked.
+fn slurm_counts(observed: &Observed, workers: &[Worker<'_>]) -> Option<SlurmCounts> {
+    let seen = observed.knowledge.known()?;
+    let mut counts = SlurmCounts::default();
+    let nodes = workers.iter().filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
+    for Node { state, .. } in nodes {
+        counts.idle += i32::from(state.base == Some(BaseState::Idle));
+        counts.allocated += i32::from(state.is_allocated());
+        counts.down += i32::from(state.is_down());
+        counts.drain += i32::from(state.has(slurm::node::NodeFlag::Drain));
+    }
+    Some(counts)
+}
+
+/// Where each number runs for the first time; it stays there as long as the node exists and the set may use it.
+fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, String>> {
+    let nodeset: &NodeSet = &observed.nodeset;
+    if !nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
+        return None;
+    }
+    let name = nodeset.metadata.name.clone().unwrap_or_default();
+    let mut pins: BTreeMap<String, String> = observed
+        .pins()
+        .into_iter()
+        .map(|(ordinal, node)| (ordinal.to_string(), node.metadata.name.clone().unwrap_or_default()))
+        .collect();
+    for worker in workers
+        .iter()
+        .filter(|worker| worker.phase() == super::plan::Phase::Running)
+    {
+        let (Some(ordinal), Some(node)) = (worker.ordinal(&name), worker.kubernetes_node()) else {
+            continue;
+        };
+        let exists = observed
+            .nodes
+            .iter()
+            .any(|known| known.metadata.name.as_deref() == Some(node) && fit(nodeset, known).stay);
+        if exists {
+            pins.entry(ordinal.to_string()).or_insert_with(|| node.to_owned());
+        }
+    }
+    Some(pins)
+}
+
+/// Conditions of other makers stay as they are.
+fn keep_others(previous: &[Condition], ours: Vec<Condition>) -> Vec<Condition> {
+    const OURS: &[&str] = &[
+        CRDS_OUTDATED,
+        READY,
+        PROGRESSING,
+        DEGRADED,
+        SLURM_REACHABLE,
+        UNKNOWN_FIELDS,
+    ];
+    let others = previous
+        .iter()
+        .filter(|condition| !OURS.contains(&condition.type_.as_str()));
+    ours.into_iter().chain(others.cloned()).collect()
+}
+
+fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&str>) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
+    let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
+    let waits = shortened(&waits);
+    if let Some(refused) = &plan.refused {
+        let message = refused.message.clone();
+        wanted.push(Wanted::fails(READY, refused.reason, message.clone()));
+        wanted.push(Wanted::fails(PROGRESSING, refused.reason, message.clone()));
+        wanted.push(Wanted::holds(DEGRADED, refused.reason, message));
+    } else {
+        let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
+        wanted.push(if deleting {
+            Wanted::fails(READY, "Deleting", "the NodeSet is being deleted")
+        } else if counts.in_service >= counts.desired {
+            Wanted::holds(READY, "WorkersReady", counted)
+        } else {
+            Wanted::fails(READY, "WorkersNotReady", counted)
+        });
+        let steps = plan
+            .effects
+            .iter()
+            .filter(|effect| !matches!(effect, Effect::AddFinalizer))
+            .count();
+        let short = counts.in_service < counts.desired;
+        wanted.push(if deleting || steps > 0 || !plan.waits.is_empty() || short {
+            let message = if waits.is_empty() {
+                "workers are being brought to what is wanted".to_owned()
+            } else {
+                waits.clone()
+            };
+            Wanted::holds(PROGRESSING, "Working", message)
+        } else {
+            Wanted::fails(PROGRESSING, "Settled", "everything is as it should be")
+        });
+        let blocked = plan
+            .waits
+            .iter()
+            .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
+        wanted.push(match failure {
+            Some(failure) => Wanted::holds(DEGRADED, "Failed", failure),
+            None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
+            None => Wanted::fails(DEGRADED, "Healthy", "nothing needs a person"),
+        });
+    }
+    wanted.push(match &observed.knowledge {
+        Knowledge::Known(_) => Wanted::holds(SLURM_REACHABLE, "Answering", "Slurm answers"),
+        Knowledge::Unknown { why } => Wanted::fails(SLURM_REACHABLE, "NotAnswering", why.clone()),
+    });
+    if observed.crds_outdated {
+        wanted.push(Wanted::holds(
+            CRDS_OUTDATED,
+            "Outdated",
+            "the installed definitions are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
+        ));
+    }
+    let unknown: Vec<String> = plan
+        .warnings
+        .iter()
+        .filter(|problem| problem.reason == Reason::UnknownField)
+        .map(ToString::to_string)
+        .collect();
+    if !unknown.is_empty() {
+        wanted.push(Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
+    }
+    wanted
+}
+
+/// Where the NodeSet stands.
+pub fn state(plan: &Plan) -> State {
+    if let Some(refused) = &plan.refused {
+        return refused.state();
+    }
+    let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
+    let blocked = plan.waits.iter().any(|wait| matches!(wait, Wait::SlurmUnknown { .. }));
+    if blocked {
+        State::Blocked { on: shortened(&waits) }
+    } else if !waits.is_empty() {
+        State::Progressing { why: shortened(&waits) }
+    } else if plan.effects.is_empty() {
+        State::Settled
+    } else {
+        State::Progressing {
+            why: format!("{} steps were taken", plan.effects.len()),
+        }
+    }
+}
+
+fn shortened(sentences: &[String]) -> String {
+    let named: Vec<&str> = sentences.iter().take(NAMED).map(String::as_str).collect();
+    let more = sentences.len().saturating_sub(NAMED);
+    let tail = if more == 0 {
+        String::new()
+    } else {
+        format!("; and {more} more")
+    };
+    format!("{}{tail}", named.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::nodeset::{
+        fixture::{
+            DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, slurm_key, terminating,
+            unknown, with, worker,
+        },
+        plan::plan,
+    };
+
+    fn said(spec: &Value, pods: Vec<Value>, knowledge: Knowledge) -> NodeSetStatus {
+        let mut objects = vec![controller(), slurm_key(), nodeset(spec)];
+        objects.extend(pods);
+        let observed = observed(objects, knowledge);
+        status(&observed, &plan(&observed), None)
+    }
+
+    fn condition<'a>(status: &'a NodeSetStatus, type_: &str) -> (&'a str, &'a str, &'a str) {
+        let found = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap();
+        (found.status.as_str(), &found.reason, &found.message)
+    }
+
+    #[test]
+    fn slurms_nodes_are_counted_by_what_they_do() {
+        let down: &[&str] = &["DOWN", "NOT_RESPONDING", "DYNAMIC_NORM"];
+        let nodes: &[(&str, &[&str])] = &[
+            ("compute-0", IDLE),
+            ("compute-1", DRAINED),
+            ("compute-2", DRAINING),
+            ("compute-3", down),
+            ("compute-4", &["MIXED"]),
+            ("other-0", IDLE),
+        ];
+        let status = said(
+            &json!({ "replicas": 5 }),
+            (0..5).map(worker).collect(),
+            known(nodes, &[]),
+        );
+        assert_eq!(
+            [
+                status.slurm_idle,
+                status.slurm_allocated,
+                status.slurm_down,
+                status.slurm_drain
+            ],
+            [Some(2), Some(2), Some(1), Some(2)]
+        );
+    }
+
+    #[test]
+    fn nothing_is_counted_while_slurm_cannot_be_asked() {
+        let status = said(&json!({ "replicas": 1 }), vec![worker(0)], unknown());
+        assert_eq!(
+            [
+                status.slurm_idle,
+                status.slurm_allocated,
+                status.slurm_down,
+                status.slurm_drain
+            ],
+            [None; 4]
+        );
+        assert_eq!(
+            condition(&status, SLURM_REACHABLE),
+            ("False", "NotAnswering", "nobody answers")
+        );
+        // What runs is not worse for it.
+        assert_eq!(condition(&status, READY).0, "True");
+        assert_eq!(condition(&status, DEGRADED).0, "False");
+    }
+
+    #[test]
+    fn pods_are_counted_as_upstream_counts_them() {
+        let unready = with(worker(1), &[("/status/conditions/0/status", json!("False"))]);
+        let pods = vec![worker(0), unready, finished(worker(2)), terminating(worker(3))];
+        let status = said(&json!({ "replicas": 5 }), pods, unknown());
+        assert_eq!(
+            (
+                status.replicas,
+                status.ready_replicas,
+                status.available_replicas,
+                status.desired
+            ),
+            (4, 2, 2, 5)
+        );
+        // Those that are missing are unavailable too.
+        assert_eq!(status.unavailable_replicas, 3);
+        assert_eq!(
+            status.selector,
+            "app.kubernetes.io/instance=compute,app.kubernetes.io/name=slurmd"
+        );
+        assert_eq!(
+            condition(&status, READY),
+            ("False", "WorkersNotReady", "1 of 5 workers are in service")
+        );
+    }
+
+    #[test]
+    fn a_worker_is_available_after_min_ready_seconds() {
+        let just_ready = with(
+            worker(0),
+            &[("/status/conditions/0/lastTransitionTime", json!("2026-01-01T00:59:55Z"))],
+        );
+        let spec = json!({ "replicas": 1, "minReadySeconds": 20 });
+        let status = said(&spec, vec![just_ready.clone()], unknown());
+        assert_eq!((status.ready_replicas, status.available_replicas), (1, 0));
+        let observed = observed(vec![controller(), slurm_key(), nodeset(&spec), just_ready], unknown());
+        assert_eq!(until_available(&observed), Some(SignedDuration::from_secs(15)));
+    }
+
+    #[test]
+    fn a_ready_worker_that_slurm_does_not_know_is_not_in_service() {
+        let status = said(&json!({ "replicas": 1 }), vec![worker(0)], known(&[], &[]));
+        assert_eq!(condition(&status, READY).0, "False");
+        assert_eq!(condition(&status, PROGRESSING).0, "True");
+    }
+
+    #[test]
+    fn who_waits_for_a_job_says_for_which() {
+        let nodes: &[(&str, &[&str])] = &[("compute-0", DRAINING)];
+        let job: &[(u64, &[&str], &str)] = &[(7, &["RUNNING"], "compute-0")];
+        let status = said(&json!({ "replicas": 0 }), vec![marked(worker(0))], known(nodes, job));
+        assert_eq!(
+            condition(&status, PROGRESSING).2,
+            "node compute-0 is drained and kept: job 7 (RUNNING) is there"
+        );
+    }
+
+    #[test]
+    fn a_refused_set_keeps_its_counts_and_says_what_to_do() {
+        let observed = observed(vec![nodeset(&json!({ "replicas": 1 })), worker(0)], unknown());
+        let status = status(&observed, &plan(&observed), None);
+        assert_eq!(status.ready_replicas, 1);
+        let (state, reason, message) = condition(&status, READY);
+        assert_eq!((state, reason), ("False", "ControllerNotFound"));
+        assert!(message.contains("\"slurm\""), "{message}");
+    }
+
+    #[test]
+    fn the_same_facts_give_the_same_status() {
+        let objects = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0)];
+        let first = observed(objects.clone(), unknown());
+        let said = status(&first, &plan(&first), None);
+        let mut again = objects;
+        again[2]["status"] = serde_json::to_value(&said).unwrap();
+        let second = Observed {
+            now: first.now + SignedDuration::from_secs(60),
+            ..observed(again, unknown())
+        };
+        assert_eq!(status(&second, &plan(&second), None), said);
+    }
+}

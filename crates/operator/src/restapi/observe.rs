@@ -1,0 +1,44 @@
+//! What there is: the RestApi, its Controller and its children. Reads only.
+
+use std::sync::Arc;
+
+use api::{Controller, RestApi, references::SecretKeyRef};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Secret},
+};
+use kube::ResourceExt as _;
+
+use crate::{defaults::Images, runtime::Caches};
+
+/// Everything a plan is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) rest_api: Arc<RestApi>,
+    /// The one it refers to.
+    pub(super) controller: Option<Arc<Controller>>,
+    /// The slurm.conf that slurmrestd reads.
+    pub(super) config: Option<Arc<ConfigMap>>,
+    pub(super) slurm_key: Option<Arc<Secret>>,
+    pub(super) deployment: Option<Arc<Deployment>>,
+    pub(super) images: Images,
+    /// Definitions that are older than this operator.
+    pub(super) outdated: Vec<String>,
+}
+
+/// Reads from the caches what concerns this RestApi.
+pub(super) fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images, outdated: Vec<String>) -> Observed {
+    let namespace = rest_api.namespace().unwrap_or_default();
+    let controller = caches.controllers.get(&namespace, &rest_api.spec.controller_ref.name);
+    let names = controller.as_ref().map(|controller| controller.child_names());
+    let key: Option<SecretKeyRef> = controller.as_ref().and_then(|controller| controller.slurm_key());
+    Observed {
+        config: names.and_then(|names| caches.config_maps.get(&namespace, &names.config_map())),
+        slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
+        deployment: caches.deployments.get(&namespace, &rest_api.child_names().deployment()),
+        controller,
+        rest_api,
+        images,
+        outdated,
+    }
+}

@@ -1,0 +1,150 @@
+//! What is to be done about a RestApi. Pure.
+
+use api::{Severity, Validate};
+use k8s_openapi::{
+    ByteString,
+    api::{apps::v1::Deployment, core::v1::Service},
+};
+
+use super::{
+    build::{build_deployment, build_service},
+    observe::Observed,
+};
+use crate::template::container::user_image;
+
+/// What is to be done, and what is wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) faults: Vec<Fault>,
+    pub(super) service: Option<Service>,
+    pub(super) deployment: Option<Deployment>,
+}
+
+/// One thing that keeps slurmrestd from being what the spec asks for, in words for its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// Reasons of conditions and events.
+pub(super) mod reason {
+    pub(in crate::restapi) const INVALID_SPEC: &str = "InvalidSpec";
+    pub(in crate::restapi) const CONTROLLER_MISSING: &str = "ControllerMissing";
+    pub(in crate::restapi) const SECRET_MISSING: &str = "SecretMissing";
+    pub(in crate::restapi) const CONFIG_MISSING: &str = "ConfigMissing";
+}
+
+pub(super) fn plan(observed: &Observed) -> Plan {
+    let rest_api = observed.rest_api.as_ref();
+    if rest_api.metadata.deletion_timestamp.is_some() {
+        // Its children go with it.
+        return Plan::default();
+    }
+    let mut faults: Vec<Fault> = rest_api
+        .check()
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
+        .map(|problem| invalid(problem.to_string()))
+        .collect();
+    if !faults.is_empty() {
+        return Plan {
+            faults,
+            ..Plan::default()
+        };
+    }
+    let service = match build_service(rest_api).map(serde_json::from_value) {
+        Ok(Ok(service)) => Some(service),
+        Ok(Err(error)) => {
+            faults.push(invalid(format!(
+                "spec.service.spec is no Service's: {error}; correct it"
+            )));
+            None
+        }
+        Err(clash) => {
+            faults.push(invalid(clash.to_string()));
+            None
+        }
+    };
+    let deployment = plan_deployment(observed, &mut faults);
+    Plan {
+        faults,
+        service,
+        deployment,
+    }
+}
+
+fn invalid(message: String) -> Fault {
+    Fault {
+        reason: reason::INVALID_SPEC,
+        message,
+    }
+}
+
+/// Pods whose slurm.conf or key is not there would only wait; what runs is left alone until they are.
+fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
+    let rest_api = observed.rest_api.as_ref();
+    let name = &rest_api.spec.controller_ref.name;
+    let Some(controller) = observed.controller.as_deref() else {
+        faults.push(Fault {
+            reason: reason::CONTROLLER_MISSING,
+            message: format!(
+                "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or name another"
+            ),
+        });
+        return None;
+    };
+    let key = controller.slurm_key();
+    let has_key = key.as_ref().is_none_or(|key| {
+        let secret = observed.slurm_key.as_ref();
+        let entry = secret.and_then(|secret| secret.data.as_ref()?.get(&key.key));
+        entry.is_some_and(|ByteString(bytes)| !bytes.is_empty())
+    });
+    if let Some(key) = key.filter(|_| !has_key) {
+        faults.push(Fault {
+            reason: reason::SECRET_MISSING,
+            message: format!(
+                "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; make it, or look at the Controller's conditions",
+                key.key, key.name
+            ),
+        });
+    }
+    if observed.config.is_none() {
+        faults.push(Fault {
+            reason: reason::CONFIG_MISSING,
+            message: format!("Controller {name:?} has no slurm.conf yet; look at its conditions"),
+        });
+    }
+    if !faults.is_empty() {
+        return None;
+    }
+    match build_deployment(rest_api, controller, &image(observed)) {
+        Ok(deployment) => Some(deployment),
+        Err(error) => {
+            faults.push(invalid(format!(
+                "spec.template.spec or spec.slurmrestd is not what Kubernetes has there: {error}; correct it"
+            )));
+            None
+        }
+    }
+}
+
+/// The image for slurmrestd if its user names none: the one it has, so that a new operator restarts nothing.
+fn image(observed: &Observed) -> String {
+    let default = || observed.images.slurmrestd.clone();
+    if user_image(observed.rest_api.spec.slurmrestd.as_ref()).is_some() {
+        return default();
+    }
+    let pod = observed
+        .deployment
+        .as_ref()
+        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+    let running = pod.and_then(|pod| {
+        pod.containers
+            .iter()
+            .find(|container| container.name == api::keys::apps::SLURMRESTD)
+    });
+    running
+        .and_then(|container| container.image.clone())
+        .unwrap_or_else(default)
+}

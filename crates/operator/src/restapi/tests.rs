@@ -1,0 +1,184 @@
+//! The rules of a RestApi, as tests.
+
+use api::{ConditionStatus, RestApiStatus};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{
+    observe::{Observed, observe},
+    plan::{Plan, plan},
+    status::{build_status, state},
+};
+use crate::{
+    defaults::Images,
+    runtime::{Caches, Change, Delta, Key},
+    testing::any_spec::any_spec,
+};
+
+fn object(kind: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": kind,
+        "metadata": { "name": "slurm", "namespace": "hpc", "uid": kind, "generation": 2 },
+        "spec": spec,
+    })
+}
+
+fn rest_api(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    spec["controllerRef"] = json!({ "name": "slurm" });
+    object("RestApi", &spec)
+}
+
+fn cluster() -> Vec<Value> {
+    vec![
+        object("Controller", &json!({})),
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "slurm-auth-slurm", "namespace": "hpc" }, "data": { "slurm.key": "YQ==" } }),
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "slurm-config", "namespace": "hpc" }, "data": {} }),
+    ]
+}
+
+fn observed(objects: Vec<Value>) -> Observed {
+    let caches = Caches::of(objects);
+    let images = Images {
+        slurmrestd: "slurmrestd:default".to_owned(),
+        ..Images::default()
+    };
+    observe(caches.rest_apis.all().remove(0), &caches, images, Vec::new())
+}
+
+fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
+    objects.push(rest_api(spec));
+    objects
+}
+
+fn planned(objects: Vec<Value>) -> Plan {
+    plan(&observed(objects))
+}
+
+fn status(objects: Vec<Value>) -> RestApiStatus {
+    let observed = observed(objects);
+    build_status(
+        &observed,
+        &plan(&observed),
+        None,
+        "2026-01-01T00:00:00Z".parse().unwrap(),
+    )
+}
+
+fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
+    let condition = status(objects)
+        .conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "Ready")
+        .unwrap();
+    (condition.status, condition.reason, condition.message)
+}
+
+#[test]
+fn a_rest_api_without_a_word() {
+    let plan = planned(with(cluster(), &json!({})));
+    assert_eq!(plan.faults, []);
+    insta::assert_yaml_snapshot!(json!([plan.service, plan.deployment]));
+}
+
+#[test]
+fn the_address_is_the_last_argument_whatever_the_user_adds() {
+    let args = |spec: &Value| {
+        let deployment = planned(with(cluster(), spec))
+            .deployment
+            .and_then(|deployment| deployment.spec)
+            .unwrap();
+        deployment.template.spec.unwrap().containers[0].args.clone().unwrap()
+    };
+    assert_eq!(
+        args(&json!({ "slurmrestd": { "args": ["-v"] } })),
+        ["-s", "openapi/slurmctld", "-v", "0.0.0.0:6820"]
+    );
+}
+
+#[test]
+fn a_missing_controller_key_or_configuration_is_named_and_nothing_is_rolled() {
+    for (missing, reason, words) in [
+        (
+            "Controller",
+            "ControllerMissing",
+            "spec.controllerRef.name names Controller \"slurm\", which does not exist",
+        ),
+        (
+            "Secret",
+            "SecretMissing",
+            "Secret \"slurm-auth-slurm\", which does not exist",
+        ),
+        ("ConfigMap", "ConfigMissing", "has no slurm.conf yet"),
+    ] {
+        let mut objects = cluster();
+        objects.retain(|object| object["kind"] != missing);
+        let plan = planned(with(objects.clone(), &json!({})));
+        assert!(plan.deployment.is_none() && plan.service.is_some());
+        let (status, said, message) = ready(with(objects, &json!({})));
+        assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn an_invalid_spec_touches_nothing() {
+    let objects = with(cluster(), &json!({ "replicas": -1 }));
+    let plan = planned(objects.clone());
+    assert!(plan.deployment.is_none() && plan.service.is_none());
+    let (_, reason, message) = ready(objects);
+    assert_eq!(reason, "InvalidSpec");
+    assert!(message.starts_with("spec.replicas is -1"), "{message}");
+}
+
+#[test]
+fn it_is_ready_when_its_pods_are() {
+    let mut objects = with(cluster(), &json!({}));
+    assert_eq!(ready(objects.clone()).1, "Starting");
+    let mut deployment = serde_json::to_value(planned(objects.clone()).deployment).unwrap();
+    deployment["status"] = json!({ "availableReplicas": 1, "updatedReplicas": 1 });
+    objects.push(deployment);
+    assert_eq!(ready(objects.clone()).0, ConditionStatus::True);
+    assert_eq!(status(objects).observed_generation, Some(2));
+}
+
+#[test]
+fn a_new_default_image_rolls_nothing() {
+    let mut objects = with(cluster(), &json!({}));
+    let deployment = planned(objects.clone()).deployment;
+    objects.push(serde_json::to_value(&deployment).unwrap());
+    let mut observed = observed(objects);
+    observed.images.slurmrestd = "slurmrestd:newer".to_owned();
+    assert_eq!(plan(&observed).deployment, deployment);
+}
+
+#[test]
+fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
+    let caches = Caches::of(with(cluster(), &json!({})));
+    let hears = |change: Change| super::interested(&change, &caches) == [Key::new("hpc", "slurm")];
+    let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
+    is_heard(Change::Controller(Delta::appeared(caches.controllers.all().remove(0))));
+    is_heard(Change::Secret(Delta::appeared(caches.secrets.all().remove(0))));
+    is_heard(Change::RestApi(Delta::appeared(caches.rest_apis.all().remove(0))));
+    let mut config = cluster().remove(2);
+    config["metadata"]["ownerReferences"] = json!([{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm", "uid": "Controller" }]);
+    is_heard(Change::ConfigMap(Delta::appeared(std::sync::Arc::new(
+        serde_json::from_value(config).unwrap(),
+    ))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_manifest_makes_a_plan_panic(spec in any_spec("RestApi"), controller in any_spec("Controller")) {
+        let mut objects = cluster();
+        objects.remove(0);
+        objects.push(object("Controller", &controller));
+        objects.push(rest_api(&spec));
+        let observed = observed(objects);
+        let plan = plan(&observed);
+        build_status(&observed, &plan, None, "2026-01-01T00:00:00Z".parse().unwrap());
+        state(&observed, &plan);
+    }
+}

@@ -1,0 +1,358 @@
+//! What one kind's watch has seen. Readers never wait; one intake per watch writes.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use kube::{Resource, core::error_boundary::InvalidObject, runtime::watcher::Event};
+use tokio::sync::watch;
+
+use super::{Cached, Delta, Key, field_sets::FieldSets};
+
+/// The objects of one kind. A clone shares them.
+#[derive(Debug)]
+pub struct Cache<K>(Arc<Shared<K>>);
+
+#[derive(Debug)]
+struct Shared<K> {
+    state: RwLock<State<K>>,
+    /// Tells [`Cache::wait_until`] that there is something new to look at.
+    turns: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    /// By namespace, then by name.
+    objects: BTreeMap<String, BTreeMap<String, Entry<K>>>,
+    /// Keys of the objects that have an owner reference to this UID.
+    dependents: HashMap<String, HashSet<Key>>,
+    undecodable: BTreeMap<Key, String>,
+    /// The highest resourceVersion any event carried.
+    seen: ResourceVersion,
+}
+
+#[derive(Debug)]
+struct Entry<K> {
+    object: Arc<K>,
+    field_sets: FieldSets,
+}
+
+/// Resource versions of one kind grow, and since Kubernetes 1.35 clients may compare them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ResourceVersion(u128);
+
+impl ResourceVersion {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self)
+    }
+
+    pub(super) fn of(object: &impl Resource) -> Option<Self> {
+        object.meta().resource_version.as_deref().and_then(Self::parse)
+    }
+}
+
+impl<K> Clone for Cache<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: RwLock::new(State {
+                objects: BTreeMap::new(),
+                dependents: HashMap::new(),
+                undecodable: BTreeMap::new(),
+                seen: ResourceVersion::default(),
+            }),
+            turns: watch::Sender::new(()),
+        }))
+    }
+}
+
+impl<K> Cache<K> {
+    /// A cluster-scoped object has an empty namespace.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.read()
+            .entry(namespace, name)
+            .map(|entry| Arc::clone(&entry.object))
+    }
+
+    /// All of a namespace, by name.
+    pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
+        let state = self.read();
+        let objects = state.objects.get(namespace).into_iter().flat_map(BTreeMap::values);
+        objects.map(|entry| Arc::clone(&entry.object)).collect()
+    }
+
+    /// All, by namespace and name.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        let state = self.read();
+        let objects = state.objects.values().flat_map(BTreeMap::values);
+        objects.map(|entry| Arc::clone(&entry.object)).collect()
+    }
+
+    /// Objects that are there but cannot be understood, with the reason. One that was understood before is kept as it
+    /// was then; one that never was is in no other list, so whoever counts on a list being whole must look here too.
+    pub fn undecodable(&self, namespace: &str) -> Vec<(String, String)> {
+        let state = self.read();
+        let in_namespace = state.undecodable.iter().filter(|(key, _)| key.namespace == namespace);
+        in_namespace
+            .map(|(key, error)| (key.name.clone(), error.clone()))
+            .collect()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State<K>> {
+        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State<K>> {
+        self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Cache<K> {
+    /// The objects this owner controls, by namespace and name.
+    pub fn owned_by(&self, owner_uid: &str) -> Vec<Arc<K>> {
+        let controls = |object: &K| {
+            let owners = object.meta().owner_references.iter().flatten();
+            owners
+                .into_iter()
+                .any(|owner| owner.uid == owner_uid && owner.controller == Some(true))
+        };
+        let mut objects = self.dependents_of(owner_uid);
+        objects.retain(|object| controls(object));
+        objects
+    }
+
+    /// The objects that have an owner reference to this owner, also those it shares with others, by namespace and name.
+    pub fn dependents_of(&self, owner_uid: &str) -> Vec<Arc<K>> {
+        let state = self.read();
+        let mut keys: Vec<&Key> = state.dependents.get(owner_uid).into_iter().flatten().collect();
+        keys.sort();
+        keys.into_iter()
+            .filter_map(|key| state.entry(&key.namespace, &key.name))
+            .map(|entry| Arc::clone(&entry.object))
+            .collect()
+    }
+
+    /// What our field manager owned in the object when it was seen last.
+    pub(super) fn field_set(&self, key: &Key, manager: &str) -> Option<u64> {
+        let state = self.read();
+        state.entry(&key.namespace, &key.name)?.field_sets.of(manager)
+    }
+
+    /// Waits until the condition holds for what the cache has seen.
+    pub(super) async fn wait_until(&self, mut holds: impl FnMut(&Self) -> bool) {
+        let mut turns = self.0.turns.subscribe();
+        while !holds(self) {
+            if turns.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a write that made this version has come back through the watch.
+    pub(super) fn has_seen(&self, key: &Key, version: ResourceVersion) -> bool {
+        let state = self.read();
+        state.seen >= version
+            || state
+                .entry(&key.namespace, &key.name)
+                .and_then(|entry| ResourceVersion::of(entry.object.as_ref()))
+                .is_some_and(|seen| seen >= version)
+    }
+}
+
+impl<K: Cached> Cache<K> {
+    /// Puts an object in, trimmed as from a watch.
+    pub fn insert(&self, object: K) {
+        Intake::new(self.clone(), None).take(Event::Apply(object));
+    }
+
+    /// Takes an object out.
+    pub fn remove(&self, object: K) {
+        Intake::new(self.clone(), None).take(Event::Delete(object));
+    }
+}
+
+impl<K> State<K> {
+    fn entry(&self, namespace: &str, name: &str) -> Option<&Entry<K>> {
+        self.objects.get(namespace)?.get(name)
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> State<K> {
+    fn put(&mut self, key: &Key, entry: Entry<K>) -> Delta<K> {
+        let after = Arc::clone(&entry.object);
+        for owner in owner_uids(after.as_ref()) {
+            self.dependents.entry(owner).or_default().insert(key.clone());
+        }
+        let names = self.objects.entry(key.namespace.clone()).or_default();
+        let before = names.insert(key.name.clone(), entry).map(|entry| entry.object);
+        if let Some(before) = &before {
+            self.forget_owners(key, before, Some(&after));
+        }
+        Delta {
+            before,
+            after: Some(after),
+        }
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Delta<K>> {
+        let names = self.objects.get_mut(&key.namespace)?;
+        let before = names.remove(&key.name)?.object;
+        if names.is_empty() {
+            self.objects.remove(&key.namespace);
+        }
+        self.forget_owners(key, &before, None);
+        Some(Delta {
+            before: Some(before),
+            after: None,
+        })
+    }
+
+    fn forget_owners(&mut self, key: &Key, before: &K, after: Option<&K>) {
+        let kept: Vec<String> = after.map(owner_uids).unwrap_or_default();
+        for owner in owner_uids(before) {
+            if kept.contains(&owner) {
+                continue;
+            }
+            if let Some(keys) = self.dependents.get_mut(&owner) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.dependents.remove(&owner);
+                }
+            }
+        }
+    }
+
+    fn saw(&mut self, object: &impl Resource) {
+        if let Some(version) = ResourceVersion::of(object) {
+            self.seen = self.seen.max(version);
+        }
+    }
+}
+
+fn owner_uids(object: &impl Resource) -> Vec<String> {
+    let owners = object.meta().owner_references.iter().flatten();
+    owners.map(|owner| owner.uid.clone()).collect()
+}
+
+/// Writes what one watch tells into the cache, and says what changed by it.
+#[derive(Debug)]
+pub(super) struct Intake<K> {
+    cache: Cache<K>,
+    /// The watch's namespace; all without one.
+    namespace: Option<String>,
+    /// What the list that is being received held so far.
+    listed: HashSet<Key>,
+}
+
+impl<K: Cached> Intake<K> {
+    pub(super) fn new(cache: Cache<K>, namespace: Option<String>) -> Self {
+        Self {
+            cache,
+            namespace,
+            listed: HashSet::new(),
+        }
+    }
+
+    /// An object that cannot be understood: the version understood before stays.
+    pub(super) fn refuse(&mut self, object: &InvalidObject) -> Key {
+        let key = Key::of_meta(&object.metadata);
+        self.listed.insert(key.clone());
+        let mut state = self.cache.write();
+        state.undecodable.insert(key.clone(), object.error.clone());
+        key
+    }
+
+    /// The object that could not be understood is gone, and with it the version that could.
+    pub(super) fn forget(&mut self, object: &InvalidObject) -> Vec<Delta<K>> {
+        let key = Key::of_meta(&object.metadata);
+        let mut state = self.cache.write();
+        state.undecodable.remove(&key);
+        let gone = state.take(&key).into_iter().collect();
+        drop(state);
+        self.cache.0.turns.send_replace(());
+        gone
+    }
+
+    pub(super) fn take(&mut self, event: Event<K>) -> Vec<Delta<K>> {
+        let deltas = match event {
+            Event::Init => {
+                self.listed.clear();
+                return Vec::new();
+            }
+            // Each object goes in at once, so that a list never costs the memory of two.
+            Event::InitApply(object) => {
+                self.listed.insert(Key::of(&object));
+                self.put(object)
+            }
+            Event::InitDone => self.sweep(),
+            Event::Apply(object) => self.put(object),
+            Event::Delete(object) => self.delete(&object),
+        };
+        self.cache.0.turns.send_replace(());
+        deltas
+    }
+
+    /// What this watch knew and the list does not hold has been deleted while nobody watched.
+    fn sweep(&mut self) -> Vec<Delta<K>> {
+        let listed = std::mem::take(&mut self.listed);
+        let mut state = self.cache.write();
+        let ours = |namespace: &str| self.namespace.as_deref().is_none_or(|own| own == namespace);
+        state
+            .undecodable
+            .retain(|key, _| !ours(&key.namespace) || listed.contains(key));
+        let gone: Vec<Key> = state
+            .objects
+            .iter()
+            .filter(|(namespace, _)| ours(namespace))
+            .flat_map(|(namespace, names)| names.keys().map(|name| Key::new(namespace.clone(), name.clone())))
+            .filter(|key| !listed.contains(key))
+            .collect();
+        gone.iter().filter_map(|key| state.take(key)).collect()
+    }
+
+    fn put(&self, mut object: K) -> Vec<Delta<K>> {
+        let key = Key::of(&object);
+        let managed = object.meta_mut().managed_fields.take();
+        object.trim();
+        let mut state = self.cache.write();
+        state.saw(&object);
+        state.undecodable.remove(&key);
+        if !object.concerns_us() {
+            return state.take(&key).into_iter().collect();
+        }
+        let unchanged = state
+            .entry(&key.namespace, &key.name)
+            .is_some_and(|entry| same_version(entry.object.as_ref(), &object));
+        if unchanged {
+            return Vec::new();
+        }
+        let entry = Entry {
+            object: Arc::new(object),
+            field_sets: FieldSets::read(managed.as_deref().unwrap_or_default()),
+        };
+        vec![state.put(&key, entry)]
+    }
+
+    fn delete(&self, object: &K) -> Vec<Delta<K>> {
+        let key = Key::of(object);
+        let mut state = self.cache.write();
+        state.saw(object);
+        state.undecodable.remove(&key);
+        state.take(&key).into_iter().collect()
+    }
+}
+
+/// A list after a broken watch repeats what is known; that is no change.
+fn same_version(one: &impl Resource, other: &impl Resource) -> bool {
+    let (one, other) = (one.meta(), other.meta());
+    one.resource_version.is_some() && one.resource_version == other.resource_version && one.uid == other.uid
+}
+
+#[cfg(test)]
+mod tests;

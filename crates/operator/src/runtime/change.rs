@@ -1,0 +1,102 @@
+//! What the watches tell the kinds.
+
+use std::sync::Arc;
+
+use kube::Resource;
+
+use super::Key;
+
+/// One object before and after. `before: None` is new, `after: None` is gone.
+#[derive(Debug)]
+pub struct Delta<K> {
+    pub before: Option<Arc<K>>,
+    pub after: Option<Arc<K>>,
+}
+
+impl<K> Clone for Delta<K> {
+    fn clone(&self) -> Self {
+        Self {
+            before: self.before.clone(),
+            after: self.after.clone(),
+        }
+    }
+}
+
+impl<K> Delta<K> {
+    pub fn appeared(object: Arc<K>) -> Self {
+        Self {
+            before: None,
+            after: Some(object),
+        }
+    }
+
+    /// What there is of it: after, then before.
+    pub fn sides(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.after.iter().chain(&self.before)
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Delta<K> {
+    /// Which object changed.
+    pub fn key(&self) -> Option<Key> {
+        self.sides().next().map(|object| Key::of(object.as_ref()))
+    }
+
+    /// The objects of kind `Owner` that the object has an owner reference to, or had before.
+    pub fn owners<Owner: Resource<DynamicType = ()>>(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self
+            .sides()
+            .flat_map(|object| {
+                let meta = object.meta();
+                let namespace = meta.namespace.clone().unwrap_or_default();
+                meta.owner_references
+                    .iter()
+                    .flatten()
+                    .filter(|owner| owner.kind == Owner::kind(&()) && in_group(&owner.api_version, &Owner::group(&())))
+                    .map(move |owner| Key::new(namespace.clone(), owner.name.clone()))
+            })
+            .collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+}
+
+/// The version is left out: a child made by another release belongs to the same owner.
+pub(super) fn in_group(api_version: &str, group: &str) -> bool {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group) == group
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Controller, NodeSet};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn owned_by(kind: &str, api_version: &str, name: &str) -> Arc<ConfigMap> {
+        let owner = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": "u"});
+        let object = json!({"metadata": {"namespace": "n", "name": "a", "ownerReferences": [owner]}});
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_child_concerns_its_owner_and_the_one_it_had_before() {
+        let delta = Delta {
+            before: Some(owned_by("Controller", "slinky.slurm.net/v1alpha1", "old")),
+            after: Some(owned_by("Controller", "slinky.slurm.net/v1beta1", "new")),
+        };
+        assert_eq!(
+            delta.owners::<Controller>(),
+            [Key::new("n", "new"), Key::new("n", "old")]
+        );
+        assert!(delta.owners::<NodeSet>().is_empty());
+    }
+
+    #[test]
+    fn a_kind_of_the_same_name_in_another_group_is_another_kind() {
+        let delta = Delta::appeared(owned_by("Controller", "example.com/v1beta1", "a"));
+        assert!(delta.owners::<Controller>().is_empty());
+    }
+}

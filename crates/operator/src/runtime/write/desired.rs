@@ -1,0 +1,142 @@
+//! A desired object in the form it is sent and compared in (pure).
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use kube::Resource;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::memory::hash;
+
+/// As it is sent.
+#[derive(Debug)]
+pub(super) struct Desired {
+    pub(super) value: Value,
+    /// Of the value, to know it again.
+    pub(super) hash: u64,
+}
+
+impl Desired {
+    pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Self, serde_json::Error> {
+        let mut value = serde_json::to_value(object)?;
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("apiVersion".to_owned(), K::api_version(&()).into());
+            fields.insert("kind".to_owned(), K::kind(&()).into());
+            // The status is another endpoint's.
+            fields.remove("status");
+            encode_string_data(fields);
+        }
+        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            // What only the API server says; sent back, a resourceVersion would be a precondition.
+            for field in [
+                "managedFields",
+                "resourceVersion",
+                "creationTimestamp",
+                "generation",
+                "selfLink",
+            ] {
+                meta.remove(field);
+            }
+        }
+        drop_nulls(&mut value);
+        let hash = hash(&value.to_string());
+        Ok(Self { value, hash })
+    }
+
+    /// Who controls the observed object, if that is somebody else than who is to control it.
+    pub(super) fn other_controller(&self, observed: &impl Resource) -> Option<String> {
+        let references = self.value.pointer("/metadata/ownerReferences")?.as_array()?;
+        let wanted = references
+            .iter()
+            .find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
+        let owner = observed.meta().owner_references.iter().flatten();
+        let owner = owner.into_iter().find(|owner| owner.controller == Some(true))?;
+        (wanted.get("uid").and_then(Value::as_str) != Some(&owner.uid))
+            .then(|| format!("{} {}", owner.kind, owner.name))
+    }
+}
+
+/// To know an object again by what is not the API server's own in it.
+pub(super) fn content(value: &Value) -> u64 {
+    let mut value = value.clone();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in ["managedFields", "resourceVersion", "generation"] {
+            meta.remove(field);
+        }
+    }
+    hash(&value.to_string())
+}
+
+/// The API server turns `stringData` into `data` and never shows it again, so it could not be compared.
+fn encode_string_data(fields: &mut Map<String, Value>) {
+    let Some(Value::Object(texts)) = fields.remove("stringData") else {
+        return;
+    };
+    let data = fields.entry("data").or_insert_with(|| Value::Object(Map::new()));
+    if let Some(data) = data.as_object_mut() {
+        for (key, text) in texts {
+            let encoded = BASE64_STANDARD.encode(text.as_str().unwrap_or_default());
+            data.insert(key, encoded.into());
+        }
+    }
+}
+
+/// In an apply, null would claim a field in order to have it absent.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_we_mean_is_sent() {
+        let object: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "n", "resourceVersion": "1", "managedFields": [], "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "data": {"a": "b"},
+        }))
+        .unwrap();
+        assert_eq!(
+            Desired::of(&object).unwrap().value,
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}, "data": {"a": "b"}})
+        );
+    }
+
+    #[test]
+    fn string_data_is_sent_as_data() {
+        let secret: Secret =
+            serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"b": "Yg=="}, "stringData": {"a": "a"}}))
+                .unwrap();
+        let desired = Desired::of(&secret).unwrap().value;
+        assert_eq!(desired["data"], json!({"b": "Yg==", "a": "YQ=="}));
+        assert_eq!(desired.get("stringData"), None);
+    }
+
+    #[test]
+    fn another_controller_is_named() {
+        let owned = |uid: &str| -> ConfigMap {
+            serde_json::from_value(json!({"metadata": {"name": "a", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "9"},
+                {"apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": format!("c{uid}"), "uid": uid, "controller": true},
+            ]}}))
+            .unwrap()
+        };
+        let desired = Desired::of(&owned("1")).unwrap();
+        assert_eq!(desired.other_controller(&owned("1")), None);
+        assert_eq!(desired.other_controller(&ConfigMap::default()), None);
+        assert_eq!(desired.other_controller(&owned("2")).as_deref(), Some("Controller c2"));
+    }
+}

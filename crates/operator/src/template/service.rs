@@ -1,0 +1,143 @@
+//! A Service with what its user lays over it.
+
+use std::collections::BTreeSet;
+
+use api::templates::ServiceTemplate;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::{fields, metadata::Words, set, tidy::tidy};
+
+/// Two ports of a Service that Kubernetes could not tell apart.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "spec.service.spec.ports has {what}, which the operator's own port has too or another port has; give each its own"
+)]
+pub(crate) struct PortClash {
+    what: String,
+}
+
+/// The parts of a Service.
+#[derive(Clone, Debug)]
+pub(crate) struct Service<'a> {
+    pub(crate) meta: ObjectMeta,
+    pub(crate) selector: Words,
+    /// Of the Service's port and of the container's port it leads to.
+    pub(crate) port_name: &'a str,
+    pub(crate) port: u16,
+    /// Gives every pod a name of its own, whether it is ready or not.
+    pub(crate) headless: bool,
+}
+
+impl Service<'_> {
+    /// The Service with `template` laid over it.
+    pub(crate) fn with(self, template: Option<&ServiceTemplate>) -> Result<Value, PortClash> {
+        let given = template.and_then(|template| template.spec.as_ref());
+        let mut spec = given.map(|spec| spec.fields().clone()).unwrap_or_default();
+        // With external addresses its owner could catch other people's traffic (CVE-2020-8554).
+        spec.remove("externalIPs");
+
+        let positive = |port: Option<i64>| port.filter(|port| *port > 0);
+        let mut port = fields(json!({
+            "name": self.port_name,
+            "port": positive(template.and_then(|template| template.port)).unwrap_or(i64::from(self.port)),
+            "protocol": "TCP",
+            "targetPort": self.port_name,
+        }));
+        if let Some(node_port) = positive(template.and_then(|template| template.node_port)) {
+            set(&mut port, "nodePort", node_port);
+        }
+        let mut ports = match spec.remove("ports") {
+            Some(Value::Array(ports)) => ports,
+            _ => Vec::new(),
+        };
+        ports.push(port.into());
+        check_ports(&ports)?;
+        spec.insert("ports".to_owned(), ports.into());
+
+        let mut selector = match spec.remove("selector") {
+            Some(Value::Object(selector)) => selector,
+            _ => Map::new(),
+        };
+        selector.extend(self.selector.into_iter().map(|(key, value)| (key, value.into())));
+        spec.insert("selector".to_owned(), selector.into());
+        if self.headless {
+            spec.insert("clusterIP".to_owned(), "None".into());
+            spec.insert("publishNotReadyAddresses".to_owned(), true.into());
+        }
+        tidy(&mut spec);
+        Ok(json!({ "apiVersion": "v1", "kind": "Service", "metadata": self.meta, "spec": spec }))
+    }
+}
+
+fn check_ports(ports: &[Value]) -> Result<(), PortClash> {
+    for field in ["name", "port"] {
+        let mut seen = BTreeSet::new();
+        for value in ports.iter().filter_map(|port| port.get(field)) {
+            if !seen.insert(value.to_string()) {
+                return Err(PortClash {
+                    what: format!("{field} {value} twice"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(template: Value) -> Result<Value, PortClash> {
+        Service {
+            meta: ObjectMeta::default(),
+            selector: Words::from([("a".to_owned(), "b".to_owned())]),
+            port_name: "slurmctld",
+            port: 6817,
+            headless: false,
+        }
+        .with(Some(&serde_json::from_value(template).unwrap()))
+    }
+
+    #[test]
+    fn our_port_follows_the_users_and_our_selector_wins() {
+        let made = service(json!({
+            "port": 7000, "nodePort": 30817,
+            "spec": {
+                "type": "NodePort", "ports": [{ "name": "x", "port": 1 }], "selector": { "a": "x", "c": "d" },
+                "externalIPs": ["10.0.0.1"],
+            },
+        }))
+        .unwrap();
+        assert_eq!(
+            made["spec"],
+            json!({
+                "type": "NodePort",
+                "ports": [
+                    { "name": "x", "port": 1 },
+                    { "name": "slurmctld", "port": 7000, "protocol": "TCP", "targetPort": "slurmctld", "nodePort": 30817 },
+                ],
+                "selector": { "a": "b", "c": "d" },
+            })
+        );
+    }
+
+    #[test]
+    fn ports_that_cannot_be_told_apart_are_refused() {
+        for port in [
+            json!({ "name": "slurmctld", "port": 1 }),
+            json!({ "name": "x", "port": 6817 }),
+        ] {
+            assert!(service(json!({ "spec": { "ports": [port] } })).is_err());
+        }
+    }
+
+    #[test]
+    fn a_port_of_zero_is_ours() {
+        assert_eq!(
+            service(json!({ "port": 0, "nodePort": 0 })).unwrap()["spec"]["ports"][0]["port"],
+            6817
+        );
+    }
+}

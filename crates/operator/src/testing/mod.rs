@@ -1,0 +1,3 @@
+//! What tests of several kinds share.
+
+pub(crate) mod any_spec;

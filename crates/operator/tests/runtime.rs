@@ -1,0 +1,302 @@
+//! The runtime against a real API server: what our in-process one only pretends.
+//!
+//! `testbed --cluster runtime up --control-plane-only`, `eval "$(testbed --cluster runtime env)"`, then
+//! `cargo test -p slurm-operator --test runtime -- --ignored --test-threads=1`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
+    reason = "tests say what they expect by panicking, also in what they share"
+)]
+
+use std::time::Duration;
+
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, Namespace, Service},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use operator::{
+    access::Access,
+    defaults::Defaults,
+    runtime::{
+        Cached, Candidate, Clients, Context, Created, Ended, Error, Operator, Options, Stopper, Triggers, Writer,
+    },
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+const NEEDS: &str = "needs a control plane in KUBECONFIG";
+
+/// A namespace, an operator without kinds whose caches follow it, and a writer.
+struct World {
+    client: Client,
+    context: Context,
+    writer: Writer,
+    namespace: String,
+    stopper: Stopper,
+    task: tokio::task::JoinHandle<Result<(), Ended>>,
+}
+
+async fn world() -> World {
+    world_of(&format!("runtime-{:08x}", fastrand::u32(..)), "a").await
+}
+
+async fn world_of(namespace: &str, identity: &str) -> World {
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let config = kube::Config::infer().await.expect(NEEDS);
+    let clients = Clients::new(config).expect(NEEDS);
+    let client = clients.calls.clone();
+    let object: Namespace = from(json!({"metadata": {"name": namespace}}));
+    drop(Api::all(client.clone()).create(&PostParams::default(), &object).await);
+    let options = Options {
+        namespaces: vec![namespace.to_owned()],
+        lease: Some(Candidate {
+            namespace: namespace.to_owned(),
+            name: "lease".to_owned(),
+            identity: identity.to_owned(),
+        }),
+        ..Options::default()
+    };
+    let operator = Operator::new(clients, options, Defaults::default(), Triggers::nowhere(), |_| {
+        Access::default()
+    });
+    let context = operator.context();
+    let (stopper, stop) = Stopper::new();
+    let task = tokio::spawn(operator.run(stop));
+    World {
+        writer: Writer::new(&context, "test"),
+        client,
+        context,
+        namespace: namespace.to_owned(),
+        stopper,
+        task,
+    }
+}
+
+impl World {
+    async fn leads(&self) {
+        self.until("it leads", || self.context.fence.remaining().is_some())
+            .await;
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let wait = async {
+            while !holds() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), wait)
+            .await
+            .unwrap_or_else(|_| panic!("not within 30 s: {what}"));
+    }
+
+    /// The caches hold this version of the object, or a later one.
+    async fn seen<K: Cached>(&self, object: &K) {
+        let version = |object: &K| object.resource_version().and_then(|text| text.parse::<u64>().ok());
+        self.until("the watch brings the write", || {
+            let cached = K::cache(&self.context.caches).get(&self.namespace, &object.name_any());
+            cached.is_some_and(|cached| version(&cached) >= version(object))
+        })
+        .await;
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        let text = self.context.metrics.render().unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(what));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    }
+
+    fn writes(&self) -> u64 {
+        self.count("slurm_operator_api_writes_total")
+    }
+
+    fn config_map(&self, data: Value) -> ConfigMap {
+        from(json!({"metadata": {"namespace": self.namespace, "name": "a"}, "data": data}))
+    }
+
+    fn service(&self, ports: &[u16]) -> Service {
+        let ports: Vec<Value> = ports
+            .iter()
+            .map(|port| json!({"name": format!("p{port}"), "port": port}))
+            .collect();
+        from(json!({
+            "metadata": {"namespace": self.namespace, "name": "a", "labels": {"app.kubernetes.io/name": "slurmctld"}},
+            "spec": {"ports": ports, "selector": {"app": "a"}},
+        }))
+    }
+
+    fn stateful_set(&self, service: &str, limit: &str) -> StatefulSet {
+        from(json!({
+            "metadata": {"namespace": self.namespace, "name": "a", "labels": {"app.kubernetes.io/name": "slurmctld"}},
+            "spec": {
+                "replicas": 0, "serviceName": service, "selector": {"matchLabels": {"app": "a"}},
+                "template": {
+                    "metadata": {"labels": {"app": "a"}},
+                    "spec": {
+                        "containers": [{
+                            "name": "slurmctld", "image": "i", "env": [{"name": "A", "value": "1"}],
+                            "resources": {"limits": {"cpu": limit, "memory": "1024Mi"}},
+                            "ports": [{"name": "p", "containerPort": 6817}],
+                            "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                        }],
+                        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1024Mi"}}],
+                        "terminationGracePeriodSeconds": 30,
+                    },
+                },
+                "volumeClaimTemplates": [{
+                    "metadata": {"name": "statesave"},
+                    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}},
+                }],
+            },
+        }))
+    }
+
+    async fn end(self) {
+        self.stopper.stop();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn what_the_server_defaults_and_rewrites_is_no_difference() {
+    let world = world().await;
+    world.leads().await;
+    let set = world.stateful_set("a", "0.5");
+    let service = world.service(&[6817]);
+    let made = world.writer.apply(&set).await.unwrap();
+    world.seen(&made).await;
+    let made = world.writer.apply(&service).await.unwrap();
+    world.seen(&made).await;
+    let before = world.writes();
+    for _ in 0..3 {
+        world.writer.apply(&set).await.unwrap();
+        world.writer.apply(&service).await.unwrap();
+    }
+    assert_eq!(world.writes(), before);
+    assert_eq!(world.count("slurm_operator_api_writes_skipped_total"), 6);
+    world.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn what_is_not_desired_any_more_goes_also_after_a_restart() {
+    let world = world().await;
+    world.leads().await;
+    let made = world
+        .writer
+        .apply(&world.config_map(json!({"a": "1", "b": "1"})))
+        .await
+        .unwrap();
+    world.seen(&made).await;
+    let started_again = Writer::new(&world.context, "test");
+    let applied = started_again.apply(&world.config_map(json!({"a": "1"}))).await.unwrap();
+    assert_eq!(applied.data, Some([("a".to_owned(), "1".to_owned())].into()));
+    world.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn what_somebody_adds_goes_and_labels_stay() {
+    let world = world().await;
+    world.leads().await;
+    let (set, service) = (world.stateful_set("a", "1"), world.service(&[6817]));
+    world.writer.apply(&set).await.unwrap();
+    world.writer.apply(&service).await.unwrap();
+    let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), &world.namespace);
+    let services: Api<Service> = Api::namespaced(world.client.clone(), &world.namespace);
+    let theirs = json!({
+        "metadata": {"labels": {"theirs": "1"}},
+        "spec": {"template": {"spec": {"containers": [{"name": "spy", "image": "i"}, {"name": "slurmctld", "env": [{"name": "B", "value": "2"}]}]}}},
+    });
+    let by_hand = PatchParams::default();
+    let edited = sets.patch("a", &by_hand, &Patch::Strategic(theirs)).await.unwrap();
+    world.seen(&edited).await;
+    let theirs = json!({"spec": {"ports": [{"name": "x", "port": 99}], "selector": {"evil": "1"}}});
+    let edited = services.patch("a", &by_hand, &Patch::Strategic(theirs)).await.unwrap();
+    world.seen(&edited).await;
+
+    let set = world.writer.apply(&set).await.unwrap();
+    assert_eq!(set.labels()["theirs"], "1");
+    let containers = set.spec.unwrap().template.spec.unwrap().containers;
+    assert_eq!(containers.len(), 1);
+    assert_eq!(containers[0].env.as_ref().unwrap().len(), 1);
+    let service = world.writer.apply(&service).await.unwrap().spec.unwrap();
+    assert_eq!(service.ports.unwrap().len(), 1);
+    assert_eq!(service.selector, Some([("app".to_owned(), "a".to_owned())].into()));
+    world.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn what_the_server_refuses_is_told_apart() {
+    let world = world().await;
+    world.leads().await;
+    world.writer.apply(&world.stateful_set("a", "1")).await.unwrap();
+    let error = world
+        .writer
+        .apply(&world.stateful_set("another", "1"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Immutable { .. }), "{error}");
+
+    let mut service = world.service(&[6817]);
+    world.writer.apply(&service).await.unwrap();
+    service.spec.as_mut().unwrap().cluster_ip = Some("None".to_owned());
+    let error = world.writer.apply(&service).await.unwrap_err();
+    assert!(matches!(error, Error::Immutable { .. }), "{error}");
+
+    let error = world.writer.apply(&world.service(&[0])).await.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+
+    let config_map = world.config_map(json!({}));
+    assert!(matches!(
+        world.writer.create(&config_map).await.unwrap(),
+        Created::New(_)
+    ));
+    assert_eq!(world.writer.create(&config_map).await.unwrap(), Created::Exists);
+    world
+        .writer
+        .delete::<ConfigMap>(&world.namespace, "a", "another")
+        .await
+        .unwrap();
+    let api: Api<ConfigMap> = Api::namespaced(world.client.clone(), &world.namespace);
+    let uid = api.get("a").await.unwrap().uid().unwrap();
+    world
+        .writer
+        .delete::<ConfigMap>(&world.namespace, "a", &uid)
+        .await
+        .unwrap();
+    assert!(api.get_opt("a").await.unwrap().is_none());
+    world.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn the_lease_goes_to_the_standby_when_the_leader_ends() {
+    let first = world().await;
+    first.leads().await;
+    let second = world_of(&first.namespace, "b").await;
+    sleep(Duration::from_secs(6)).await;
+    assert!(second.context.fence.remaining().is_none());
+    let old = first.context.fence.next();
+    first.end().await;
+    let released = std::time::Instant::now();
+    second.leads().await;
+    assert!(released.elapsed() < Duration::from_secs(4), "{:?}", released.elapsed());
+    assert!(second.context.fence.next() > old);
+    second.end().await;
+}

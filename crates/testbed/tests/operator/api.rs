@@ -1,0 +1,42 @@
+//! The API server keeps what users write and refuses what is misspelt.
+
+use serde_json::Value;
+use testbed::command::output_with_input;
+use testbed::harness::{Namespace, cluster};
+
+use crate::common::operator::install;
+
+#[test]
+fn every_field_of_every_kind_is_kept() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "fields").unwrap();
+    let folder = testbed::paths::repository().join("crates/api/tests/manifests");
+    let mut kinds = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let manifest = std::fs::read_to_string(&path).unwrap();
+        let manifest = manifest.replace("namespace: slurm", &format!("namespace: {}", namespace.name));
+        // Nothing is created: an operator would begin to act on such a mixture of every field there is.
+        let create = |how: &str| -> Value {
+            let mut command = namespace.kubectl(&["create", how, "-o", "json", "-f", "-"]);
+            serde_json::from_str(&output_with_input(&mut command, &manifest).unwrap()).unwrap()
+        };
+        let (kept, written) = (create("--dry-run=server"), create("--dry-run=client"));
+        assert_eq!(kept["spec"], written["spec"], "{}", path.display());
+        kinds += 1;
+    }
+    assert_eq!(kinds, 6);
+}
+
+#[test]
+fn a_misspelt_field_is_refused() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "typo").unwrap();
+    let said = namespace
+        .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: x}, spec: {replicass: 1, controllerRef: {name: slurm}}}")
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("replicass"), "{said}");
+}

@@ -1,0 +1,96 @@
+//! A cluster from the chart.
+
+use std::time::Instant;
+
+use testbed::command::output;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{SOON, helm, install, install_chart, slurm, wait_idle};
+
+const THREE_WORKERS: &str = include_str!("../../../../examples/minimal/values.yaml");
+
+#[test]
+fn helm_install_then_srun() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "chart").unwrap();
+    let start = Instant::now();
+    install_chart(cluster, &namespace, THREE_WORKERS).unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    let hosts = slurm(&namespace, "srun -N2 hostname").unwrap();
+    testbed::steps::keep("helm install to `srun -N2 hostname`", start.elapsed().as_secs_f64());
+    assert_eq!(
+        hosts.lines().filter(|host| host.starts_with("slinky-")).count(),
+        2,
+        "{hosts}"
+    );
+    eventually("the NodeSet counts its nodes", SOON, || {
+        let status = namespace.field(
+            "nodeset/slurm-worker-slinky",
+            ".status.replicas},{.status.readyReplicas},{.status.slurmIdle",
+        )?;
+        expect(status == "3,3,3", status)
+    })
+    .unwrap();
+
+    // Another number in the values, the first one again, and everything goes with the release.
+    install_chart(
+        cluster,
+        &namespace,
+        &THREE_WORKERS.replace("replicas: 3", "replicas: 2"),
+    )
+    .unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    output(helm(cluster).args(["rollback", "--namespace", &namespace.name, "slurm", "1"])).unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    output(helm(cluster).args(["uninstall", "--namespace", &namespace.name, "slurm"])).unwrap();
+    for gone in [
+        "pods",
+        "statefulsets",
+        "deployments",
+        "services",
+        "nodesets",
+        "controllers",
+        "restapis",
+    ] {
+        eventually(&format!("no {gone} left"), SOON, || {
+            let left = namespace.ask(&["get", gone, "-o", "name"])?;
+            expect(left.is_empty(), left)
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_partition_edited_in_the_object_is_live_without_a_restart() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "partition").unwrap();
+    install_chart(
+        cluster,
+        &namespace,
+        &THREE_WORKERS.replace("replicas: 3", "replicas: 1"),
+    )
+    .unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+
+    let partition = r#"{"spec":{"partition":{"enabled":true,"config":"MaxTime=33 State=UP"}}}"#;
+    let start = Instant::now();
+    namespace
+        .ask(&["patch", "nodeset/slurm-worker-slinky", "--type=merge", "-p", partition])
+        .unwrap();
+    eventually("the partition has its new limit", SOON, || {
+        let shown = slurm(&namespace, "scontrol show partition slinky")?;
+        expect(shown.contains("MaxTime=00:33:00"), shown)
+    })
+    .unwrap();
+    testbed::steps::keep("a partition edited to live", start.elapsed().as_secs_f64());
+    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
+    let log = namespace
+        .ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])
+        .unwrap();
+    for line in ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"] {
+        assert!(log.contains(line), "{line} is missing:\n{log}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Controller and NodeSet as the guides write them, without a chart.
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{SOON, install, slurm, wait_idle, wait_job};
+
+/// Images and keys are left to the operator; cgroup.conf is what this machine needs.
+const CONTROLLER: &str = r"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: cgroup
+data:
+  cgroup.conf: CgroupPlugin=cgroup/v1
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: slurm
+spec:
+  configFileRefs:
+  - name: cgroup
+  extraConf: |
+    PartitionName=all Nodes=ALL Default=NO
+    PartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100
+";
+
+const NODESET: &str = r"
+apiVersion: slinky.slurm.net/v1beta1
+kind: NodeSet
+metadata:
+  name: compute
+spec:
+  controllerRef:
+    name: slurm
+    namespace: NAMESPACE
+  replicas: 2
+  oversubscribeNode: true
+  slurmd:
+    image: ghcr.io/slinkyproject/slurmd:25.05-rockylinux9
+  partition:
+    config: Default=YES MaxTime=7-00:00:00 State=UP
+";
+
+#[test]
+fn scaling_out_and_in_leaves_a_running_job_alone() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "scale").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&NODESET.replace("NAMESPACE", &namespace.name)).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let seen = namespace
+        .ask(&["get", "pods", "-l", "slinky.slurm.net/component=slurmd", "-o", "name"])
+        .unwrap();
+    assert_eq!(seen.lines().count(), 2, "{seen}");
+
+    namespace.ask(&["scale", "nodeset/compute", "--replicas=4"]).unwrap();
+    wait_idle(&namespace, 4).unwrap();
+    // On the node that a scale-in would take first.
+    let job = slurm(
+        &namespace,
+        "sbatch --parsable -w compute-3 -p compute --chdir=/tmp -o /dev/null --wrap 'sleep 20'",
+    )
+    .unwrap();
+    let job = job.trim();
+    wait_job(&namespace, job, "RUNNING").unwrap();
+
+    namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();
+    wait_job(&namespace, job, "COMPLETED").unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    eventually("one pod is left", SOON, || {
+        let pods = namespace.ask(&["get", "pods", "-l", "slinky.slurm.net/component=slurmd", "-o", "name"])?;
+        expect(pods.lines().count() == 1, pods)
+    })
+    .unwrap();
+    let restarts = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+    assert!(restarts.contains("Restarts=0"), "{restarts}");
+}
