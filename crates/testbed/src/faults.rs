@@ -67,8 +67,13 @@ impl Cluster {
     /// Freezes a control plane component: its connections stay open and answer nothing. Healing lets it go on.
     pub fn pause(&self, component: &str) -> Result<Fault> {
         let process = self.component(control_plane::PLACE, component)?;
+        let parent = process.parent()?;
         process.signal(Signal::SIGSTOP)?;
-        Ok(Fault::new(move || process.signal(Signal::SIGCONT)))
+        Ok(Fault::new(move || {
+            process.signal(Signal::SIGCONT)?;
+            // nsenter stops together with what it started, and would then never take in its end.
+            parent.signal(Signal::SIGCONT)
+        }))
     }
 
     /// Ends a control plane component and starts it again.

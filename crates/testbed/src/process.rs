@@ -37,6 +37,11 @@ impl Process {
         start_time(self.pid) == Some(self.started)
     }
 
+    pub fn parent(self) -> Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
+        Self::of(parse_parent(&stat).context("/proc does not name a parent")?)
+    }
+
     /// Does nothing when the process is gone already.
     pub fn signal(self, signal: Signal) -> Result<()> {
         if !self.is_alive() {
@@ -88,6 +93,10 @@ fn parse_start_time(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+fn parse_parent(stat: &str) -> Option<i32> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// The only child of `pid`, waited for briefly: nsenter and unshare fork once, then wait for what they started.
 pub fn only_child(pid: u32) -> Result<Process> {
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -111,6 +120,13 @@ mod tests {
     fn start_time_is_read_behind_a_name_with_blanks_and_parentheses() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 11 22";
         assert_eq!(parse_start_time(stat), Some(987_654));
+    }
+
+    #[test]
+    fn the_parent_stands_behind_the_state() {
+        assert_eq!(parse_parent("42 (a) b (c)) S 17 42 42 0"), Some(17));
+        let me = Process::of(std::process::id().try_into().unwrap()).unwrap();
+        assert!(me.parent().unwrap().is_alive());
     }
 
     #[test]
