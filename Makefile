@@ -48,7 +48,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	$(TESTBED) slowest $(TIMINGS)
 
 test-unit: ## Tests that need no cluster and no root (seconds)
-	cargo test --workspace --quiet --lib --bins
+	cargo test --package testbed --quiet --lib --bins
 	cargo test --workspace --quiet --exclude testbed --tests
 
 test-charts: build ## Helm's own checks and our unit tests of the charts (seconds)

@@ -18,44 +18,8 @@ use super::{
     },
     plan::{Effect, Keep, Plan},
     push::Pushers,
-    status::Failure,
 };
-use crate::runtime::{Context, Error, Key, Writer};
-
-/// What became of a plan.
-#[derive(Debug, Default)]
-pub(super) struct Applied {
-    failures: Vec<Error>,
-}
-
-impl Applied {
-    /// For the status.
-    pub(super) fn failure(&self) -> Option<Failure> {
-        let error = self.failures.first()?;
-        Some(Failure {
-            message: error.to_string(),
-            refused: matches!(
-                error,
-                Error::Immutable { .. } | Error::Taken { .. } | Error::Refused { .. }
-            ),
-        })
-    }
-
-    /// The first failure, to be tried again.
-    pub(super) fn into_result(self) -> Result<(), Error> {
-        self.failures.into_iter().next().map_or(Ok(()), Err)
-    }
-
-    fn note<T>(&mut self, result: Result<T, Error>) -> bool {
-        match result {
-            Ok(_) => true,
-            Err(error) => {
-                self.failures.push(error);
-                false
-            }
-        }
-    }
-}
+use crate::runtime::{Applied, Context, Error, Key, Writer};
 
 pub(super) async fn apply(
     context: &Context,

@@ -16,20 +16,12 @@ use super::{
     plan::{ConfigState, Plan},
     pods, reason,
 };
-use crate::runtime::{State, Wanted, settle};
+use crate::runtime::{Failure, State, Wanted, settle};
 
 /// slurmctld runs with the newest configuration; the message says which revision, and which way it came.
 pub(super) const CONFIG_APPLIED: &str = "ConfigApplied";
 /// slurmctld runs under the agent, which restarts it and keeps its last words.
 pub(super) const SUPERVISED: &str = "Supervised";
-
-/// What failed while the plan was carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) message: String,
-    /// Trying again without another spec is of no use.
-    pub(super) refused: bool,
-}
 
 /// The status to write.
 pub(super) fn build_status(

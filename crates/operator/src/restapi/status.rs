@@ -11,15 +11,7 @@ use super::{
     observe::Observed,
     plan::{Plan, reason},
 };
-use crate::runtime::{State, Wanted, settle};
-
-/// What failed while the plan was carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) message: String,
-    /// Trying again without another spec is of no use.
-    pub(super) refused: bool,
-}
+use crate::runtime::{Failure, State, Wanted, settle};
 
 /// The status to write.
 pub(super) fn build_status(

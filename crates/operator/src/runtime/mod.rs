@@ -5,6 +5,7 @@
 //! ```
 //! Nothing here knows a kind's rules, and nothing here talks to Slurm.
 
+mod applied;
 mod backoff;
 mod cache;
 mod change;
@@ -41,6 +42,7 @@ mod write;
 
 use std::sync::Arc;
 
+pub use applied::{Applied, Failure};
 pub use cache::Cache;
 pub use change::Delta;
 pub use clients::Clients;

@@ -6,4 +6,5 @@ mod common;
 
 mod control_plane;
 mod nodes;
+mod operator;
 mod slurm;

@@ -83,8 +83,8 @@ fn encode_string_data(fields: &mut Map<String, Value>) {
     }
 }
 
-/// In an apply, null would claim a field in order to have it absent.
-fn drop_nulls(value: &mut Value) {
+/// An absent field and null are the same thing, but in an apply null would claim the field.
+pub(super) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, value| !value.is_null());

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::desired::drop_nulls;
+
 /// The merge patch that turns one status into the other, or `None` when they say the same.
 pub(super) fn change(observed: &Value, mut wanted: Value) -> Option<Value> {
     let nothing = Value::Object(Map::new());
@@ -37,18 +39,6 @@ fn difference(from: &Value, to: &Value) -> Value {
         }
     }
     Value::Object(patch)
-}
-
-/// An absent field and null are the same thing.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(elements) => elements.iter_mut().for_each(drop_nulls),
-        _ => {}
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,115 @@
+//! The operator at rest, and when it dies.
+
+use std::time::Duration;
+
+use testbed::cluster::Cluster;
+use testbed::command::output;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::paths;
+
+use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, wait_idle};
+
+/// Long enough for every periodic look of the operator to have come round several times.
+const AT_REST: Duration = Duration::from_mins(1);
+
+/// Writes the API server has taken since its start, as it counts them itself: what they were, how many. Leases, events, and
+/// what Kubernetes does for its own nodes do not count.
+fn writes(cluster: &Cluster) -> Vec<String> {
+    let metrics = cluster.ask(&["get", "--raw=/metrics"]).unwrap();
+    let counted = |line: &&str| {
+        let write = ["POST", "PUT", "PATCH", "APPLY", "DELETE"]
+            .iter()
+            .any(|verb| line.contains(&format!("verb=\"{verb}\"")));
+        let own = [
+            "leases",
+            "events",
+            "nodes",
+            "tokenreviews",
+            "subjectaccessreviews",
+            "serviceaccounts",
+        ];
+        line.starts_with("apiserver_request_total{")
+            && write
+            && !own
+                .iter()
+                .any(|resource| line.contains(&format!("resource=\"{resource}\"")))
+    };
+    metrics.lines().filter(counted).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_cluster_at_rest_causes_no_writes() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "rest").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    namespace
+        .wait("condition=Ready", "nodeset/slurm-worker-slinky")
+        .unwrap();
+    // The counts of nodes are written at most every 15 s, so the last ones may still come.
+    eventually("nothing is on its way", SOON, || {
+        let before = writes(cluster);
+        std::thread::sleep(Duration::from_secs(16));
+        expect(writes(cluster) == before, "still writing")
+    })
+    .unwrap();
+    let before = writes(cluster);
+    assert!(!before.is_empty());
+    std::thread::sleep(AT_REST);
+    let after = writes(cluster);
+    let new: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
+    assert!(new.is_empty(), "{new:#?}");
+}
+
+#[test]
+fn when_the_leading_operator_dies_another_goes_on() {
+    let cluster = cluster();
+    install(cluster);
+    let replicas = |count: &str| {
+        let chart = paths::repository().join("charts/slurm-operator");
+        let set = format!("operator.replicas={count}");
+        output(
+            helm(cluster)
+                .args([
+                    "upgrade",
+                    "--wait",
+                    "--namespace",
+                    "slinky",
+                    "slurm-operator",
+                    "--set",
+                    &set,
+                ])
+                .arg(chart),
+        )
+    };
+    replicas("2").unwrap();
+    let namespace = Namespace::create(cluster, "leader").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+
+    let holder = || {
+        let path = "jsonpath={.items[0].spec.holderIdentity}";
+        cluster.ask(&["get", "lease", "--namespace", "slinky", "-o", path])
+    };
+    let leader = holder().unwrap();
+    let pod = leader.split('_').next().unwrap();
+    cluster
+        .ask(&[
+            "delete",
+            "pod",
+            "--namespace",
+            "slinky",
+            pod,
+            "--grace-period=0",
+            "--force",
+        ])
+        .unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
+        .unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let now = holder().unwrap();
+    replicas("1").unwrap();
+    assert_ne!(now, leader);
+}
