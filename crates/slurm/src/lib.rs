@@ -10,6 +10,9 @@
 //! * [`rest`] is the slurmrestd client.
 //! * [`agent`] is what operator and agent say to each other, and the client for it.
 
+#[macro_use]
+mod checked_text;
+
 pub mod agent;
 pub mod answer;
 pub mod conf;

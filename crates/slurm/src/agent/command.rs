@@ -1,7 +1,5 @@
 //! What the agent may be told to do with a node.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -82,31 +80,8 @@ impl Reason {
     }
 }
 
-macro_rules! text {
-    ($name:ident, $invalid:ident) => {
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = $invalid;
-
-            fn try_from(text: String) -> Result<Self, $invalid> {
-                Self::new(text)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
-    };
-}
-text!(NodeName, InvalidNodeName);
-text!(Reason, InvalidReason);
+checked_text!(NodeName, InvalidNodeName);
+checked_text!(Reason, InvalidReason);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,5 @@
 //! Names that become paths. They come from ConfigMaps and over the network, so they are checked once, here.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -63,39 +61,8 @@ fn is_plain(name: &str, also: impl Fn(u8) -> bool) -> bool {
     (1..=LONGEST).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || also(byte))
 }
 
-macro_rules! text {
-    ($name:ident, $invalid:ident) => {
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = $invalid;
-
-            fn try_from(text: String) -> Result<Self, $invalid> {
-                Self::new(text)
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = $invalid;
-
-            fn from_str(text: &str) -> Result<Self, $invalid> {
-                Self::new(text)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
-    };
-}
-text!(FileName, InvalidFileName);
-text!(ControllerUid, InvalidControllerUid);
+checked_text!(FileName, InvalidFileName);
+checked_text!(ControllerUid, InvalidControllerUid);
 
 #[cfg(test)]
 mod tests {
