@@ -23,6 +23,10 @@ impl Document {
         &self.lines
     }
 
+    pub(super) fn into_lines(self) -> Vec<Line> {
+        self.lines
+    }
+
     /// What a global key is set to. Slurm takes the last one when a key is repeated.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.values(key).last()
@@ -67,6 +71,14 @@ impl Document {
         self.lines
             .iter()
             .filter(|line| matches!(line.content(), Content::Unreadable(_)))
+    }
+}
+
+impl FromIterator<Line> for Document {
+    fn from_iter<T: IntoIterator<Item = Line>>(lines: T) -> Self {
+        Self {
+            lines: lines.into_iter().collect(),
+        }
     }
 }
 

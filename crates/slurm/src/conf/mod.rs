@@ -4,22 +4,30 @@
 //! files the operator makes. All of it is pure; nothing here opens a file.
 
 mod cgroup_conf;
+mod configuration;
 mod diff;
 mod document;
+mod file;
 mod key;
 mod line;
 mod merge;
+mod plugstack;
 mod record;
 mod slurm_conf;
+mod topology_yaml;
 
 pub use cgroup_conf::render_cgroup_conf;
+pub use configuration::{BadInclude, BadIncludeReason, ConfFile, Configuration, Located};
 pub use diff::{Change, Difference, RecordChange};
 pub use document::Document;
+pub use file::{DIRECTORY, FileKind};
 pub use key::Key;
 pub use line::{Content, Line, Setting};
 pub use merge::merge_options;
+pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
 pub use slurm_conf::{
     AccountingStorage, ExternalConf, NodeSetLines, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT, SlurmConf,
     SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
 };
+pub use topology_yaml::{TopologyYaml, YamlError};

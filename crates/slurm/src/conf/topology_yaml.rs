@@ -1,0 +1,53 @@
+//! topology.yaml: the networks of a cluster, by name. The text is kept as it is; the value serves for comparison and
+//! for the names that partitions refer to.
+
+use std::fmt;
+
+use serde_json::Value;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopologyYaml {
+    text: String,
+    content: Result<Value, YamlError>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct YamlError {
+    /// From 1, where the parser can tell.
+    pub line: Option<usize>,
+    pub message: String,
+}
+
+impl TopologyYaml {
+    pub fn parse(text: &str) -> Self {
+        let content = serde_saphyr::from_str(text).map_err(|error| YamlError {
+            line: error.location().and_then(|at| usize::try_from(at.line()).ok()),
+            message: error.without_snippet().to_string(),
+        });
+        Self {
+            text: text.to_owned(),
+            content,
+        }
+    }
+
+    pub fn content(&self) -> Result<&Value, &YamlError> {
+        self.content.as_ref()
+    }
+
+    /// The names of the topologies in the order of the file, which partitions and nodes refer to.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.content
+            .as_ref()
+            .ok()
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|topology| topology.get("topology").and_then(Value::as_str))
+    }
+}
+
+impl fmt::Display for TopologyYaml {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
