@@ -64,6 +64,11 @@ pub mod annotations {
     pub const POD_CORDON: &str = "nodeset.slinky.slurm.net/pod-cordon";
     /// The same under the key the older documents use; read, never written.
     pub const POD_CORDON_OLD: &str = "slinky.slurm.net/pod-cordon";
+    /// Worker pod: why it is cordoned, for Slurm's drain reason. Users set it beside [`POD_CORDON`].
+    pub const POD_CORDON_REASON: &str = "nodeset.slinky.slurm.net/pod-cordon-reason";
+    /// Worker pod that was chosen to go: what for, and since when. Written before anything else is done about it, so that
+    /// another operator goes on with the same one.
+    pub const LEAVING: &str = "nodeset.slinky.slurm.net/leaving";
     /// Worker pod: what deleting it costs, lower first.
     pub const POD_DELETION_COST: &str = "nodeset.slinky.slurm.net/pod-deletion-cost";
     /// Worker pod: when the last of its running jobs must have ended.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     conditions::Condition,
+    drain::Drain,
     names::NodeSetName,
     overlay::{ClaimTemplate, ContainerOverlay},
     references::{ObjectRef, SecretKeyRef},
@@ -109,6 +110,11 @@ pub struct NodeSetSpec {
     /// How pods of an older revision are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
+
+    /// How long a pod that is to leave waits for its jobs, whatever it leaves for: an update, a smaller number, the
+    /// NodeSet's deletion.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
 
     /// Number of older revisions to keep.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -363,6 +369,11 @@ impl NodeSetSpec {
     /// How pods of an older revision are replaced.
     pub fn update_strategy(&self) -> UpdateStrategy {
         self.update_strategy.clone().unwrap_or_default()
+    }
+
+    /// How long a pod that is to leave waits for its jobs.
+    pub fn drain(&self) -> Drain {
+        self.drain.clone().unwrap_or_default()
     }
 
     /// Number of older revisions to keep.

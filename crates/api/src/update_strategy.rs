@@ -48,6 +48,11 @@ pub struct UpdateStrategy {
     /// Settings of `ScheduledUpdate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_update: Option<ScheduledUpdate>,
+
+    /// Replace no further pod for an update. Those that are drained for one and still there take jobs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
+    pub paused: Option<bool>,
 }
 
 /// Settings of a rolling update.
@@ -85,6 +90,11 @@ impl UpdateStrategy {
         self.type_.clone().unwrap_or_default()
     }
 
+    /// Whether no further pod is to be replaced for an update.
+    pub fn is_paused(&self) -> bool {
+        self.paused.unwrap_or(false)
+    }
+
     /// Pods out of `total` that a rolling update may take away at a time. Text that says no number counts as 1, as
     /// upstream has it.
     pub fn max_unavailable(&self, total: u32) -> u32 {
@@ -108,6 +118,7 @@ mod tests {
         let strategy = UpdateStrategy::default();
         assert_eq!(strategy.kind(), UpdateStrategyType::RollingUpdate);
         assert_eq!(strategy.max_unavailable(8), 2);
+        assert!(!strategy.is_paused());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{
     names::{LABEL_LIMIT, is_label, is_subdomain},
 };
 use crate::{
+    drain::{Drain, OnDrainTimeout},
     nodeset::{ClaimRetention, MAX_ORDINAL_PADDING, NodeSet, NodeSetSpec, PruneNodeRecords, ScalingMode},
     overlay::ClaimTemplate,
     time::GoDuration,
@@ -36,6 +37,7 @@ impl Validate for NodeSet {
             partition: _,
             volume_claim_templates: _,
             update_strategy: _,
+            drain: _,
             revision_history_limit,
             persistent_volume_claim_retention_policy: _,
             min_ready_seconds,
@@ -76,6 +78,7 @@ impl Validate for NodeSet {
         check_partition(&mut problems, &self.spec);
         check_claims(&mut problems, self.spec.claim_templates());
         check_update(&mut problems, &self.spec);
+        check_drain(&mut problems, &self.spec);
         check_container(&mut problems, "spec.slurmd", slurmd.as_ref());
         check_container(&mut problems, "spec.logfile", logfile.as_ref());
         check_template(&mut problems, template.as_ref());
@@ -123,6 +126,11 @@ fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
         "spec.pruneSlurmNodeRecords",
         spec.prune_node_records().as_str(),
         PruneNodeRecords::KNOWN,
+    );
+    check(
+        "spec.drain.onTimeout",
+        spec.drain().on_timeout().as_str(),
+        OnDrainTimeout::KNOWN,
     );
     let policy = "spec.persistentVolumeClaimRetentionPolicy";
     check(
@@ -392,5 +400,33 @@ fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_sched
             format!("is {text:?}, which is no length of at least a minute"),
             "write it like 30m or 1h30m",
         );
+    }
+}
+
+fn check_drain(problems: &mut Problems, spec: &NodeSetSpec) {
+    let drain = spec.drain();
+    let action = drain.on_timeout();
+    let Drain { timeout, on_timeout: _ } = &drain;
+    let field = "spec.drain.timeout";
+    match timeout {
+        Some(text) if drain.timeout().is_none() => problems.error(
+            Reason::BadValue,
+            field,
+            format!("is {:?}, which is no length of time", text.as_str()),
+            "write it like 30m or 12h, or leave it out to wait for jobs however long they take",
+        ),
+        Some(text) if action == OnDrainTimeout::Wait => problems.warn(
+            Reason::Ignored,
+            field,
+            format!("is {:?}, and jobs are waited for all the same", text.as_str()),
+            "set spec.drain.onTimeout to Requeue or Cancel, or leave the timeout out",
+        ),
+        None if matches!(action, OnDrainTimeout::Requeue | OnDrainTimeout::Cancel) => problems.error(
+            Reason::Missing,
+            field,
+            format!("is absent while spec.drain.onTimeout is {action}"),
+            "say after how long, like 30m or 12h",
+        ),
+        _ => {}
     }
 }

@@ -48,6 +48,22 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "upstream takes a negative one and then cannot read the object",
     ),
     (
+        "NodeSet spec.drain",
+        "upstream waits for jobs however long they take, without another choice",
+    ),
+    (
+        "NodeSet spec.drain.timeout",
+        "upstream waits for jobs however long they take, without another choice",
+    ),
+    (
+        "NodeSet spec.drain.onTimeout",
+        "upstream waits for jobs however long they take, without another choice",
+    ),
+    (
+        "NodeSet spec.updateStrategy.paused",
+        "upstream has no way to stop an update",
+    ),
+    (
         "*.namespace of references",
         "accepted when it is the object's own, as in the seeds and in upstream 1.0",
     ),

@@ -317,9 +317,31 @@ fn an_update_that_could_never_move_is_refused() {
 }
 
 #[test]
+fn a_drain_timeout_says_how_long_and_what_then() {
+    for (drain, field) in [
+        (json!({ "timeout": "0s", "onTimeout": "Cancel" }), "spec.drain.timeout"),
+        (json!({ "timeout": "-1h", "onTimeout": "Cancel" }), "spec.drain.timeout"),
+        (json!({ "timeout": "1d", "onTimeout": "Requeue" }), "spec.drain.timeout"),
+        (json!({ "onTimeout": "Requeue" }), "spec.drain.timeout"),
+        (json!({ "timeout": "1h", "onTimeout": "Kill" }), "spec.drain.onTimeout"),
+    ] {
+        let problems = check(object("NodeSet", &json!({ "drain": drain })));
+        assert_eq!(errors(&problems), [field], "{drain}");
+    }
+    for drain in [
+        json!({}),
+        json!({ "onTimeout": "Wait" }),
+        json!({ "timeout": "1h", "onTimeout": "Requeue" }),
+    ] {
+        assert!(check(object("NodeSet", &json!({ "drain": drain }))).is_ok(), "{drain}");
+    }
+}
+
+#[test]
 fn what_works_with_a_doubt_is_warned_about() {
     for (kind, spec, field) in [
         ("NodeSet", json!({ "slurmd": { "imagee": "x" } }), "spec.slurmd.imagee"),
+        ("NodeSet", json!({ "drain": { "timeout": "1h" } }), "spec.drain.timeout"),
         (
             "NodeSet",
             json!({ "template": { "spec": { "dNSPolicy": "Default" } } }),
