@@ -41,4 +41,6 @@ impl Default for Images {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub images: Images,
+    /// Types of conditions of a Kubernetes node that say why the workers on it are drained when it is cordoned.
+    pub propagated_node_conditions: Vec<String>,
 }

@@ -48,7 +48,13 @@ fn compare(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
         | (Shape::TextOrNumber, Value::String(_) | Value::Number(_)) => true,
         (Shape::List(item), Value::Array(values)) => {
             for (index, value) in values.iter().enumerate() {
-                compare(problems, &format!("{field}[{index}]"), item, value);
+                let field = format!("{field}[{index}]");
+                // Null takes a field back; an item of a list cannot be taken back so.
+                if value.is_null() {
+                    refuse(problems, &field, item, value);
+                } else {
+                    compare(problems, &field, item, value);
+                }
             }
             true
         }
@@ -67,17 +73,21 @@ fn compare(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
         _ => false,
     };
     if !fits {
-        problems.error(
-            Reason::BadValue,
-            field,
-            format!(
-                "is {}, and Kubernetes has {} there",
-                describe_value(value),
-                describe_shape(shape)
-            ),
-            "write it as the Kubernetes API reference has it",
-        );
+        refuse(problems, field, shape, value);
     }
+}
+
+fn refuse(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
+    problems.error(
+        Reason::BadValue,
+        field,
+        format!(
+            "is {}, and Kubernetes has {} there",
+            describe_value(value),
+            describe_shape(shape)
+        ),
+        "write it as the Kubernetes API reference has it",
+    );
 }
 
 fn compare_field(problems: &mut Problems, parent: &str, fields: &BTreeMap<String, Shape>, name: &str, value: &Value) {
@@ -206,6 +216,13 @@ mod tests {
         let [error] = problems.errors().collect::<Vec<_>>().try_into().unwrap();
         assert_eq!(error.field, "spec.slurmd.args");
         assert_eq!(error.fault, "is a string, and Kubernetes has a list there");
+        let [item] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({ "tolerations": [null] }))
+            .try_into()
+            .unwrap();
+        assert!(
+            item.starts_with("spec.tolerations[0] is null, and Kubernetes has an object there"),
+            "{item}"
+        );
     }
 
     #[test]

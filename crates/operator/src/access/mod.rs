@@ -5,6 +5,7 @@
 //! at once ([`Access::knowledge`]); what decides over a deletion is asked for again ([`Access::observe`]).
 
 mod connection;
+mod followers;
 mod knowledge;
 mod poller;
 mod route;
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use self::{connection::Connections, poller::Poller};
+use self::{connection::Connections, followers::Followers, poller::Poller};
 pub use self::{
     connection::{CommandError, NodeOrder},
     knowledge::{Knowledge, Seen},
@@ -41,6 +42,7 @@ struct Shared {
     /// Into the queue of NodeSets.
     node_sets: Trigger,
     connections: Connections,
+    followers: Followers,
 }
 
 /// For tests of a kind alone: no cluster is known.
@@ -60,6 +62,7 @@ impl Access {
                 clock,
                 node_sets,
                 connections: Connections::default(),
+                followers: Followers::default(),
             }),
             pollers: Mutex::default(),
         }
@@ -106,6 +109,14 @@ impl Access {
         };
         // Without an answer in time the next reconcile sees what there is.
         drop(tokio::time::timeout(patience, looked).await);
+    }
+
+    /// Says whether a NodeSet waits for the end of jobs. While one does, its cluster's jobs are read at every look and it
+    /// is told of each.
+    pub fn follow_jobs(&self, controller: &Key, nodeset: &Key, follows: bool) {
+        if self.shared.followers.set(controller, nodeset, follows) {
+            self.poller(controller, Poller::wake);
+        }
     }
 
     /// Asks the cluster for nodes and jobs, both after this call.

@@ -102,18 +102,13 @@ impl Rounds {
                 return;
             }
             // Slurm counts jobs faster than it lists them, so they are listed only while they decide something.
-            let departing: Vec<Key> = sets
-                .iter()
-                .filter(|set| shared.is_departing(set))
-                .map(|set| Key::of(set.as_ref()))
-                .collect();
-            let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !departing.is_empty();
+            let waiting = shared.followers.of(&self.controller);
+            let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty();
             let now = shared.observe(&self.controller, with_jobs).await;
             let before = self.replace(now.clone());
-            let mut concerned: BTreeSet<Key> = departing.into_iter().collect();
-            let waiting = !concerned.is_empty();
+            let mut concerned = waiting;
             concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
-            pause = if waiting || !concerned.is_empty() {
+            pause = if !concerned.is_empty() {
                 BUSY
             } else {
                 (pause + pause / 2).min(QUIET)
@@ -152,18 +147,6 @@ impl Shared {
         all.into_iter()
             .filter(|set| set.spec.controller_ref.name == controller.name)
             .collect()
-    }
-
-    /// Workers of it are on their way out, so that jobs count.
-    fn is_departing(&self, set: &NodeSet) -> bool {
-        let uid = set.uid().unwrap_or_default();
-        set.metadata.deletion_timestamp.is_some()
-            || self
-                .caches
-                .pods
-                .owned_by(&uid)
-                .iter()
-                .any(|pod| Worker(pod).is_victim())
     }
 
     /// The sets that have to know of the difference.

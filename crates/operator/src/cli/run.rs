@@ -147,6 +147,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     let (triggers, inboxes) = Triggers::new();
     let options = arguments.options();
     let defaults = Defaults {
+        propagated_node_conditions: Vec::new(),
         images: arguments.images.into(),
     };
     let mut operator = Operator::new(clients, options, defaults, triggers, |on| {

@@ -34,7 +34,7 @@ const KEY: &[u8] = b"0123456789abcdef";
 #[derive(Debug, Default)]
 struct Slurm {
     /// Whether it is drained.
-    nodes: BTreeMap<String, bool>,
+    nodes: BTreeMap<String, Option<String>>,
     /// By node.
     jobs: BTreeMap<u64, String>,
     commands: Vec<String>,
@@ -66,12 +66,12 @@ impl FakeAgent {
                 (StatusCode::OK, json!({ "slurm_conf_meta": meta, "errors": [] }))
             }
             path::NODES => {
-                let node = |(name, drained): (&String, &bool)| {
+                let node = |(name, drained): (&String, &Option<String>)| {
                     let mut state = vec![if busy(&slurm, name) { "ALLOCATED" } else { "IDLE" }, "DYNAMIC_NORM"];
-                    if *drained {
+                    if drained.is_some() {
                         state.push("DRAIN");
                     }
-                    json!({ "name": name, "state": state, "reason": if *drained { "slurm-operator: x" } else { "" } })
+                    json!({ "name": name, "state": state, "reason": drained.as_deref().unwrap_or_default() })
                 };
                 let nodes: Vec<Value> = slurm.nodes.iter().map(node).collect();
                 (StatusCode::OK, json!({ "nodes": nodes, "errors": [] }))
@@ -90,8 +90,11 @@ impl FakeAgent {
                 );
                 slurm.commands.push(format!("{action} {node}"));
                 match action {
-                    "drain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = true)),
-                    "undrain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = false)),
+                    "drain" => {
+                        let reason = command["reason"].as_str().map(str::to_owned);
+                        slurm.nodes.entry(node).and_modify(|drained| *drained = reason);
+                    }
+                    "undrain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = None)),
                     "delete" if busy(&slurm, &node) => {
                         let refusal = json!({ "refused": "slurm", "detail": "Requested nodes are busy" });
                         return (StatusCode::CONFLICT, refusal);
@@ -261,7 +264,7 @@ async fn run_pods(server: FakeServer, agent: FakeAgent) {
             agent
                 .slurm()
                 .nodes
-                .insert(pod["spec"]["hostname"].as_str().unwrap().to_owned(), false);
+                .insert(pod["spec"]["hostname"].as_str().unwrap().to_owned(), None);
         }
     }
 }
@@ -296,7 +299,7 @@ async fn a_set_is_scaled_out_and_in_without_losing_a_job_and_is_quiet_in_between
     world.agent.slurm().jobs.insert(7, "compute-1".to_owned());
     world.scale(1);
     world
-        .until("drained", |world| world.agent.slurm().nodes["compute-1"])
+        .until("drained", |world| world.agent.slurm().nodes["compute-1"].is_some())
         .await;
     world
         .until("said why", |world| world.condition("Progressing").1.contains("job 7"))

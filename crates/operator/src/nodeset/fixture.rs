@@ -93,8 +93,8 @@ pub(super) fn marked(pod: Value) -> Value {
     with(
         pod,
         &[(
-            "/metadata/annotations/nodeset.slinky.slurm.net~1scale-in",
-            json!("2026-01-01T00:59:00Z"),
+            "/metadata/annotations/nodeset.slinky.slurm.net~1leaving",
+            json!("scale-in 2026-01-01T00:59:00Z"),
         )],
     )
 }
@@ -149,6 +149,7 @@ pub(super) fn observed_of(name: &str, objects: Vec<Value>, knowledge: Knowledge)
         knowledge,
         images: Images::default(),
         cluster_domain: "cluster.local".to_owned(),
+        propagated_conditions: vec!["DiskBroken".to_owned()],
         crds_outdated: false,
         now: now(),
     };

@@ -10,6 +10,7 @@ use api::{
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{Resource, ResourceExt};
 
+use super::plan::Worker;
 use crate::runtime::{Caches, Change, Delta, Key};
 
 pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
@@ -88,18 +89,41 @@ fn of_secret(delta: &Delta<Secret>, caches: &Caches) -> BTreeSet<Key> {
     sets.iter().filter(uses).map(|set| Key::of(set.as_ref())).collect()
 }
 
-/// Sets that have to do with Kubernetes nodes, when something changed that decides where workers are.
+/// Sets with a worker on the node, or where nodes decide how many there are, when something changed that means something
+/// to workers.
 fn of_node(delta: &Delta<Node>, caches: &Caches) -> BTreeSet<Key> {
     let decides = |node: &Arc<Node>| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
-        (node.uid(), node.labels().clone(), node.annotations().clone(), taints)
+        let spec = node.spec.clone().unwrap_or_default();
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.clone());
+        let told: Vec<_> = conditions
+            .into_iter()
+            .flatten()
+            .map(|condition| (condition.type_, condition.status, condition.reason))
+            .collect();
+        (
+            node.uid(),
+            node.labels().clone(),
+            node.annotations().clone(),
+            (spec.taints, spec.unschedulable),
+            told,
+        )
     };
     if delta.before.as_ref().map(decides) == delta.after.as_ref().map(decides) {
         return BTreeSet::new();
     }
     let sets = caches.node_sets.all();
     let by_node = |set: &&Arc<NodeSet>| set.spec.scaling_mode() == ScalingMode::DaemonSet || set.spec.pins_to_node();
-    sets.iter().filter(by_node).map(|set| Key::of(set.as_ref())).collect()
+    let mut keys: BTreeSet<Key> = sets.iter().filter(by_node).map(|set| Key::of(set.as_ref())).collect();
+    let name = delta.key().map(|key| key.name);
+    let pods = caches.pods.all();
+    let here = pods
+        .iter()
+        .filter(|pod| Worker(pod).kubernetes_node() == name.as_deref());
+    keys.extend(here.filter_map(|pod| {
+        let owner = pod.owner_references().iter().find(|owner| owner.kind == "NodeSet")?;
+        Some(Key::new(pod.namespace()?, owner.name.clone()))
+    }));
+    keys
 }
 
 fn of_cluster(caches: &Caches, namespace: &str, controller: &str) -> BTreeSet<Key> {

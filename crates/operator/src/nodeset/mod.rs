@@ -39,9 +39,9 @@ use crate::{
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
-/// Annotation of a worker that was chosen to go: since when. It is written before anything else is done about it, so that
-/// another operator goes on with the same one.
-pub const VICTIM: &str = "nodeset.slinky.slurm.net/scale-in";
+/// Annotation of a worker that is drained because it is cordoned: since when that was seen to be in force. If the drain is
+/// gone later, somebody took it back.
+pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
 
 /// A cluster that answers does so in milliseconds; the first reconcile after a start waits that long for it, so that a
 /// restart of the operator does not write "unknown" everywhere.
@@ -146,6 +146,7 @@ impl Reconciler for NodeSetReconciler {
             knowledge: self.knowledge(&nodeset, key).await,
             images: self.ctx.defaults.images.clone(),
             cluster_domain: self.cluster_domain.clone(),
+            propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
             now: self.ctx.clock.now(),
         };
@@ -158,6 +159,7 @@ impl Reconciler for NodeSetReconciler {
             writer: &self.writer,
             observed: &observed,
         };
+        self.ctx.access.follow_jobs(&hands.cluster(), key, plan.needs_jobs);
         let applied = hands.apply(&plan).await;
         let postponed = self.write_status(key, &observed, &plan, &applied).await?;
         if let Some(error) = applied.error {

@@ -45,8 +45,8 @@ pub struct Observed {
     pub foreign_hostnames: BTreeMap<String, Key>,
     pub revisions: Vec<Arc<ControllerRevision>>,
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// Kubernetes nodes, where the set has to do with them.
-    pub nodes: Vec<Arc<Node>>,
+    /// Kubernetes nodes by name: those with a worker on them, and those where one might be.
+    pub nodes: BTreeMap<String, Arc<Node>>,
     /// With SSH switched on, if it is there.
     pub sssd_conf: Option<Vec<u8>>,
     /// A Secret without which no worker can start, in words for people.
@@ -54,6 +54,8 @@ pub struct Observed {
     pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
+    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    pub propagated_conditions: Vec<String>,
     /// The installed definitions are older than this operator.
     pub crds_outdated: bool,
     pub now: Timestamp,
@@ -65,6 +67,8 @@ pub struct Surroundings {
     pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
+    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    pub propagated_conditions: Vec<String>,
     /// The installed definitions are older than this operator.
     pub crds_outdated: bool,
     pub now: Timestamp,
@@ -87,16 +91,10 @@ impl Observed {
             .status
             .as_ref()
             .and_then(|status| status.ordinal_to_node.as_ref());
-        let node = |name: &str| {
-            self.nodes
-                .iter()
-                .find(|node| node.name_any() == name)
-                .map(AsRef::as_ref)
-        };
         pinned
             .into_iter()
             .flatten()
-            .filter_map(|(ordinal, name)| Some((ordinal.parse().ok()?, node(name)?)))
+            .filter_map(|(ordinal, name)| Some((ordinal.parse().ok()?, self.nodes.get(name)?.as_ref())))
             .filter(|(_, node)| fit(&self.nodeset, node).stay)
             .collect()
     }
@@ -116,7 +114,8 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         .filter(|other| other.spec.controller_ref.name == controller_name)
         .collect();
     let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
-    let needs_nodes = nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet;
+    let pods = caches.pods.owned_by(&uid);
+    let nodes = observe_nodes(caches, &nodeset, &pods);
     let (sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     let claims = if nodeset.spec.claim_templates().is_empty() {
         Vec::new()
@@ -127,6 +126,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         knowledge,
         images,
         cluster_domain,
+        propagated_conditions,
         crds_outdated,
         now,
     } = surroundings;
@@ -137,9 +137,9 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
             .iter()
             .map(|controller| controller.name_any())
             .collect(),
-        pods: caches.pods.owned_by(&uid),
+        pods,
         revisions: caches.revisions.owned_by(&uid),
-        nodes: if needs_nodes { caches.nodes.all() } else { Vec::new() },
+        nodes,
         nodeset,
         controller,
         siblings,
@@ -151,9 +151,25 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         knowledge,
         images,
         cluster_domain,
+        propagated_conditions,
         crds_outdated,
         now,
     })
+}
+
+/// All of them where they decide how many workers there are, else those that have to do with a worker.
+fn observe_nodes(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> BTreeMap<String, Arc<Node>> {
+    if nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
+        let all = caches.nodes.all().into_iter();
+        return all.map(|node| (node.name_any(), node)).collect();
+    }
+    let hosts = pods.iter().filter_map(|pod| Worker(pod).kubernetes_node());
+    let status = nodeset.status.as_ref().filter(|_| nodeset.spec.pins_to_node());
+    let pinned = status.and_then(|status| status.ordinal_to_node.as_ref());
+    hosts
+        .chain(pinned.into_iter().flatten().map(|(_, node)| node.as_str()))
+        .filter_map(|name| Some((name.to_owned(), caches.nodes.get("", name)?)))
+        .collect()
 }
 
 /// Pods of the namespace that are not the set's: those it may take in, and the node names of the rest.

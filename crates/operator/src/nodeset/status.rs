@@ -8,12 +8,12 @@ use api::{
     nodeset::ScalingMode,
     validate::Reason,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use slurm::node::{BaseState, Node};
 
 use super::{
     observe::Observed,
-    plan::{Effect, Plan, Wait, Worker, fit},
+    plan::{Effect, Plan, Wait, Worker, fit, trouble},
 };
 use crate::{
     access::Knowledge,
@@ -96,10 +96,7 @@ impl Counts {
             .map(|revision| revision.hash.as_str())
             .or(previous);
         let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
-        let available = |worker: &Worker<'_>| {
-            let since = worker.ready_since().filter(|_| worker.is_ready());
-            since.is_some_and(|since| available_at(since, min_ready) <= observed.now)
-        };
+        let available = |worker: &Worker<'_>| worker.is_available(min_ready, observed.now);
         let registered = |worker: &Worker<'_>| match observed.knowledge.known() {
             Some(seen) => worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name)),
             None => true,
@@ -118,10 +115,6 @@ impl Counts {
             in_service: count(&|worker| worker.is_active() && available(worker) && registered(worker)),
         }
     }
-}
-
-fn available_at(since: Timestamp, wait: SignedDuration) -> Timestamp {
-    since.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,10 +158,7 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
         let (Some(ordinal), Some(node)) = (worker.ordinal(&name), worker.kubernetes_node()) else {
             continue;
         };
-        let exists = observed
-            .nodes
-            .iter()
-            .any(|known| known.metadata.name.as_deref() == Some(node) && fit(nodeset, known).stay);
+        let exists = observed.nodes.get(node).is_some_and(|known| fit(nodeset, known).stay);
         if exists {
             pins.entry(ordinal.to_string()).or_insert_with(|| node.to_owned());
         }
@@ -231,9 +221,11 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             .waits
             .iter()
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
+        let stuck = stuck(observed);
         wanted.push(match failure {
             Some(failure) => Wanted::holds(DEGRADED, "Failed", failure),
             None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
+            None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
             None => Wanted::fails(DEGRADED, "Healthy", "nothing needs a person"),
         });
     }
@@ -258,6 +250,16 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         wanted.push(Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
     }
     wanted
+}
+
+/// Workers that will not start by waiting, with what Kubernetes says about it.
+fn stuck(observed: &Observed) -> Vec<String> {
+    let active = observed
+        .workers()
+        .filter(|worker| worker.is_active() && !worker.is_ready());
+    active
+        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), trouble(worker)?)))
+        .collect()
 }
 
 /// Where the NodeSet stands.

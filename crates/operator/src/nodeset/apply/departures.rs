@@ -1,7 +1,8 @@
 //! Letting workers go. Only this file deletes a worker that runs, and tells Slurm what to do.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use api::keys::{annotations, labels};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::json;
 use tracing::{info, warn};
@@ -9,10 +10,7 @@ use tracing::{info, warn};
 use super::{Applied, Hands, at_once};
 use crate::{
     access::{CommandError, Knowledge, NodeOrder},
-    nodeset::{
-        VICTIM,
-        plan::{Effect, Evidence, ObjectId, Plan, Standing},
-    },
+    nodeset::plan::{Cause, Effect, Evidence, ObjectId, Plan, Record, Standing},
     runtime::Error,
 };
 
@@ -25,85 +23,80 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Hands<'_> {
     pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut Applied) {
-        let mut removals = Vec::new();
-        let mut drains = Vec::new();
-        let mut marked = 0_usize;
-        for effect in &plan.effects {
-            match effect {
-                Effect::MarkVictim { pod } => {
-                    let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { VICTIM: format!("{:.0}", self.observed.now) } } });
-                    applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
-                    marked += 1;
-                }
-                Effect::SpareVictim { pod, undrain } => {
-                    applied.take(self.spare(pod, undrain.as_deref()).await);
-                }
-                Effect::DrainNode { node, reason, .. } => drains.push((node.as_str(), reason.as_str())),
-                Effect::RemoveWorker {
-                    pod,
-                    node,
-                    standing,
-                    claims,
-                } if removals.len() < BURST => {
-                    removals.push(Removal {
-                        pod,
-                        node,
-                        standing,
-                        claims,
-                    });
-                }
-                _ => {}
-            }
-        }
-        if marked > 0 {
-            let message = format!("Draining {marked} Pod(s) to stabilize at {} replicas", plan.desired);
-            self.ctx.events.normal(self.nodeset(), "ScalingDown", message);
-        }
-        let steps: Vec<_> = drains.iter().map(|(node, reason)| self.drain(node, reason)).collect();
+        self.apply_choices(plan, applied).await;
+        let orders: Vec<(&str, NodeOrder)> = plan.effects.iter().filter_map(order).collect();
+        let steps: Vec<_> = orders.iter().map(|(node, order)| self.command(node, order)).collect();
         for result in at_once(steps, COMMANDS_AT_ONCE).await {
             applied.take(result);
         }
-        self.remove_workers(&removals, applied).await;
-        if marked > 0 || !drains.is_empty() {
+        self.apply_proven(plan, applied).await;
+        let chosen = plan
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::MarkLeaving { .. }));
+        if chosen || !orders.is_empty() {
             self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
         }
     }
 
-    async fn drain(&self, node: &str, reason: &str) -> Result<(), Error> {
-        info!(nodeset = %self.key(), node, reason, "Draining node");
-        let order = NodeOrder::Drain {
-            reason: reason.to_owned(),
-        };
-        match self.ctx.access.command(&self.cluster(), node, &order).await {
+    /// Writes down who goes and who stays after all.
+    async fn apply_choices(&self, plan: &Plan, applied: &mut Applied) {
+        let mut marked: BTreeMap<Cause, usize> = BTreeMap::new();
+        for effect in &plan.effects {
+            let (pod, mark) = match effect {
+                Effect::MarkLeaving { pod, leaving } => {
+                    *marked.entry(leaving.cause).or_default() += 1;
+                    (pod, Some(leaving.to_string()))
+                }
+                Effect::Spare { pod } => (pod, None),
+                _ => continue,
+            };
+            let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (annotations::LEAVING): mark } } });
+            applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
+        }
+        for (cause, count) in marked {
+            let (reason, message) = match cause {
+                Cause::Update => {
+                    let hash = plan.revision.as_ref().map_or("", |revision| revision.hash.as_str());
+                    (
+                        "RollingUpdate",
+                        format!("Draining {count} Pod(s) to replace them by revision {hash}"),
+                    )
+                }
+                Cause::ScaleIn => {
+                    let message = format!("Draining {count} Pod(s) to stabilize at {} replicas", plan.desired);
+                    ("ScalingDown", message)
+                }
+                cause => (
+                    "ScalingDown",
+                    format!("Draining {count} Pod(s) for {}", cause.purpose()),
+                ),
+            };
+            self.ctx.events.normal(self.nodeset(), reason, message);
+        }
+    }
+
+    async fn command(&self, node: &str, order: &NodeOrder) -> Result<(), Error> {
+        info!(nodeset = %self.key(), node, ?order, "Telling Slurm about a node");
+        match self.ctx.access.command(&self.cluster(), node, order).await {
             // It is looked at again before anything follows from it.
             Ok(()) | Err(CommandError::NotFound(_)) => Ok(()),
-            Err(error) => Err(Error::other(format!("cannot drain node {node}: {error}"))),
+            Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order)))),
         }
     }
 
-    async fn spare(&self, pod: &ObjectId, undrain: Option<&str>) -> Result<(), Error> {
-        if let Some(node) = undrain {
-            info!(nodeset = %self.key(), node, "Undraining node, which may stay");
-            match self
-                .ctx
-                .access
-                .command(&self.cluster(), node, &NodeOrder::Undrain)
-                .await
-            {
-                Ok(()) | Err(CommandError::NotFound(_)) => {}
-                Err(error) => return Err(Error::other(format!("cannot undrain node {node}: {error}"))),
-            }
-        }
-        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { VICTIM: null } } });
-        self.writer
-            .patch::<Pod>(&self.namespace(), &pod.name, patch)
-            .await
-            .map(drop)
-    }
-
-    /// Removes workers, each only if a look at Slurm that was begun just now shows what the plan was made on.
-    async fn remove_workers(&self, removals: &[Removal<'_>], applied: &mut Applied) {
-        if removals.is_empty() {
+    /// What needs proof: each step only if a look at Slurm that was begun just now shows what the plan was made on.
+    async fn apply_proven(&self, plan: &Plan, applied: &mut Applied) {
+        let removals: Vec<Removal<'_>> = plan.effects.iter().filter_map(Removal::of).take(BURST).collect();
+        let evictable: Vec<(&ObjectId, &str, &Standing)> = plan
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Unprotect { pod, node, standing } => Some((pod, node.as_str(), standing)),
+                _ => None,
+            })
+            .collect();
+        if removals.is_empty() && evictable.is_empty() {
             return;
         }
         let seen = match self.ctx.access.observe(&self.cluster()).await {
@@ -117,37 +110,42 @@ impl Hands<'_> {
             }
         };
         let evidence = Evidence::new(&seen);
-        let proven = removals
-            .iter()
-            .filter(|removal| evidence.standing(removal.node) == *removal.standing);
+        let holds = |node: &str, standing: &Standing| evidence.standing(node) == *standing;
+        let proven = removals.iter().filter(|removal| holds(removal.node, removal.standing));
         let steps: Vec<_> = proven.map(|removal| self.remove_worker(removal)).collect();
         for result in at_once(steps, COMMANDS_AT_ONCE).await {
             applied.take(result);
         }
+        for (pod, node, standing) in evictable {
+            if holds(node, standing) {
+                applied.take(self.unprotect(pod, node).await);
+            }
+        }
+    }
+
+    async fn unprotect(&self, pod: &ObjectId, node: &str) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "uid": pod.uid, "labels": { (labels::POD_PROTECT): null } } });
+        self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await?;
+        let message = format!("Pod {} may be evicted: node {node} is drained and has no job", pod.name);
+        self.ctx.events.normal(self.nodeset(), "Evictable", message);
+        Ok(())
     }
 
     async fn remove_worker(&self, removal: &Removal<'_>) -> Result<(), Error> {
         let Removal {
             pod,
             node,
-            standing,
+            record,
             claims,
+            ..
         } = removal;
-        match standing {
-            Standing::Absent => {}
-            Standing::Proven { keep_record: Some(why) } => {
+        match record {
+            Record::Absent => {}
+            Record::Keep { why } => {
                 let message = format!("Slurm keeps its record of node {node}: {why}");
                 self.ctx.events.normal(self.nodeset(), "NodeRecordKept", message);
             }
-            Standing::Proven { keep_record: None } => {
-                info!(nodeset = %self.key(), node, "Deleting node from Slurm");
-                match self.ctx.access.command(&self.cluster(), node, &NodeOrder::Delete).await {
-                    Ok(()) | Err(CommandError::NotFound(_)) => {}
-                    Err(error) => return Err(Error::other(format!("cannot delete node {node} from Slurm: {error}"))),
-                }
-            }
-            // No plan has these.
-            Standing::Undrained { .. } | Standing::Busy { .. } | Standing::Unclear { .. } => return Ok(()),
+            Record::Delete => self.command(node, &NodeOrder::Delete).await?,
         }
         for claim in *claims {
             self.change_owners(claim, None, |owners| {
@@ -176,10 +174,52 @@ impl Hands<'_> {
     }
 }
 
+/// What a step without proof tells Slurm.
+fn order(effect: &Effect) -> Option<(&str, NodeOrder)> {
+    match effect {
+        Effect::DrainNode { node, reason, .. } => {
+            let reason = reason.clone();
+            Some((node, NodeOrder::Drain { reason }))
+        }
+        Effect::UndrainNode { node, .. } => Some((node, NodeOrder::Undrain)),
+        _ => None,
+    }
+}
+
+fn verb(order: &NodeOrder) -> &'static str {
+    match order {
+        NodeOrder::Drain { .. } => "drain",
+        NodeOrder::Undrain => "undrain",
+        NodeOrder::Delete => "delete",
+    }
+}
+
 #[derive(Debug)]
 struct Removal<'a> {
     pod: &'a ObjectId,
     node: &'a str,
     standing: &'a Standing,
+    record: &'a Record,
     claims: &'a [String],
+}
+
+impl<'a> Removal<'a> {
+    fn of(effect: &'a Effect) -> Option<Self> {
+        match effect {
+            Effect::RemoveWorker {
+                pod,
+                node,
+                standing,
+                record,
+                claims,
+            } => Some(Self {
+                pod,
+                node,
+                standing,
+                record,
+                claims,
+            }),
+            _ => None,
+        }
+    }
 }

@@ -188,7 +188,7 @@ impl Hands<'_> {
         Key::of(self.nodeset())
     }
 
-    fn cluster(&self) -> Key {
+    pub(super) fn cluster(&self) -> Key {
         let controller: Option<&Controller> = self.observed.controller.as_deref();
         let name = controller.map_or_else(
             || self.nodeset().spec.controller_ref.name.clone(),

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use super::{
     daemon::{self, fit},
+    fate::{Cause, Fates},
     rank::sort_for_deletion,
     worker::Worker,
 };
@@ -18,12 +19,10 @@ use crate::nodeset::{build::Place, observe::Observed};
 pub(super) struct Choice<'a> {
     pub(super) desired: u32,
     pub(super) create: Vec<Place>,
-    /// Those that have to go, whether they are marked already or not.
-    pub(super) condemned: Vec<Worker<'a>>,
-    /// Those that are marked and may stay.
-    pub(super) spared: Vec<Worker<'a>>,
+    /// Of those that are neither finished nor on their way out.
+    pub(super) fates: Fates<'a>,
     /// Those whose successor waits for them to be gone.
-    pub(super) leaving: Vec<Worker<'a>>,
+    pub(super) awaited: Vec<Worker<'a>>,
 }
 
 pub(super) fn choose<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> Choice<'a> {
@@ -33,11 +32,15 @@ pub(super) fn choose<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> Choi
         ScalingMode::DaemonSet => choose_by_node(observed, &own),
         _ => choose_by_number(observed, &own, workers),
     };
+    let others = others.into_iter().filter(|worker| worker.is_active());
     // Workers of the other mode go once those that take their place have been made.
     if choice.create.is_empty() {
         choice
-            .condemned
-            .extend(others.into_iter().filter(|worker| worker.is_active()));
+            .fates
+            .leave
+            .extend(others.map(|worker| (worker, Cause::OtherMode)));
+    } else {
+        choice.fates.stay.extend(others);
     }
     choice
 }
@@ -62,23 +65,24 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
         .collect();
 
     let surplus = active.len().saturating_sub(wanted);
-    // Those that were chosen before stay chosen: to choose again would drain one after the other.
-    sort_for_deletion(&mut active, &name);
-    active.sort_by_key(|worker| !worker.is_victim());
-    let spared = active
-        .iter()
-        .skip(surplus)
-        .copied()
-        .filter(|worker| worker.is_victim())
-        .collect();
-    active.truncate(surplus);
+    sort_for_deletion(&mut active, &name, observed.knowledge.known());
+    // Those that were chosen before stay chosen: to choose again would drain one after the other. Those that go for
+    // another cause are next: they are drained already.
+    active.sort_by_key(|worker| match worker.leaving() {
+        Some(leaving) if leaving.cause == Cause::ScaleIn => 0,
+        Some(_) => 1,
+        None => 2,
+    });
+    let stay = active.split_off(surplus);
     let successors = wanted.saturating_sub(own.len().saturating_sub(leaving.len()));
     Choice {
         desired,
         create,
-        condemned: active,
-        spared,
-        leaving: leaving.into_iter().take(successors).collect(),
+        fates: Fates {
+            stay,
+            leave: active.into_iter().map(|worker| (worker, Cause::ScaleIn)).collect(),
+        },
+        awaited: leaving.into_iter().take(successors).collect(),
     }
 }
 
@@ -86,18 +90,20 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
 fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> {
     let nodeset = observed.nodeset.as_ref();
     let name = nodeset.name_any();
-    let nodes: BTreeMap<String, &Node> = observed
+    let nodes: BTreeMap<&str, &Node> = observed
         .nodes
         .iter()
-        .map(|node| (node.name_any(), node.as_ref()))
+        .map(|(name, node)| (name.as_str(), node.as_ref()))
         .collect();
     let mut by_node: BTreeMap<&str, Vec<Worker<'a>>> = BTreeMap::new();
     let mut choice = Choice::default();
     for worker in own {
-        match daemon::node_of(*worker, nodes.values().copied()) {
+        match daemon::node_of(*worker, &nodes) {
             Some(node) => by_node.entry(node).or_default().push(*worker),
             // It waits for a node that is gone.
-            None if worker.kubernetes_node().is_none() && worker.is_active() => choice.condemned.push(*worker),
+            None if worker.kubernetes_node().is_none() && worker.is_active() => {
+                choice.fates.leave.push((*worker, Cause::Unfit));
+            }
             // Kubernetes clears away the pods of nodes that are gone.
             None => {}
         }
@@ -105,7 +111,7 @@ fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> 
     for (node_name, node) in &nodes {
         let fit = fit(nodeset, node);
         let place = Place::of_node(nodeset, node);
-        let here = by_node.remove(node_name.as_str()).unwrap_or_default();
+        let here = by_node.remove(node_name).unwrap_or_default();
         choice.desired += u32::from(fit.run);
         if here.is_empty() {
             if fit.run {
@@ -116,20 +122,20 @@ fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> 
         let (active, leaving): (Vec<Worker<'a>>, Vec<Worker<'a>>) =
             here.into_iter().partition(|worker| worker.is_active());
         if fit.run && active.is_empty() {
-            choice.leaving.extend(leaving);
+            choice.awaited.extend(leaving);
         }
         let (mut right, wrong): (Vec<Worker<'a>>, Vec<Worker<'a>>) = active
             .into_iter()
             .partition(|worker| fit.stay && daemon::has_hostname(*worker, &place.hostname));
-        choice.condemned.extend(wrong);
+        let mut unfit = wrong;
         // Of two the one stays that has been useful for longer: the last in the ranking.
-        sort_for_deletion(&mut right, &name);
-        if let Some(keep) = right.pop() {
-            if keep.is_victim() {
-                choice.spared.push(keep);
-            }
-            choice.condemned.extend(right);
-        }
+        sort_for_deletion(&mut right, &name, observed.knowledge.known());
+        choice.fates.stay.extend(right.pop());
+        unfit.extend(right);
+        choice
+            .fates
+            .leave
+            .extend(unfit.into_iter().map(|worker| (worker, Cause::Unfit)));
     }
     choice
 }

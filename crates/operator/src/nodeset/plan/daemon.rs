@@ -1,5 +1,7 @@
 //! `DaemonSet` mode: on which Kubernetes nodes a worker should be.
 
+use std::collections::BTreeMap;
+
 use api::{NodeSet, keys, keys::labels};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -59,12 +61,14 @@ pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
 }
 
 /// The Kubernetes node a worker is on, or is meant for.
-pub(super) fn node_of<'n>(worker: Worker<'_>, mut nodes: impl Iterator<Item = &'n Node>) -> Option<&'n str> {
-    let is_its = |node: &&Node| match worker.kubernetes_node() {
-        Some(name) => node.metadata.name.as_deref() == Some(name),
-        None => has_hostname(worker, &hostname_on(node)),
-    };
-    nodes.find(is_its)?.metadata.name.as_deref()
+pub(super) fn node_of<'n>(worker: Worker<'_>, nodes: &BTreeMap<&'n str, &Node>) -> Option<&'n str> {
+    if let Some(name) = worker.kubernetes_node() {
+        return nodes.get_key_value(name).map(|(name, _)| *name);
+    }
+    let mut by_hostname = nodes.iter();
+    by_hostname
+        .find(|(_, node)| has_hostname(worker, &hostname_on(node)))
+        .map(|(name, _)| *name)
 }
 
 pub(super) fn has_hostname(worker: Worker<'_>, hostname: &str) -> bool {

@@ -1,10 +1,12 @@
 //! Labels and annotations of workers that run. They are no reason to replace a worker, so they are put on it as it is: after
 //! a takeover, after a change of the template's metadata, or after somebody took one away by which it is found.
 
-use api::keys::{self, apps, labels};
+use std::collections::BTreeMap;
+
+use api::keys::{apps, labels};
 use kube::ResourceExt;
 
-use super::{Effect, Marks, Plan, id, worker::Worker};
+use super::{Effect, Marks, ObjectId, Plan, id, worker::Worker};
 use crate::nodeset::build::{self, Blueprint};
 
 pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan: &mut Plan) {
@@ -17,8 +19,9 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
         .unwrap_or_default();
     let mut wanted = given.labels.unwrap_or_default();
     wanted.extend(build::worker_labels(nodeset));
+    // Whether it is protected changes with what it does.
+    wanted.remove(labels::POD_PROTECT);
     wanted.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
-    let protects = nodeset.spec.protects_workload();
     for worker in workers.iter().filter(|worker| worker.is_active()) {
         let mut changed: Marks = wanted
             .iter()
@@ -27,10 +30,6 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
             .collect();
         if worker.label(labels::POD_NAME) != Some(worker.name()) {
             changed.insert(labels::POD_NAME.to_owned(), Some(worker.name().to_owned()));
-        }
-        let is_protected = worker.label(labels::POD_PROTECT) == Some(keys::ON);
-        if is_protected != protects {
-            changed.insert(labels::POD_PROTECT.to_owned(), protects.then(|| keys::ON.to_owned()));
         }
         let annotations: Marks = given
             .annotations
@@ -47,4 +46,28 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
             });
         }
     }
+}
+
+/// Makes one write of what several rules put on the same pod.
+pub(super) fn gather(effects: &mut Vec<Effect>) {
+    let mut marks: BTreeMap<ObjectId, (Marks, Marks)> = BTreeMap::new();
+    effects.retain(|effect| {
+        let Effect::MarkPod {
+            pod,
+            labels,
+            annotations,
+        } = effect
+        else {
+            return true;
+        };
+        let (all_labels, all_annotations) = marks.entry(pod.clone()).or_default();
+        all_labels.extend(labels.clone());
+        all_annotations.extend(annotations.clone());
+        false
+    });
+    effects.extend(marks.into_iter().map(|(pod, (labels, annotations))| Effect::MarkPod {
+        pod,
+        labels,
+        annotations,
+    }));
 }

@@ -2,13 +2,20 @@
 
 mod choose;
 mod claims;
+mod cordon;
 mod daemon;
+mod deletion;
 mod departure;
+mod drains;
+mod fate;
 mod marks;
 mod proof;
+mod protect;
 mod rank;
 pub mod refuse;
 mod revisions;
+mod rollout;
+mod service;
 mod worker;
 
 #[cfg(test)]
@@ -25,11 +32,14 @@ use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
 
+use self::fate::Fates;
 pub use self::{
     daemon::{Fit, fit},
+    fate::{Cause, Leaving},
     proof::{Evidence, Standing},
     refuse::Refused,
     revisions::RevisionPlan,
+    service::trouble,
     worker::{Phase, Worker},
 };
 use super::{
@@ -62,21 +72,30 @@ pub enum Effect {
     /// Claims first, then the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
     /// Writes the choice down, so that a restart of the operator does not choose again.
-    MarkVictim { pod: ObjectId },
-    /// Takes the choice back, after the node has been undrained if the drain is ours.
-    SpareVictim { pod: ObjectId, undrain: Option<String> },
+    MarkLeaving { pod: ObjectId, leaving: Leaving },
+    /// Takes the choice back.
+    Spare { pod: ObjectId },
     /// Keeps new jobs away.
     DrainNode {
         pod: ObjectId,
         node: String,
         reason: String,
     },
+    /// Takes a drain of ours back.
+    UndrainNode { pod: ObjectId, node: String },
     /// Removes a worker. It is carried out only if a fresh look at Slurm gives the same standing.
     RemoveWorker {
         pod: ObjectId,
         node: String,
         standing: Standing,
+        record: Record,
         claims: Vec<String>,
+    },
+    /// Lets a worker be evicted. It is carried out only if a fresh look at Slurm gives the same standing.
+    Unprotect {
+        pod: ObjectId,
+        node: String,
+        standing: Standing,
     },
     /// Puts these labels and annotations on a pod that lacks them; `None` takes one away.
     MarkPod {
@@ -86,6 +105,17 @@ pub enum Effect {
     },
     /// Makes the NodeSet an owner of a claim, or no longer one.
     OwnClaim { name: String, uid: String, owned: bool },
+}
+
+/// What becomes of Slurm's record of a node whose worker is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// There is none.
+    Absent,
+    /// It goes first, so that a successor is not taken for the one that was.
+    Delete,
+    /// It stays, for this reason.
+    Keep { why: String },
 }
 
 /// Labels or annotations to set, or to remove.
@@ -102,6 +132,14 @@ pub enum Wait {
     NameTaken { name: String, by: String },
     /// A pod has to be gone before another can take its name.
     Leaving { pod: String },
+    /// Workers of an older revision are yet to be replaced.
+    Updating {
+        old: usize,
+        /// What has to be right first, if something is not.
+        obstacle: Option<String>,
+    },
+    /// Somebody took back in Slurm what a cordon had drained, and that is respected.
+    Resumed { node: String },
 }
 
 impl Wait {
@@ -114,6 +152,16 @@ impl Wait {
                 format!("the name {name:?} is taken by {by}; rename one of the two or delete the other")
             }
             Self::Leaving { pod } => format!("pod {pod} has to be gone before its successor is made"),
+            Self::Updating { old, obstacle: None } => format!("{old} workers of an older revision are being replaced"),
+            Self::Updating {
+                old,
+                obstacle: Some(why),
+            } => format!(
+                "{old} workers of an older revision are yet to be replaced; those of the new one come first: {why}"
+            ),
+            Self::Resumed { node } => format!(
+                "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
+            ),
         }
     }
 }
@@ -132,6 +180,8 @@ pub struct Plan {
     pub revision: Option<RevisionPlan>,
     pub effects: Vec<Effect>,
     pub waits: Vec<Wait>,
+    /// Jobs have to be read, because something waits for their end.
+    pub needs_jobs: bool,
     /// Number of pods there should be.
     pub desired: u32,
     /// When to look again although nothing changed.
@@ -149,7 +199,7 @@ const LOOK_AGAIN_WHILE_WAITING: Duration = Duration::from_secs(15);
 pub fn plan(observed: &Observed) -> Plan {
     let nodeset = observed.nodeset.as_ref();
     if nodeset.metadata.deletion_timestamp.is_some() {
-        return departure::plan_deletion(observed);
+        return deletion::plan_deletion(observed);
     }
     let problems = nodeset.check();
     let mut plan = Plan {
@@ -208,13 +258,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
         return;
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
-    for worker in workers
-        .iter()
-        .filter(|worker| worker.is_finished() && !worker.is_terminating())
-    {
-        plan.effects.push(Effect::ReplacePod { pod: id(*worker) });
-    }
-
+    plan_replacements(&workers, plan);
     let choice = choose::choose(observed, &workers);
     plan.desired = choice.desired;
     for place in choice.create.iter().take(BURST) {
@@ -230,15 +274,39 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             claims: build::build_claims(nodeset, place),
         });
     }
-    plan.waits.extend(choice.leaving.iter().map(|worker| Wait::Leaving {
+    plan.waits.extend(choice.awaited.iter().map(|worker| Wait::Leaving {
         pod: worker.name().to_owned(),
     }));
     marks::plan_marks(blueprint, &workers, plan);
     claims::plan_owners(observed, plan);
-    departure::plan_victims(observed, &choice.condemned, &choice.spared, plan);
+
+    let mut fates = choice.fates;
+    let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
+    fates.condemn(&rollout.replace, Cause::Update);
+    plan.waits.extend(rollout.wait);
+    plan_fates(observed, &fates, plan);
+    marks::gather(&mut plan.effects);
     if !plan.waits.is_empty() {
         plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
     }
+}
+
+/// Pods whose containers have all ended make room for others of their name.
+fn plan_replacements(workers: &[Worker<'_>], plan: &mut Plan) {
+    let over = workers
+        .iter()
+        .filter(|worker| worker.is_finished() && !worker.is_terminating());
+    plan.effects
+        .extend(over.map(|worker| Effect::ReplacePod { pod: id(*worker) }));
+}
+
+/// The next step for every worker, whether it stays or goes.
+fn plan_fates(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
+    let evidence = observed.knowledge.known().map(Evidence::new);
+    departure::plan_marks(observed, fates, plan);
+    drains::plan_drains(observed, fates, plan);
+    protect::plan_protection(observed, fates, evidence.as_ref(), plan);
+    departure::plan_removals(observed, fates, evidence.as_ref(), plan);
 }
 
 /// Who has this node name in the same cluster already.

@@ -1,8 +1,9 @@
 //! Step safety: whatever happens in whatever order, no worker is deleted while a job is on it, and once nothing happens
 //! any more the set is what its spec asks for.
 //!
-//! A small world: pods, a slurmctld that forgets what it has not written down when it is killed, jobs that come and go, an
-//! operator that looks late, dies between two steps and finds Slurm silent.
+//! A small world: pods, a slurmctld that forgets what it has not written down when it is killed, jobs that come and go,
+//! people who drain, cordon and evict, templates that change and may be broken, an operator that looks late, dies between
+//! two steps and finds Slurm silent.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,11 +11,16 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
-use super::{Effect, Evidence, ObjectId, Standing, plan};
+use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan};
 use crate::{
     access::{Knowledge, Seen},
-    nodeset::fixture::{controller, finished, marked, nodeset, now, observed, slurm_key, terminating, unknown, worker},
+    nodeset::{
+        DRAINED,
+        fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
+    },
 };
+
+const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -37,8 +43,18 @@ enum Happening {
     /// slurmctld is killed and started again: what was not written down is lost.
     SlurmctldKilled,
     PodFails(usize),
+    /// Somebody drains the n-th node by hand.
+    DrainedByHand(usize),
     /// Somebody undrains the n-th node by hand.
     Undrained(usize),
+    /// Somebody cordons or uncordons the n-th pod.
+    Cordoned(usize, bool),
+    /// Somebody asks for the n-th pod to be evicted.
+    Evicted(usize),
+    /// Another template, of which no pod may ever start.
+    Template {
+        broken: bool,
+    },
     /// Pods that were deleted are gone, new ones run and register.
     KubeletCatchesUp,
 }
@@ -54,17 +70,32 @@ enum Life {
 #[derive(Clone, Debug, Default)]
 struct Pod {
     life: Life,
-    victim: bool,
+    leaving: Option<Leaving>,
     terminating: bool,
+    unprotected: bool,
+    cordoned: bool,
+    /// Its node was seen drained for the cordon.
+    drained: bool,
+    revision: String,
+    broken: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Drain {
+    #[default]
+    No,
+    Ours,
+    Theirs,
 }
 
 #[derive(Clone, Debug, Default)]
 struct World {
     replicas: u32,
+    template: u32,
+    broken: bool,
     pods: BTreeMap<u32, Pod>,
-    /// Name and whether it is drained.
-    nodes: BTreeMap<String, bool>,
-    saved: BTreeMap<String, bool>,
+    nodes: BTreeMap<String, Drain>,
+    saved: BTreeMap<String, Drain>,
     /// Node and whether it is suspended.
     jobs: BTreeMap<u64, (String, bool)>,
     next_job: u64,
@@ -83,13 +114,19 @@ fn ordinal(pod: &ObjectId) -> u32 {
 
 impl World {
     fn look(&self) -> Seen {
-        let nodes = self.nodes.iter().map(|(name, drained)| {
+        let nodes = self.nodes.iter().map(|(name, drain)| {
             let busy = self.jobs.values().any(|(node, suspended)| node == name && !suspended);
             let mut state = vec![if busy { "ALLOCATED" } else { "IDLE" }, "DYNAMIC_NORM"];
-            if *drained {
+            if *drain != Drain::No {
                 state.push("DRAIN");
             }
-            json!({ "name": name, "state": state, "reason": if *drained { "slurm-operator: x" } else { "" } })
+            // What exactly is said does not matter here, and is not said again.
+            let reason = match drain {
+                Drain::No => String::new(),
+                Drain::Ours => self.our_reason(name),
+                Drain::Theirs => "broken fan".to_owned(),
+            };
+            json!({ "name": name, "state": state, "reason": reason })
         });
         let jobs = self.jobs.iter().map(|(id, (node, suspended))| {
             json!({ "job_id": id, "job_state": [if *suspended { "SUSPENDED" } else { "RUNNING" }], "nodes": node })
@@ -102,16 +139,40 @@ impl World {
         Seen::new(observation, now())
     }
 
+    fn our_reason(&self, node: &str) -> String {
+        let pod = self.pods.iter().find(|(ordinal, _)| node_name(**ordinal) == node);
+        let text = match pod.map(|(_, pod)| pod) {
+            Some(Pod {
+                leaving: Some(leaving), ..
+            }) => {
+                format!(
+                    "Pod (slurm/{node}) is pending termination for {}",
+                    leaving.cause.purpose()
+                )
+            }
+            _ => format!("Pod (slurm/{node}) was cordoned"),
+        };
+        format!("slurm-operator: {text}")
+    }
+
     fn objects(&self) -> Vec<Value> {
-        let mut objects = vec![
-            controller(),
-            slurm_key(),
-            nodeset(&json!({ "replicas": self.replicas })),
-        ];
+        let spec = json!({ "replicas": self.replicas, "extraConf": format!("Weight={}", self.template) });
+        let mut objects = vec![controller(), slurm_key(), nodeset(&spec)];
         for (ordinal, pod) in &self.pods {
             let mut manifest = worker(*ordinal);
-            if pod.victim {
-                manifest = marked(manifest);
+            let meta = &mut manifest["metadata"];
+            meta["labels"]["controller.kubernetes.io/hash"] = json!(pod.revision);
+            if pod.unprotected {
+                meta["labels"].as_object_mut().unwrap().remove(PROTECT);
+            }
+            if let Some(leaving) = pod.leaving {
+                meta["annotations"]["nodeset.slinky.slurm.net/leaving"] = json!(leaving.to_string());
+            }
+            if pod.cordoned {
+                meta["annotations"]["nodeset.slinky.slurm.net/pod-cordon"] = json!("true");
+            }
+            if pod.drained {
+                meta["annotations"][DRAINED] = json!(now().to_string());
             }
             match pod.life {
                 Life::Running => {}
@@ -126,12 +187,39 @@ impl World {
         objects
     }
 
+    /// An update takes none away that is of use while as many are missing as may be.
+    fn check_update(&self, plan: &Plan) {
+        let Some(seen) = &self.seen else { return };
+        let serves = |ordinal: &u32, pod: &Pod| {
+            let node = seen.nodes.get(&node_name(*ordinal));
+            let open = node.is_some_and(|node| !node.state.is_drain());
+            let goes = pod.leaving.is_some_and(|leaving| leaving.cause == Cause::Update);
+            open && pod.life == Life::Running && !pod.terminating && !goes
+        };
+        let taken = plan
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::Update => Some(ordinal(pod)),
+                _ => None,
+            })
+            .filter(|ordinal| serves(ordinal, &self.pods[ordinal]))
+            .count();
+        let serving = self.pods.iter().filter(|(ordinal, pod)| serves(ordinal, pod)).count();
+        let least = usize::try_from(self.replicas - self.replicas.div_ceil(4)).unwrap();
+        assert!(
+            taken == 0 || serving - taken >= least,
+            "{taken} of {serving} are taken, {least} should be left"
+        );
+    }
+
     fn reconcile(&mut self, dies_after: usize) -> usize {
         let knowledge = match &self.seen {
             Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
             _ => unknown(),
         };
         let plan = plan(&observed(self.objects(), knowledge));
+        self.check_update(&plan);
         for effect in plan.effects.iter().take(dies_after) {
             self.carry_out(effect);
         }
@@ -143,33 +231,57 @@ impl World {
             Effect::CreatePod { pod, .. } => {
                 let name = pod["metadata"]["name"].as_str().unwrap();
                 let ordinal = name.rsplit_once('-').unwrap().1.parse().unwrap();
-                assert!(
-                    self.pods.insert(ordinal, Pod::default()).is_none(),
-                    "{name} was there already"
-                );
+                let revision = pod["metadata"]["labels"]["controller.kubernetes.io/hash"].as_str();
+                let made = Pod {
+                    revision: revision.unwrap().to_owned(),
+                    broken: self.broken,
+                    ..Pod::default()
+                };
+                assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
             }
             Effect::ReplacePod { pod } => self.delete_pod(ordinal(pod)),
-            Effect::MarkVictim { pod } => self.pods.get_mut(&ordinal(pod)).unwrap().victim = true,
-            Effect::SpareVictim { pod, undrain } => {
-                if let Some(node) = undrain {
-                    if self.silent {
-                        return;
-                    }
-                    self.nodes.entry(node.clone()).and_modify(|drained| *drained = false);
+            Effect::MarkLeaving { pod, leaving } => self.pod(pod).leaving = Some(*leaving),
+            Effect::Spare { pod } => self.pod(pod).leaving = None,
+            Effect::MarkPod {
+                pod,
+                labels,
+                annotations,
+            } => {
+                let pod = self.pod(pod);
+                if let Some(protect) = labels.get(PROTECT) {
+                    pod.unprotected = protect.is_none();
                 }
-                self.pods.get_mut(&ordinal(pod)).unwrap().victim = false;
+                if let Some(drained) = annotations.get(DRAINED) {
+                    pod.drained = drained.is_some();
+                }
             }
             Effect::DrainNode { node, .. } if !self.silent => {
-                self.nodes.entry(node.clone()).and_modify(|drained| *drained = true);
+                self.nodes.entry(node.clone()).and_modify(|drain| {
+                    if *drain == Drain::No {
+                        *drain = Drain::Ours;
+                    }
+                });
+            }
+            Effect::UndrainNode { node, .. } if !self.silent => {
+                let taken_back = |drain: &mut Drain| {
+                    // Somebody's word that came after the look.
+                    if *drain == Drain::Ours {
+                        *drain = Drain::No;
+                    }
+                };
+                self.nodes.entry(node.clone()).and_modify(taken_back);
+            }
+            Effect::Unprotect { pod, node, standing } if !self.silent && self.holds(node, standing) => {
+                self.pod(pod).unprotected = true;
             }
             Effect::RemoveWorker {
-                pod, node, standing, ..
-            } if !self.silent => {
-                let fresh = self.look();
-                if Evidence::new(&fresh).standing(node) != *standing {
-                    return;
-                }
-                if let Standing::Proven { keep_record: None } = standing {
+                pod,
+                node,
+                standing,
+                record,
+                ..
+            } if !self.silent && self.holds(node, standing) => {
+                if *record == Record::Delete {
                     // As Slurm does: a suspended job is no hindrance.
                     assert!(!self.jobs.values().any(|(on, suspended)| on == node && !suspended));
                     self.nodes.remove(node);
@@ -179,6 +291,14 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn pod(&mut self, id: &ObjectId) -> &mut Pod {
+        self.pods.get_mut(&ordinal(id)).unwrap()
+    }
+
+    fn holds(&self, node: &str, standing: &Standing) -> bool {
+        Evidence::new(&self.look()).standing(node) == *standing
     }
 
     /// The promise.
@@ -203,7 +323,7 @@ impl World {
                 let open: Vec<String> = self
                     .nodes
                     .iter()
-                    .filter(|(_, drained)| !**drained)
+                    .filter(|(_, drain)| **drain == Drain::No)
                     .map(|(name, _)| name.clone())
                     .collect();
                 if let Some(node) = open.get(nth % open.len().max(1)) {
@@ -227,8 +347,8 @@ impl World {
             Happening::SlurmctldKilled => {
                 self.boots += 1;
                 // Nodes that are forgotten come back when their slurmd registers; a drain does not.
-                for (name, drained) in &mut self.nodes {
-                    *drained = self.saved.get(name).copied().unwrap_or(false);
+                for (name, drain) in &mut self.nodes {
+                    *drain = self.saved.get(name).copied().unwrap_or_default();
                 }
             }
             Happening::PodFails(nth) => {
@@ -242,29 +362,60 @@ impl World {
                     self.jobs.retain(|_, (on, _)| *on != node);
                 }
             }
-            Happening::Undrained(nth) => {
-                let count = self.nodes.len().max(1);
-                if let Some(drained) = self.nodes.values_mut().nth(nth % count) {
-                    *drained = false;
+            Happening::DrainedByHand(nth) => self.drain_by_hand(*nth, Drain::Theirs),
+            Happening::Undrained(nth) => self.drain_by_hand(*nth, Drain::No),
+            Happening::Cordoned(nth, cordoned) => {
+                let count = self.pods.len().max(1);
+                if let Some(pod) = self.pods.values_mut().nth(nth % count) {
+                    pod.cordoned = *cordoned;
                 }
+            }
+            Happening::Evicted(nth) => {
+                let open: Vec<u32> = self
+                    .pods
+                    .iter()
+                    .filter(|(_, pod)| pod.unprotected)
+                    .map(|(n, _)| *n)
+                    .collect();
+                if let Some(ordinal) = open.get(nth % open.len().max(1)) {
+                    self.delete_pod(*ordinal);
+                }
+            }
+            Happening::Template { broken } => {
+                self.template += 1;
+                self.broken = *broken;
             }
             Happening::KubeletCatchesUp => {
                 self.pods.retain(|_, pod| !pod.terminating);
                 for (ordinal, pod) in &mut self.pods {
-                    if pod.life == Life::Pending {
+                    if pod.life == Life::Pending && !pod.broken {
                         pod.life = Life::Running;
-                        self.nodes.entry(node_name(*ordinal)).or_insert(false);
+                        self.nodes.entry(node_name(*ordinal)).or_default();
                     }
                 }
             }
         }
     }
 
-    /// Nothing bad happens any more: jobs end, Slurm answers.
+    fn drain_by_hand(&mut self, nth: usize, wanted: Drain) {
+        let count = self.nodes.len().max(1);
+        if let Some(drain) = self.nodes.values_mut().nth(nth % count) {
+            *drain = wanted;
+        }
+    }
+
+    /// Nothing bad happens any more: jobs end, Slurm answers, people take back what they did, templates work.
     fn settle(&mut self) {
         self.silent = false;
         self.jobs.clear();
-        for _ in 0..40 {
+        self.happen(&Happening::Template { broken: false });
+        for pod in self.pods.values_mut() {
+            pod.cordoned = false;
+        }
+        for drain in self.nodes.values_mut().filter(|drain| **drain == Drain::Theirs) {
+            *drain = Drain::No;
+        }
+        for _ in 0..60 {
             self.happen(&Happening::KubeletCatchesUp);
             self.happen(&Happening::Look);
             if self.reconcile(usize::MAX) == 0
@@ -293,7 +444,11 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::StateSaved),
         1 => Just(Happening::SlurmctldKilled),
         1 => any::<usize>().prop_map(Happening::PodFails),
+        1 => any::<usize>().prop_map(Happening::DrainedByHand),
         1 => any::<usize>().prop_map(Happening::Undrained),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, cordoned)| Happening::Cordoned(nth, cordoned)),
+        1 => any::<usize>().prop_map(Happening::Evicted),
+        1 => any::<bool>().prop_map(|broken| Happening::Template { broken }),
         3 => Just(Happening::KubeletCatchesUp),
     ]
 }
@@ -309,6 +464,9 @@ proptest! {
         }
         world.settle();
         prop_assert_eq!(world.pods.len(), usize::try_from(world.replicas).unwrap());
-        prop_assert!(world.pods.values().all(|pod| !pod.victim));
+        let revisions: std::collections::BTreeSet<&str> = world.pods.values().map(|pod| pod.revision.as_str()).collect();
+        prop_assert!(revisions.len() <= 1, "{:?}", revisions);
+        prop_assert!(world.pods.values().all(|pod| pod.leaving.is_none() && !pod.unprotected && !pod.drained));
+        prop_assert!(world.pods.keys().all(|ordinal| world.nodes[&node_name(*ordinal)] == Drain::No));
     }
 }

@@ -1,17 +1,19 @@
-//! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule.
+//! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule, with one more: among workers of
+//! the same cost those go first that Slurm sees without a job, since they need not be waited for.
 
 use std::{cmp::Ordering, cmp::Reverse};
 
 use jiff::Timestamp;
 
 use super::worker::{Phase, Worker};
+use crate::access::Seen;
 
 /// Sorts those that should go first to the front.
-pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str) {
-    workers.sort_by(|a, b| compare(*a, *b, nodeset));
+pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {
+    workers.sort_by(|a, b| compare(*a, *b, nodeset, seen));
 }
 
-fn compare(a: Worker<'_>, b: Worker<'_>, nodeset: &str) -> Ordering {
+fn compare(a: Worker<'_>, b: Worker<'_>, nodeset: &str, seen: Option<&Seen>) -> Ordering {
     // A later ready time and a later creation go first, and one that is not known goes before all of them.
     let ready = |worker: Worker<'_>| {
         Reverse(
@@ -25,27 +27,42 @@ fn compare(a: Worker<'_>, b: Worker<'_>, nodeset: &str) -> Ordering {
     } else {
         Ordering::Equal
     };
-    rank(a, nodeset)
-        .cmp(&rank(b, nodeset))
+    rank(a, nodeset, seen)
+        .cmp(&rank(b, nodeset, seen))
         .then(by_ready_time)
         .then_with(|| Reverse(unset_is_latest(a.created())).cmp(&Reverse(unset_is_latest(b.created()))))
         // Upstream leaves it at that; a choice that is the same at every look needs an end.
         .then_with(|| a.name().cmp(b.name()))
 }
 
-type Rank = (bool, Phase, bool, i32, Timestamp, Reverse<bool>, Reverse<Option<u32>>);
+type Rank = (
+    bool,
+    Phase,
+    bool,
+    i32,
+    bool,
+    Timestamp,
+    Reverse<bool>,
+    Reverse<Option<u32>>,
+);
 
-fn rank(worker: Worker<'_>, nodeset: &str) -> Rank {
+fn rank(worker: Worker<'_>, nodeset: &str, seen: Option<&Seen>) -> Rank {
     (
         worker.kubernetes_node().is_some(),
         worker.phase(),
         worker.is_ready(),
         worker.deletion_cost(),
+        seen.is_some_and(|seen| is_busy(worker, seen)),
         // Without a deadline it has no job that would have to end.
         worker.deadline().unwrap_or(Timestamp::MIN),
         Reverse(worker.is_cordoned()),
         Reverse(worker.ordinal(nodeset)),
     )
+}
+
+fn is_busy(worker: Worker<'_>, seen: &Seen) -> bool {
+    let node = worker.slurm_name().and_then(|name| seen.nodes.get(name));
+    node.is_some_and(|node| node.state.is_busy())
 }
 
 fn unset_is_latest(at: Option<Timestamp>) -> Timestamp {
@@ -122,13 +139,31 @@ mod tests {
         ];
         for (rule, first, second) in &pairs {
             let mut workers = [Worker(second), Worker(first)];
-            sort_for_deletion(&mut workers, "n");
+            sort_for_deletion(&mut workers, "n", None);
             assert_eq!(
                 workers.map(Worker::name),
                 [Worker(first).name(), Worker(second).name()],
                 "{rule}"
             );
         }
+    }
+
+    #[test]
+    fn one_without_a_job_goes_before_one_with() {
+        let nodes = serde_json::from_value(json!([
+            { "name": "n-0", "state": ["IDLE"] },
+            { "name": "n-1", "state": ["MIXED"] },
+        ]));
+        let seen = Seen::of_nodes(nodes.unwrap(), Timestamp::UNIX_EPOCH);
+        let pods = [pod("n-0", |_| {}), pod("n-1", |_| {})];
+        let mut workers = [Worker(&pods[1]), Worker(&pods[0])];
+        sort_for_deletion(&mut workers, "n", Some(&seen));
+        assert_eq!(workers.map(Worker::name), ["n-0", "n-1"]);
+        // What it costs is said by a person, and counts for more.
+        let cheap = annotated("n-1", "pod-deletion-cost", "-5");
+        let mut workers = [Worker(&pods[0]), Worker(&cheap)];
+        sort_for_deletion(&mut workers, "n", Some(&seen));
+        assert_eq!(workers.map(Worker::name), ["n-1", "n-0"]);
     }
 
     #[test]
@@ -141,7 +176,7 @@ mod tests {
             pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:30Z");
         });
         let mut workers = [Worker(&old), Worker(&younger), Worker(&ready_later)];
-        sort_for_deletion(&mut workers, "n");
+        sort_for_deletion(&mut workers, "n", None);
         assert_eq!(workers.map(Worker::name), ["n-fghij", "n-klmno", "n-abcde"]);
     }
 

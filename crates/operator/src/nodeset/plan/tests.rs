@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Effect, Plan, Standing, Wait, plan};
+use super::{Cause, Effect, Plan, Standing, Wait, plan};
 use crate::nodeset::fixture::{
     DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating,
     unknown, with, worker,
 };
 
 /// What is done, in short.
-fn steps(plan: &Plan) -> Vec<String> {
+pub(super) fn steps(plan: &Plan) -> Vec<String> {
     plan.effects
         .iter()
         .map(|effect| match effect {
@@ -19,14 +19,11 @@ fn steps(plan: &Plan) -> Vec<String> {
             Effect::AdoptPod { pod } => format!("adopt {}", pod.name),
             Effect::ReplacePod { pod } => format!("replace {}", pod.name),
             Effect::CreatePod { pod, .. } => format!("create {}", pod["metadata"]["name"].as_str().unwrap()),
-            Effect::MarkVictim { pod } => format!("mark {}", pod.name),
-            Effect::SpareVictim { pod, undrain } => {
-                format!(
-                    "spare {}{}",
-                    pod.name,
-                    if undrain.is_some() { " and undrain" } else { "" }
-                )
-            }
+            Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::ScaleIn => format!("mark {}", pod.name),
+            Effect::MarkLeaving { pod, leaving } => format!("mark {} for {}", pod.name, leaving.cause.as_str()),
+            Effect::Spare { pod } => format!("spare {}", pod.name),
+            Effect::UndrainNode { node, .. } => format!("undrain {node}"),
+            Effect::Unprotect { pod, .. } => format!("unprotect {}", pod.name),
             Effect::DrainNode { node, .. } => format!("drain {node}"),
             Effect::RemoveWorker { pod, .. } => format!("remove {}", pod.name),
             Effect::MarkPod { pod, .. } => format!("label {}", pod.name),
@@ -174,14 +171,14 @@ fn scaling_out_again_spares_the_chosen() {
     };
     let pods = || vec![worker(0), marked(worker(1))];
     let plan = planned(&replicas(2), pods(), ours("slurm-operator: x"));
-    assert_eq!(steps(&plan), ["spare compute-1 and undrain"]);
+    assert_eq!(steps(&plan), ["spare compute-1", "undrain compute-1"]);
     // What a person drained stays drained.
     assert_eq!(
         steps(&planned(&replicas(2), pods(), ours("broken fan"))),
         ["spare compute-1"]
     );
-    // The mark tells that the drain is ours, so it stays until the drain can be undone.
-    assert_eq!(steps(&planned(&replicas(2), pods(), unknown())), [""; 0]);
+    // The reason tells that the drain is ours, so it can be undone later.
+    assert_eq!(steps(&planned(&replicas(2), pods(), unknown())), ["spare compute-1"]);
 }
 
 #[test]
@@ -516,7 +513,7 @@ fn a_set_of_the_other_mode_is_replaced_without_loss() {
         ],
     );
     let plan = planned(&spec, vec![node, worker(0), daemon], known(&[("compute-0", IDLE)], &[]));
-    assert_eq!(steps(&plan), ["mark compute-0"]);
+    assert_eq!(steps(&plan), ["mark compute-0 for other-mode"]);
 }
 
 #[test]

@@ -4,11 +4,12 @@ use api::{
     keys::{annotations, labels},
     nodeset::ScalingMode,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::nodeset::VICTIM;
+use super::fate::Leaving;
+use crate::nodeset::DRAINED;
 
 /// A worker pod.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +137,12 @@ impl<'a> Worker<'a> {
         })
     }
 
+    /// Ready, and that for as long as the set asks for.
+    pub fn is_available(self, min_ready: SignedDuration, now: Timestamp) -> bool {
+        let since = self.ready_since().filter(|_| self.is_ready());
+        since.is_some_and(|since| since.checked_add(min_ready).unwrap_or(Timestamp::MAX) <= now)
+    }
+
     pub fn is_ready(self) -> bool {
         self.phase() == Phase::Running && self.ready_since().is_some()
     }
@@ -166,16 +173,26 @@ impl<'a> Worker<'a> {
             })
     }
 
-    /// It was chosen to go when the set is scaled in.
-    pub fn is_victim(self) -> bool {
-        self.annotation(VICTIM).is_some()
+    /// Why it goes, and since when, if it was chosen to go.
+    pub fn leaving(self) -> Option<Leaving> {
+        self.annotation(annotations::LEAVING)?.parse().ok()
+    }
+
+    /// It carries the mark of one that goes, though nobody may be able to read it.
+    pub fn is_marked(self) -> bool {
+        self.annotation(annotations::LEAVING).is_some()
+    }
+
+    /// When its Slurm node was first seen drained on behalf of a cordon.
+    pub fn drained_since(self) -> Option<Timestamp> {
+        self.annotation(DRAINED)?.parse().ok()
     }
 
     pub fn label(self, key: &str) -> Option<&'a str> {
         self.0.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    fn annotation(self, key: &str) -> Option<&'a str> {
+    pub fn annotation(self, key: &str) -> Option<&'a str> {
         self.0.annotations().get(key).map(String::as_str)
     }
 

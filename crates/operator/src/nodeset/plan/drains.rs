@@ -1,0 +1,281 @@
+//! Which Slurm nodes are to be drained, and which drains are to be taken back. Level-triggered: a drain that Slurm has
+//! forgotten, as it does when it is killed right after it acknowledged one, is given again.
+//!
+//! What is ours is told by the reason. What anybody else drained is left alone.
+
+use api::keys;
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use slurm::Node;
+
+use super::{
+    Effect, Plan, Wait, cordon,
+    fate::{Cause, Fates},
+    id,
+    worker::Worker,
+};
+use crate::{
+    access::{Knowledge, Seen},
+    nodeset::{DRAINED, observe::Observed},
+};
+
+/// Slurm writes its state down every five seconds. A drain that was in force for longer than this and is gone was taken
+/// back by somebody.
+const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
+
+pub(super) fn plan_drains(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
+    let seen = match &observed.knowledge {
+        Knowledge::Known(seen) => seen.as_ref(),
+        Knowledge::Unknown { why } => {
+            // Those that leave say so themselves.
+            if fates.leave.is_empty()
+                && fates
+                    .stay
+                    .iter()
+                    .any(|worker| cordon::reason(observed, *worker).is_some())
+            {
+                plan.waits.push(Wait::SlurmUnknown { why: why.clone() });
+            }
+            return;
+        }
+    };
+    for (worker, cause) in &fates.leave {
+        // Not before the choice is written down.
+        if worker.is_marked() || *cause == Cause::Deletion {
+            plan_leaving(observed, seen, *worker, *cause, plan);
+        }
+    }
+    for worker in &fates.stay {
+        plan_staying(observed, seen, *worker, plan);
+    }
+}
+
+fn plan_leaving(observed: &Observed, seen: &Seen, worker: Worker<'_>, cause: Cause, plan: &mut Plan) {
+    let Some(node) = node_of(seen, worker) else { return };
+    let namespace = observed.nodeset.namespace().unwrap_or_default();
+    let reason = format!(
+        "{}Pod ({namespace}/{}) is pending termination for {}",
+        keys::NODE_REASON_PREFIX,
+        worker.name(),
+        cause.purpose()
+    );
+    if !node.state.is_drain() || (is_ours(node) && node.reason != reason) {
+        plan.effects.push(drain(worker, node, reason));
+    }
+}
+
+fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut Plan) {
+    let Some(node) = node_of(seen, worker) else { return };
+    let drained = node.state.is_drain();
+    match cordon::reason(observed, worker) {
+        Some(_) if !drained && was_in_force(observed, worker) => plan.waits.push(Wait::Resumed {
+            node: node.name.clone(),
+        }),
+        Some(reason) if !drained || (is_ours(node) && node.reason != reason) => {
+            plan.effects.push(drain(worker, node, reason));
+        }
+        // From now on its end is somebody's word.
+        Some(_) if worker.drained_since().is_none() => plan.effects.push(Effect::MarkPod {
+            pod: id(worker),
+            labels: super::Marks::new(),
+            annotations: [(DRAINED.to_owned(), Some(format!("{:.0}", observed.now)))].into(),
+        }),
+        Some(_) => {}
+        None => {
+            if worker.drained_since().is_some() {
+                plan.effects.push(Effect::MarkPod {
+                    pod: id(worker),
+                    labels: super::Marks::new(),
+                    annotations: [(DRAINED.to_owned(), None)].into(),
+                });
+            }
+            // Slurm may still take a node for alive whose slurmd is yet to come.
+            if drained && is_ours(node) && worker.is_ready() {
+                plan.effects.push(Effect::UndrainNode {
+                    pod: id(worker),
+                    node: node.name.clone(),
+                });
+            }
+        }
+    }
+}
+
+fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
+    worker
+        .drained_since()
+        .is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
+}
+
+fn drain(worker: Worker<'_>, node: &Node, reason: String) -> Effect {
+    // What a person wrote there is worth more than what we have to say.
+    let foreign = !node.reason.is_empty() && !is_ours(node);
+    Effect::DrainNode {
+        pod: id(worker),
+        node: node.name.clone(),
+        reason: if foreign { node.reason.clone() } else { reason },
+    }
+}
+
+fn node_of<'s>(seen: &'s Seen, worker: Worker<'_>) -> Option<&'s Node> {
+    seen.nodes.get(worker.slurm_name()?)
+}
+
+/// Whether the operator gave the reason of this node. One without a reason is somebody else's.
+pub(super) fn is_ours(node: &Node) -> bool {
+    node.reason.starts_with(keys::NODE_REASON_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Effect, Plan, Wait, tests::steps};
+    use crate::{
+        access::{Knowledge, Seen},
+        nodeset::fixture::{now, planned, with, worker},
+    };
+
+    fn node(state: &[&str], reason: &str) -> Knowledge {
+        let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason }]);
+        Knowledge::Known(Seen::of_nodes(serde_json::from_value(nodes).unwrap(), now()).into())
+    }
+
+    fn annotated(pod: Value, key: &str, value: &str) -> Value {
+        with(
+            pod,
+            &[(
+                &format!("/metadata/annotations/{}", key.replace('/', "~1")),
+                json!(value),
+            )],
+        )
+    }
+
+    fn on(node: &Value, pod: Value, knowledge: Knowledge) -> Plan {
+        planned(&json!({ "replicas": 1 }), vec![node.clone(), pod], knowledge)
+    }
+
+    fn k1(unschedulable: bool, annotations: &Value) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "k1", "annotations": annotations },
+            "spec": { "unschedulable": unschedulable },
+            "status": { "conditions": [{ "type": "DiskBroken", "status": "True", "reason": "Smart", "message": "sda\nfails" }] } })
+    }
+
+    const OPEN: &[&str] = &["IDLE", "DYNAMIC_NORM"];
+    const DRAIN: &[&str] = &["IDLE", "DRAIN", "DYNAMIC_NORM"];
+    const CORDON: &str = "nodeset.slinky.slurm.net/pod-cordon";
+    const SINCE: &str = "nodeset.slinky.slurm.net/drained";
+
+    #[test]
+    fn a_cordon_of_pod_or_node_drains_with_its_reason() {
+        let plain = || with(worker(0), &[]);
+        let cordoned = annotated(worker(0), CORDON, "true");
+        let quiet = k1(false, &json!({}));
+        for (node_object, pod, reason) in [
+            (
+                &quiet,
+                cordoned.clone(),
+                "slurm-operator: Pod (slurm/compute-0) was cordoned",
+            ),
+            (
+                &quiet,
+                annotated(worker(0), "slinky.slurm.net/pod-cordon", "true"),
+                "slurm-operator: Pod (slurm/compute-0) was cordoned",
+            ),
+            (
+                &quiet,
+                annotated(cordoned, "nodeset.slinky.slurm.net/pod-cordon-reason", "ticket 7"),
+                "slurm-operator: ticket 7",
+            ),
+            (
+                &k1(
+                    true,
+                    &json!({ "nodeset.slinky.slurm.net/node-cordon-reason": "new\nfirmware" }),
+                ),
+                plain(),
+                "slurm-operator: new firmware",
+            ),
+            (&k1(true, &json!({})), plain(), "slurm-operator: (Smart: sda fails)"),
+        ] {
+            let plan = on(node_object, pod, node(OPEN, ""));
+            let [Effect::DrainNode { reason: given, .. }] = plan.effects.as_slice() else {
+                panic!("{:?}", plan.effects)
+            };
+            assert_eq!(given, reason);
+        }
+        let mut untold = k1(true, &json!({}));
+        untold["status"] = json!({});
+        let plan = on(&untold, plain(), node(OPEN, ""));
+        let [Effect::DrainNode { reason, .. }] = plan.effects.as_slice() else {
+            panic!("{:?}", plan.effects)
+        };
+        assert_eq!(
+            reason,
+            "slurm-operator: Node (k1) was cordoned, Pod (slurm/compute-0) must be cordoned"
+        );
+    }
+
+    #[test]
+    fn only_our_own_drain_is_taken_back() {
+        let quiet = k1(false, &json!({}));
+        for (state, reason, expected) in [
+            (
+                DRAIN,
+                "slurm-operator: Pod (slurm/compute-0) was cordoned",
+                &["undrain compute-0"][..],
+            ),
+            (DRAIN, "broken fan", &[]),
+            (DRAIN, "", &[]),
+            (OPEN, "", &[]),
+        ] {
+            assert_eq!(
+                steps(&on(&quiet, worker(0), node(state, reason))),
+                expected,
+                "{reason:?}"
+            );
+        }
+        // As long as slurmd is not up, a node that is open would be given jobs in vain.
+        let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
+        assert_eq!(steps(&on(&quiet, starting, node(DRAIN, "slurm-operator: x"))), [""; 0]);
+    }
+
+    #[test]
+    fn a_drain_that_slurm_forgot_is_given_again_and_one_that_somebody_took_back_is_not() {
+        let quiet = k1(false, &json!({}));
+        let cordoned = |since: &str| annotated(annotated(worker(0), CORDON, "true"), SINCE, since);
+        // The state was not written down yet.
+        let plan = on(&quiet, cordoned("2026-01-01T00:59:55Z"), node(OPEN, ""));
+        assert_eq!(steps(&plan), ["drain compute-0"]);
+        let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), node(OPEN, ""));
+        assert_eq!(steps(&plan), [""; 0]);
+        assert_eq!(
+            plan.waits,
+            [Wait::Resumed {
+                node: "compute-0".to_owned()
+            }]
+        );
+        // What was taken back is forgotten with the cordon.
+        let uncordoned = annotated(worker(0), SINCE, "2026-01-01T00:50:00Z");
+        assert_eq!(steps(&on(&quiet, uncordoned, node(OPEN, ""))), ["label compute-0"]);
+    }
+
+    #[test]
+    fn a_drain_in_force_is_noted_once() {
+        let quiet = k1(false, &json!({}));
+        let cordoned = annotated(worker(0), CORDON, "true");
+        let in_force = node(DRAIN, "slurm-operator: Pod (slurm/compute-0) was cordoned");
+        let noted = annotated(cordoned.clone(), SINCE, "2026-01-01T00:59:55Z");
+        assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
+        assert_eq!(steps(&on(&quiet, noted, in_force)), [""; 0]);
+    }
+
+    #[test]
+    fn the_reason_follows_the_cause_but_a_persons_stays() {
+        let quiet = k1(false, &json!({}));
+        let cordoned = || annotated(annotated(worker(0), CORDON, "true"), SINCE, "2026-01-01T00:50:00Z");
+        assert_eq!(
+            steps(&on(&quiet, cordoned(), node(DRAIN, "slurm-operator: something else"))),
+            ["drain compute-0"]
+        );
+        assert_eq!(steps(&on(&quiet, cordoned(), node(DRAIN, "broken fan"))), [""; 0]);
+    }
+}

@@ -1,0 +1,128 @@
+//! The label by which a worker is kept from being evicted. It is there from the beginning and goes only on proof that no
+//! job is there and none can come: this is what `kubectl drain` waits for.
+
+use api::keys::{self, labels};
+
+use super::{
+    Effect, Plan, cordon,
+    fate::Fates,
+    id,
+    proof::{Evidence, Standing},
+    worker::Worker,
+};
+use crate::nodeset::observe::Observed;
+
+pub(super) fn plan_protection(
+    observed: &Observed,
+    fates: &Fates<'_>,
+    evidence: Option<&Evidence<'_>>,
+    plan: &mut Plan,
+) {
+    let wanted = observed.nodeset.spec.protects_workload();
+    for worker in &fates.stay {
+        let cordoned = wanted && cordon::reason(observed, *worker).is_some();
+        // A drain of ours that is not yet seen, or that somebody took back, leaves it unproven.
+        let free = evidence
+            .filter(|_| cordoned)
+            .and_then(|evidence| free(evidence, *worker));
+        plan.needs_jobs |= cordoned && is_protected(*worker);
+        match free {
+            Some((node, standing)) if is_protected(*worker) => plan.effects.push(Effect::Unprotect {
+                pod: id(*worker),
+                node: node.to_owned(),
+                standing,
+            }),
+            Some(_) => {}
+            // While Slurm cannot be asked, what was proven stays: the drain is still in force.
+            None if cordoned && evidence.is_none() => {}
+            None => set(*worker, wanted, plan),
+        }
+    }
+    for (worker, _) in &fates.leave {
+        set(*worker, wanted, plan);
+    }
+}
+
+fn set(worker: Worker<'_>, wanted: bool, plan: &mut Plan) {
+    if is_protected(worker) != wanted {
+        plan.effects.push(Effect::MarkPod {
+            pod: id(worker),
+            labels: [(labels::POD_PROTECT.to_owned(), wanted.then(|| keys::ON.to_owned()))].into(),
+            annotations: super::Marks::new(),
+        });
+    }
+}
+
+fn is_protected(worker: Worker<'_>) -> bool {
+    worker.label(labels::POD_PROTECT) == Some(keys::ON)
+}
+
+/// The standing that shows no job is there and none can come.
+fn free<'w>(evidence: &Evidence<'_>, worker: Worker<'w>) -> Option<(&'w str, Standing)> {
+    let node = worker.slurm_name()?;
+    let standing = evidence.standing(node);
+    let proven = match &standing {
+        Standing::Proven { .. } => true,
+        // One that may register at any moment is not free.
+        Standing::Absent => !worker.may_have_started(),
+        Standing::Undrained { .. } | Standing::Busy { .. } | Standing::Unclear { .. } => false,
+    };
+    proven.then_some((node, standing))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::tests::steps;
+    use crate::nodeset::fixture::{DRAINED, DRAINING, IDLE, known, planned, unknown, with, worker};
+
+    fn cordoned(protected: bool) -> Value {
+        let mut pod = with(
+            worker(0),
+            &[
+                (
+                    "/metadata/annotations/nodeset.slinky.slurm.net~1pod-cordon",
+                    json!("true"),
+                ),
+                (
+                    "/metadata/annotations/nodeset.slinky.slurm.net~1drained",
+                    json!("2026-01-01T00:59:55Z"),
+                ),
+            ],
+        );
+        if !protected {
+            let labels = pod["metadata"]["labels"].as_object_mut().unwrap();
+            labels.remove("nodeset.slinky.slurm.net/pod-protect");
+        }
+        pod
+    }
+
+    #[test]
+    fn a_worker_may_be_evicted_only_on_proof() {
+        let one = json!({ "replicas": 1 });
+        let drained: &[(&str, &[&str])] = &[("compute-0", DRAINED)];
+        let plan = planned(&one, vec![cordoned(true)], known(drained, &[]));
+        assert_eq!(steps(&plan), ["unprotect compute-0"]);
+        for (nodes, jobs) in [
+            (
+                &[("compute-0", DRAINING)][..],
+                &[(7, &["RUNNING"][..], "compute-0")][..],
+            ),
+            (drained, &[(7, &["SUSPENDED"][..], "compute-0")]),
+        ] {
+            let plan = planned(&one, vec![cordoned(true)], known(nodes, jobs));
+            assert_eq!(steps(&plan), [""; 0]);
+            assert!(plan.needs_jobs, "its jobs are waited for");
+        }
+        // A job that came after all, since somebody undrained the node, is protected again.
+        let open = planned(&one, vec![cordoned(false)], known(&[("compute-0", IDLE)], &[]));
+        assert_eq!(steps(&open), ["drain compute-0", "label compute-0"]);
+        // What is not known changes nothing.
+        for protected in [true, false] {
+            assert_eq!(steps(&planned(&one, vec![cordoned(protected)], unknown())), [""; 0]);
+        }
+        let done = planned(&one, vec![cordoned(false)], known(drained, &[]));
+        assert_eq!((steps(&done), done.needs_jobs), (vec![], false));
+    }
+}

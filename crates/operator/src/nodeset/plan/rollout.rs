@@ -1,0 +1,291 @@
+//! Which workers of an older revision are replaced now.
+//!
+//! Those that are of no use already go first: to replace them takes nothing away, and a template that was broken and put
+//! back heals by itself. Never more than `maxUnavailable` go at a time, and one that is of use goes only while fewer than
+//! that are missing, for whatever reason.
+
+use api::update_strategy::UpdateStrategyType;
+use kube::ResourceExt;
+
+use super::{
+    Wait,
+    fate::{Cause, Fates},
+    rank::sort_for_deletion,
+    service::unusable,
+    worker::Worker,
+};
+use crate::nodeset::observe::Observed;
+
+/// What an update does now.
+#[derive(Debug, Default)]
+pub(super) struct Rollout<'a> {
+    /// Those that go.
+    pub(super) replace: Vec<Worker<'a>>,
+    pub(super) wait: Option<Wait>,
+}
+
+/// `desired` workers should be there, of revision `hash`.
+pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32, hash: &str) -> Rollout<'a> {
+    let mut old: Vec<Worker<'a>> = fates
+        .stay
+        .iter()
+        .copied()
+        .filter(|worker| is_old(*worker, hash))
+        .collect();
+    let strategy = observed.nodeset.spec.update_strategy();
+    if old.is_empty() || strategy.is_paused() {
+        return Rollout::default();
+    }
+    if strategy.kind() != UpdateStrategyType::RollingUpdate {
+        return Rollout::default();
+    }
+    let count = old.len();
+    let is_chosen = |worker: &Worker<'_>| worker.leaving().is_some_and(|leaving| leaving.cause == Cause::Update);
+    let Some(seen) = observed.knowledge.known() else {
+        old.retain(is_chosen);
+        return Rollout {
+            replace: old,
+            wait: Some(Wait::SlurmUnknown {
+                why: "no worker is replaced for the update meanwhile".to_owned(),
+            }),
+        };
+    };
+    let limit = usize::try_from(strategy.max_unavailable(desired))
+        .unwrap_or(usize::MAX)
+        .max(1);
+    sort_for_deletion(&mut old, &observed.nodeset.name_any(), Some(seen));
+    let (mut replace, rest): (Vec<Worker<'a>>, Vec<Worker<'a>>) = old.into_iter().partition(is_chosen);
+    let (useful, useless): (Vec<Worker<'a>>, Vec<Worker<'a>>) = rest
+        .into_iter()
+        .partition(|worker| unusable(observed, seen, *worker).is_none());
+
+    let free = limit.saturating_sub(replace.len());
+    replace.extend(useless.into_iter().take(free));
+
+    let in_use = fates
+        .stay
+        .iter()
+        .filter(|worker| !is_chosen(worker) && unusable(observed, seen, **worker).is_none())
+        .count();
+    let missing = usize::try_from(desired).unwrap_or(usize::MAX).saturating_sub(in_use);
+    let free = limit.saturating_sub(missing.max(replace.len()));
+    replace.extend(useful.into_iter().take(free));
+    let obstacle = fates
+        .stay
+        .iter()
+        .filter(|worker| !is_old(**worker, hash))
+        .find_map(|worker| unusable(observed, seen, *worker));
+    Rollout {
+        replace,
+        wait: Some(Wait::Updating { old: count, obstacle }),
+    }
+}
+
+/// One that does not say of which revision it is gives no reason to replace it.
+fn is_old(worker: Worker<'_>, hash: &str) -> bool {
+    worker.revision().is_some_and(|revision| revision != hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Plan, Wait, tests::steps};
+    use crate::nodeset::fixture::{DRAINED, IDLE, known, planned, unknown, with, worker};
+
+    fn of(revision: &str, pod: Value) -> Value {
+        with(
+            pod,
+            &[("/metadata/labels/controller.kubernetes.io~1hash", json!(revision))],
+        )
+    }
+
+    fn leaving(pod: Value) -> Value {
+        let mark = json!("update 2026-01-01T00:59:00Z");
+        with(
+            pod,
+            &[("/metadata/annotations/nodeset.slinky.slurm.net~1leaving", mark)],
+        )
+    }
+
+    fn unready(pod: Value) -> Value {
+        with(pod, &[("/status/conditions/0/status", json!("False"))])
+    }
+
+    fn spec(strategy: Value) -> Value {
+        json!({ "replicas": 4, "updateStrategy": strategy })
+    }
+
+    fn rolling(limit: Value) -> Value {
+        spec(json!({ "rollingUpdate": { "maxUnavailable": limit } }))
+    }
+
+    /// The revision that the spec asks for.
+    fn hash() -> String {
+        let plan = planned(&rolling(json!(1)), vec![], unknown());
+        plan.revision.unwrap().hash
+    }
+
+    fn idle() -> crate::access::Knowledge {
+        let nodes: Vec<String> = (0..4).map(|n| format!("compute-{n}")).collect();
+        let nodes: Vec<(&str, &[&str])> = nodes.iter().map(|name| (name.as_str(), IDLE)).collect();
+        known(&nodes, &[])
+    }
+
+    fn old(plan: &Plan) -> Option<(usize, bool)> {
+        plan.waits.iter().find_map(|wait| match wait {
+            Wait::Updating { old, obstacle } => Some((*old, obstacle.is_some())),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn as_many_go_at_a_time_as_may_be_missing() {
+        let all_old = || (0..4).map(|n| of("old", worker(n))).collect::<Vec<Value>>();
+        for (limit, marked) in [
+            (json!(1), &["mark compute-3 for update"][..]),
+            (json!("25%"), &["mark compute-3 for update"]),
+            (
+                json!("50%"),
+                &["mark compute-3 for update", "mark compute-2 for update"],
+            ),
+            (
+                json!("30%"),
+                &["mark compute-3 for update", "mark compute-2 for update"],
+            ),
+        ] {
+            let plan = planned(&rolling(limit.clone()), all_old(), idle());
+            assert_eq!(steps(&plan), marked, "{limit}");
+            assert_eq!(old(&plan), Some((4, false)));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_for_whatever_reason_counts() {
+        let hash = hash();
+        let drained = || {
+            known(
+                &[
+                    ("compute-0", DRAINED),
+                    ("compute-1", IDLE),
+                    ("compute-2", IDLE),
+                    ("compute-3", IDLE),
+                ],
+                &[],
+            )
+        };
+        let no_node = || known(&[("compute-1", IDLE), ("compute-2", IDLE), ("compute-3", IDLE)], &[]);
+        let rest = || (1..4).map(|n| of("old", worker(n)));
+        for (why, first, knowledge) in [
+            ("not ready", Some(unready(of(&hash, worker(0)))), idle()),
+            ("drained in Slurm", Some(of(&hash, worker(0))), drained()),
+            ("not registered", Some(of(&hash, worker(0))), no_node()),
+            ("not there", None, idle()),
+        ] {
+            let plan = planned(&rolling(json!(1)), first.into_iter().chain(rest()).collect(), knowledge);
+            let marked = steps(&plan).iter().any(|step| step.starts_with("mark"));
+            assert!(!marked, "{why}: {:?}", steps(&plan));
+        }
+    }
+
+    #[test]
+    fn one_that_is_of_no_use_goes_first_and_takes_nothing_away() {
+        // As after a template that was broken and put back.
+        let pods = vec![
+            unready(of("broken", worker(0))),
+            of("old", worker(1)),
+            of("old", worker(2)),
+            of("old", worker(3)),
+        ];
+        let plan = planned(&rolling(json!(1)), pods, idle());
+        assert_eq!(steps(&plan), ["mark compute-0 for update"]);
+        // And no more than may be missing, or a short outage would take them all.
+        let pods = (0..4).map(|n| unready(of("old", worker(n)))).collect();
+        let plan = planned(&rolling(json!(2)), pods, idle());
+        assert_eq!(steps(&plan).len(), 2);
+    }
+
+    #[test]
+    fn a_broken_template_stops_the_update_and_says_so() {
+        let hash = hash();
+        let broken = with(
+            unready(of(&hash, worker(3))),
+            &[(
+                "/status/containerStatuses",
+                json!([{ "name": "slurmd", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } } }]),
+            )],
+        );
+        let pods = (0..3).map(|n| of("old", worker(n))).chain([broken]).collect();
+        let plan = planned(&rolling(json!(1)), pods, idle());
+        assert_eq!(steps(&plan), [""; 0]);
+        let Some(Wait::Updating {
+            obstacle: Some(why), ..
+        }) = plan.waits.first()
+        else {
+            panic!("{:?}", plan.waits)
+        };
+        assert!(why.contains("compute-3") && why.contains("no such image"), "{why}");
+    }
+
+    #[test]
+    fn a_choice_stands_until_the_template_is_put_back_or_the_update_paused() {
+        let hash = hash();
+        let pods = |revision: &str| {
+            vec![
+                of(&hash, worker(0)),
+                of(&hash, worker(1)),
+                of(&hash, worker(2)),
+                leaving(of(revision, worker(3))),
+            ]
+        };
+        assert_eq!(
+            steps(&planned(&rolling(json!(1)), pods("old"), idle())),
+            ["drain compute-3"]
+        );
+        assert_eq!(
+            steps(&planned(&rolling(json!(1)), pods(&hash), idle())),
+            ["spare compute-3"]
+        );
+        let paused = spec(json!({ "paused": true }));
+        assert_eq!(steps(&planned(&paused, pods("old"), idle())), ["spare compute-3"]);
+        // While Slurm cannot be asked nothing is chosen, and nothing taken back.
+        assert_eq!(steps(&planned(&rolling(json!(2)), pods("old"), unknown())), [""; 0]);
+    }
+
+    #[test]
+    fn on_delete_leaves_it_to_people() {
+        let pods = (0..4).map(|n| of("old", worker(n))).collect();
+        let plan = planned(&spec(json!({ "type": "OnDelete" })), pods, idle());
+        assert_eq!(steps(&plan), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_somebody_else_drained_keeps_its_record() {
+        let hash = hash();
+        let pods = vec![
+            of(&hash, worker(0)),
+            of(&hash, worker(1)),
+            of(&hash, worker(2)),
+            leaving(of("old", worker(3))),
+        ];
+        let nodes = json!([
+            { "name": "compute-0", "state": IDLE }, { "name": "compute-1", "state": IDLE }, { "name": "compute-2", "state": IDLE },
+            { "name": "compute-3", "state": DRAINED, "reason": "broken fan" },
+        ]);
+        let observation = slurm::rest::Observation {
+            nodes: serde_json::from_value(nodes).unwrap(),
+            jobs: Vec::new(),
+            process: Some(slurm::rest::Process { boot_time: 1 }),
+        };
+        let seen = crate::access::Seen::new(observation, crate::nodeset::fixture::now());
+        let plan = planned(&rolling(json!(1)), pods, crate::access::Knowledge::Known(seen.into()));
+        let [super::super::Effect::RemoveWorker { record, .. }] = plan.effects.as_slice() else {
+            panic!("{:?}", plan.effects)
+        };
+        assert!(
+            matches!(record, super::super::Record::Keep { why } if why.contains("broken fan")),
+            "{record:?}"
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether a worker is of use to Slurm: ready by Kubernetes' word, registered and open for jobs by Slurm's.
+
+use jiff::SignedDuration;
+use slurm::node::{BaseState, Node, NodeFlag};
+
+use super::worker::Worker;
+use crate::{access::Seen, nodeset::observe::Observed};
+
+/// What keeps a node from being given jobs, whatever its base state is.
+const CLOSED: &[NodeFlag] = &[
+    NodeFlag::Drain,
+    NodeFlag::Fail,
+    NodeFlag::InvalidReg,
+    NodeFlag::NotResponding,
+    NodeFlag::PoweredDown,
+];
+
+/// Why a worker is of no use, in words for people. `None` for one that is.
+pub(super) fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<String> {
+    let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
+    let pod = worker.name();
+    if !worker.is_active() {
+        return Some(format!("pod {pod} is on its way out"));
+    }
+    if !worker.is_available(min_ready, observed.now) {
+        return Some(match trouble(worker) {
+            Some(trouble) => format!("pod {pod} does not start: {trouble}"),
+            None => format!("pod {pod} is not ready"),
+        });
+    }
+    let Some(name) = worker.slurm_name() else {
+        return Some(format!("pod {pod} has no Kubernetes node"));
+    };
+    match seen.nodes.get(name) {
+        None => Some(format!("node {name} has not registered with Slurm")),
+        Some(node) if !takes_jobs(node) => {
+            let reason = if node.reason.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", node.reason)
+            };
+            Some(format!("node {name} is {} in Slurm{reason}", node.state))
+        }
+        // What was read before the pod was made is about its predecessor.
+        Some(_) if worker.created().is_some_and(|created| seen.at < created) => {
+            Some(format!("node {name} has not been seen in Slurm yet"))
+        }
+        Some(_) => None,
+    }
+}
+
+fn takes_jobs(node: &Node) -> bool {
+    let state = &node.state;
+    let open = matches!(
+        state.base,
+        Some(BaseState::Idle | BaseState::Allocated | BaseState::Mixed)
+    );
+    open && !CLOSED.iter().any(|flag| state.has(*flag))
+}
+
+/// What the kubelet or the scheduler says is wrong with a pod, if it will not go away by waiting.
+pub fn trouble(worker: Worker<'_>) -> Option<String> {
+    const LASTING: &[&str] = &[
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    ];
+    let status = worker.0.status.as_ref()?;
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .chain(status.container_statuses.iter().flatten());
+    let waiting = containers.filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
+    let stuck = waiting
+        .filter_map(|(container, waiting)| {
+            let reason = waiting.reason.as_deref().filter(|reason| LASTING.contains(reason))?;
+            let message = waiting.message.as_deref().unwrap_or_default();
+            Some(format!("container {}: {reason} {message}", container.name))
+        })
+        .next();
+    let unschedulable = || {
+        let conditions = status.conditions.as_ref()?;
+        let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+        (scheduled.status == "False").then(|| scheduled.message.clone().unwrap_or_default())
+    };
+    stuck.or_else(unschedulable).map(|text| text.trim().to_owned())
+}
