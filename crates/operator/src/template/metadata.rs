@@ -9,7 +9,7 @@ use kube::Resource;
 /// What labels and annotations are.
 pub(crate) type Words = BTreeMap<String, String>;
 
-/// What an annotation's key begins with that is kubectl's or Helm's note about the object it stands on, and none about the
+/// What an annotation's key begins with that is kubectl's, Helm's or the chart's note about the object it stands on, and none about the
 /// object's children. On a pod template each `kubectl apply` and each adoption by Helm would restart the pods.
 const OTHERS_NOTES: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -17,6 +17,7 @@ const OTHERS_NOTES: &[&str] = &[
     "deployment.kubernetes.io/",
     "meta.helm.sh/",
     "helm.sh/",
+    "slinky.slurm.net/chart-replicas",
 ];
 
 /// What Helm and the charts put on every object of a release. It says which release, not what the pods should be.
@@ -102,7 +103,7 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Whether kubectl or Helm wrote this annotation for itself.
+/// Whether kubectl, Helm or the chart wrote this annotation for itself.
 pub(crate) fn is_others_note(key: &str) -> bool {
     OTHERS_NOTES.iter().any(|prefix| key.starts_with(prefix))
 }

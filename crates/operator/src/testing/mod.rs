@@ -1,3 +1,6 @@
 //! What tests of several kinds share.
 
 pub(crate) mod any_spec;
+/// What upstream made of five clusters.
+#[path = "../../tests/golden/mod.rs"]
+pub(crate) mod recorded;

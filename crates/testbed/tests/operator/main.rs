@@ -3,9 +3,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+/// Upstream's objects, and how ours are compared with them.
+#[path = "../../../operator/tests/golden/mod.rs"]
+mod recorded;
 
 mod api;
 mod chart;
+mod golden;
 mod manifests;
 mod mistakes;
 mod restarts;

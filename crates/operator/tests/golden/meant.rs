@@ -1,0 +1,208 @@
+//! What differs from upstream on purpose; `docs/compat.md` says the same in words.
+
+/// Kind (and name), path and why; [`super::compare`] has the patterns.
+pub(crate) const MEANT: &[(&str, &str, &str)] = &[
+    (
+        "StatefulSet",
+        "metadata annotations slinky.slurm.net/restart-reasons",
+        "why slurmctld was last restarted: an upgrade of the operator is no reason",
+    ),
+    (
+        "StatefulSet",
+        "metadata annotations slinky.slurm.net/template-version",
+        "which release's idea of the pod it is, for the same",
+    ),
+    (
+        "StatefulSet",
+        "spec template metadata annotations slinky.slurm.net/slurm-config-hash",
+        "a change of the configuration is taken over in place and recreates no pod",
+    ),
+    (
+        "StatefulSet",
+        "spec template metadata annotations meta.helm.sh/*",
+        "Helm's own notes: adopting an object restarts nothing",
+    ),
+    (
+        "Deployment",
+        "spec template metadata annotations meta.helm.sh/*",
+        "Helm's own notes: adopting an object restarts nothing",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld command",
+        "slurmctld runs under slurm-agent: a bad configuration or a crash ends no container",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld env",
+        "the socket the agent's two halves talk by",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld volumeMounts /etc/slurm name",
+        "the agent writes /etc/slurm: all files change at once, in milliseconds",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld volumeMounts /etc/slurm-keys",
+        "/etc/slurm links to the keys there",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld volumeMounts /opt/slurm-agent",
+        "the agent, so that it runs in any image",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers install-agent",
+        "puts the agent into the pod",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers prepare",
+        "fills /etc/slurm before anything starts",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers reconfigure",
+        "always there: it is the agent that takes changes over in place",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers reconfigure *",
+        "the agent instead of a script that polls, with slurmctld's environment and mounts",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers reconfigure command *",
+        "the agent instead of a script that polls",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers reconfigure volumeMounts *",
+        "the agent instead of a script that polls, with slurmctld's environment and mounts",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers reconfigure volumeMounts * *",
+        "the agent writes /etc/slurm",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers logfile command 2",
+        "our own script: it holds the pipe open, where upstream's loses a second at every restart of slurmctld",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers logfile lifecycle",
+        "slurmctld starts when the pipe is there; before, it would make a file of it and fill the memory",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec volumes slurm-conf",
+        "what the agent makes /etc/slurm of",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec volumes slurm-keys",
+        "the keys alone, for /etc/slurm to link to",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec volumes slurm-bundle",
+        "the last accepted configuration, for a pod without state",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec volumes slurm-agent",
+        "where the agent is put",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec volumes slurm-etc projected sources *",
+        "users' ConfigMaps are not mounted: their files are part of the revision that is checked and pushed as one",
+    ),
+    (
+        "ConfigMap",
+        "data slurm.conf",
+        "an external Accounting's externalConfig is honoured; upstream names a Service that nobody makes",
+    ),
+    ("ConfigMap slurm-bundle", "", "the last accepted revision of all files"),
+    (
+        "Pod",
+        "metadata labels slinky.slurm.net/component",
+        "added: the older documents select workers by it",
+    ),
+    (
+        "Pod",
+        "metadata labels nodeset.slinky.slurm.net/pod-protect",
+        "from the beginning, not only after a job was seen",
+    ),
+    (
+        "Pod",
+        "metadata annotations meta.helm.sh/*",
+        "Helm's notes are about the NodeSet; they are not copied",
+    ),
+    (
+        "Pod",
+        "metadata annotations topology.slinky.slurm.net/spec",
+        "an empty topology is not written",
+    ),
+    (
+        "Pod",
+        "metadata name",
+        "DaemonSet mode: the same name for the same node, so that none is made twice",
+    ),
+    (
+        "Pod",
+        "metadata labels nodeset.slinky.slurm.net/pod-name",
+        "follows the name",
+    ),
+    (
+        "Pod",
+        "spec containers slurmd args 4",
+        "an empty Topology= swallows the setting after it, so it is left out",
+    ),
+    (
+        "Pod",
+        "spec containers slurmd livenessProbe",
+        "a slow slurmd is no reason to end its jobs",
+    ),
+    (
+        "Pod",
+        "spec initContainers logfile command 2",
+        "our own script for the same thing",
+    ),
+    (
+        "ControllerRevision",
+        "metadata annotations",
+        "the NodeSet's annotations are not part of its history",
+    ),
+    (
+        "ControllerRevision",
+        "metadata labels app.kubernetes.io/name",
+        "added: by it revisions are found again",
+    ),
+    (
+        "ControllerRevision",
+        "metadata labels app.kubernetes.io/instance",
+        "added: by it revisions are found again",
+    ),
+    (
+        "NodeSet",
+        "metadata finalizers",
+        "workers are emptied of jobs before a NodeSet goes",
+    ),
+    (
+        "NodeSet",
+        "metadata annotations slinky.slurm.net/chart-replicas",
+        "the chart's: what the values asked for last, so that an upgrade keeps a scaled number",
+    ),
+    (
+        "LoginSet",
+        "metadata annotations slinky.slurm.net/chart-replicas",
+        "the chart's, as for NodeSets",
+    ),
+    ("* slurm-accounting", "", "children of an Accounting: a later issue"),
+    ("* slurm-login-*", "", "children of a LoginSet: a later issue"),
+];
