@@ -123,3 +123,13 @@ spec:
       {{- include "operator.selector" (list $root $name) | nindent 6 }}
 {{- end }}
 {{- end -}}
+
+{{/*
+Annotations of an object that is there only while the chart is being uninstalled. It goes when all went well; after a
+failure it stays to be looked at until the next attempt. The argument is its place in the order.
+*/}}
+{{- define "operator.releaseHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

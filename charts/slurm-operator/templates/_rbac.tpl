@@ -1,21 +1,25 @@
 {{/*
-What the operator may do, in three parts by where it may do it. A right stands here only if code uses it; the comment
+What the operator may do, by where it may do it. A right stands here only if code uses it; the comment
 says what for.
 */}}
 
 {{/* In the namespaces it works in: all of them (ClusterRole), or those of operator.namespaces (a Role in each). */}}
 {{- define "operator.rbac.work" -}}
-# What users ask for. The operator never makes, deletes or changes the spec of these; patch is for finalizers.
+# What users ask for. The operator never makes, deletes or changes the spec of these.
 - apiGroups: [slinky.slurm.net]
   resources: [accountings, controllers, loginsets, nodesets, restapis, tokens]
-  verbs: [get, list, patch, watch]
+  verbs: [list, watch]
+# The finalizer.
+- apiGroups: [slinky.slurm.net]
+  resources: [nodesets]
+  verbs: [patch]
 # How it stands.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/status, controllers/status, loginsets/status, nodesets/status, restapis/status, tokens/status]
-  verbs: [get, patch, update]
+  resources: [controllers/status, nodesets/status, restapis/status]
+  verbs: [patch]
 # Children block the deletion of their owner, which needs this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/finalizers, controllers/finalizers, loginsets/finalizers, nodesets/finalizers, restapis/finalizers, tokens/finalizers]
+  resources: [controllers/finalizers, nodesets/finalizers, restapis/finalizers]
   verbs: [update]
 # Workers are pods of ours; the rest belongs to StatefulSets and Deployments and is watched.
 - apiGroups: [""]
@@ -24,46 +28,48 @@ says what for.
 # Slurm's state of a worker, as conditions of its pod.
 - apiGroups: [""]
   resources: [pods/status]
-  verbs: [patch, update]
-# Configuration, and the users' files and scripts it refers to.
+  verbs: [patch]
+# Configuration, and the users' files and scripts it refers to; addresses of slurmctld, slurmrestd and workers.
 - apiGroups: [""]
-  resources: [configmaps]
+  resources: [configmaps, services]
   verbs: [create, delete, get, list, patch, watch]
-# Keys, tokens, host keys, slurmdbd.conf.
+# Keys: made once where a Controller names none, and never written again.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, delete, get, list, patch, watch]
-# Addresses of slurmctld, slurmdbd, slurmrestd, login pods and workers.
-- apiGroups: [""]
-  resources: [services]
-  verbs: [create, delete, get, list, patch, watch]
-# Volumes from a NodeSet's volumeClaimTemplates.
+  verbs: [create, list, watch]
+# Volumes from a NodeSet's volumeClaimTemplates. Whoever changes an object's owner must be allowed to delete it where
+# OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [create, delete, get, list, patch, watch]
-# slurmctld and slurmdbd; slurmrestd and login pods; revisions of NodeSets.
+  verbs: [create, delete, list, patch, watch]
+# slurmctld.
 - apiGroups: [apps]
-  resources: [statefulsets, deployments, controllerrevisions]
+  resources: [statefulsets]
   verbs: [create, delete, get, list, patch, watch]
+# slurmrestd.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [create, get, list, patch, watch]
+# Revisions of NodeSets.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [create, delete, list, patch, watch]
 # Workers with jobs are not evicted.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [create, delete, get, list, patch, watch]
-# controller.metrics.serviceMonitor
-- apiGroups: [monitoring.coreos.com]
-  resources: [servicemonitors]
-  verbs: [create, delete, get, list, patch, watch]
+  verbs: [create, get, list, patch, watch]
 # What happened and why.
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{/* In the whole cluster, always. */}}
 {{- define "operator.rbac.cluster" -}}
-# Cordons, taints, topology and features of the machines under the workers; whether a machine is gone.
+# Cordons, taints, topology and features of the machines under the workers; whether a machine is gone. Whether a namespace is
+# being deleted, and its clusters with it.
 - apiGroups: [""]
-  resources: [nodes]
+  resources: [namespaces, nodes]
   verbs: [get, list, watch]
 # Which kinds are there, and which revision of their schema. One by one, by field selector.
 - apiGroups: [apiextensions.k8s.io]
@@ -75,16 +81,7 @@ says what for.
     - nodesets.slinky.slurm.net
     - restapis.slinky.slurm.net
     - tokens.slinky.slurm.net
-  verbs: [get, list, watch]
-{{- if .Values.operator.metricsSecure }}
-# Who asks for metrics, and whether they may have them.
-- apiGroups: [authentication.k8s.io]
-  resources: [tokenreviews]
-  verbs: [create]
-- apiGroups: [authorization.k8s.io]
-  resources: [subjectaccessreviews]
-  verbs: [create]
-{{- end }}
+  verbs: [list, watch]
 {{- end -}}
 
 {{/* In its own namespace. */}}
@@ -92,7 +89,28 @@ says what for.
 # One of several replicas works, the others wait.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [create, get, list, patch, update, watch]
+  verbs: [create, get, update]
+{{- end -}}
+
+{{/* To let go before the operator is uninstalled, where it worked: see release.yaml. */}}
+{{- define "operator.rbac.release" -}}
+# The finalizer.
+- apiGroups: [slinky.slurm.net]
+  resources: [nodesets]
+  verbs: [list, patch]
+{{- end -}}
+
+{{/* The same, in the operator's own namespace. */}}
+{{- define "operator.rbac.releaseOwn" -}}
+# The operator ends first, or it would set its finalizers again.
+- apiGroups: [apps]
+  resources: [deployments]
+  resourceNames: [{{ include "operator.name" . | quote }}]
+  verbs: [delete, get]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [slurm-operator.slinky.slurm.net]
+  verbs: [delete]
 {{- end -}}
 
 {{/* The webhook's, in the whole cluster. */}}

@@ -3,6 +3,8 @@
 mod address;
 mod agent;
 mod log_level;
+mod process;
+pub mod release;
 mod run;
 
 use std::{
@@ -29,6 +31,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers.
     Run(Box<Arguments>),
+    /// End the operator and take its finalizers off all objects, so that they can be deleted without it. The chart runs this
+    /// before it is uninstalled.
+    Release(release::Arguments),
     /// Print the definitions of all kinds as YAML.
     Crds,
     /// Copy slurm-agent, which lies beside this program, into a directory. Init containers run this.

@@ -3,15 +3,18 @@
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Address, LogLevel};
+use super::{Address, LogLevel, process};
 use crate::{
     access::Access,
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
     nodeset::NodeSetReconciler,
     restapi::RestApiReconciler,
-    runtime::{Candidate, Clients, Operator, Options, Stop, Stopper, Triggers},
+    runtime::{Candidate, Operator, Options, Stop, Stopper, Triggers},
 };
+
+/// What the Lease is called unless told otherwise.
+pub(super) const LEASE_NAME: &str = "slurm-operator.slinky.slurm.net";
 
 /// Flags of `run`; each can also be given by the environment.
 #[derive(Debug, clap::Args)]
@@ -33,7 +36,7 @@ pub struct Arguments {
     pub leader_elect_namespace: String,
 
     /// Name of the Lease.
-    #[arg(long, env = "LEADER_ELECT_NAME", default_value = "slurm-operator.slinky.slurm.net")]
+    #[arg(long, env = "LEADER_ELECT_NAME", default_value = LEASE_NAME)]
     pub leader_elect_name: String,
 
     /// What this process is called in the Lease and in events: the pod's name.
@@ -128,22 +131,12 @@ impl Arguments {
 
 /// Runs the operator until SIGTERM.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
-    crate::logs::start(&arguments.log_level.0);
-    rustls::crypto::aws_lc_rs::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("a TLS provider is installed already"))?;
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
-    let result = runtime.block_on(operate(arguments));
-    // What has not ended by now hangs; a process without its lease must not wait for it.
-    runtime.shutdown_background();
-    result
+    let log_level = arguments.log_level.clone();
+    process::block_on(&log_level, operate(arguments))
 }
 
 async fn operate(arguments: Arguments) -> anyhow::Result<()> {
-    let config = kube::Config::infer()
-        .await
-        .context("no API server: neither in a pod nor with a kubeconfig")?;
-    let clients = Clients::new(config).context("cannot make a client for the API server")?;
+    let clients = process::clients().await?;
     let (triggers, inboxes) = Triggers::new();
     let options = arguments.options();
     let defaults = Defaults {

@@ -8,3 +8,4 @@ mod control_plane;
 mod nodes;
 mod operator;
 mod slurm;
+mod uninstall;

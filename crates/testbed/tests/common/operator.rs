@@ -23,24 +23,34 @@ pub fn install(cluster: &Cluster) {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         cluster.load(&images::operator().unwrap()).unwrap();
-        for chart in ["slurm-operator-crds", "slurm-operator"] {
-            let arguments = [
-                "upgrade",
-                "--install",
-                "--wait",
-                "--namespace",
-                "slinky",
-                "--create-namespace",
-                chart,
-            ];
-            output(
-                helm(cluster)
-                    .args(arguments)
-                    .arg(paths::repository().join("charts").join(chart)),
-            )
-            .unwrap();
-        }
+        install_charts(cluster).unwrap();
     });
+}
+
+/// Brings the operator's charts to how all tests want them, whatever became of them.
+pub fn install_charts(cluster: &Cluster) -> Result<()> {
+    for chart in ["slurm-operator-crds", "slurm-operator"] {
+        let arguments = [
+            "upgrade",
+            "--install",
+            "--wait",
+            "--namespace",
+            "slinky",
+            "--create-namespace",
+            chart,
+        ];
+        output(
+            helm(cluster)
+                .args(arguments)
+                .arg(paths::repository().join("charts").join(chart)),
+        )?;
+    }
+    Ok(())
+}
+
+/// `helm uninstall`, which is to come to its end by itself.
+pub fn uninstall(cluster: &Cluster, namespace: &str, release: &str) -> Result<()> {
+    output(helm(cluster).args(["uninstall", "--timeout=2m", "--namespace", namespace, release])).map(drop)
 }
 
 pub fn helm(cluster: &Cluster) -> Command {

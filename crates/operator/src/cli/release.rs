@@ -1,0 +1,276 @@
+//! `slurm-operator release`: lets go of everything the operator holds, so that clusters can be deleted without it.
+//!
+//! A finalizer waits for whoever set it. Once the operator is gone nobody would answer, and every NodeSet that is deleted
+//! would stay for ever, its namespace with it. The chart runs this before it is uninstalled.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use api::{NodeSet, keys};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::PartialObjectMeta,
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{LogLevel, process, run::LEASE_NAME};
+
+/// A pod has 30 s to end, and its kubelet some more to say so.
+const STOPS_WITHIN: Duration = Duration::from_secs(90);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How often the same NodeSets are tried when others write to them at the same time.
+const ROUNDS: usize = 20;
+
+/// Flags of `release`; each can also be given by the environment.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The operator's own namespace.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    pub namespace: String,
+
+    /// The operator's Deployment, which is deleted first: it would set its finalizers again.
+    #[arg(long, default_value = "slurm-operator")]
+    pub deployment: String,
+
+    /// Name of the operator's Lease.
+    #[arg(long, env = "LEADER_ELECT_NAME", default_value = LEASE_NAME)]
+    pub leader_elect_name: String,
+
+    /// Namespaces the operator looked after, with commas between them; all if empty.
+    #[arg(long, env = "WATCH_NAMESPACES", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+
+    /// What is logged: a level, levels by module, or a number as upstream has it.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    pub log_level: LogLevel,
+}
+
+/// Ends the operator, then takes its marks off the objects that stay.
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    process::block_on(&arguments.log_level, async {
+        let client = process::clients().await?.calls;
+        release(client, arguments).await
+    })
+}
+
+async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
+    stop_operator(&client, arguments).await?;
+    delete_lease(&client, arguments).await?;
+    let namespaces: Vec<&String> = arguments.namespaces.iter().filter(|name| !name.is_empty()).collect();
+    if namespaces.is_empty() {
+        return release_all(&client, &Api::all(client.clone())).await;
+    }
+    for namespace in namespaces {
+        release_all(&client, &Api::namespaced(client.clone(), namespace)).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the Deployment in the foreground: it is gone only when its pods are, so no process is left to write. That needs
+/// rights on one named object, it works without a Lease too, and Helm is content to find it gone.
+async fn stop_operator(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), &arguments.namespace);
+    let name = &arguments.deployment;
+    let gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
+    tracing::info!(deployment = name, "Stopping the operator");
+    match api.delete(name, &DeleteParams::foreground()).await {
+        Err(error) if gone(&error) => return Ok(()),
+        deleted => deleted.with_context(|| format!("cannot delete Deployment {name}"))?,
+    };
+    let deadline = Instant::now() + STOPS_WITHIN;
+    loop {
+        let look = api.get_metadata_opt(name).await;
+        if look
+            .with_context(|| format!("cannot read Deployment {name}"))?
+            .is_none()
+        {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            // Its machine is away: a process that nobody can end is most likely no process, and it loses its rights with
+            // the release.
+            tracing::warn!(
+                deployment = name,
+                "A pod of the operator does not end; going on without waiting for it"
+            );
+            return Ok(());
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Terms go on growing without it: they are never lower than the clock.
+async fn delete_lease(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), &arguments.namespace);
+    let name = &arguments.leader_elect_name;
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => deleted.map(drop).with_context(|| format!("cannot delete Lease {name}")),
+    }
+}
+
+/// Looks again until no NodeSet carries our finalizer. Only metadata is read, so one whose spec makes no sense goes too.
+async fn release_all(client: &Client, found: &Api<NodeSet>) -> anyhow::Result<()> {
+    for _ in 0..ROUNDS {
+        let held = match found.list_metadata(&ListParams::default()).await {
+            // There is no such kind, so nothing of it.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            list => list.context("cannot list NodeSets")?.items,
+        };
+        let held: Vec<_> = held.into_iter().filter(is_held).collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        for nodeset in &held {
+            release_one(client, nodeset).await?;
+        }
+        sleep(PAUSE).await;
+    }
+    bail!(
+        "somebody sets finalizer {} again and again; is another operator running?",
+        keys::NODESET_FINALIZER
+    )
+}
+
+fn is_held(nodeset: &PartialObjectMeta<NodeSet>) -> bool {
+    nodeset
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == keys::NODESET_FINALIZER)
+}
+
+async fn release_one(client: &Client, nodeset: &PartialObjectMeta<NodeSet>) -> anyhow::Result<()> {
+    let (namespace, name) = (nodeset.namespace().unwrap_or_default(), nodeset.name_any());
+    tracing::info!(namespace, nodeset = name, "Releasing");
+    let mut finalizers = nodeset.finalizers().to_vec();
+    finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
+    // The list is written whole, so nobody may have changed it meanwhile.
+    let patch = json!({ "metadata": {
+        "uid": nodeset.metadata.uid,
+        "resourceVersion": nodeset.metadata.resource_version,
+        "finalizers": finalizers,
+    } });
+    let api: Api<NodeSet> = Api::namespaced(client.clone(), &namespace);
+    match api
+        .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+    {
+        // It is gone, or has changed: the next look tells.
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        patched => patched
+            .map(drop)
+            .with_context(|| format!("cannot release NodeSet {namespace}/{name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::{
+        cli::{Cli, Command},
+        runtime::fake::{FakeServer, Fault, Path},
+    };
+
+    const THEIRS: &str = "example.com/theirs";
+
+    fn put(server: &FakeServer, path: &str, object: serde_json::Value) {
+        server
+            .edit(|store| store.create(&Path::parse(path), object, "test"))
+            .unwrap();
+    }
+
+    /// An operator in namespace `slinky`, and a NodeSet in each of two others; `b`'s spec makes no sense.
+    fn cluster() -> FakeServer {
+        let server = FakeServer::new();
+        put(
+            &server,
+            "/apis/apps/v1/namespaces/slinky/deployments",
+            json!({"metadata": {"name": "slurm-operator"}}),
+        );
+        put(
+            &server,
+            "/apis/coordination.k8s.io/v1/namespaces/slinky/leases",
+            json!({"metadata": {"name": LEASE_NAME}}),
+        );
+        for (namespace, spec) in [("a", json!({})), ("b", json!({"replicas": "many"}))] {
+            let metadata = json!({"name": "compute", "finalizers": [THEIRS, keys::NODESET_FINALIZER]});
+            let path = format!("/apis/slinky.slurm.net/v1beta1/namespaces/{namespace}/nodesets");
+            put(&server, &path, json!({"metadata": metadata, "spec": spec}));
+        }
+        server.writes();
+        server
+    }
+
+    fn finalizers(server: &FakeServer, namespace: &str) -> serde_json::Value {
+        let path = format!("/apis/slinky.slurm.net/v1beta1/namespaces/{namespace}/nodesets/compute");
+        server.store().get(&Path::parse(&path)).unwrap()["metadata"]["finalizers"].clone()
+    }
+
+    async fn release(server: &FakeServer, flags: &[&str]) -> anyhow::Result<()> {
+        let all = ["slurm-operator", "release", "--namespace=slinky"].iter().chain(flags);
+        let Command::Release(arguments) = Cli::try_parse_from(all).unwrap().command else {
+            panic!("another command");
+        };
+        super::release(server.client(), &arguments).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_operator_goes_first_then_its_marks_and_nothing_else() {
+        let server = cluster();
+        release(&server, &[]).await.unwrap();
+        let writes = server.writes();
+        let writes: Vec<_> = writes.iter().map(|seen| (seen.verb, seen.path.as_str())).collect();
+        assert_eq!(
+            writes,
+            [
+                ("delete", "/apis/apps/v1/namespaces/slinky/deployments/slurm-operator"),
+                (
+                    "delete",
+                    "/apis/coordination.k8s.io/v1/namespaces/slinky/leases/slurm-operator.slinky.slurm.net"
+                ),
+                ("merge", "/apis/slinky.slurm.net/v1beta1/namespaces/a/nodesets/compute"),
+                ("merge", "/apis/slinky.slurm.net/v1beta1/namespaces/b/nodesets/compute"),
+            ]
+        );
+        assert_eq!(finalizers(&server, "a"), json!([THEIRS]));
+        assert_eq!(finalizers(&server, "b"), json!([THEIRS]));
+        release(&server, &[]).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespaces_that_the_operator_did_not_look_after_are_left_alone() {
+        let server = cluster();
+        release(&server, &["--namespaces=b,"]).await.unwrap();
+        assert_eq!(finalizers(&server, "a"), json!([THEIRS, keys::NODESET_FINALIZER]));
+        assert_eq!(finalizers(&server, "b"), json!([THEIRS]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nodeset_that_changes_meanwhile_is_released_all_the_same() {
+        let server = cluster();
+        server.fail(Fault::Refuse("merge", 409));
+        release(&server, &[]).await.unwrap();
+        assert_eq!(finalizers(&server, "a"), json!([THEIRS]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_the_kind_there_is_nothing_to_release() {
+        let server = cluster();
+        server.fail(Fault::Refuse("list", 404));
+        release(&server, &[]).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_released_is_named() {
+        let server = cluster();
+        server.fail(Fault::Refuse("merge", 403));
+        let error = release(&server, &[]).await.unwrap_err();
+        assert!(format!("{error:#}").contains("NodeSet a/compute"), "{error:#}");
+    }
+}

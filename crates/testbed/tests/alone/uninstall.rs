@@ -1,0 +1,161 @@
+//! Uninstalling in any order: nothing hangs, nothing is left but volumes, and jobs live on while only the operator is away.
+
+use anyhow::Result;
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    ONE_WORKER, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
+};
+
+const NODESET: &str = "nodeset/slurm-worker-slinky";
+const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
+
+/// The operator is back when this goes, also when a test fails halfway: the other tests count on it.
+struct PutBack(&'static Cluster);
+
+impl Drop for PutBack {
+    fn drop(&mut self) {
+        let put_back = install_charts(self.0);
+        assert!(std::thread::panicking() || put_back.is_ok(), "{put_back:?}");
+    }
+}
+
+/// A cluster with one worker that is idle, and held by the operator.
+fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
+    let namespace = Namespace::create(cluster, name).unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    assert!(finalizers(&namespace).contains(FINALIZER));
+    namespace
+}
+
+fn finalizers(namespace: &Namespace) -> String {
+    namespace.field(NODESET, ".metadata.finalizers").unwrap()
+}
+
+/// Each pod's UID and how often its containers were started.
+fn pods(namespace: &Namespace) -> String {
+    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
+    namespace.ask(&["get", "pods", "-o", path]).unwrap()
+}
+
+/// Everything in a namespace but what Kubernetes puts into each, and the events.
+fn left(cluster: &Cluster, namespace: &str) -> Result<Vec<String>> {
+    let kinds = cluster.ask(&["api-resources", "--namespaced", "--verbs=list", "-o", "name"])?;
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    let names = cluster.ask(&["get", &kinds.join(","), "--namespace", namespace, "-o", "name"])?;
+    let own = ["configmap/kube-root-ca.crt", "serviceaccount/default"];
+    Ok(names
+        .lines()
+        .filter(|name| !own.contains(name))
+        .map(str::to_owned)
+        .collect())
+}
+
+/// The state of slurmctld is kept, as the StatefulSet's retention policy says; nothing else is.
+fn only_volumes_are_left(cluster: &Cluster, namespace: &Namespace) {
+    eventually("only the volume is left", SOON, || {
+        let left = left(cluster, &namespace.name)?;
+        expect(left == ["persistentvolumeclaim/statesave-slurm-controller-0"], left)
+    })
+    .unwrap();
+}
+
+fn delete_namespace(cluster: &Cluster, namespace: &Namespace) {
+    cluster
+        .ask(&["delete", "namespace", &namespace.name, "--timeout=120s"])
+        .unwrap();
+}
+
+#[test]
+fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
+    let cluster = cluster();
+    install(cluster);
+    let _put_back = PutBack(cluster);
+    let namespace = one_worker(cluster, "comeback");
+    let batch =
+        "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'until test -e /tmp/enough; do sleep 1; done'";
+    let job = slurm(&namespace, batch).unwrap();
+    let job = job.trim();
+    wait_job(&namespace, job, "RUNNING").unwrap();
+    let before = pods(&namespace);
+
+    uninstall(cluster, "slinky", "slurm-operator").unwrap();
+    assert_eq!(finalizers(&namespace), "");
+    eventually(
+        "nothing of the operator is left but the chart with its kinds",
+        SOON,
+        || {
+            let left = left(cluster, "slinky")?;
+            let other: Vec<_> = left
+                .iter()
+                .filter(|name| !name.contains("sh.helm.release.v1.slurm-operator-crds."))
+                .collect();
+            expect(other.is_empty(), other)
+        },
+    )
+    .unwrap();
+    assert_eq!(pods(&namespace), before);
+    wait_job(&namespace, job, "RUNNING").unwrap();
+
+    install_charts(cluster).unwrap();
+    eventually("the NodeSet is held again", SOON, || {
+        let now = finalizers(&namespace);
+        expect(now.contains(FINALIZER), now)
+    })
+    .unwrap();
+    namespace.ask(&["scale", NODESET, "--replicas=2"]).unwrap();
+    eventually("the operator acts again", SOON, || {
+        let ready = namespace.field(NODESET, ".status.readyReplicas")?;
+        expect(ready == "2", ready)
+    })
+    .unwrap();
+    let now = pods(&namespace);
+    assert!(before.lines().all(|pod| now.contains(pod)), "{before}\n{now}");
+    namespace
+        .exec("slurm-worker-slinky-0 -c slurmd", "touch /tmp/enough")
+        .unwrap();
+    wait_job(&namespace, job, "COMPLETED").unwrap();
+    let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+    assert!(shown.contains("Restarts=0"), "{shown}");
+}
+
+#[test]
+fn the_operator_first_then_the_cluster_then_the_namespace() {
+    let cluster = cluster();
+    install(cluster);
+    let _put_back = PutBack(cluster);
+    let namespace = one_worker(cluster, "operator-first");
+    uninstall(cluster, "slinky", "slurm-operator").unwrap();
+    assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
+    uninstall(cluster, &namespace.name, "slurm").unwrap();
+    only_volumes_are_left(cluster, &namespace);
+    delete_namespace(cluster, &namespace);
+}
+
+#[test]
+fn the_cluster_first_and_the_operator_right_after_it() {
+    let cluster = cluster();
+    install(cluster);
+    let _put_back = PutBack(cluster);
+    let namespace = one_worker(cluster, "cluster-first");
+    uninstall(cluster, &namespace.name, "slurm").unwrap();
+    uninstall(cluster, "slinky", "slurm-operator").unwrap();
+    only_volumes_are_left(cluster, &namespace);
+    delete_namespace(cluster, &namespace);
+}
+
+#[test]
+fn a_namespace_goes_with_everything_in_it() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = one_worker(cluster, "doomed");
+    let job = slurm(
+        &namespace,
+        "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'sleep 1000'",
+    )
+    .unwrap();
+    wait_job(&namespace, job.trim(), "RUNNING").unwrap();
+    delete_namespace(cluster, &namespace);
+}
