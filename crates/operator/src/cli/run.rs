@@ -47,6 +47,11 @@ pub struct Arguments {
     #[arg(long, env = "WATCH_NAMESPACES", value_delimiter = ',')]
     pub namespaces: Vec<String>,
 
+    /// Types of conditions of a Kubernetes node whose message becomes part of the reason when the workers on it are
+    /// drained, with commas between them.
+    #[arg(long, env = "PROPAGATED_NODE_CONDITIONS", value_delimiter = ',')]
+    pub propagated_node_conditions: Vec<String>,
+
     /// What is logged: a level, levels by module, or a number as upstream has it.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: LogLevel,
@@ -115,18 +120,19 @@ impl Arguments {
             identity: format!("{}_{:016x}", self.pod_name, fastrand::u64(..)),
         });
         Options {
-            namespaces: self
-                .namespaces
-                .iter()
-                .filter(|name| !name.is_empty())
-                .cloned()
-                .collect(),
+            namespaces: listed(&self.namespaces),
             lease,
             metrics_address: self.metrics_address.0,
             health_address: self.health_address.0,
             instance: self.pod_name.clone(),
         }
     }
+}
+
+/// An empty list is given as one empty word.
+fn listed(words: &[String]) -> Vec<String> {
+    let words = words.iter().map(|word| word.trim());
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 /// Runs the operator until SIGTERM.
@@ -140,7 +146,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     let (triggers, inboxes) = Triggers::new();
     let options = arguments.options();
     let defaults = Defaults {
-        propagated_node_conditions: Vec::new(),
+        propagated_node_conditions: listed(&arguments.propagated_node_conditions),
         images: arguments.images.into(),
     };
     let mut operator = Operator::new(clients, options, defaults, triggers, |on| {
@@ -224,5 +230,14 @@ mod tests {
     #[test]
     fn an_empty_list_of_namespaces_is_all() {
         assert!(parse(&["--namespaces", ""]).options().namespaces.is_empty());
+    }
+
+    #[test]
+    fn lists_have_commas() {
+        let arguments = parse(&["--propagated-node-conditions", "DiskPressure, KubeletUnhealthy,"]);
+        assert_eq!(
+            listed(&arguments.propagated_node_conditions),
+            ["DiskPressure", "KubeletUnhealthy"]
+        );
     }
 }

@@ -139,7 +139,8 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Deployment(_)
         | Change::Revision(_)
         | Change::Budget(_)
-        | Change::Node(_) => Vec::new(),
+        | Change::Node(_)
+        | Change::Namespace(_) => Vec::new(),
     }
 }
 

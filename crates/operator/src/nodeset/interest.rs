@@ -7,7 +7,7 @@ use api::{
     keys::{apps, labels},
     nodeset::ScalingMode,
 };
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::{Resource, ResourceExt};
 
 use super::plan::Worker;
@@ -20,6 +20,7 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         Change::Pod(delta) => of_pod(delta).into_iter().collect(),
         Change::Secret(delta) => of_secret(delta, caches),
         Change::Node(delta) => of_node(delta, caches),
+        Change::Namespace(delta) => of_namespace(delta, caches),
         Change::Service(_) | Change::ConfigMap(_) | Change::Revision(_) | Change::Claim(_) | Change::Budget(_) => {
             change.owners::<NodeSet>().into_iter().collect()
         }
@@ -73,6 +74,15 @@ fn of_pod(delta: &Delta<Pod>) -> Vec<Key> {
         Some(Key::new(pod.namespace()?, instance.clone()))
     }));
     keys
+}
+
+/// All in it, when it begins to end: nothing waits for jobs any more.
+fn of_namespace(delta: &Delta<Namespace>, caches: &Caches) -> BTreeSet<Key> {
+    let ends = |namespace: &Arc<Namespace>| is_deleted(namespace.as_ref());
+    let begins = delta.after.as_ref().is_some_and(ends) && !delta.before.as_ref().is_some_and(ends);
+    let name = delta.key().filter(|_| begins).map(|key| key.name);
+    let sets = name.map(|name| caches.node_sets.list(&name)).unwrap_or_default();
+    sets.iter().map(|set| Key::of(set.as_ref())).collect()
 }
 
 fn of_secret(delta: &Delta<Secret>, caches: &Caches) -> BTreeSet<Key> {
@@ -136,4 +146,37 @@ fn of_cluster(caches: &Caches, namespace: &str, controller: &str) -> BTreeSet<Ke
 
 fn is_deleted(object: &impl Resource) -> bool {
     object.meta().deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_begins_to_end_wakes_its_sets_once() {
+        let set = |namespace: &str| {
+            json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet",
+                "metadata": {"namespace": namespace, "name": "s"}, "spec": {"controllerRef": {"name": "c"}}})
+        };
+        let caches = Caches::of(vec![set("mine"), set("other")]);
+        let namespace = |deleted: Option<&str>| -> Option<Arc<Namespace>> {
+            let meta = json!({"name": "mine", "deletionTimestamp": deleted});
+            Some(Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap()))
+        };
+        let (lives, ends) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
+        let mine = vec![Key::new("mine", "s")];
+        for (before, after, expected) in [
+            (None, lives.clone(), vec![]),
+            (lives.clone(), lives.clone(), vec![]),
+            (lives.clone(), ends.clone(), mine.clone()),
+            (None, ends.clone(), mine),
+            (ends.clone(), ends.clone(), vec![]),
+            (ends, None, vec![]),
+        ] {
+            let change = Change::Namespace(Delta { before, after });
+            assert_eq!(interested(&change, &caches), expected, "{change:?}");
+        }
+    }
 }

@@ -93,7 +93,8 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Revision(_)
         | Change::Claim(_)
         | Change::Budget(_)
-        | Change::Node(_) => Vec::new(),
+        | Change::Node(_)
+        | Change::Namespace(_) => Vec::new(),
     }
 }
 

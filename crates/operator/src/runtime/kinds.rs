@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use api::{Accounting, Controller, LoginSet, NodeSet, RestApi, Token};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, Deployment, StatefulSet},
-    core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret, Service},
+    core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::Resource;
@@ -130,4 +130,14 @@ kinds! {
     /// Only ours.
     budgets: Budget(PodDisruptionBudget),
     nodes: Node(Node),
+    /// Only whether they are being deleted.
+    namespaces: Namespace(Namespace),
+}
+
+impl Caches {
+    /// Whether this namespace is being deleted, and everything in it.
+    pub fn is_ending(&self, namespace: &str) -> bool {
+        let found = self.namespaces.get("", namespace);
+        found.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
+    }
 }

@@ -5,7 +5,7 @@
 use api::{Accounting, Controller, GROUP, LoginSet, NodeSet, RestApi, Token, keys};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, Deployment, StatefulSet},
-    core::v1::{ConfigMap, Container, ContainerStatus, Node, PersistentVolumeClaim, Pod, Secret, Service},
+    core::v1::{ConfigMap, Container, ContainerStatus, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::Resource;
@@ -169,6 +169,18 @@ impl Trim for Node {
     }
 }
 
+impl Trim for Namespace {
+    fn trim(&mut self) {
+        trim_meta(self);
+        self.metadata.labels = None;
+        self.metadata.annotations = None;
+        self.spec = None;
+        if let Some(status) = &mut self.status {
+            status.conditions = None;
+        }
+    }
+}
+
 fn is_ours(object: &impl Resource) -> bool {
     has_owner_of_ours(object) || has_label_of_ours(object)
 }
@@ -263,6 +275,25 @@ mod tests {
           phase: Running
           podIP: 10.0.0.1
         "#);
+    }
+
+    #[test]
+    fn of_a_namespace_stays_whether_it_ends() {
+        let mut namespace: Namespace = serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {"a": "b"}, "annotations": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"phase": "Terminating", "conditions": [{"type": "x", "status": "True"}]},
+        }))
+        .unwrap();
+        namespace.trim();
+        assert_eq!(
+            serde_json::to_value(&namespace).unwrap(),
+            json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "status": {"phase": "Terminating"},
+            })
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod desired;
 mod memory;
+mod pod_conditions;
 mod refusal;
 mod status;
 #[cfg(test)]
@@ -206,14 +207,27 @@ impl Writer {
     /// Makes an object that must be new. The answer to a lost request is `Exists` too: look at the object before you
     /// take it for somebody else's.
     pub async fn create<K: Written>(&self, object: &K) -> Result<Created<K>, Error> {
-        let key = Key::of(object);
+        let value = serde_json::to_value(object).map_err(|error| unsendable::<K>(&Key::of(object), &error))?;
+        self.create_json(&value).await
+    }
+
+    /// Like [`create`](Self::create), of a manifest as it is: fields that our types do not know reach the API server.
+    pub async fn create_json<K: Written>(&self, manifest: &Value) -> Result<Created<K>, Error> {
+        let meta = |field: &str| manifest.get("metadata")?.get(field)?.as_str();
+        let key = Key::new(meta("namespace").unwrap_or_default(), meta("name").unwrap_or_default());
         tracing::info!(kind = %K::kind(&()), object = %key, "Creating");
         let parameters = PostParams {
             field_manager: Some(self.manager.clone()),
             ..PostParams::default()
         };
-        let api = self.api::<K>(&key.namespace);
-        match self.call::<K, _>("create", &key, api.create(&parameters, object)).await {
+        let request = kube::core::Request::new(K::url_path(&(), Some(&key.namespace)));
+        let call = async {
+            let request = request
+                .create(&parameters, manifest.to_string().into_bytes())
+                .map_err(kube::Error::BuildRequest)?;
+            self.client.request::<K>(request).await
+        };
+        match self.call::<K, _>("create", &key, call).await {
             Ok(created) => {
                 gate::wrote(&self.caches, &created);
                 Ok(Created::New(without_managed_fields(created)))
@@ -312,8 +326,7 @@ impl Writer {
                     .wrote_status::<K>(&key, written.meta(), Exchange { sent, result });
                 Ok(true)
             }
-            Err(Error::Conflict { .. }) => Ok(false),
-            Err(error) if refusal::not_found(&error) => Ok(false),
+            Err(error) if refusal::another_object(&error) || refusal::not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -78,10 +78,9 @@ impl Hands<'_> {
         for claim in claims {
             self.create_claim(&read(claim)?).await?;
         }
-        let pod: Pod = read(pod)?;
-        match self.writer.create(&pod).await {
+        match self.writer.create_json::<Pod>(pod).await {
             Ok(Created::New(_)) => Ok(()),
-            Ok(Created::Exists) => self.check_existing(&pod),
+            Ok(Created::Exists) => self.check_existing(&read(pod)?),
             // A namespace on its way out takes nothing new, and everything in it goes: there is nothing to do about it.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {

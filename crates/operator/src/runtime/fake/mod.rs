@@ -1,8 +1,9 @@
 //! For tests: an API server in this process. It knows resource versions, watches, server-side apply with field
-//! ownership, merge and JSON patches, preconditions and faults; it knows no schema, no defaults and no admission.
+//! ownership, merge, strategic merge and JSON patches, preconditions and faults; it knows no schema, no defaults and no admission.
 
 mod apply;
 mod store;
+mod strategic;
 #[cfg(test)]
 mod tests;
 
@@ -142,6 +143,7 @@ impl FakeServer {
             "replace" => store.replace(&path, body, &manager),
             "apply" => store.apply(&path, &body, &manager),
             "merge" => store.merge(&path, &body, &manager),
+            "strategic" => store.strategic_merge(&path, &body, &manager),
             "patch" => store.json_patch(&path, body, &manager),
             _ => store.delete(&path, &body),
         });
@@ -242,6 +244,7 @@ fn verb(method: &Method, path: &Path, query: &str, content_type: &str) -> &'stat
         Method::DELETE => "delete",
         _ if content_type.contains("apply-patch") => "apply",
         _ if content_type.contains("json-patch") => "patch",
+        _ if content_type.contains("strategic-merge-patch") => "strategic",
         _ => "merge",
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Path, apply};
+use super::{Path, apply, strategic};
 
 /// Why a request is refused.
 #[derive(Debug, Clone)]
@@ -122,15 +122,34 @@ impl Store {
     }
 
     pub(crate) fn merge(&mut self, path: &Path, change: &Value, manager: &str) -> Result<Value, Refusal> {
+        self.merge_with(path, change, manager, json_patch::merge)
+    }
+
+    pub(crate) fn strategic_merge(&mut self, path: &Path, change: &Value, manager: &str) -> Result<Value, Refusal> {
+        self.merge_with(path, change, manager, strategic::merge)
+    }
+
+    fn merge_with(
+        &mut self,
+        path: &Path,
+        change: &Value,
+        manager: &str,
+        merge: impl FnOnce(&mut Value, &Value),
+    ) -> Result<Value, Refusal> {
         let before = self.get(path)?;
-        for field in ["uid", "resourceVersion"] {
+        let differs = |field: &str| {
             let wanted = text(change, &format!("/metadata/{field}"));
-            if !wanted.is_empty() && wanted != text(&before, &format!("/metadata/{field}")) {
-                return Err(Refusal::new(409, "Conflict", format!("precondition failed: {field}")));
-            }
+            !wanted.is_empty() && wanted != text(&before, &format!("/metadata/{field}"))
+        };
+        if differs("uid") {
+            let message = "is invalid: metadata.uid: Invalid value: field is immutable";
+            return Err(Refusal::new(422, "Invalid", message));
+        }
+        if differs("resourceVersion") {
+            return Err(Refusal::new(409, "Conflict", "the object has been modified"));
         }
         let mut object = before.clone();
-        json_patch::merge(&mut object, change);
+        merge(&mut object, change);
         only_status_or_rest(path, &before, &mut object);
         Ok(self.update(path, &before, object, manager))
     }

@@ -59,6 +59,16 @@ pub(super) fn already_exists(error: &Error) -> bool {
     matches!(error, Error::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409))
 }
 
+/// Of a patch that holds a UID: what is there under this name is not what was meant. The API server finds that the
+/// UID cannot change.
+pub(super) fn another_object(error: &Error) -> bool {
+    match error {
+        Error::Conflict { .. } => true,
+        Error::Immutable { message, .. } => message.contains("metadata.uid"),
+        _ => false,
+    }
+}
+
 pub(super) fn not_found(error: &Error) -> bool {
     matches!(error, Error::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404))
 }
