@@ -129,6 +129,16 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     ("ConfigMap slurm-bundle", "", "the last accepted revision of all files"),
     (
+        "PodDisruptionBudget",
+        "spec minAvailable",
+        "a number needs no arithmetic on the owners of the pods",
+    ),
+    (
+        "PodDisruptionBudget",
+        "spec maxUnavailable",
+        "its place is taken by minAvailable",
+    ),
+    (
         "Pod",
         "metadata labels slinky.slurm.net/component",
         "added: the older documents select workers by it",

@@ -9,6 +9,7 @@ mod recorded;
 
 mod api;
 mod chart;
+mod evictions;
 mod golden;
 mod manifests;
 mod mistakes;

@@ -34,6 +34,11 @@ pub fn build_service(namespace: &str, controller: &ControllerName, owners: &[&No
     })
 }
 
+/// As many as there can be. A number needs no look at the pods' owners: with `maxUnavailable`, as upstream has it,
+/// Kubernetes asks the owners how many pods they want, which fails in the first seconds of a definition and means
+/// nothing in `DaemonSet` mode. With more than there are, no pod may ever go, ready or not.
+const ALL_OF_THEM: i32 = i32::MAX;
+
 /// The budget that keeps protected workers from being evicted.
 pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, owners: &[&NodeSet]) -> Value {
     json!({
@@ -45,7 +50,7 @@ pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, own
             "ownerReferences": references(owners),
         },
         "spec": {
-            "maxUnavailable": 0,
+            "minAvailable": ALL_OF_THEM,
             "selector": {
                 "matchLabels": { (labels::POD_PROTECT): keys::ON, (labels::CLUSTER): controller.as_str() },
             },
