@@ -3,31 +3,31 @@
 //!
 //! * objects are merged field by field;
 //! * lists that have a key (containers, volumes, env…) are merged by it, new items appended; other lists are replaced;
-//! * a volume, a variable, a probe's handler and a lifecycle handler are replaced whole: half of one and half of another
-//!   is neither;
+//! * a volume, a mount, a variable, a probe's handler and a lifecycle handler are replaced whole: half of one and half of
+//!   another is neither;
 //! * null and empty values change nothing, since charts write `tolerations: []` and `affinity: {}` for "nothing to say";
 //! * `false` and `0` are values. Upstream drops them, so that `privileged: false` cannot be said there.
 
 use serde_json::{Map, Value};
 
-/// Fields that hold lists whose items are told apart by one of their own fields.
-const LIST_KEYS: &[(&str, &str)] = &[
-    ("containers", "name"),
-    ("env", "name"),
-    ("hostAliases", "ip"),
-    ("imagePullSecrets", "name"),
-    ("initContainers", "name"),
-    ("ports", "containerPort"),
-    ("resourceClaims", "name"),
-    ("schedulingGates", "name"),
-    ("topologySpreadConstraints", "topologyKey"),
-    ("volumeDevices", "devicePath"),
-    ("volumeMounts", "mountPath"),
-    ("volumes", "name"),
+/// Fields that hold lists whose items are told apart by these fields of their own.
+const LIST_KEYS: &[(&str, &[&str])] = &[
+    ("containers", &["name"]),
+    ("env", &["name"]),
+    ("hostAliases", &["ip"]),
+    ("imagePullSecrets", &["name"]),
+    ("initContainers", &["name"]),
+    ("ports", &["containerPort", "protocol"]),
+    ("resourceClaims", &["name"]),
+    ("schedulingGates", &["name"]),
+    ("topologySpreadConstraints", &["topologyKey", "whenUnsatisfiable"]),
+    ("volumeDevices", &["devicePath"]),
+    ("volumeMounts", &["mountPath"]),
+    ("volumes", &["name"]),
 ];
 
 /// Lists whose items are alternatives through and through: two sources in one volume are none.
-const REPLACED_ITEMS: &[&str] = &["env", "volumes"];
+const REPLACED_ITEMS: &[&str] = &["env", "resourceClaims", "volumeDevices", "volumeMounts", "volumes"];
 
 /// Fields whose object holds exactly one of some handlers.
 const HANDLED: &[&str] = &[
@@ -69,6 +69,16 @@ fn lay_over_field(ours: &mut Map<String, Value>, field: &str, theirs: &Value) {
     if is_empty(theirs) {
         return;
     }
+    let keys = LIST_KEYS.iter().find(|(name, _)| *name == field);
+    if let (Some((_, keys)), Value::Array(theirs)) = (keys, theirs) {
+        let mut items = match ours.remove(field) {
+            Some(Value::Array(own)) => own,
+            _ => Vec::new(),
+        };
+        lay_over_list(&mut items, theirs, field, keys);
+        ours.insert(field.to_owned(), items.into());
+        return;
+    }
     let Some(own) = ours.get_mut(field).filter(|own| !own.is_null()) else {
         ours.insert(field.to_owned(), theirs.clone());
         return;
@@ -83,23 +93,31 @@ fn lay_over_field(ours: &mut Map<String, Value>, field: &str, theirs: &Value) {
                 lay_over_field(own, field, value);
             }
         }
-        (Value::Array(own), Value::Array(theirs)) => match LIST_KEYS.iter().find(|(name, _)| *name == field) {
-            Some((_, key)) => lay_over_list(own, theirs, field, key),
-            None => own.clone_from(theirs),
-        },
         (own, theirs) => own.clone_from(theirs),
     }
 }
 
-fn lay_over_list(ours: &mut Vec<Value>, theirs: &[Value], field: &str, key: &str) {
+/// Of two of theirs with one key the last counts, as in Kubernetes.
+fn lay_over_list(ours: &mut Vec<Value>, theirs: &[Value], field: &str, keys: &[&str]) {
     for item in theirs {
-        let same = |own: &&mut Value| item.get(key).is_some_and(|value| own.get(key) == Some(value));
-        match (ours.iter_mut().find(same), item) {
+        match (ours.iter_mut().find(|own| is_same(own, item, field, keys)), item) {
             (Some(own), item) if REPLACED_ITEMS.contains(&field) => own.clone_from(item),
             (Some(own), Value::Object(item)) => lay_over(own, item),
             _ => ours.push(item.clone()),
         }
     }
+}
+
+fn is_same(own: &Value, item: &Value, field: &str, keys: &[&str]) -> bool {
+    let of = |item: &Value, key: &str| match item.get(key) {
+        None | Some(Value::Null) if key == "protocol" => Some("TCP".into()),
+        value => value.cloned(),
+    };
+    let has_key = keys.first().is_some_and(|key| item.get(key).is_some());
+    let by_key = has_key && keys.iter().all(|key| of(own, key) == of(item, key));
+    // A container has the name of a port once, and probes and Services lead to it by that name.
+    let by_name = field == "ports" && item.get("name").is_some_and(|name| own.get("name") == Some(name));
+    by_key || by_name
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -175,25 +193,115 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_and_a_variable_are_replaced_whole() {
-        assert_eq!(
-            laid_over(
-                json!({ "volumes": [{ "name": "a", "emptyDir": { "medium": "Memory" } }], "env": [{ "name": "A", "value": "1" }] }),
-                json!({ "volumes": [{ "name": "a", "hostPath": { "path": "/log" } }], "env": [{ "name": "A", "valueFrom": 1 }] }),
+    fn of_what_can_only_be_one_thing_theirs_replaces_ours_whole() {
+        let secret = json!({ "secretKeyRef": { "name": "s", "key": "k" } });
+        for (field, ours, theirs) in [
+            (
+                "env",
+                json!({ "name": "A", "value": "1" }),
+                json!({ "name": "A", "valueFrom": secret }),
             ),
-            json!({ "volumes": [{ "name": "a", "hostPath": { "path": "/log" } }], "env": [{ "name": "A", "valueFrom": 1 }] })
-        );
+            (
+                "env",
+                json!({ "name": "A", "valueFrom": secret }),
+                json!({ "name": "A", "value": "1" }),
+            ),
+            (
+                "volumes",
+                json!({ "name": "a", "emptyDir": { "medium": "Memory" } }),
+                json!({ "name": "a", "hostPath": { "path": "/log" } }),
+            ),
+            (
+                "volumes",
+                json!({ "name": "a", "projected": { "defaultMode": 384, "sources": [{ "secret": { "name": "s" } }] } }),
+                json!({ "name": "a", "projected": { "sources": [{ "configMap": { "name": "c" } }] } }),
+            ),
+            (
+                "volumeMounts",
+                json!({ "name": "a", "mountPath": "/etc/slurm", "readOnly": true, "subPath": "x" }),
+                json!({ "name": "b", "mountPath": "/etc/slurm", "subPathExpr": "$(A)" }),
+            ),
+        ] {
+            let other = json!({ "name": "other", "mountPath": "/other" });
+            assert_eq!(
+                laid_over(json!({ field: [ours, other] }), json!({ field: [theirs] })),
+                json!({ field: [theirs, other] })
+            );
+        }
     }
 
     #[test]
-    fn a_probes_handler_is_replaced_and_the_rest_of_it_merged() {
-        assert_eq!(
-            laid_over(
-                json!({ "readinessProbe": { "httpGet": { "path": "/readyz" }, "periodSeconds": 10 } }),
-                json!({ "readinessProbe": { "exec": { "command": ["true"] }, "failureThreshold": 9 } }),
+    fn of_handlers_theirs_replaces_ours_and_the_rest_is_merged() {
+        let (get, run) = (json!({ "path": "/readyz" }), json!({ "command": ["true"] }));
+        for (field, ours, theirs, both) in [
+            (
+                "readinessProbe",
+                json!({ "httpGet": get, "periodSeconds": 10 }),
+                json!({ "exec": run, "failureThreshold": 9 }),
+                json!({ "exec": run, "periodSeconds": 10, "failureThreshold": 9 }),
             ),
-            json!({ "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 10, "failureThreshold": 9 } })
-        );
+            (
+                "startupProbe",
+                json!({ "tcpSocket": { "port": 1 }, "periodSeconds": 10 }),
+                json!({ "periodSeconds": 2 }),
+                json!({ "tcpSocket": { "port": 1 }, "periodSeconds": 2 }),
+            ),
+            (
+                "livenessProbe",
+                json!({ "httpGet": get, "periodSeconds": 10 }),
+                json!({ "grpc": { "port": 1 }, "httpGet": null }),
+                json!({ "grpc": { "port": 1 }, "periodSeconds": 10 }),
+            ),
+            (
+                "lifecycle",
+                json!({ "preStop": { "exec": run }, "postStart": { "exec": run } }),
+                json!({ "preStop": { "sleep": { "seconds": 5 } } }),
+                json!({ "preStop": { "sleep": { "seconds": 5 } }, "postStart": { "exec": run } }),
+            ),
+        ] {
+            assert_eq!(
+                laid_over(json!({ field: ours }), json!({ field: theirs })),
+                json!({ field: both })
+            );
+        }
+    }
+
+    #[test]
+    fn a_port_is_known_by_number_and_protocol_or_by_name() {
+        let ours = || json!({ "ports": [{ "containerPort": 6817, "name": "slurmctld", "protocol": "TCP" }] });
+        for (theirs, ports) in [
+            (
+                json!({ "containerPort": 6817, "hostPort": 6817 }),
+                json!([{ "containerPort": 6817, "name": "slurmctld", "protocol": "TCP", "hostPort": 6817 }]),
+            ),
+            (
+                json!({ "containerPort": 6817, "protocol": "UDP" }),
+                json!([
+                    { "containerPort": 6817, "name": "slurmctld", "protocol": "TCP" },
+                    { "containerPort": 6817, "protocol": "UDP" },
+                ]),
+            ),
+            (
+                json!({ "containerPort": 7000, "name": "slurmctld" }),
+                json!([{ "containerPort": 7000, "name": "slurmctld", "protocol": "TCP" }]),
+            ),
+        ] {
+            assert_eq!(
+                laid_over(ours(), json!({ "ports": [theirs] })),
+                json!({ "ports": ports })
+            );
+        }
+    }
+
+    #[test]
+    fn of_two_of_theirs_with_one_name_the_last_counts() {
+        let twice = json!({ "env": [{ "name": "A", "value": "1" }, { "name": "A", "value": "2" }] });
+        for ours in [json!({}), json!({ "env": [{ "name": "A", "value": "0" }] })] {
+            assert_eq!(
+                laid_over(ours, twice.clone()),
+                json!({ "env": [{ "name": "A", "value": "2" }] })
+            );
+        }
     }
 
     #[test]

@@ -15,9 +15,13 @@ use super::{
         variable,
     },
 };
-use crate::template::{
-    container::{container, default_pull_policy, user_command, user_image},
-    fields, set,
+use crate::{
+    overlay::lay_over,
+    template::{
+        self,
+        container::{container, default_pull_policy, user_command, user_image},
+        fields, set,
+    },
 };
 
 type Container = Map<String, Value>;
@@ -118,39 +122,36 @@ fn build_install(image: &str) -> Container {
 
 /// Fills /etc/slurm before anything looks at it.
 fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
-    let mut base = beside_slurmctld(slurmctld);
-    set(&mut base, "name", name::PREPARE);
-    set(&mut base, "command", json!([AGENT, "prepare"]));
-    add(&mut base, "env", places(parent));
-    add(
-        &mut base,
-        "env",
-        vec![json!({ "name": variable::BUNDLE, "value": format!("{BUNDLE_DIR}/{BUNDLE_FILE}") })],
-    );
-    let bundle = json!({ "mountPath": BUNDLE_DIR, "name": BUNDLE_VOLUME, "readOnly": true });
-    add(&mut base, "volumeMounts", vec![bundle]);
-    container(base.into(), None)
+    let mut environment = places(parent);
+    environment.push(json!({ "name": variable::BUNDLE, "value": format!("{BUNDLE_DIR}/{BUNDLE_FILE}") }));
+    let own = json!({
+        "name": name::PREPARE,
+        "command": [AGENT, "prepare"],
+        "env": environment,
+        "volumeMounts": [{ "mountPath": BUNDLE_DIR, "name": BUNDLE_VOLUME, "readOnly": true }],
+    });
+    container(beside_slurmctld(slurmctld, own), None)
 }
 
 /// Takes revisions from the operator and has slurmctld run with them.
 fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
-    let mut base = beside_slurmctld(slurmctld);
-    set(&mut base, "name", name::RECONFIGURE);
-    set(&mut base, "command", json!([AGENT, "serve"]));
-    set(&mut base, "restartPolicy", "Always");
-    set(
-        &mut base,
-        "ports",
-        json!([{ "containerPort": agent::DEFAULT_PORT, "name": agent::PORT_NAME, "protocol": "TCP" }]),
-    );
-    add(&mut base, "env", places(parent));
-    let mut own =
-        vec![json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } })];
+    let mut environment = places(parent);
+    environment
+        .push(json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }));
     if !is_supervised(parent) {
-        own.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
+        environment.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
     }
-    add(&mut base, "env", own);
-    container(base.into(), parent.controller.spec.reconfigure.as_ref())
+    let own = json!({
+        "name": name::RECONFIGURE,
+        "command": [AGENT, "serve"],
+        "restartPolicy": "Always",
+        "ports": [{ "containerPort": agent::DEFAULT_PORT, "name": agent::PORT_NAME, "protocol": "TCP" }],
+        "env": environment,
+    });
+    container(
+        beside_slurmctld(slurmctld, own),
+        parent.controller.spec.reconfigure.as_ref(),
+    )
 }
 
 /// Prints slurmctld's log, which slurmctld writes into a pipe.
@@ -169,8 +170,9 @@ fn build_logfile(parent: &Parent, image: &str) -> Container {
     container(base, logfile)
 }
 
-/// The image, user, environment and mounts of slurmctld, with a configuration that can be written.
-fn beside_slurmctld(slurmctld: &Container) -> Container {
+/// A container of ours with the image, user, environment and mounts of slurmctld, and a configuration that can be written.
+/// Where the user gave slurmctld a variable or a mount of ours, ours counts here: the agent would not find its way.
+fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
     let taken = [
         "image",
         "imagePullPolicy",
@@ -191,7 +193,9 @@ fn beside_slurmctld(slurmctld: &Container) -> Container {
             }
         }
     }
-    fields
+    let mut beside = Value::from(fields);
+    lay_over(&mut beside, &template::fields(own));
+    beside
 }
 
 /// Where a revision comes from and goes to.
@@ -202,13 +206,6 @@ fn places(parent: &Parent) -> Vec<Value> {
         json!({ "name": variable::KEYS_DIR, "value": KEYS_DIR }),
         json!({ "name": variable::STATE_DIR, "value": state_dir(&controller.cluster_name()) }),
     ]
-}
-
-fn add(container: &mut Container, field: &str, mut items: Vec<Value>) {
-    match container.get_mut(field) {
-        Some(Value::Array(own)) => own.append(&mut items),
-        _ => set(container, field, items),
-    }
 }
 
 /// Which images a pod template has in the containers whose user names none.

@@ -653,6 +653,23 @@ fn what_a_user_lays_over_slurmctld_the_agent_has_too() {
 }
 
 #[test]
+fn what_the_agent_goes_by_cannot_be_given_to_slurmctld_in_its_place() {
+    let spec = json!({ "slurmctld": {
+        "env": [{ "name": "SLURM_AGENT_STATE_DIR", "value": "/x" }, { "name": "SLURM_AGENT_POD_UID", "value": "x" }],
+        "volumeMounts": [{ "name": "x", "mountPath": "/etc/slurm-bundle" }],
+    } });
+    let template = template(&planned(with_keys(&spec)));
+    for (container, field, key) in [(1, "env", "name"), (2, "env", "name"), (1, "volumeMounts", "mountPath")] {
+        let items = template["spec"]["initContainers"][container][field].as_array().unwrap();
+        let keys: Vec<&str> = items.iter().map(|item| item[key].as_str().unwrap()).collect();
+        let once: std::collections::BTreeSet<&str> = keys.iter().copied().collect();
+        assert_eq!(keys.len(), once.len(), "each once: {keys:?}");
+        let theirs = |item: &&serde_json::Value| item["value"] == "/x" || item["name"] == "x";
+        assert_eq!(items.iter().find(theirs), None, "{items:?}");
+    }
+}
+
+#[test]
 fn pods_of_another_operator_are_kept_until_somebody_asks_for_a_restart() {
     let mut objects = running(&json!({}));
     let pod = objects.iter_mut().find(|object| object["kind"] == "Pod").unwrap();
