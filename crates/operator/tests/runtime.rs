@@ -16,8 +16,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
-    core::v1::{ConfigMap, Namespace, Service},
+    core::v1::{ConfigMap, Namespace, Pod, PodCondition, Service},
+    policy::v1::PodDisruptionBudget,
 };
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -299,4 +301,116 @@ async fn the_lease_goes_to_the_standby_when_the_leader_ends() {
     assert!(released.elapsed() < Duration::from_secs(4), "{:?}", released.elapsed());
     assert!(second.context.fence.next() > old);
     second.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn what_upstream_wrote_is_ours_to_remove() {
+    let world = world().await;
+    world.leads().await;
+    let upstream = PostParams {
+        field_manager: Some("manager".to_owned()),
+        ..PostParams::default()
+    };
+    let meta = json!({"namespace": world.namespace, "name": "a", "labels": {"app.kubernetes.io/name": "slurmd"}});
+    let budget = |limit: Value| -> PodDisruptionBudget {
+        let mut spec = limit;
+        spec["selector"] = json!({"matchLabels": {"a": "b"}});
+        from(json!({"metadata": meta, "spec": spec}))
+    };
+    let mut set = world.stateful_set("a", "1");
+    if let Some(pod) = set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) {
+        pod.volumes = Some(from(json!([{"name": "v", "hostPath": {"path": "/"}}])));
+        pod.containers[0].env = Some(from(
+            json!([{"name": "A", "value": "theirs"}, {"name": "B", "value": "theirs"}]),
+        ));
+    }
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(world.client.clone(), &world.namespace);
+    let sets: Api<StatefulSet> = Api::namespaced(world.client.clone(), &world.namespace);
+    let made = budgets
+        .create(&upstream, &budget(json!({"maxUnavailable": 0})))
+        .await
+        .unwrap();
+    world.seen(&made).await;
+    let made = sets.create(&upstream, &set).await.unwrap();
+    world.seen(&made).await;
+
+    let applied = world
+        .writer
+        .apply(&budget(json!({"minAvailable": i32::MAX})))
+        .await
+        .unwrap();
+    let spec = applied.spec.unwrap();
+    assert_eq!(
+        (spec.max_unavailable, spec.min_available),
+        (None, Some(IntOrString::Int(i32::MAX)))
+    );
+
+    let mut wanted = world.stateful_set("a", "1");
+    if let Some(pod) = wanted.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) {
+        let field = json!({"fieldRef": {"fieldPath": "metadata.name"}});
+        pod.containers[0].env = Some(from(json!([{"name": "A", "valueFrom": field}])));
+    }
+    let applied = world.writer.apply(&wanted).await.unwrap();
+    let pod = applied.spec.unwrap().template.spec.unwrap();
+    let env = pod.containers[0].env.clone().unwrap();
+    assert_eq!(env.len(), 1, "{env:?}");
+    assert!(env[0].value.is_none() && env[0].value_from.is_some(), "{env:?}");
+    let volumes = pod.volumes.unwrap();
+    assert!(
+        volumes[0].host_path.is_none() && volumes[0].empty_dir.is_some(),
+        "{volumes:?}"
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a control plane in KUBECONFIG"]
+async fn conditions_of_a_pod_are_written_beside_the_kubelets() {
+    let world = world().await;
+    world.leads().await;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &world.namespace);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": world.namespace, "name": "p", "labels": {"app.kubernetes.io/name": "slurmd"}},
+        "spec": {"containers": [{"name": "slurmd", "image": "i"}]},
+    });
+    let Created::New(made) = world.writer.create_json::<Pod>(&pod).await.unwrap() else {
+        panic!("it is new")
+    };
+    world.seen(&made).await;
+    let condition = |type_: &str| -> PodCondition { from(json!({"type": type_, "status": "True"})) };
+    let kubelet = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let (by_hand, now) = (PatchParams::default(), jiff::Timestamp::UNIX_EPOCH);
+    pods.patch_status("p", &by_hand, &Patch::Strategic(kubelet))
+        .await
+        .unwrap();
+    let types = async || -> Vec<String> {
+        let conditions = pods.get("p").await.unwrap().status.unwrap().conditions.unwrap();
+        let mut types: Vec<String> = conditions.into_iter().map(|condition| condition.type_).collect();
+        types.retain(|type_| type_ != "PodScheduled");
+        types.sort();
+        types
+    };
+
+    // The pod as it was before the kubelet spoke.
+    let wanted = [condition("SlurmA"), condition("SlurmB")];
+    assert!(world.writer.pod_conditions(&made, "Slurm", &wanted, now).await.unwrap());
+    assert_eq!(types().await, ["Ready", "SlurmA", "SlurmB"]);
+    let seen = pods.get("p").await.unwrap();
+    assert!(!world.writer.pod_conditions(&seen, "Slurm", &wanted, now).await.unwrap());
+    assert!(
+        world
+            .writer
+            .pod_conditions(&seen, "Slurm", &wanted[..1], now)
+            .await
+            .unwrap()
+    );
+    assert_eq!(types().await, ["Ready", "SlurmA"]);
+
+    let mut other = seen.clone();
+    other.metadata.uid = Some("00000000-0000-0000-0000-000000000000".to_owned());
+    assert!(!world.writer.pod_conditions(&other, "Slurm", &[], now).await.unwrap());
+    assert_eq!(types().await, ["Ready", "SlurmA"]);
+    world.end().await;
 }

@@ -5,6 +5,7 @@ mod memory;
 mod pod_conditions;
 mod refusal;
 mod status;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -96,11 +97,14 @@ impl Writer {
                 owner,
             });
         }
+        let field_set = cache.field_set(&key, &self.manager);
+        if field_set.is_none() {
+            self.take_over::<K>(&key).await?;
+        }
         let value = serde_json::to_value(observed.as_ref()).map_err(|error| unsendable::<K>(&key, &error))?;
         let gap = first_gap(&desired.value, &value);
         let last = self.memory.last_applied::<K>(&key, observed.meta());
         let is_last = last.is_some_and(|last| {
-            let field_set = cache.field_set(&key, &self.manager);
             last.exchange.sent == desired.hash && field_set.is_some() && last.field_set == field_set
         });
         // Where something is missing although nothing changed since, the API server does not take it.
@@ -191,10 +195,23 @@ impl Writer {
 
     /// Removes from exactly this version: in another one the same path may lead to something else.
     async fn remove_once<K: Written>(&self, key: &Key, version: Option<&str>, paths: &[String]) -> Result<K, Error> {
-        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let removals = paths.iter().map(|path| json!({"op": "remove", "path": path}));
-        let patch: json_patch::Patch = serde_json::from_value(std::iter::once(test).chain(removals).collect())
-            .map_err(|error| unsendable::<K>(key, &error))?;
+        self.patch_version(key, version, removals.collect()).await
+    }
+
+    /// A JSON patch of exactly this version.
+    async fn patch_version<K: Written>(
+        &self,
+        key: &Key,
+        version: Option<&str>,
+        mut operations: Vec<Value>,
+    ) -> Result<K, Error> {
+        operations.insert(
+            0,
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
+        );
+        let patch: json_patch::Patch =
+            serde_json::from_value(operations.into()).map_err(|error| unsendable::<K>(key, &error))?;
         let (api, parameters, patch) = (
             self.api::<K>(&key.namespace),
             self.parameters(),
@@ -326,7 +343,8 @@ impl Writer {
                     .wrote_status::<K>(&key, written.meta(), Exchange { sent, result });
                 Ok(true)
             }
-            Err(error) if refusal::another_object(&error) || refusal::not_found(&error) => Ok(false),
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) if refusal::not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

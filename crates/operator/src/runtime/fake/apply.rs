@@ -8,15 +8,50 @@ use crate::runtime::compare::{ListKind, same_identity};
 
 /// The object after an apply: what the manager owned and applies no longer is gone, what it applies is there.
 pub(super) fn applied_to(before: &Value, applied: &Value, manager: &str) -> Value {
-    let mut object = before.clone();
-    let wanted = leaves(applied);
-    for leaf in owned(before, manager).difference(&wanted) {
-        if !owned_by_others(before, manager).contains(leaf) {
-            remove(&mut object, leaf);
-        }
-    }
+    let theirs = owned_by_others(before, manager);
+    let gone: BTreeSet<String> = owned(before, manager)
+        .difference(&leaves(applied))
+        .filter(|leaf| !theirs.contains(*leaf))
+        .cloned()
+        .collect();
+    let mut object = without("", "", before, &gone).unwrap_or_default();
     merge("", &mut object, applied);
     object
+}
+
+/// The value without these leaves, and without what has nothing left. `None` if that is all of it.
+fn without(path: &str, field: &str, value: &Value, gone: &BTreeSet<String>) -> Option<Value> {
+    if gone.contains(path) {
+        return None;
+    }
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            let kept = fields
+                .iter()
+                .filter_map(|(key, value)| Some((key.clone(), without(&join(path, key), key, value, gone)?)));
+            let kept: Map<String, Value> = kept.collect();
+            (!kept.is_empty()).then_some(kept.into())
+        }
+        Value::Array(elements) => match ListKind::of(field, elements) {
+            ListKind::Map(keys) if !elements.is_empty() => {
+                let kept = elements
+                    .iter()
+                    .filter_map(|element| without(&format!("{path}[{}]", identity(keys, element)), "", element, gone));
+                let kept: Vec<Value> = kept.collect();
+                (!kept.is_empty()).then_some(kept.into())
+            }
+            _ => Some(value.clone()),
+        },
+        value => Some(value.clone()),
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}/{}", key.replace('/', "~1"))
+    }
 }
 
 /// Writes down that the manager owns what it applied.
@@ -24,7 +59,7 @@ pub(super) fn own(object: &mut Value, applied: &Value, manager: &str) {
     let mut entries = entries(object);
     // By force: nobody else owns what now has another value. Equal values stay shared; the difference is not modelled.
     entries.retain(|entry| entry["manager"] != manager || entry["operation"] != "Apply");
-    entries.push(entry(manager, "Apply", &leaves(applied)));
+    entries.push(entry(object, manager, "Apply", &leaves(applied)));
     entries.sort_by_key(|entry| entry["manager"].to_string());
     object["metadata"]["managedFields"] = Value::from(entries);
 }
@@ -41,6 +76,7 @@ pub(super) fn updated_by(object: &mut Value, before: &Value, manager: &str) {
         .map(|old| {
             let kept = fields(old).difference(&changed).cloned().collect();
             entry(
+                object,
                 old["manager"].as_str().unwrap_or_default(),
                 old["operation"].as_str().unwrap_or_default(),
                 &kept,
@@ -49,15 +85,18 @@ pub(super) fn updated_by(object: &mut Value, before: &Value, manager: &str) {
         .collect();
     if !manager.is_empty() {
         entries.retain(|entry| entry["manager"] != manager || entry["operation"] != "Update");
-        entries.push(entry(manager, "Update", &changed));
+        entries.push(entry(object, manager, "Update", &changed));
     }
     entries.sort_by_key(|entry| entry["manager"].to_string());
     object["metadata"]["managedFields"] = Value::from(entries);
 }
 
-fn entry(manager: &str, operation: &str, leaves: &BTreeSet<String>) -> Value {
+fn entry(object: &Value, manager: &str, operation: &str, leaves: &BTreeSet<String>) -> Value {
     let fields: Map<String, Value> = leaves.iter().map(|leaf| (format!("f:{leaf}"), json!({}))).collect();
-    json!({"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    json!({
+        "manager": manager, "operation": operation, "apiVersion": object["apiVersion"],
+        "fieldsType": "FieldsV1", "fieldsV1": fields,
+    })
 }
 
 fn entries(object: &Value) -> Vec<Value> {
@@ -105,33 +144,16 @@ fn leaves(object: &Value) -> BTreeSet<String> {
 }
 
 fn collect(path: &str, field: &str, value: &Value, found: &mut BTreeSet<String>) {
-    let join = |key: &str| {
-        if path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{path}/{}", key.replace('/', "~1"))
-        }
-    };
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                collect(&join(key), key, value, found);
+                collect(&join(path, key), key, value, found);
             }
         }
         Value::Array(elements) => match ListKind::of(field, elements) {
             ListKind::Map(keys) => {
                 for element in elements {
-                    let identity: Vec<String> = keys
-                        .iter()
-                        .map(|key| {
-                            element
-                                .get(key)
-                                .map(ToString::to_string)
-                                .unwrap_or_default()
-                                .replace('/', "~1")
-                        })
-                        .collect();
-                    collect(&format!("{path}[{}]", identity.join(",")), "", element, found);
+                    collect(&format!("{path}[{}]", identity(keys, element)), "", element, found);
                 }
             }
             ListKind::Set | ListKind::Atomic => {
@@ -182,59 +204,17 @@ fn step<'a>(value: &'a Value, path: &str, step: &str) -> Option<&'a Value> {
 
 fn identity_of(field: &str, elements: &[Value], element: &Value) -> String {
     match ListKind::of(field, elements) {
-        ListKind::Map(keys) => {
-            let words: Vec<String> = keys
-                .iter()
-                .map(|key| {
-                    element
-                        .get(key)
-                        .map(ToString::to_string)
-                        .unwrap_or_default()
-                        .replace('/', "~1")
-                })
-                .collect();
-            words.join(",")
-        }
+        ListKind::Map(keys) => identity(keys, element),
         ListKind::Set | ListKind::Atomic => String::new(),
     }
 }
 
-fn value_of<'a>(object: &'a Value, leaf: &str) -> Option<&'a Value> {
-    leaf.split('/').try_fold(object, |value, part| step(value, leaf, part))
+fn identity(keys: &[&str], element: &Value) -> String {
+    let word = |key: &&str| element.get(*key).map(ToString::to_string).unwrap_or_default();
+    let words: Vec<String> = keys.iter().map(|key| word(key).replace('/', "~1")).collect();
+    words.join(",")
 }
 
-fn remove(object: &mut Value, leaf: &str) {
-    let Some((parent, last)) = leaf.rsplit_once('/') else {
-        if let Some(fields) = object.as_object_mut() {
-            fields.remove(leaf);
-        }
-        return;
-    };
-    let mut place = object;
-    for part in parent.split('/') {
-        let (field, identity) = part
-            .split_once('[')
-            .map_or((part, None), |(field, rest)| (field, Some(rest.trim_end_matches(']'))));
-        let Some(next) = place.get_mut(field.replace("~1", "/")) else {
-            return;
-        };
-        place = match identity {
-            None => next,
-            Some(identity) => {
-                let Some(elements) = next.as_array_mut() else { return };
-                let all = elements.clone();
-                let Some(element) = elements
-                    .iter_mut()
-                    .find(|element| identity_of(field, &all, element) == identity)
-                else {
-                    return;
-                };
-                element
-            }
-        };
-    }
-    let name = last.split('[').next().unwrap_or_default().replace("~1", "/");
-    if let Some(fields) = place.as_object_mut() {
-        fields.remove(&name);
-    }
+fn value_of<'a>(object: &'a Value, leaf: &str) -> Option<&'a Value> {
+    leaf.split('/').try_fold(object, |value, part| step(value, leaf, part))
 }

@@ -36,7 +36,8 @@ impl Writer {
                 gate::wrote(&self.caches, &written);
                 Ok(true)
             }
-            Err(error) if refusal::another_object(&error) || refusal::not_found(&error) => Ok(false),
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) if refusal::not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

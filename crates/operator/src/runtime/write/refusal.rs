@@ -23,6 +23,8 @@ pub(super) fn read(verb: &'static str, kind: &str, key: &Key, error: kube::Error
         };
     };
     match status.code {
+        // A patch with the UID of another object than the one of this name now: the API server says a UID cannot change.
+        422 if status.message.contains("metadata.uid:") => Error::Conflict { verb, kind, key },
         409 if status.reason != "AlreadyExists" => Error::Conflict { verb, kind, key },
         422 if IMMUTABLE.iter().any(|words| status.message.contains(words)) => Error::Immutable {
             kind,
@@ -57,16 +59,6 @@ pub(super) fn of_a_test(error: Error) -> Error {
 
 pub(super) fn already_exists(error: &Error) -> bool {
     matches!(error, Error::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409))
-}
-
-/// Of a patch that holds a UID: what is there under this name is not what was meant. The API server finds that the
-/// UID cannot change.
-pub(super) fn another_object(error: &Error) -> bool {
-    match error {
-        Error::Conflict { .. } => true,
-        Error::Immutable { message, .. } => message.contains("metadata.uid"),
-        _ => false,
-    }
 }
 
 pub(super) fn not_found(error: &Error) -> bool {

@@ -409,6 +409,14 @@ fn a_field_that_cannot_change_is_told_from_other_refusals() {
         "immutable"
     );
     assert_eq!(read(422, "Invalid", "spec.ports: Required value"), "refused");
+    assert_eq!(
+        read(
+            422,
+            "Invalid",
+            "Pod \"a\" is invalid: metadata.uid: Invalid value: \"1\": field is immutable"
+        ),
+        "conflict"
+    );
     assert_eq!(read(409, "Conflict", "the object has been modified"), "conflict");
     assert_eq!(read(409, "AlreadyExists", ""), "api");
     assert_eq!(read(500, "InternalError", ""), "api");
@@ -525,4 +533,51 @@ async fn fields_newer_than_our_types_reach_the_server() {
     assert!(matches!(made, Created::New(_)));
     assert_eq!(world.stored(POD)["spec"], pod["spec"]);
     assert_eq!(world.writer.create_json::<Pod>(&pod).await.unwrap(), Created::Exists);
+}
+
+/// As upstream made it: with a variable and a label that we do not want, and a strategy.
+fn make_upstreams(world: &World) {
+    let mut object = serde_json::to_value(stateful_set(&["A", "OLD"])).unwrap();
+    object["metadata"]["labels"]["theirs"] = "1".into();
+    object["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    let path = Path::parse("/apis/apps/v1/namespaces/n/statefulsets");
+    world
+        .server
+        .edit(|store| store.create(&path, object, "manager"))
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_upstream_wrote_is_ours_to_remove() {
+    let world = World::new().await;
+    make_upstreams(&world);
+    world.by_hand(STATEFUL_SET, &json!({"metadata": {"annotations": {"note": "mine"}}}));
+    world.settle().await;
+    let desired = stateful_set(&["A"]);
+    world.writer.apply(&desired).await.unwrap();
+    assert_eq!(world.writes(), ["patch", "apply"], "the fields first, then all at once");
+    let stored = world.stored(STATEFUL_SET);
+    assert_eq!(stored.pointer("/metadata/labels/theirs"), None);
+    assert_eq!(stored.pointer("/spec/updateStrategy/type"), None);
+    assert_eq!(
+        stored.pointer("/spec/template/spec/containers/0/env"),
+        Some(&json!([{"name": "A", "value": "x"}]))
+    );
+    assert_eq!(stored.pointer("/metadata/annotations/note"), Some(&json!("mine")));
+    world.settle().await;
+    world.writer.apply(&desired).await.unwrap();
+    assert!(world.writes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_that_died_while_it_took_over_goes_on_where_it_was() {
+    let world = World::new().await;
+    make_upstreams(&world);
+    world.settle().await;
+    world.server.fail(Fault::Refuse("apply", 500));
+    let desired = stateful_set(&["A"]);
+    world.writer.apply(&desired).await.unwrap_err();
+    world.settle().await;
+    Writer::new(&world.context, "controller").apply(&desired).await.unwrap();
+    assert_eq!(world.stored(STATEFUL_SET).pointer("/metadata/labels/theirs"), None);
 }

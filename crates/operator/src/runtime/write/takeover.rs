@@ -1,0 +1,105 @@
+//! Objects that the operator before us made.
+//!
+//! An apply removes a field only if nobody else has it, and upstream, which writes by updates, has everything in its
+//! objects: what we do not want would stay for ever (its `maxUnavailable` beside our `minAvailable`, which the API server
+//! refuses). So before our first apply to an object upstream's fields become ours.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use serde_json::json;
+
+use super::{Error, Key, OVERTAKEN, Writer, Written, refusal, unsendable};
+
+/// Upstream's field manager: the name of its program.
+const PREDECESSOR: &str = "manager";
+
+impl Writer {
+    /// Makes upstream's fields of this object ours, if it has any.
+    pub(super) async fn take_over<K: Written>(&self, key: &Key) -> Result<(), Error> {
+        let api = self.api::<K>(&key.namespace);
+        let mut attempts = 1..=OVERTAKEN;
+        loop {
+            let object = match self.call::<K, _>("get", key, api.get(&key.name)).await {
+                Err(error) if refusal::not_found(&error) => return Ok(()),
+                object => object?,
+            };
+            let meta = object.meta();
+            let managed = meta.managed_fields.as_deref().unwrap_or_default();
+            let Some(inherited) = inherited(managed, &K::api_version(&()), &self.manager) else {
+                return Ok(());
+            };
+            tracing::info!(kind = %K::kind(&()), object = %key, from = PREDECESSOR, "Taking over");
+            let fields = serde_json::to_value(inherited).map_err(|error| unsendable::<K>(key, &error))?;
+            let change = json!({"op": "replace", "path": "/metadata/managedFields", "value": fields});
+            let version = meta.resource_version.as_deref();
+            match self.patch_version::<K>(key, version, vec![change]).await {
+                Err(Error::Conflict { .. }) if attempts.next().is_some() => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+}
+
+/// The managed fields with upstream's in our name, as if we had applied them. `None` if there are none, or if we have
+/// applied before: then it is done.
+fn inherited(managed: &[ManagedFieldsEntry], api_version: &str, heir: &str) -> Option<Vec<ManagedFieldsEntry>> {
+    let is = |entry: &ManagedFieldsEntry, manager: &str, operation: &str| {
+        entry.manager.as_deref() == Some(manager)
+            && entry.operation.as_deref() == Some(operation)
+            && entry.api_version.as_deref() == Some(api_version)
+            && entry.subresource.as_deref().is_none_or(str::is_empty)
+    };
+    if managed.iter().any(|entry| is(entry, heir, "Apply")) {
+        return None;
+    }
+    let mut managed = managed.to_vec();
+    let entry = managed.iter_mut().find(|entry| is(entry, PREDECESSOR, "Update"))?;
+    entry.manager = Some(heir.to_owned());
+    entry.operation = Some("Apply".to_owned());
+    Some(managed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn entries(entries: &[(&str, &str, &str)]) -> Vec<ManagedFieldsEntry> {
+        let made = entries.iter().map(|(manager, operation, subresource)| {
+            let mut entry = json!({
+                "manager": manager, "operation": operation, "apiVersion": "apps/v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}},
+            });
+            if !subresource.is_empty() {
+                entry["subresource"] = Value::from(*subresource);
+            }
+            serde_json::from_value(entry).unwrap()
+        });
+        made.collect()
+    }
+
+    #[test]
+    fn upstreams_fields_become_ours_and_nobody_elses() {
+        let us = "slurm-operator/controller";
+        let (upstreams, its_status) = (("manager", "Update", ""), ("manager", "Update", "status"));
+        let (kubectls, ours) = (("kubectl-edit", "Update", ""), (us, "Apply", ""));
+        for (case, before, after) in [
+            ("nobody's", vec![], None),
+            (
+                "upstream's",
+                vec![kubectls, upstreams, its_status],
+                Some(vec![kubectls, ours, its_status]),
+            ),
+            ("somebody else's", vec![kubectls, its_status], None),
+            ("ours already", vec![upstreams, ours], None),
+        ] {
+            let found = inherited(&entries(&before), "apps/v1", us);
+            assert_eq!(found, after.map(|after| entries(&after)), "{case}");
+        }
+        assert_eq!(
+            inherited(&entries(&[upstreams]), "v1", us),
+            None,
+            "fields of another version"
+        );
+    }
+}
