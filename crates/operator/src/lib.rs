@@ -15,6 +15,7 @@ pub mod restapi;
 pub mod runtime;
 
 mod overlay;
+mod quantity;
 mod template;
 #[cfg(test)]
 mod testing;

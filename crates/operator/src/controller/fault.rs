@@ -1,5 +1,8 @@
 //! What keeps a Controller from being what its spec asks for, in words for its owner.
 
+use super::reason;
+use crate::runtime::Warning;
+
 /// What must not happen while a fault lasts. What runs goes on running with what it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Blocks {
@@ -27,6 +30,19 @@ impl Fault {
             blocks,
             reason,
             message: message.into(),
+        }
+    }
+
+    pub(super) fn warning(&self) -> Warning<'_> {
+        let missing = [
+            reason::SECRET_MISSING,
+            reason::CONFIG_MAP_MISSING,
+            reason::ACCOUNTING_MISSING,
+        ];
+        Warning {
+            reason: self.reason,
+            message: &self.message,
+            may_pass: missing.contains(&self.reason),
         }
     }
 }

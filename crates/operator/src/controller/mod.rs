@@ -14,7 +14,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use api::{
     Controller,
@@ -23,10 +23,7 @@ use api::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt as _};
 
-use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer};
-
-/// While something is on its way, how often to look again although nothing was heard.
-const IMPATIENCE: Duration = Duration::from_secs(30);
+use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, Writer};
 
 /// Brings Controllers to what their specs ask for.
 #[derive(Debug)]
@@ -42,14 +39,6 @@ impl ControllerReconciler {
             writer: Writer::new(&context, Self::NAME),
             pushers: push::Pushers::new(context.fence.clone(), context.triggers.controller.clone()),
             context,
-        }
-    }
-
-    fn tell(&self, controller: &Controller, plan: &plan::Plan) {
-        for fault in &plan.faults {
-            self.context
-                .events
-                .warn(controller, fault.reason, fault.message.clone());
         }
     }
 }
@@ -75,18 +64,12 @@ impl Reconciler for ControllerReconciler {
             context.definitions.outdated(),
         );
         let plan = plan::plan(&observed);
-        self.tell(&controller, &plan);
+        let look_again = context.warn(controller.as_ref(), plan.faults.iter().map(fault::Fault::warning));
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
-        if controller.metadata.deletion_timestamp.is_none() {
-            let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-            let status = serde_json::to_value(status).map_err(Error::other)?;
-            self.writer.status(controller.as_ref(), status).await?;
-        }
-        applied.into_result()?;
+        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
-        let waits = matches!(state, State::Progressing { .. });
-        let outcome = Outcome::from(state);
-        Ok(if waits { outcome.requeue(IMPATIENCE) } else { outcome })
+        let outcome = self.writer.finish(controller.as_ref(), status, applied, state).await?;
+        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
     }
 }
 

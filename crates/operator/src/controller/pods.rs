@@ -70,13 +70,7 @@ pub(super) fn is_labelled_active(pod: &Pod) -> bool {
 
 /// Why a container does not run, in the kubelet's words.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let mut all = status
-        .init_container_statuses
-        .iter()
-        .chain(&status.container_statuses)
-        .flatten();
-    all.find_map(|container| {
+    container_statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let why = waiting
             .reason
@@ -105,13 +99,17 @@ fn agent_port(pod: &Pod) -> Option<u16> {
 }
 
 fn container_status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    let mut all = status
-        .init_container_statuses
-        .iter()
-        .chain(&status.container_statuses)
-        .flatten();
-    all.find(|status| status.name == container)
+    container_statuses(pod).find(|status| status.name == container)
+}
+
+fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.iter();
+    status.flat_map(|status| {
+        [&status.init_container_statuses, &status.container_statuses]
+            .into_iter()
+            .flatten()
+            .flatten()
+    })
 }
 
 fn is_running(status: &ContainerStatus) -> bool {

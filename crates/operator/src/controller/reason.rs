@@ -52,10 +52,6 @@ pub(super) const EXTERNAL: &str = "External";
 pub(super) const AGENT: &str = "Agent";
 /// slurmctld runs under the user's own command.
 pub(super) const OWN_COMMAND: &str = "OwnCommand";
-/// The definitions in the cluster are older than this operator.
-pub(super) const OLD_DEFINITIONS: &str = "OldDefinitions";
-/// An overlay has fields that core/v1 has not.
-pub(super) const UNKNOWN_FIELDS: &str = "UnknownFields";
 /// Nothing needs a person.
 pub(super) const HEALTHY: &str = "Healthy";
 /// Nothing is on its way.

@@ -2,8 +2,7 @@
 
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
-    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, UNKNOWN_FIELDS},
-    validate::Reason,
+    conditions::{DEGRADED, PROGRESSING, READY},
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -16,7 +15,7 @@ use super::{
     plan::{ConfigState, Plan},
     pods, reason,
 };
-use crate::runtime::{Failure, State, Wanted, settle};
+use crate::runtime::{Failure, State, Wanted, remarks, settle};
 
 /// slurmctld runs with the newest configuration; the message says which revision, and which way it came.
 pub(super) const CONFIG_APPLIED: &str = "ConfigApplied";
@@ -64,29 +63,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     ];
     wanted.insert(0, ready);
     wanted.extend(supervised(observed));
-    if !observed.outdated.is_empty() {
-        wanted.push(Wanted::holds(
-            CRDS_OUTDATED,
-            reason::OLD_DEFINITIONS,
-            format!(
-                "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
-                observed.outdated.join(", ")
-            ),
-        ));
-    }
-    let problems = observed.controller.check();
-    let unknown: Vec<String> = problems
-        .warnings()
-        .filter(|problem| problem.reason == Reason::UnknownField)
-        .map(ToString::to_string)
-        .collect();
-    if !unknown.is_empty() {
-        wanted.push(Wanted::holds(
-            UNKNOWN_FIELDS,
-            reason::UNKNOWN_FIELDS,
-            unknown.join("\n"),
-        ));
-    }
+    wanted.extend(remarks(&observed.outdated, observed.controller.check().warnings()));
     wanted
 }
 

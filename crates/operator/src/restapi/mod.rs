@@ -8,15 +8,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use api::{Controller, RestApi};
 use kube::ResourceExt as _;
 
-use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, State, Writer};
-
-/// While pods are on their way, how often to look again although nothing was heard.
-const IMPATIENCE: Duration = Duration::from_secs(30);
+use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
 
 /// Brings RestApis to what their specs ask for.
 #[derive(Debug)]
@@ -53,22 +50,12 @@ impl Reconciler for RestApiReconciler {
             context.definitions.outdated(),
         );
         let plan = plan::plan(&observed);
-        for fault in &plan.faults {
-            context
-                .events
-                .warn(rest_api.as_ref(), fault.reason, fault.message.clone());
-        }
+        let look_again = context.warn(rest_api.as_ref(), plan.faults.iter().map(plan::Fault::warning));
         let applied = apply::apply(&self.writer, &plan).await;
-        if rest_api.metadata.deletion_timestamp.is_none() {
-            let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-            let status = serde_json::to_value(status).map_err(Error::other)?;
-            self.writer.status(rest_api.as_ref(), status).await?;
-        }
-        applied.into_result()?;
+        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
-        let waits = matches!(state, State::Progressing { .. });
-        let outcome = Outcome::from(state);
-        Ok(if waits { outcome.requeue(IMPATIENCE) } else { outcome })
+        let outcome = self.writer.finish(rest_api.as_ref(), status, applied, state).await?;
+        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
     }
 }
 

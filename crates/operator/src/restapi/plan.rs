@@ -10,7 +10,7 @@ use super::{
     build::{build_deployment, build_service},
     observe::Observed,
 };
-use crate::template::container::user_image;
+use crate::{runtime::Warning, template::container::user_image};
 
 /// What is to be done, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,16 @@ pub(super) struct Plan {
 pub(super) struct Fault {
     pub(super) reason: &'static str,
     pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn warning(&self) -> Warning<'_> {
+        Warning {
+            reason: self.reason,
+            message: &self.message,
+            may_pass: self.reason != reason::INVALID_SPEC,
+        }
+    }
 }
 
 /// Reasons of conditions and events.

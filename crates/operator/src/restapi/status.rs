@@ -2,8 +2,7 @@
 
 use api::{
     ConditionStatus, RestApiStatus, Validate,
-    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, UNKNOWN_FIELDS},
-    validate::Reason,
+    conditions::{DEGRADED, PROGRESSING, READY},
 };
 use jiff::Timestamp;
 
@@ -11,7 +10,7 @@ use super::{
     observe::Observed,
     plan::{Plan, reason},
 };
-use crate::runtime::{Failure, State, Wanted, settle};
+use crate::runtime::{Failure, State, Wanted, remarks, settle};
 
 /// The status to write.
 pub(super) fn build_status(
@@ -66,25 +65,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
         (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
     };
     let mut wanted = vec![ready, progressing, degraded];
-    if !observed.outdated.is_empty() {
-        wanted.push(Wanted::holds(
-            CRDS_OUTDATED,
-            "OldDefinitions",
-            format!(
-                "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
-                observed.outdated.join(", ")
-            ),
-        ));
-    }
-    let problems = observed.rest_api.check();
-    let unknown: Vec<String> = problems
-        .warnings()
-        .filter(|problem| problem.reason == Reason::UnknownField)
-        .map(ToString::to_string)
-        .collect();
-    if !unknown.is_empty() {
-        wanted.push(Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
-    }
+    wanted.extend(remarks(&observed.outdated, observed.rest_api.check().warnings()));
     wanted
 }
 

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     defaults::Images,
-    runtime::{Caches, Change, Delta, Key},
+    restapi::RestApiReconciler,
+    runtime::{Caches, Change, Clock, Context, Delta, Events, Key, Metrics, Reconciler as _, State, fake::FakeServer},
     testing::any_spec::any_spec,
 };
 
@@ -181,4 +182,33 @@ proptest! {
         build_status(&observed, &plan, None, "2026-01-01T00:00:00Z".parse().unwrap());
         state(&observed, &plan);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_on_its_way_is_no_warning_at_first() {
+    let made: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut young = rest_api(&json!({}));
+    young["metadata"]["creationTimestamp"] = made.to_string().into();
+    let clock = Clock::fixed(made);
+    let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::new());
+    let context = Context {
+        clock: clock.clone(),
+        events,
+        ..Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]))
+    };
+    let reconciler = RestApiReconciler::new(context);
+    let key = Key::new("hpc", "slurm");
+
+    let outcome = reconciler.reconcile(&key).await.unwrap();
+    assert!(
+        said.try_recv().is_err(),
+        "Helm may make the Controller in this very moment"
+    );
+    let again = outcome.requeue.unwrap();
+    assert!(matches!(outcome.state, State::Blocked { .. }));
+
+    clock.set(made + again);
+    reconciler.reconcile(&key).await.unwrap();
+    let event = said.try_recv().unwrap();
+    assert_eq!(event.reason.as_deref(), Some("ControllerMissing"));
 }

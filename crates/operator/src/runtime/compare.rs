@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::quantity::Quantity;
+use crate::quantity::Quantity;
 
 /// The path of the first thing that is desired and not there, as in `spec.template.spec.containers[slurmctld].image`.
 pub(super) fn first_gap(desired: &Value, observed: &Value) -> Option<String> {

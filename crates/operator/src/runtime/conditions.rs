@@ -1,6 +1,10 @@
 //! Conditions of an object's status (pure).
 
-use api::{Condition, ConditionStatus};
+use api::{
+    Condition, ConditionStatus, Problem,
+    conditions::{CRDS_OUTDATED, UNKNOWN_FIELDS},
+    validate::Reason,
+};
 use jiff::Timestamp;
 
 /// What a kind wants to say now.
@@ -33,6 +37,25 @@ impl Wanted {
             message: message.into(),
         }
     }
+}
+
+/// What every kind says when there is something to say: that definitions are older than this operator, and which fields
+/// of the object nobody knows.
+pub fn remarks<'a>(outdated: &[String], problems: impl IntoIterator<Item = &'a Problem>) -> Vec<Wanted> {
+    let old = (!outdated.is_empty()).then(|| {
+        let message = format!(
+            "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
+            outdated.join(", ")
+        );
+        Wanted::holds(CRDS_OUTDATED, "OldDefinitions", message)
+    });
+    let unknown: Vec<String> = problems
+        .into_iter()
+        .filter(|problem| problem.reason == Reason::UnknownField)
+        .map(ToString::to_string)
+        .collect();
+    let unknown = (!unknown.is_empty()).then(|| Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
+    old.into_iter().chain(unknown).collect()
 }
 
 /// The schema's limit. A longer message would make the API server refuse the whole status.

@@ -45,7 +45,7 @@ struct Inner {
 
 impl Events {
     /// Events, and what is to be written by [`write_to`].
-    pub(super) fn new(clock: Clock, instance: String, metrics: Metrics) -> (Self, Receiver<Event>) {
+    pub(crate) fn new(clock: Clock, instance: String, metrics: Metrics) -> (Self, Receiver<Event>) {
         let (queue, waiting) = channel(WAITING);
         let inner = Inner {
             queue,

@@ -94,14 +94,17 @@ mod tests {
         .unwrap()
     }
 
+    async fn journal_of_a_write(caches: &Caches) -> Journal {
+        let journal = Journal::default();
+        let write = async { wrote(caches, &config_map("10", "u")) };
+        journal.clone().note(write).await;
+        journal
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_write_is_waited_for_until_the_watch_brings_it() {
         let caches = Caches::default();
-        let journal = Journal::default();
-        journal
-            .clone()
-            .note(async { wrote(&caches, &config_map("10", "u")) })
-            .await;
+        let journal = journal_of_a_write(&caches).await;
         assert!(!journal.is_empty());
         let watch = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -119,11 +122,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_lags_holds_nothing_up_for_ever() {
         let caches = Caches::default();
-        let journal = Journal::default();
-        journal
-            .clone()
-            .note(async { wrote(&caches, &config_map("10", "u")) })
-            .await;
+        let journal = journal_of_a_write(&caches).await;
         assert!(!journal.settled(SOON).await);
     }
 

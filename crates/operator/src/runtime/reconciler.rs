@@ -56,9 +56,10 @@ impl Outcome {
         State::Settled.into()
     }
 
+    /// Looks again after this time at the latest.
     #[must_use]
     pub fn requeue(mut self, after: Duration) -> Self {
-        self.requeue = Some(after);
+        self.requeue = Some(self.requeue.map_or(after, |already| already.min(after)));
         self
     }
 }

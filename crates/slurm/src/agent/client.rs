@@ -17,9 +17,6 @@ use crate::node::Node;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
 
-/// Two processes could have started within the second that Slurm's boot time is counted in.
-const SECONDS_UNTIL_TELLING: u64 = 2;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// For a question that the agent answers by itself.
@@ -105,11 +102,11 @@ impl Client {
 
     /// Nodes, then jobs, and which process of slurmctld gave both.
     pub async fn observe(&self) -> Result<Observation, Error> {
-        let before = process(self.served_conf().await?);
+        let before = Process::of_conf(self.served_conf().await?);
         let nodes = self.nodes().await?.value;
         let jobs = self.jobs().await?.value;
         let process = match before {
-            Some(before) => process(self.served_conf().await?).filter(|after| *after == before),
+            Some(before) => Process::of_conf(self.served_conf().await?).filter(|after| *after == before),
             None => None,
         };
         Ok(Observation { nodes, jobs, process })
@@ -149,14 +146,6 @@ impl Client {
             DecodeError::Json(_) | DecodeError::Missing(_) => Error::malformed(error.to_string(), error),
         })
     }
-}
-
-/// `None` while the process is so young that another could look like it.
-fn process(conf: ServedConf) -> Option<Process> {
-    let telling = conf.boot_time.checked_add(SECONDS_UNTIL_TELLING)?;
-    (conf.now >= telling).then_some(Process {
-        boot_time: conf.boot_time,
-    })
 }
 
 fn read<T: DeserializeOwned>(body: impl AsRef<[u8]>) -> Result<T, Error> {

@@ -20,7 +20,7 @@ pub struct Process {
 
 impl Process {
     /// `None` while the process is so young that another could look like it.
-    pub(super) fn of_conf(conf: ServedConf) -> Option<Self> {
+    pub(crate) fn of_conf(conf: ServedConf) -> Option<Self> {
         let telling = conf.boot_time.checked_add(SECONDS_UNTIL_TELLING)?;
         (conf.now >= telling).then_some(Self {
             boot_time: conf.boot_time,

@@ -3,7 +3,6 @@
 mod claims;
 mod conf;
 mod pod;
-mod quantity;
 mod revision;
 mod shared;
 mod ssh;

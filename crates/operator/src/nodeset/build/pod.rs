@@ -14,9 +14,10 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{claims::claim_names, conf::render_conf, quantity};
+use super::{claims::claim_names, conf::render_conf};
 use crate::{
     defaults::Images,
+    quantity::Quantity,
     template::{
         container::{container, default_pull_policy},
         metadata::{Marks, Words, component_labels, owner},
@@ -359,20 +360,19 @@ fn limits(nodeset: &NodeSet) -> (i128, i128) {
         .template
         .as_ref()
         .and_then(|template| template.spec.as_ref());
-    let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(&Value) -> i128| {
-        fields
-            .and_then(|fields| fields.get("resources")?.get("limits")?.get(name))
-            .map_or(0, read)
+    let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(Quantity) -> i128| {
+        let amount = fields.and_then(|fields| fields.get("resources")?.get("limits")?.get(name));
+        amount.and_then(Quantity::of).map_or(0, read)
     };
-    let either = |name: &str, read: fn(&Value) -> i128| match limit(
-        nodeset.spec.slurmd.as_ref().map(api::Overlay::fields),
-        name,
-        read,
-    ) {
+    let own = nodeset.spec.slurmd.as_ref().map(api::Overlay::fields);
+    let either = |name: &str, read: fn(Quantity) -> i128| match limit(own, name, read) {
         0 => limit(pod.map(PodSpecOverlay::fields), name, read),
         own => own,
     };
-    (either("cpu", quantity::round_up), either("memory", quantity::mebibytes))
+    (
+        either("cpu", Quantity::rounded_up),
+        either("memory", Quantity::mebibytes),
+    )
 }
 
 /// What no overlay decides: the name, and where the pod may run.

@@ -1,14 +1,16 @@
-//! Kubernetes' quantities, far enough to see that `1` is `1000m` and `1Gi` is `1024Mi` (pure).
+//! Kubernetes' quantities, far enough to see that `1` is `1000m` and `1Gi` is `1024Mi`, and to count with them (pure).
+
+use serde_json::Value;
 
 /// An amount in billionths, which is as fine as Kubernetes goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Quantity(i128);
+pub(crate) struct Quantity(i128);
 
 const BILLION: i128 = 1_000_000_000;
 
 impl Quantity {
     /// `None` if the text is none, or is larger than any machine.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (number, factor) = split(text)?;
         let (negative, number) = match number.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -28,8 +30,27 @@ impl Quantity {
         Some(Self(if negative { -amount } else { amount }))
     }
 
+    /// Of an amount in an object, where a plain number is one too.
+    pub(crate) fn of(amount: &Value) -> Option<Self> {
+        match amount {
+            Value::String(text) => Self::parse(text.trim()),
+            Value::Number(number) => Self::parse(&number.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Whole units, a fraction counting as one more.
+    pub(crate) fn rounded_up(self) -> i128 {
+        self.0.div_euclid(BILLION) + i128::from(self.0.rem_euclid(BILLION) > 0)
+    }
+
+    /// Whole MiB, a fraction counting as none.
+    pub(crate) fn mebibytes(self) -> i128 {
+        self.0.div_euclid(BILLION << 20)
+    }
+
     /// Whether both texts say the same amount.
-    pub(super) fn same(one: &str, other: &str) -> bool {
+    pub(crate) fn same(one: &str, other: &str) -> bool {
         match (Self::parse(one), Self::parse(other)) {
             (Some(one), Some(other)) => one == other,
             _ => one == other,
@@ -77,6 +98,7 @@ fn split(text: &str) -> Option<(&str, i128)> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::Quantity;
 
@@ -108,6 +130,36 @@ mod tests {
     }
 
     #[test]
+    fn units_are_rounded_up() {
+        for (amount, units) in [
+            (json!(2), Some(2)),
+            (json!("2"), Some(2)),
+            (json!("1500m"), Some(2)),
+            (json!(0.5), Some(1)),
+            (json!("1m"), Some(1)),
+            (json!("2e1"), Some(20)),
+            (json!(null), None),
+            (json!("many"), None),
+            (json!(""), None),
+        ] {
+            assert_eq!(Quantity::of(&amount).map(Quantity::rounded_up), units, "{amount}");
+        }
+    }
+
+    #[test]
+    fn memory_is_counted_in_whole_mebibytes() {
+        for (amount, mebis) in [
+            (json!("4Gi"), 4096),
+            (json!("1G"), 953),
+            (json!(1_048_575), 0),
+            (json!("1Mi"), 1),
+            (json!("1.5Gi"), 1536),
+        ] {
+            assert_eq!(Quantity::of(&amount).map(Quantity::mebibytes), Some(mebis), "{amount}");
+        }
+    }
+
+    #[test]
     fn what_is_no_quantity_is_compared_as_text() {
         for text in [
             "",
@@ -128,7 +180,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,40}") {
-            let _ = Quantity::parse(&text);
+            let counted = Quantity::parse(&text).map(|amount| (amount.rounded_up(), amount.mebibytes()));
+            prop_assert!(counted.is_none_or(|(units, mebis)| units.abs() >= mebis.abs()));
         }
 
         #[test]

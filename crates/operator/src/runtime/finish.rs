@@ -1,0 +1,96 @@
+//! How a reconcile warns and how it ends, the same for kinds that have nothing special to say.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use super::{Applied, Context, Error, Outcome, State, Writer, Written};
+
+/// While pods are on their way, how often to look again although nothing was heard.
+const IMPATIENCE: Duration = Duration::from_secs(30);
+
+/// Helm makes an object and what it refers to within a second or two, in an order of its own; the operator then makes
+/// Secrets and files that others of its objects wait for.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What is wrong with an object, in words for its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warning<'a> {
+    pub reason: &'static str,
+    pub message: &'a str,
+    /// Something is missing that may be on its way.
+    pub may_pass: bool,
+}
+
+impl Context {
+    /// Warns of what is wrong. What may pass is not worth an event while the object is young; then says when it is.
+    pub fn warn<'a, K: Written>(
+        &self,
+        object: &K,
+        warnings: impl IntoIterator<Item = Warning<'a>>,
+    ) -> Option<Duration> {
+        let grace = grace(object.meta(), self.clock.now());
+        let mut look_again = None;
+        for warning in warnings {
+            if warning.may_pass && grace.is_some() {
+                look_again = grace;
+            } else {
+                self.events.warn(object, warning.reason, warning.message.to_owned());
+            }
+        }
+        look_again
+    }
+}
+
+/// How long the object still counts as new. A clock that differs from the API server's shortens or lengthens it, but never
+/// by more than the whole.
+fn grace(meta: &ObjectMeta, now: Timestamp) -> Option<Duration> {
+    let made = meta.creation_timestamp.as_ref()?.0;
+    let age = Duration::try_from(now.duration_since(made)).unwrap_or_default();
+    GRACE.checked_sub(age).filter(|left| !left.is_zero())
+}
+
+impl Writer {
+    /// Writes the status, also after a failure, and says where the object stands.
+    pub async fn finish<K: Written>(
+        &self,
+        object: &K,
+        status: impl Serialize,
+        applied: Applied,
+        state: State,
+    ) -> Result<Outcome, Error> {
+        if object.meta().deletion_timestamp.is_none() {
+            let status = serde_json::to_value(status).map_err(Error::other)?;
+            self.status(object, status).await?;
+        }
+        applied.into_result()?;
+        let waits = matches!(state, State::Progressing { .. });
+        let outcome = Outcome::from(state);
+        Ok(if waits { outcome.requeue(IMPATIENCE) } else { outcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_new_for_some_seconds() {
+        let meta = |made: Option<&str>| -> ObjectMeta {
+            serde_json::from_value(serde_json::json!({ "creationTimestamp": made })).unwrap()
+        };
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        for (made, left) in [
+            (Some("2026-01-01T00:01:00Z"), Some(10)),
+            (Some("2026-01-01T00:00:57Z"), Some(7)),
+            (Some("2026-01-01T00:00:50Z"), None),
+            (Some("2025-01-01T00:00:00Z"), None),
+            (Some("2026-01-01T00:05:00Z"), Some(10)),
+            (None, None),
+        ] {
+            assert_eq!(grace(&meta(made), now), left.map(Duration::from_secs), "{made:?}");
+        }
+    }
+}
