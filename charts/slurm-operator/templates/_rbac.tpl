@@ -71,10 +71,6 @@ says what for.
 - apiGroups: [""]
   resources: [namespaces, nodes]
   verbs: [get, list, watch]
-# Whether a namespace is being deleted: then nothing in it waits for jobs.
-- apiGroups: [""]
-  resources: [namespaces]
-  verbs: [get, list, watch]
 # Which kinds are there, and which revision of their schema. One by one, by field selector.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
