@@ -205,6 +205,13 @@ impl Cluster {
         ctr(place, &["tasks", "kill", "--signal", "SIGKILL", &id]).map(drop)
     }
 
+    /// Freezes all processes of a container: its connections stay open and answer nothing. Healing lets them go on.
+    pub fn pause_container(&self, pod: Pod, container: &str) -> Result<Fault> {
+        let (place, id) = self.container(pod, Some(container))?;
+        ctr(place, &["tasks", "pause", &id])?;
+        Ok(Fault::new(move || ctr(place, &["tasks", "resume", &id]).map(drop)))
+    }
+
     /// The node a pod runs on, and the id of one of its containers.
     fn container(&self, pod: Pod, container: Option<&str>) -> Result<(Namespaces, String)> {
         let object = self.ask(&["get", "pod", pod.name, "-n", pod.namespace, "-o", "json"])?;

@@ -108,6 +108,11 @@ pub(crate) fn is_others_note(key: &str) -> bool {
     OTHERS_NOTES.iter().any(|prefix| key.starts_with(prefix))
 }
 
+/// Whether this label says of which release an object is.
+pub(crate) fn is_release_label(key: &str) -> bool {
+    key == "app.kubernetes.io/part-of" || OTHERS_LABELS.contains(&key)
+}
+
 /// Labels by which the pods of a component are found.
 pub(crate) fn selector_labels(app: &str, instance: &str) -> Words {
     BTreeMap::from([

@@ -200,6 +200,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "NodeSet",
+        "spec updateStrategy paused",
+        "added: stops an update; off unless it is set",
+    ),
+    (
+        "NodeSet",
         "metadata finalizers",
         "workers are emptied of jobs before a NodeSet goes",
     ),

@@ -7,10 +7,15 @@ use testbed::command::output;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, wait_idle};
+use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, slurm, wait_idle};
 
-/// Long enough for every periodic look of the operator to have come round several times.
+/// Long enough for every periodic look of the operator to have come round several times; TESTBED_AT_REST sets other seconds.
 const AT_REST: Duration = Duration::from_mins(1);
+
+fn at_rest() -> Duration {
+    let asked = std::env::var("TESTBED_AT_REST");
+    asked.map_or(AT_REST, |seconds| Duration::from_secs(seconds.parse().unwrap()))
+}
 
 /// Writes the API server has taken since its start, as it counts them itself: what they were, how many. Leases, events, and
 /// what Kubernetes does for its own nodes do not count.
@@ -56,14 +61,14 @@ fn a_cluster_at_rest_causes_no_writes() {
     .unwrap();
     let before = writes(cluster);
     assert!(!before.is_empty());
-    std::thread::sleep(AT_REST);
+    std::thread::sleep(at_rest());
     let after = writes(cluster);
     let new: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
     assert!(new.is_empty(), "{new:#?}");
 }
 
 #[test]
-fn when_the_leading_operator_dies_another_goes_on() {
+fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
     let cluster = cluster();
     install(cluster);
     let replicas = |count: &str| {
@@ -84,18 +89,16 @@ fn when_the_leading_operator_dies_another_goes_on() {
         )
     };
     replicas("2").unwrap();
-    let namespace = Namespace::create(cluster, "leader").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-
     let holder = || {
         let path = "jsonpath={.items[0].spec.holderIdentity}";
-        cluster.ask(&["get", "lease", "--namespace", "slinky", "-o", path])
+        cluster
+            .ask(&["get", "lease", "--namespace", "slinky", "-o", path])
+            .unwrap()
     };
-    let leader = holder().unwrap();
-    let pod = leader.split('_').next().unwrap();
-    cluster
-        .ask(&[
+    let kill_leader = || {
+        let leader = holder();
+        let pod = leader.split('_').next().unwrap();
+        let kill = [
             "delete",
             "pod",
             "--namespace",
@@ -103,13 +106,35 @@ fn when_the_leading_operator_dies_another_goes_on() {
             pod,
             "--grace-period=0",
             "--force",
-        ])
-        .unwrap();
+        ];
+        cluster.ask(&kill).unwrap();
+        leader
+    };
+    let namespace = Namespace::create(cluster, "leader").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    namespace.wait("create", "service/slurm-controller").unwrap();
+    let first = kill_leader();
+    let keys = || {
+        namespace
+            .ask(&[
+                "get",
+                "secrets",
+                "-o",
+                "jsonpath={range .items[*]}{.metadata.uid}{.data}{end}",
+            ])
+            .unwrap()
+    };
+    let keys_then = keys();
+    wait_idle(&namespace, 1).unwrap();
+    assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
+    assert_eq!(keys(), keys_then);
+
+    let second = kill_leader();
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
         .unwrap();
     wait_idle(&namespace, 2).unwrap();
-    let now = holder().unwrap();
+    let third = holder();
     replicas("1").unwrap();
-    assert_ne!(now, leader);
+    assert!(first != second && second != third, "{first} {second} {third}");
 }

@@ -3,13 +3,17 @@
 //! On a control plane without nodes, as no pod has to run for that, with the operator as a process beside it.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
+use anyhow::anyhow;
 use base64::Engine;
 use serde_json::{Value, json};
 use testbed::cluster::{Cluster, Size};
 use testbed::command::{output, output_with_input};
-use testbed::harness::{eventually, expect};
+use testbed::harness::eventually;
 use testbed::paths::{self, Layout};
 
 use crate::common::operator::{SOON, helm};
@@ -19,52 +23,83 @@ use crate::recorded::{MEANT, Objects, Recording, flatten_all, judge, recordings}
 const KINDS: &str = "controllers,restapis,nodesets,loginsets,accountings,tokens,statefulsets,deployments,services,configmaps,secrets,\
      poddisruptionbudgets,controllerrevisions,pods,persistentvolumeclaims";
 
+/// An operator that has said nothing for so long is done.
+const AT_REST: Duration = Duration::from_secs(10);
+
 /// The release that was recorded.
 const UPSTREAM: &str = "1.3.0-rc1";
 
 #[test]
 fn charts_and_operator_make_what_upstream_made_but_for_what_is_meant() {
-    let place = Place::create();
+    let place = Place::create("golden");
     let recordings = recordings();
     for recording in &recordings {
         place.install(recording);
     }
-    let theirs: Vec<Objects> = recordings
-        .iter()
-        .map(|recording| flatten_all(comparable(recording.objects.clone())))
-        .collect();
-    eventually("the same objects", SOON, || {
-        let mut surprises = Vec::new();
-        let mut unused: BTreeSet<usize> = (0..MEANT.len()).collect();
-        for (recording, theirs) in recordings.iter().zip(&theirs) {
-            let ours = flatten_all(comparable(place.objects(recording.namespace())?));
-            let (unlisted, used) = judge(MEANT, theirs, &ours);
-            surprises.extend(
-                unlisted
-                    .into_iter()
-                    .map(|difference| format!("{}: {difference}", recording.cluster)),
-            );
-            unused.retain(|entry| !used.contains(entry));
-        }
-        let unused: Vec<_> = unused.iter().map(|entry| MEANT[*entry]).collect();
-        expect(
-            surprises.is_empty() && unused.is_empty(),
-            format!("not meant: {surprises:#?}\nmeant, but not seen: {unused:#?}"),
-        )
-    })
-    .unwrap_or_else(|error| panic!("{}", format!("{error:#}").replace("\\n", "\n").replace("\\\"", "\"")));
+    let _operator = place.start_operator();
+    place.wait_for_what_upstream_made(&recordings);
 }
 
-/// A control plane and the operator.
+/// The operator says what it is about to do before it does it, so a kill at the n-th such word is a kill between two writes
+/// or amid one, and every start gets a word further.
+#[test]
+fn an_operator_killed_at_any_moment_of_an_install_ends_where_an_undisturbed_one_does() {
+    let place = Place::create("killed");
+    let recordings = recordings();
+    for recording in &recordings {
+        place.install(recording);
+    }
+    // One that leaves its keys to the operator.
+    create(
+        &place.cluster,
+        &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "plain" } }),
+    );
+    let metadata = json!({ "name": "slurm", "namespace": "plain" });
+    create(
+        &place.cluster,
+        &json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": metadata, "spec": {} }),
+    );
+
+    let mut keys: Option<String> = None;
+    let mut kills = 0;
+    for words in 1.. {
+        if !place.start_operator().dies_after(words) {
+            break;
+        }
+        kills += 1;
+        let secrets = ["get", "secrets", "--namespace", "plain", "-o"];
+        let all = place
+            .cluster
+            .ask(&[&secrets[..], &["jsonpath={range .items[*]}{.metadata.uid}{.data}{end}"]].concat())
+            .unwrap();
+        match keys.as_ref().filter(|keys| !keys.is_empty()) {
+            Some(first) => assert!(all.starts_with(first) || all.ends_with(first), "a key was made twice"),
+            None => keys = Some(all),
+        }
+    }
+    let _operator = place.start_operator();
+    place.wait_for_what_upstream_made(&recordings);
+    assert!(kills > 5, "killed {kills} times only");
+    assert_eq!(
+        place
+            .objects("plain")
+            .unwrap()
+            .iter()
+            .filter(|object| object["kind"] == "Secret")
+            .count(),
+        2
+    );
+}
+
+/// A control plane, and the chart to install.
 struct Place {
     cluster: Cluster,
-    operator: Child,
     chart: tempfile::TempDir,
 }
 
 impl Place {
-    fn create() -> Self {
-        let name = format!("{}-golden", Layout::test_cluster());
+    fn create(name: &str) -> Self {
+        let name = format!("{}-{name}", Layout::test_cluster());
         // The rest of a run that was killed.
         Cluster::down(&name).unwrap();
         let cluster = Cluster::up(
@@ -84,18 +119,6 @@ impl Place {
                 &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": labels } }),
             );
         }
-        let operator = Command::new(testbed::sibling("slurm-operator").unwrap())
-            .args([
-                "run",
-                "--leader-elect=false",
-                "--metrics-address=0",
-                "--health-address=0",
-            ])
-            .env("KUBECONFIG", cluster.layout.kubeconfig())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
         // Under the version of upstream's: it is a label of every pod, so that revisions would have other hashes.
         let chart = tempfile::tempdir().unwrap();
         let slurm = paths::repository().join("charts/slurm");
@@ -106,11 +129,50 @@ impl Place {
                 .arg(slurm),
         )
         .unwrap();
-        Self {
-            cluster,
-            operator,
-            chart,
-        }
+        Self { cluster, chart }
+    }
+
+    fn start_operator(&self) -> Operator {
+        let process = Command::new(testbed::sibling("slurm-operator").unwrap())
+            .args([
+                "run",
+                "--leader-elect=false",
+                "--metrics-address=0",
+                "--health-address=0",
+            ])
+            .env("KUBECONFIG", self.cluster.layout.kubeconfig())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Operator { process }
+    }
+
+    fn wait_for_what_upstream_made(&self, recordings: &[Recording]) {
+        let theirs: Vec<Objects> = recordings
+            .iter()
+            .map(|recording| flatten_all(comparable(recording.objects.clone())))
+            .collect();
+        eventually("the same objects", SOON, || {
+            let mut surprises = Vec::new();
+            let mut unused: BTreeSet<usize> = (0..MEANT.len()).collect();
+            for (recording, theirs) in recordings.iter().zip(&theirs) {
+                let ours = flatten_all(comparable(self.objects(recording.namespace())?));
+                let (unlisted, used) = judge(MEANT, theirs, &ours);
+                surprises.extend(
+                    unlisted
+                        .into_iter()
+                        .map(|difference| format!("{}: {difference}", recording.cluster)),
+                );
+                unused.retain(|entry| !used.contains(entry));
+            }
+            let unused: Vec<_> = unused.iter().map(|entry| MEANT[*entry]).collect();
+            if surprises.is_empty() && unused.is_empty() {
+                return Ok(());
+            }
+            Err(anyhow!("not meant: {surprises:#?}\nmeant, but not seen: {unused:#?}"))
+        })
+        .unwrap_or_else(|error| panic!("{error:#}"));
     }
 
     fn install(&self, recording: &Recording) {
@@ -153,11 +215,44 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = self.operator.kill();
-        let _ = self.operator.wait();
         if std::env::var_os("TESTBED_KEEP").is_none() {
             Cluster::down(&self.cluster.layout.cluster).unwrap();
         }
+    }
+}
+
+/// The operator as a process.
+struct Operator {
+    process: Child,
+}
+
+impl Operator {
+    /// Kills it at the n-th thing it is about to do. False if for a while there is none.
+    fn dies_after(mut self, words: usize) -> bool {
+        let lines = BufReader::new(self.process.stdout.take().unwrap()).lines();
+        let (said, heard) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let is_act = |line: &String| {
+                ["Creating", "Changing", "Patching", "Deleting"]
+                    .iter()
+                    .any(|word| line.contains(word))
+            };
+            for line in lines.map_while(Result::ok).filter(is_act) {
+                let _ = said.send(line);
+            }
+        });
+        let died = (0..words).all(|_| heard.recv_timeout(AT_REST).is_ok());
+        drop(self);
+        reader.join().unwrap();
+        died
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // SIGKILL, as a node that dies would do it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

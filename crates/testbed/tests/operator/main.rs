@@ -7,10 +7,13 @@ mod common;
 #[path = "../../../operator/tests/golden/mod.rs"]
 mod recorded;
 
+mod adoption;
 mod api;
 mod chart;
+mod children;
 mod evictions;
 mod golden;
+mod hanging;
 mod manifests;
 mod mistakes;
 mod restarts;

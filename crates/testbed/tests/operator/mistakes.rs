@@ -84,3 +84,115 @@ fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
     assert_eq!(namespace.field("configmap/slurm-config", ".data").unwrap(), before);
     assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap().lines().count(), 1);
 }
+
+/// A NodeSet without workers, so that only what is said of it matters.
+fn nodeset(name: &str, spec: &str) -> String {
+    format!(
+        "{{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {{name: {name}}}, spec: {{replicas: 0, {spec}}}}}"
+    )
+}
+
+fn controller(name: &str, spec: &str) -> String {
+    format!("{{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
+}
+
+fn healed(namespace: &Namespace, object: &str) {
+    eventually(&format!("{object} is healed"), SOON, || {
+        let now = ready(namespace, object)?;
+        expect(now.0 == "True", now)
+    })
+    .unwrap();
+}
+
+#[test]
+fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "wrong").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let unharmed = || {
+        let pods =
+            "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
+        assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
+        namespace.ask(&["get", "pods", "-o", pods]).unwrap()
+    };
+    let before = unharmed();
+
+    // NodeSets: into another namespace, a Secret that is not there, a spec that contradicts itself.
+    namespace
+        .apply(&nodeset(
+            "foreign",
+            "controllerRef: {name: slurm, namespace: elsewhere}",
+        ))
+        .unwrap();
+    let secretive = "controllerRef: {name: slurm}, ssh: {enabled: true, sssdConfRef: {name: nowhere, key: sssd.conf}}";
+    namespace.apply(&nodeset("secretive", secretive)).unwrap();
+    namespace
+        .apply(&nodeset("all", "controllerRef: {name: slurm}"))
+        .unwrap();
+    refused(
+        &namespace,
+        "nodeset/foreign",
+        &["spec.controllerRef.namespace", "elsewhere"],
+    );
+    refused(&namespace, "nodeset/secretive", &["spec.ssh.sssdConfRef", "nowhere"]);
+    refused(&namespace, "nodeset/all", &["all", "spec.template.spec.hostname"]);
+    // A second cluster of the same name.
+    let name = slurm(&namespace, "scontrol show config | sed -n 's/^ClusterName *= *//p'").unwrap();
+    let twin = format!("clusterName: {}", name.trim());
+    namespace.apply(&controller("twin", &twin)).unwrap();
+    refused(
+        &namespace,
+        "controller/twin",
+        &["spec.clusterName", name.trim(), "slurm"],
+    );
+    // And two of one name that are elsewhere, so that no pod has to start when the younger may.
+    let keys = "slurmKeyRef: {name: slurm-auth-slurm, key: slurm.key}, jwtKeyRef: {name: slurm-auth-jwt, key: jwt.key}";
+    let far = format!("clusterName: far, external: true, externalConfig: {{host: far, port: 6817}}, {keys}");
+    namespace.apply(&controller("older", &far)).unwrap();
+    healed(&namespace, "controller/older");
+    namespace.apply(&controller("younger", &far)).unwrap();
+    refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
+    // A key that was deleted under a running cluster.
+    let key = namespace
+        .ask(&["get", "secret/slurm-auth-slurm", "-o", "json"])
+        .unwrap();
+    namespace.ask(&["delete", "secret/slurm-auth-slurm"]).unwrap();
+    refused(
+        &namespace,
+        "controller/slurm",
+        &["spec.slurmKeyRef.name", "slurm-auth-slurm"],
+    );
+
+    let config = namespace.field("configmap/slurm-config", ".data.slurm\\.conf").unwrap();
+    for refused in ["NodeSet=foreign", "NodeSet=all"] {
+        assert!(!config.contains(refused), "{config}");
+    }
+    assert_eq!(unharmed(), before);
+    assert_eq!(
+        namespace.ask(&["get", "statefulsets", "-o", "name"]).unwrap(),
+        "statefulset.apps/slurm-controller\n"
+    );
+
+    namespace.apply(&key).unwrap();
+    healed(&namespace, "controller/slurm");
+    namespace
+        .ask(&["create", "secret", "generic", "nowhere", "--from-literal=sssd.conf="])
+        .unwrap();
+    healed(&namespace, "nodeset/secretive");
+    for (set, spec) in [
+        ("foreign", r#"{"controllerRef":{"namespace":null}}"#),
+        ("all", r#"{"template":{"spec":{"hostname":"some-"}}}"#),
+    ] {
+        let patch = format!("{{\"spec\":{spec}}}");
+        namespace
+            .ask(&["patch", "nodeset", set, "--type=merge", "-p", &patch])
+            .unwrap();
+        healed(&namespace, &format!("nodeset/{set}"));
+    }
+    assert_eq!(unharmed(), before);
+    // The younger's turn comes when the older is gone.
+    namespace.ask(&["delete", "controller/older"]).unwrap();
+    healed(&namespace, "controller/younger");
+}

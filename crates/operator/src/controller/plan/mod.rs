@@ -6,7 +6,11 @@ mod workload;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use api::{Severity, Validate, validate::check_shared_claim, wellknown::SLURM_CONF_FILE};
+use api::{
+    Severity, Validate,
+    validate::check_shared_claim,
+    wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
+};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Service},
@@ -137,7 +141,7 @@ fn check(observed: &Observed) -> Vec<Fault> {
             ),
         ));
     }
-    if let Some(before) = running_cluster_name(observed).filter(|before| *before != controller.cluster_name()) {
+    if let Some(before) = former_cluster_name(observed) {
         faults.push(Fault::new(
             Blocks::Everything,
             reason::CLUSTER_NAME_CHANGED,
@@ -160,11 +164,23 @@ fn check(observed: &Observed) -> Vec<Fault> {
     faults
 }
 
-/// The name under which the cluster has been running, if it has.
-fn running_cluster_name(observed: &Observed) -> Option<String> {
-    observed.stateful_set.as_ref()?;
+/// The name under which the cluster has been running, if its spec has another now. Where its state is mounted tells it, and
+/// so does slurm.conf; as long as one of them has the spec's name, somebody only put a hand on the other.
+fn former_cluster_name(observed: &Observed) -> Option<String> {
+    let pod = observed.stateful_set.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
+    let mounts = pod
+        .containers
+        .iter()
+        .flat_map(|container| container.volume_mounts.iter().flatten());
+    let mounted = mounts.filter(|mount| mount.name == STATE_VOLUME).find_map(|mount| {
+        let name = mount.mount_path.strip_prefix(STATE_DIR)?.strip_prefix('/')?;
+        Some(name.to_owned())
+    });
     let conf = observed.config.as_ref()?.data.as_ref()?.get(SLURM_CONF_FILE)?;
-    Document::parse(conf).value("ClusterName").map(str::to_owned)
+    let written = Document::parse(conf).value("ClusterName").map(str::to_owned);
+    let known: Vec<String> = mounted.into_iter().chain(written).collect();
+    let is_kept = known.contains(&observed.controller.cluster_name());
+    known.into_iter().next().filter(|_| !is_kept)
 }
 
 fn plan_external(observed: &Observed, parent: &Parent, mut faults: Vec<Fault>) -> Plan {

@@ -377,6 +377,23 @@ fn the_name_of_a_running_cluster_cannot_be_changed() {
 }
 
 #[test]
+fn a_name_that_somebody_wrote_into_the_configuration_is_put_right() {
+    let mut objects = running(&json!({}));
+    let config = objects
+        .iter_mut()
+        .find(|object| object["metadata"]["name"] == "slurm-config")
+        .unwrap();
+    config["data"]["slurm.conf"] = "ClusterName=other\n".into();
+    let plan = planned(objects);
+    assert_eq!(plan.faults, []);
+    assert!(
+        slurm_conf(&plan).contains("ClusterName=hpc_slurm"),
+        "{}",
+        slurm_conf(&plan)
+    );
+}
+
+#[test]
 fn the_storage_of_a_running_cluster_cannot_be_changed() {
     for spec in [
         json!({ "persistence": { "enabled": false } }),

@@ -14,12 +14,17 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::template::metadata::owner;
+use crate::{
+    defaults::Images,
+    template::metadata::{is_release_label, owner},
+};
 
 /// The letters and digits Kubernetes writes hashes with: no vowels, so that no words come out.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Upstream cuts a name so that name, dash and hash fit into 253 characters with room to spare.
 const LONGEST_NAME: usize = 223;
+/// How an image is pulled that the operator chose, and most others.
+const IF_NOT_PRESENT: &str = "IfNotPresent";
 
 /// The part of a spec that makes pods differ, as stored in a ControllerRevision.
 pub fn build_revision_data(nodeset: &NodeSet) -> Value {
@@ -63,9 +68,51 @@ pub fn hash(data: &Value, collisions: i32) -> String {
         .collect()
 }
 
-/// Whether two revisions would make the same pods, whatever empty fields one of them writes down.
-pub fn says_the_same(one: &Value, other: &Value) -> bool {
-    essence("", one) == essence("", other)
+/// Whether two revisions would make the same pods, whatever empty fields and defaults one of them writes down. So Helm can
+/// adopt a NodeSet made by hand, and a chart have another version, without a pod being replaced.
+pub fn says_the_same(one: &Value, other: &Value, images: &Images) -> bool {
+    let essence = |data: &Value| essence("", &without_defaults(data.clone(), images));
+    essence(one) == essence(other)
+}
+
+/// Leaves out what a pod has anyway: the defaults of the charts, and their notes about the release, which are put on pods that run.
+fn without_defaults(mut data: Value, images: &Images) -> Value {
+    if let Some(labels) = data
+        .pointer_mut("/spec/template/metadata/labels")
+        .and_then(Value::as_object_mut)
+    {
+        labels.retain(|label, _| !is_release_label(label));
+    }
+    if let Some(selector) = data
+        .pointer_mut("/spec/template/spec/nodeSelector")
+        .and_then(Value::as_object_mut)
+    {
+        // Slurm's images are Linux's, so that is where its pods are.
+        selector.retain(|label, value| label != "kubernetes.io/os" || value != "linux");
+    }
+    if let Some(logfile) = data.pointer_mut("/spec/logfile").and_then(Value::as_object_mut)
+        && logfile.get("image").is_some_and(|image| *image == images.logfile)
+        && logfile
+            .get("imagePullPolicy")
+            .is_some_and(|policy| policy == IF_NOT_PRESENT)
+    {
+        logfile.retain(|field, _| field != "image" && field != "imagePullPolicy");
+    }
+    for container in ["/spec/slurmd", "/spec/logfile"] {
+        if let Some(container) = data.pointer_mut(container).and_then(Value::as_object_mut) {
+            let image = container.get("image").and_then(Value::as_str);
+            let default = image.map_or(IF_NOT_PRESENT, kubernetes_pull_policy);
+            container.retain(|field, value| field != "imagePullPolicy" || value != default);
+        }
+    }
+    data
+}
+
+/// What the API server fills in.
+fn kubernetes_pull_policy(image: &str) -> &'static str {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let is_latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
+    if is_latest { "Always" } else { IF_NOT_PRESENT }
 }
 
 /// The ControllerRevision of this hash.
@@ -319,11 +366,57 @@ mod tests {
 
     #[test]
     fn revisions_that_differ_in_empty_fields_only_say_the_same() {
+        let says_the_same = |one: &Value, other: &Value| says_the_same(one, other, &Images::default());
         let one = json!({ "spec": { "slurmd": { "$patch": "replace", "image": "a", "env": [], "tty": false, "resources": { "limits": { "cpu": 2 } } } } });
         let other =
             json!({ "spec": { "slurmd": { "image": "a", "name": "", "resources": { "limits": { "cpu": "2" } } } } });
         assert!(says_the_same(&one, &other));
         let third = json!({ "spec": { "slurmd": { "image": "a", "securityContext": { "privileged": false } } } });
         assert!(!says_the_same(&other, &third));
+    }
+    /// Seed 003: a NodeSet made by hand, and what the chart makes of the same values.
+    #[test]
+    fn what_the_chart_adds_by_itself_makes_no_new_pods() {
+        let images = Images::default();
+        let data = |spec: &Value| build_revision_data(&nodeset(spec.clone()));
+        let by_hand = json!({ "slurmd": { "image": "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9" } });
+        let mut by_chart = json!({
+            "slurmd": {
+                "image": "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9", "imagePullPolicy": "IfNotPresent",
+                "args": [], "env": [], "resources": {}, "volumeMounts": [],
+            },
+            "logfile": { "image": images.logfile, "imagePullPolicy": "IfNotPresent", "resources": {} },
+            "template": {
+                "metadata": { "labels": { "app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "slurm", "helm.sh/chart": "slurm-1" } },
+                "spec": { "nodeSelector": { "kubernetes.io/os": "linux" }, "affinity": {}, "tolerations": [] },
+            },
+        });
+        assert!(says_the_same(&data(&by_hand), &data(&by_chart), &images));
+        for (pointer, value) in [
+            ("/slurmd/imagePullPolicy", json!("Always")),
+            ("/slurmd/image", json!("other")),
+            ("/logfile/image", json!("other")),
+            ("/template/metadata/labels/team", json!("hpc")),
+            ("/template/spec/nodeSelector/gpu", json!("yes")),
+        ] {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            let before = by_chart.clone();
+            by_chart.pointer_mut(parent).unwrap()[field] = value;
+            assert!(!says_the_same(&data(&by_hand), &data(&by_chart), &images), "{pointer}");
+            by_chart = before;
+        }
+    }
+
+    #[test]
+    fn an_image_is_pulled_as_kubernetes_would() {
+        for (image, policy) in [
+            ("slurmd", "Always"),
+            ("slurmd:latest", "Always"),
+            ("host:5000/slurmd", "Always"),
+            ("host:5000/slurmd:1", "IfNotPresent"),
+            ("slurmd@sha256:1", "IfNotPresent"),
+        ] {
+            assert_eq!(kubernetes_pull_policy(image), policy, "{image}");
+        }
     }
 }

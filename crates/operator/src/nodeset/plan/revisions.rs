@@ -38,7 +38,8 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
 
     let same = history.iter().rev().find(|revision| {
         let stored = revision.data.as_ref().map(|data| &data.0);
-        stored.is_some_and(|stored| build::says_the_same(stored, &data)) && build::hash_of(revision).is_some()
+        stored.is_some_and(|stored| build::says_the_same(stored, &data, &observed.images))
+            && build::hash_of(revision).is_some()
     });
     if let Some(revision) = same {
         let hash = build::hash_of(revision).unwrap_or_default().to_owned();
