@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use slurm::Revision;
 use slurm::agent::{
-    AgentKey, Client, DaemonState, Error, Fence, NodeAction, NodeCommand, NodeName, Options, Outcome, Phase, Pushed,
-    Reason, Refusal, Status,
+    AgentKey, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Options,
+    Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status,
 };
 use slurm::revision::{ControllerUid, File, FileName};
+use slurm::{JobHandle, ReservationName, ReservationRequest, Revision};
 use slurm_agent::config_dir::ConfigDir;
 use slurm_agent::store::Store;
 use tempfile::TempDir;
@@ -548,6 +548,71 @@ esac"#
     );
     let unknown = client.jobs().await.unwrap_err();
     assert!(matches!(unknown, Error::Refused(Refusal::Slurm { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn jobs_and_reservations_are_commanded_through_slurms_programs() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let calls = pod.path("calls");
+    let record = format!(r#"echo "$(basename "$0") $*" >> {}"#, calls.display());
+    pod.tool("scancel", &record);
+    pod.tool(
+        "scontrol",
+        &format!(
+            r#"{record}
+case "$*" in
+*show*) echo '{{"reservations":[{{"name":"r","start_time":5,"end_time":9}}],"errors":[]}}';;
+*update*Reservation*) echo 'slurm_update error: Requested reservation is invalid' >&2; exit 1;;
+*delete*) echo 'delete_reservation: Requested reservation is invalid' >&2; exit 1;;
+*requeue*7) echo '7: Job is pending execution' >&2; exit 1;;
+*requeue*8) echo '8: Invalid job id specified' >&2; exit 1;;
+esac"#
+        ),
+    );
+    let client = pod.client();
+    let job = |id: &str, action| JobCommand {
+        job: JobHandle::new(id).unwrap(),
+        action,
+    };
+    client
+        .command_job(&job("7", JobAction::Cancel), fence(2))
+        .await
+        .unwrap();
+    client
+        .command_job(&job("7", JobAction::Requeue), fence(1))
+        .await
+        .unwrap();
+    let gone = client
+        .command_job(&job("8", JobAction::Requeue), fence(3))
+        .await
+        .unwrap_err();
+    assert!(matches!(gone, Error::Refused(Refusal::NoSuchThing)), "{gone:?}");
+    assert_eq!(client.reservations().await.unwrap().value[0].name, "r");
+    let name = ReservationName::new("r").unwrap();
+    let reserve = ReservationCommand::Reserve(ReservationRequest {
+        minutes: Some(5),
+        ..ReservationRequest::new(name.clone())
+    });
+    client.command_reservation(&reserve, fence(4)).await.unwrap();
+    let stale = client.command_reservation(&reserve, fence(3)).await.unwrap_err();
+    assert!(matches!(stale, Error::StaleFence { .. }), "{stale:?}");
+    let gone = client
+        .command_reservation(&ReservationCommand::Unreserve { name }, fence(5))
+        .await
+        .unwrap_err();
+    assert!(matches!(gone, Error::Refused(Refusal::NoSuchThing)), "{gone:?}");
+    assert_eq!(
+        fs::read_to_string(&calls).unwrap().lines().collect::<Vec<_>>(),
+        [
+            "scancel 7",
+            "scontrol requeue 7",
+            "scontrol requeue 8",
+            "scontrol --all --json show reservations",
+            "scontrol update ReservationName=r Duration=5",
+            "scontrol create reservation ReservationName=r Duration=5",
+            "scontrol delete ReservationName=r",
+        ]
+    );
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use thiserror::Error;
 use crate::job::Job;
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::reservation::Reservation;
 
 /// What can be asked for, and under which name it stands in the answer.
 pub trait Payload: DeserializeOwned {
@@ -32,6 +33,14 @@ impl Payload for Vec<Partition> {
     const FIELD: &'static str = "partitions";
 }
 
+impl Payload for Vec<Reservation> {
+    const FIELD: &'static str = "reservations";
+}
+
+impl Payload for Vec<JobVerdict> {
+    const FIELD: &'static str = "status";
+}
+
 impl Payload for Vec<Ping> {
     const FIELD: &'static str = "pings";
 }
@@ -47,6 +56,37 @@ pub struct Ping {
     pub hostname: String,
     pub responding: bool,
     pub primary: bool,
+}
+
+/// What became of a command on one job; a success may have none. Requeue and cancel have different shapes for it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum JobVerdict {
+    Cancel {
+        error: CancelError,
+    },
+    Requeue {
+        #[serde(default)]
+        error: Option<String>,
+        error_code: i64,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct CancelError {
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub string: String,
+    pub code: i64,
+}
+
+impl JobVerdict {
+    /// Slurm's number and words; 0 is a success.
+    pub fn error(&self) -> (i64, &str) {
+        match self {
+            Self::Cancel { error } => (error.code, &error.string),
+            Self::Requeue { error, error_code } => (*error_code, error.as_deref().unwrap_or_default()),
+        }
+    }
 }
 
 /// The configuration slurmctld runs with.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use thiserror::Error;
 
 use crate::answer::null_as_default;
 use crate::hostlist::{Hostlist, HostlistError};
@@ -169,7 +170,45 @@ pub struct Job {
     /// Minutes.
     #[serde(default)]
     pub time_limit: Number,
+    /// 0 if it is no part of an array.
+    #[serde(default)]
+    pub array_job_id: Number,
+    #[serde(default)]
+    pub array_task_id: Number,
+    /// 0 if it is no part of a heterogeneous job, else the number of the first part.
+    #[serde(default)]
+    pub het_job_id: Number,
 }
+
+/// How a command names one job: `7`, or `7_3` for a task of an array.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobHandle(String);
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not the number of one job, such as 7 or 7_3")]
+pub struct InvalidJobHandle(pub String);
+
+impl JobHandle {
+    pub fn new(handle: impl Into<String>) -> Result<Self, InvalidJobHandle> {
+        let handle = handle.into();
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u32>().is_ok();
+        let good = match handle.split_once('_') {
+            Some((job, task)) => is_number(job) && is_number(task),
+            None => is_number(&handle),
+        };
+        if !good {
+            return Err(InvalidJobHandle(handle));
+        }
+        Ok(Self(handle))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+checked_text!(JobHandle, InvalidJobHandle);
 
 impl Job {
     /// The names are written out only when asked for: thousands of jobs on thousands of nodes would be gigabytes.
@@ -193,6 +232,17 @@ impl Job {
         start.checked_add(self.time_limit.finite()?.checked_mul(60)?)
     }
 
+    /// What a command on this job and no other calls it. The number of one task of an array is that of the whole array too.
+    pub fn handle(&self) -> JobHandle {
+        let array = self.array_job_id.finite().filter(|id| *id != 0);
+        let whole = self.het_job_id.finite().filter(|id| *id != 0);
+        JobHandle(match (array, self.array_task_id.finite(), whole) {
+            (Some(array), Some(task), _) => format!("{array}_{task}"),
+            (_, _, Some(whole)) => whole.to_string(),
+            _ => self.id.to_string(),
+        })
+    }
+
     pub fn partitions(&self) -> impl Iterator<Item = &str> {
         self.partition.split(',').filter(|partition| !partition.is_empty())
     }
@@ -200,7 +250,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, JobState, JobStateName};
+    use super::{InvalidJobHandle, Job, JobHandle, JobState, JobStateName};
 
     fn state(names: &[&str]) -> JobState {
         JobState::of_names(names)
@@ -319,6 +369,38 @@ mod tests {
             .latest_end(),
             None
         );
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_not_the_whole_array() {
+        let handle = |json: &str| job(json).handle().to_string();
+        assert_eq!(handle(r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n1"}"#), "7");
+        assert_eq!(
+            handle(
+                r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n1","array_job_id":{"set":true,"number":0},"array_task_id":{"set":false},"het_job_id":{"set":true,"number":0}}"#
+            ),
+            "7"
+        );
+        assert_eq!(
+            handle(
+                r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n1","array_job_id":{"set":true,"number":7},"array_task_id":{"set":true,"number":3}}"#
+            ),
+            "7_3"
+        );
+        assert_eq!(
+            handle(r#"{"job_id":8,"job_state":["RUNNING"],"nodes":"n1","het_job_id":{"set":true,"number":7}}"#),
+            "7"
+        );
+    }
+
+    #[test]
+    fn a_handle_names_one_job() {
+        for handle in ["7", "7_0", "4294967295"] {
+            assert_eq!(JobHandle::new(handle).unwrap().as_str(), handle);
+        }
+        for handle in ["", "-1", "7_", "_3", "7_[1-3]", "7+1", "7.0", "+7", " 7", "99999999999"] {
+            assert_eq!(JobHandle::new(handle), Err(InvalidJobHandle(handle.to_owned())));
+        }
     }
 
     #[test]

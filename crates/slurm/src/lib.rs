@@ -3,7 +3,8 @@
 //!
 //! * [`conf`] reads, writes and compares slurm.conf and its like (pure).
 //! * [`hostlist`] turns `n[1-3,07-10]` into names and back (pure).
-//! * [`node`], [`job`] and [`partition`] are what Slurm reports, with the questions the operator asks of it (pure).
+//! * [`node`], [`job`], [`partition`] and [`reservation`] are what Slurm reports, with the questions the operator asks of it
+//!   (pure); [`describe`] is what it writes onto a node.
 //! * [`answer`] decodes what slurmrestd and `scontrol --json` say (pure).
 //! * [`revision`] is all files of a cluster's configuration together (pure).
 //! * [`token`] signs the tokens Slurm accepts (pure).
@@ -16,20 +17,24 @@ mod checked_text;
 pub mod agent;
 pub mod answer;
 pub mod conf;
+pub mod describe;
 pub mod hostlist;
 pub mod job;
 mod names;
 pub mod node;
 pub mod number;
 pub mod partition;
+pub mod reservation;
 pub mod rest;
 pub mod revision;
 pub mod token;
 
 pub use answer::Answer;
+pub use describe::{Line, NodeDescription, NodeFeatures};
 pub use hostlist::Hostlist;
-pub use job::{Job, JobState};
+pub use job::{Job, JobHandle, JobState};
 pub use node::{Node, NodeState};
 pub use number::Number;
 pub use partition::Partition;
+pub use reservation::{Reservation, ReservationName, ReservationRequest};
 pub use revision::Revision;

@@ -13,12 +13,12 @@
 mod strict;
 
 use serde_json::{Map, Value, json};
-use slurm::answer::{DecodeError, Payload, Ping, ServedConf, decode, decode_empty};
+use slurm::answer::{DecodeError, JobVerdict, Payload, Ping, ServedConf, decode, decode_empty};
 use slurm::job::JobStateName;
 use slurm::node::{BaseState, NodeFlag};
 use slurm::partition::PartitionStateName;
 use slurm::rest::{ApiVersion, NodeUpdate};
-use slurm::{Job, Node, Partition};
+use slurm::{Job, Node, Partition, Reservation};
 
 struct Spec {
     version: ApiVersion,
@@ -87,11 +87,13 @@ fn every_field_we_read_exists() {
         assert_eq!(spec.missing_fields::<Vec<Node>>("get node/{node_name}"), [""; 0]);
         assert_eq!(spec.missing_fields::<Vec<Job>>("get jobs/"), [""; 0]);
         assert_eq!(spec.missing_fields::<Vec<Ping>>("get ping/"), [""; 0]);
+        assert_eq!(spec.missing_fields::<Vec<Reservation>>("get reservations/"), [""; 0]);
         let partitions = spec.missing_fields::<Vec<Partition>>("get partitions/");
         match spec.version {
             ApiVersion::V44 => {
                 assert_eq!(partitions, ["partitions[0].flags"]);
                 assert!(spec.operation("get conf", "answer").is_none());
+                assert!(spec.operation("get job/{job_id}/requeue", "answer").is_none());
             }
             ApiVersion::V45 => {
                 assert_eq!(partitions, [""; 0]);
@@ -134,6 +136,22 @@ fn a_whole_answer_is_read() {
         answer["errors"] = json!([]);
         let nodes = decode::<Vec<Node>>(answer.to_string().as_bytes()).unwrap().value;
         assert_eq!(nodes[0].features, ["text"]);
+    }
+}
+
+#[test]
+fn what_became_of_a_job_is_read_in_both_shapes() {
+    for spec in specs() {
+        for operation in ["delete job/{job_id}", "get job/{job_id}/requeue"] {
+            let Some(schema) = spec.operation(operation, "answer") else {
+                assert_eq!((operation, spec.version), ("get job/{job_id}/requeue", ApiVersion::V44));
+                continue;
+            };
+            let mut answer = spec.sample(schema);
+            answer["errors"] = json!([]);
+            let verdicts = decode::<Vec<JobVerdict>>(answer.to_string().as_bytes()).unwrap().value;
+            assert_eq!(verdicts[0].error(), (1, "text"), "{operation}");
+        }
     }
 }
 
@@ -197,6 +215,10 @@ fn every_field_we_write_exists() {
             spec.assert_fits(schema, &body, "body");
         }
         assert!(spec.operation("delete node/{node_name}", "answer").is_some());
+        assert!(
+            spec.operation("delete reservation/{reservation_name}", "answer")
+                .is_some()
+        );
     }
 }
 

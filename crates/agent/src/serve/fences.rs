@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use slurm::ReservationName;
 use slurm::agent::{Fence, NodeName};
 
 /// What a command is about. Commands on different subjects may overtake each other.
@@ -11,6 +12,9 @@ pub(super) enum Subject<'a> {
     Leadership,
     Configuration,
     Node(&'a NodeName),
+    /// A job is commanded once and for all, so that only the leader's term counts.
+    Job,
+    Reservation(&'a ReservationName),
 }
 
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub(super) struct Fences {
     term: u64,
     configuration: u64,
     nodes: BTreeMap<NodeName, u64>,
+    reservations: BTreeMap<ReservationName, u64>,
     /// The highest sequence of any subject, for people and for the leader's next number.
     highest: u64,
 }
@@ -41,6 +46,7 @@ impl Fences {
             term,
             configuration: 0,
             nodes: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             highest: 0,
         }
     }
@@ -61,8 +67,11 @@ impl Fences {
             Admitted::SameTerm
         };
         match subject {
-            Subject::Leadership => {}
+            Subject::Leadership | Subject::Job => {}
             Subject::Configuration => self.configuration = fence.sequence,
+            Subject::Reservation(name) => {
+                self.reservations.insert(name.clone(), fence.sequence);
+            }
             Subject::Node(name) => {
                 self.nodes.insert(name.clone(), fence.sequence);
             }
@@ -75,7 +84,8 @@ impl Fences {
     pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Stale> {
         let floor = match subject {
             _ if fence.term > self.term => return Ok(()),
-            Subject::Leadership => 0,
+            Subject::Leadership | Subject::Job => 0,
+            Subject::Reservation(name) => self.reservations.get(name).copied().unwrap_or(0),
             Subject::Configuration => self.configuration,
             Subject::Node(name) => self.nodes.get(name).copied().unwrap_or(0),
         };

@@ -14,7 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, AgentKey, Claims, Fence, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal, Status, path,
+    self, AgentKey, Claims, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal,
+    ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -112,7 +113,7 @@ impl From<Refusal> for Reply {
             | Refusal::Busy { .. } => StatusCode::CONFLICT,
             Refusal::Malformed { .. } => StatusCode::BAD_REQUEST,
             Refusal::Slurm { .. } => StatusCode::BAD_GATEWAY,
-            Refusal::NotFound | Refusal::NoSuchNode => StatusCode::NOT_FOUND,
+            Refusal::NotFound | Refusal::NoSuchNode | Refusal::NoSuchThing => StatusCode::NOT_FOUND,
             Refusal::Failed { .. } | Refusal::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::json(status, &refusal)
@@ -233,8 +234,21 @@ impl Door {
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
                 self.command(fence, Subject::Node(&command.node))?;
-                self.slurm.command(&command).await?;
-                Ok(Reply::json(StatusCode::OK, &serde_json::json!({})))
+                self.slurm.command_node(&command).await?;
+                Ok(done())
+            }
+            (&Method::POST, path::JOB) => {
+                let command: JobCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+                self.command(fence, Subject::Job)?;
+                self.slurm.command_job(&command).await?;
+                Ok(done())
+            }
+            (&Method::GET, path::RESERVATIONS) => self.read(Read::Reservations).await,
+            (&Method::POST, path::RESERVATION) => {
+                let command: ReservationCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+                self.command(fence, Subject::Reservation(command.name()))?;
+                self.slurm.command_reservation(&command).await?;
+                Ok(done())
             }
             _ => Err(Refusal::NotFound),
         }
@@ -323,6 +337,10 @@ struct Question {
     path: String,
     body: Bytes,
     fence: Option<Fence>,
+}
+
+fn done() -> Reply {
+    Reply::json(StatusCode::OK, &serde_json::json!({}))
 }
 
 fn text(status: StatusCode, text: &str) -> Reply {

@@ -1,9 +1,10 @@
-//! Slurm's own programs, run in this container: reads for an operator without a slurmrestd, and commands on nodes.
+//! Slurm's own programs, run in this container: reads for an operator without a slurmrestd, and commands.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use slurm::agent::{NodeAction, NodeCommand, Refusal};
+use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, Reason, Refusal, ReservationCommand};
+use slurm::{Line, NodeDescription, NodeFeatures, ReservationRequest};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -17,6 +18,15 @@ const AT_ONCE: usize = 4;
 
 /// Slurm's text for error 2018; its programs do not tell the number.
 const NO_SUCH_NODE: &str = "Invalid node name specified";
+
+/// The same for 2017.
+const NO_SUCH_JOB: &str = "Invalid job id specified";
+
+/// For 2053: there is no reservation of that name.
+const NO_SUCH_RESERVATION: &str = "Requested reservation is invalid";
+
+/// For 2024 and 2021: the job runs no more.
+const RUNS_NO_MORE: [&str; 2] = ["Job is pending execution", "Job/step already completing or completed"];
 
 /// What is quoted of a complaint.
 const LONGEST_COMPLAINT: usize = 2048;
@@ -40,6 +50,7 @@ pub(super) enum Read {
     Nodes,
     Jobs,
     Config,
+    Reservations,
 }
 
 impl Read {
@@ -48,6 +59,7 @@ impl Read {
             Self::Nodes => &["scontrol", "--all", "--json", "show", "nodes"],
             Self::Jobs => &["squeue", "--all", "--states=all", "--json"],
             Self::Config => &["scontrol", "--json", "show", "config"],
+            Self::Reservations => &["scontrol", "--all", "--json", "show", "reservations"],
         }
     }
 }
@@ -59,13 +71,46 @@ impl SlurmTools {
         self.run(&command).await
     }
 
-    pub(super) async fn command(&self, command: &NodeCommand) -> Result<(), Refusal> {
-        let words = words_of(command);
+    pub(super) async fn command_node(&self, command: &NodeCommand) -> Result<(), Refusal> {
+        let words = words_for_node(command);
         info!(node = %command.node, command = %words.join(" "), "commanding a node");
         self.run(&words).await.map(drop).map_err(|refusal| match refusal {
             Refusal::Slurm { detail } if detail.contains(NO_SUCH_NODE) => Refusal::NoSuchNode,
             other => other,
         })
+    }
+
+    pub(super) async fn command_job(&self, command: &JobCommand) -> Result<(), Refusal> {
+        let words = words_for_job(command);
+        info!(job = %command.job, command = %words.join(" "), "commanding a job");
+        match self.run(&words).await {
+            Ok(_) => Ok(()),
+            Err(Refusal::Slurm { detail }) if RUNS_NO_MORE.iter().any(|words| detail.contains(words)) => Ok(()),
+            Err(Refusal::Slurm { detail }) if detail.contains(NO_SUCH_JOB) => Err(Refusal::NoSuchThing),
+            Err(other) => Err(other),
+        }
+    }
+
+    pub(super) async fn command_reservation(&self, command: &ReservationCommand) -> Result<(), Refusal> {
+        let run = async |words: Vec<String>| {
+            info!(reservation = %command.name(), command = %words.join(" "), "commanding a reservation");
+            self.run(&words).await.map(drop).map_err(|refusal| match refusal {
+                Refusal::Slurm { detail } if detail.contains(NO_SUCH_RESERVATION) => Refusal::NoSuchThing,
+                other => other,
+            })
+        };
+        match command {
+            ReservationCommand::Unreserve { name } => {
+                run(to_words(&["scontrol", "delete"], [format!("ReservationName={name}")])).await
+            }
+            ReservationCommand::Reserve(request) => {
+                let settings = reservation_settings(request);
+                match run(to_words(&["scontrol", "update"], settings.clone())).await {
+                    Err(Refusal::NoSuchThing) => run(to_words(&["scontrol", "create", "reservation"], settings)).await,
+                    answer => answer,
+                }
+            }
+        }
     }
 
     async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {
@@ -94,20 +139,82 @@ impl SlurmTools {
     }
 }
 
-fn words_of(NodeCommand { node, action }: &NodeCommand) -> Vec<String> {
-    let update = |state: &str| {
-        vec!["scontrol", "update"]
-            .into_iter()
-            .map(str::to_owned)
-            .chain([format!("NodeName={node}"), format!("State={state}")])
+fn to_words(program: &[&str], settings: impl IntoIterator<Item = String>) -> Vec<String> {
+    let program = program.iter().map(|word| (*word).to_owned());
+    program.chain(settings).collect()
+}
+
+fn words_for_node(NodeCommand { node, action }: &NodeCommand) -> Vec<String> {
+    let name = format!("NodeName={node}");
+    let update_to = |state: &str| vec![name.clone(), format!("State={state}")];
+    let because = |state: &str, reason: &Reason| {
+        let settings = update_to(state).into_iter();
+        settings.chain([format!("Reason={reason}")]).collect()
     };
+    let settings: Vec<String> = match action {
+        NodeAction::Drain { reason } => because("DRAIN", reason),
+        NodeAction::Down { reason } => because("DOWN", reason),
+        NodeAction::Undrain => update_to("UNDRAIN"),
+        NodeAction::Resume => update_to("RESUME"),
+        NodeAction::Describe(description) => [name].into_iter().chain(description_settings(description)).collect(),
+        NodeAction::Delete => return to_words(&["scontrol", "delete"], [name]),
+    };
+    to_words(&["scontrol", "update"], settings)
+}
+
+fn description_settings(description: &NodeDescription) -> Vec<String> {
+    let NodeDescription {
+        comment,
+        extra,
+        features,
+        topology,
+    } = description;
+    let setting = |key: &str, value: &Option<Line>| value.as_ref().map(|value| format!("{key}={value}"));
+    let features = features.iter().flat_map(|NodeFeatures { available, active }| {
+        [
+            format!("AvailableFeatures={}", joined(available)),
+            format!("ActiveFeatures={}", joined(active)),
+        ]
+    });
+    setting("Comment", comment)
+        .into_iter()
+        .chain(setting("Extra", extra))
+        .chain(features)
+        .chain(setting("Topology", topology))
+        .collect()
+}
+
+fn words_for_job(JobCommand { job, action }: &JobCommand) -> Vec<String> {
     match action {
-        NodeAction::Drain { reason } => update("DRAIN").chain([format!("Reason={reason}")]).collect(),
-        NodeAction::Undrain => update("UNDRAIN").collect(),
-        NodeAction::Resume => update("RESUME").collect(),
-        NodeAction::Down { reason } => update("DOWN").chain([format!("Reason={reason}")]).collect(),
-        NodeAction::Delete => vec!["scontrol".to_owned(), "delete".to_owned(), format!("NodeName={node}")],
+        JobAction::Requeue => to_words(&["scontrol", "requeue"], [job.to_string()]),
+        JobAction::Cancel => to_words(&["scancel"], [job.to_string()]),
     }
+}
+
+fn reservation_settings(request: &ReservationRequest) -> Vec<String> {
+    let ReservationRequest {
+        name,
+        start,
+        minutes,
+        nodes,
+        users,
+        flags,
+    } = request;
+    let list = |key: &str, values: &[Line]| (!values.is_empty()).then(|| format!("{key}={}", joined(values)));
+    [format!("ReservationName={name}")]
+        .into_iter()
+        // Seconds since 1970; without the prefix it would be a time of the pod's own time zone.
+        .chain(start.map(|start| format!("StartTime=uts{start}")))
+        .chain(minutes.map(|minutes| format!("Duration={minutes}")))
+        .chain(list("Nodes", nodes))
+        .chain(list("Users", users))
+        .chain(list("Flags", flags))
+        .collect()
+}
+
+fn joined(lines: &[Line]) -> String {
+    let lines: Vec<&str> = lines.iter().map(Line::as_str).collect();
+    lines.join(",")
 }
 
 fn complaint(output: &Output) -> String {
@@ -128,7 +235,8 @@ fn complaint(output: &Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slurm::agent::{NodeName, Reason};
+    use slurm::agent::NodeName;
+    use slurm::{JobHandle, ReservationName};
 
     use super::*;
 
@@ -147,10 +255,56 @@ mod tests {
                 "scontrol|update|NodeName=n1|State=DOWN|Reason=scale in: 3 → 2",
             ),
             (NodeAction::Delete, "scontrol|delete|NodeName=n1"),
+            (
+                NodeAction::Describe(NodeDescription {
+                    comment: Some(line("a b;$(c)")),
+                    extra: Some(line("")),
+                    features: Some(NodeFeatures {
+                        available: vec![line("a"), line("k8s/b=c")],
+                        active: vec![],
+                    }),
+                    topology: Some(line("default:s1")),
+                }),
+                "scontrol|update|NodeName=n1|Comment=a b;$(c)|Extra=|AvailableFeatures=a,k8s/b=c|ActiveFeatures=|Topology=default:s1",
+            ),
         ] {
             let node = NodeName::new("n1").unwrap();
-            assert_eq!(words_of(&NodeCommand { node, action }).join("|"), expected);
+            assert_eq!(words_for_node(&NodeCommand { node, action }).join("|"), expected);
         }
+    }
+
+    fn line(text: &str) -> Line {
+        Line::new(text).unwrap()
+    }
+
+    #[test]
+    fn jobs_are_named_one_by_one() {
+        let job = JobHandle::new("7_3").unwrap();
+        for (action, expected) in [
+            (JobAction::Requeue, "scontrol|requeue|7_3"),
+            (JobAction::Cancel, "scancel|7_3"),
+        ] {
+            let job = job.clone();
+            assert_eq!(words_for_job(&JobCommand { job, action }).join("|"), expected);
+        }
+    }
+
+    #[test]
+    fn a_reservation_keeps_what_is_not_said() {
+        let request = ReservationRequest::new(ReservationName::new("r").unwrap());
+        assert_eq!(reservation_settings(&request).join("|"), "ReservationName=r");
+        let request = ReservationRequest {
+            start: Some(1000),
+            minutes: Some(30),
+            nodes: vec![line("n[1-2]"), line("m1")],
+            users: vec![line("slurm")],
+            flags: vec![line("MAINT"), line("IGNORE_JOBS")],
+            ..request
+        };
+        assert_eq!(
+            reservation_settings(&request).join("|"),
+            "ReservationName=r|StartTime=uts1000|Duration=30|Nodes=n[1-2],m1|Users=slurm|Flags=MAINT,IGNORE_JOBS"
+        );
     }
 
     #[tokio::test]

@@ -7,7 +7,10 @@ use std::{
 };
 
 use slurm::{
-    agent::{self, AgentKey, NodeAction, NodeCommand, NodeName, Reason, Refusal},
+    JobHandle, NodeDescription, Reservation, ReservationName, ReservationRequest,
+    agent::{
+        self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand,
+    },
     rest::{self, NodeUpdate},
     token::{Issuer, SigningKey},
 };
@@ -33,13 +36,37 @@ const OUT_OF_FAVOUR: Duration = Duration::from_secs(30);
 pub enum NodeOrder {
     /// Takes no new job, and why.
     Drain { reason: String },
-    /// Takes jobs again.
+    /// Takes jobs again, unless it is down.
     Undrain,
+    /// Its jobs end at once, and why. Only for a node that is proven dead.
+    Down { reason: String },
+    /// Takes jobs again, also after it was down.
+    Resume,
     /// Its record goes. Slurm refuses while a job runs there.
     Delete,
+    /// What stands on it beside its state.
+    Describe(NodeDescription),
 }
 
-/// Why a node was not told, or did not obey.
+/// What a job is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobOrder {
+    /// It ends and waits again.
+    Requeue,
+    /// It ends.
+    Cancel,
+}
+
+/// What is sent to a cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order<'a> {
+    Node(&'a str, &'a NodeOrder),
+    Job(&'a JobHandle, JobOrder),
+    Reserve(&'a ReservationRequest),
+    Unreserve(&'a ReservationName),
+}
+
+/// Why an order was not given, or not obeyed.
 #[derive(Debug, Error)]
 pub enum CommandError {
     /// This process does not lead any more. Nothing was sent.
@@ -48,8 +75,8 @@ pub enum CommandError {
     /// Slurm cannot be reached. Nothing was sent.
     #[error("Slurm cannot be reached: {0}")]
     NoWay(String),
-    /// Slurm has no such node.
-    #[error("Slurm has no node {0:?}")]
+    /// Slurm has no such node, job or reservation.
+    #[error("Slurm has no {0}")]
     NotFound(String),
     /// Slurm said no.
     #[error("Slurm refused: {0}")]
@@ -177,7 +204,7 @@ impl Shared {
         Knowledge::unknown(reasons.join("; "))
     }
 
-    pub(super) async fn command(&self, controller: &Key, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
+    pub(super) async fn command(&self, controller: &Key, order: Order<'_>) -> Result<(), CommandError> {
         let connection = self.connection(controller).map_err(CommandError::NoWay)?;
         let mut last = CommandError::NoWay("there is no way to it".to_owned());
         for way in connection.ways() {
@@ -189,8 +216,8 @@ impl Shared {
                 .min(COMMAND_TIMEOUT);
             let sent = async {
                 match way {
-                    Way::Rest(client) => command_rest(client, node, order).await,
-                    Way::Agent(client) => command_agent(client, node, order, self.fence.next()).await,
+                    Way::Rest(client) => command_rest(client, order).await,
+                    Way::Agent(client) => command_agent(client, order, self.fence.next()).await,
                 }
             };
             let answer = match timeout(left, sent).await {
@@ -199,14 +226,39 @@ impl Shared {
             };
             match answer {
                 // A second way is tried only where the first one did not get through. All orders may be given twice.
-                Err(error @ (CommandError::Unclear(_) | CommandError::NoWay(_))) => {
+                Err(error @ CommandError::Unclear(_)) => {
                     connection.note(way, false);
                     last = error;
                 }
+                Err(error @ CommandError::NoWay(_)) => last = error,
                 answer => return answer,
             }
         }
         Err(last)
+    }
+
+    /// All reservations, or why they are not known.
+    pub(super) async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
+        let connection = self.connection(controller)?;
+        let mut failures = Vec::new();
+        for way in connection.ways() {
+            let look = async {
+                match way {
+                    Way::Rest(client) => client.reservations().await.map_err(text),
+                    Way::Agent(client) => client.reservations().await.map_err(text),
+                }
+            };
+            let answer = match timeout(LOOK_TIMEOUT, look).await {
+                Ok(answer) => answer,
+                Err(_) => Err(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+            };
+            connection.note(way, answer.is_ok());
+            match answer {
+                Ok(answer) => return Ok(answer.value),
+                Err(why) => failures.push(format!("{}: {why}", way.name())),
+            }
+        }
+        Err(failures.join("; "))
     }
 
     fn connection(&self, controller: &Key) -> Result<Arc<Connection>, String> {
@@ -230,14 +282,25 @@ impl Shared {
     }
 }
 
-async fn command_rest(client: &rest::Client, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
+async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), CommandError> {
     let answer = match order {
-        NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason)).await,
-        NodeOrder::Undrain => client.update_node(node, &NodeUpdate::undrain()).await,
-        NodeOrder::Delete => client.delete_node(node).await,
+        Order::Node(node, order) => match order {
+            NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason)).await,
+            NodeOrder::Undrain => client.update_node(node, &NodeUpdate::undrain()).await,
+            NodeOrder::Down { reason } => client.update_node(node, &NodeUpdate::down(reason)).await,
+            NodeOrder::Resume => client.update_node(node, &NodeUpdate::resume()).await,
+            NodeOrder::Describe(description) => client.update_node(node, &NodeUpdate::describe(description)).await,
+            NodeOrder::Delete => client.delete_node(node).await,
+        }
+        .map(drop),
+        Order::Job(job, JobOrder::Requeue) => client.requeue_job(job).await,
+        Order::Job(job, JobOrder::Cancel) => client.cancel_job(job).await,
+        Order::Reserve(request) => client.reserve(request).await.map(drop),
+        Order::Unreserve(name) => client.unreserve(name).await.map(drop),
     };
-    answer.map(drop).map_err(|error| match &error {
-        rest::Error::NotFound { .. } => CommandError::NotFound(node.to_owned()),
+    answer.map_err(|error| match &error {
+        rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
+        rest::Error::Lacking { .. } => CommandError::NoWay(text(error)),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
         // Slurm's own number says that it understood; without one a failure halfway looks the same.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
@@ -245,27 +308,62 @@ async fn command_rest(client: &rest::Client, node: &str, order: &NodeOrder) -> R
     })
 }
 
-async fn command_agent(
-    client: &agent::Client,
-    node: &str,
-    order: &NodeOrder,
-    fence: agent::Fence,
-) -> Result<(), CommandError> {
-    let name = NodeName::new(node).map_err(|error| CommandError::Refused(error.to_string()))?;
-    let action = match order {
-        NodeOrder::Drain { reason } => NodeAction::Drain {
-            reason: Reason::new(one_line(reason)).map_err(|error| CommandError::Refused(error.to_string()))?,
-        },
-        NodeOrder::Undrain => NodeAction::Undrain,
-        NodeOrder::Delete => NodeAction::Delete,
+async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::Fence) -> Result<(), CommandError> {
+    let answer = match order {
+        Order::Node(node, order) => {
+            let node = NodeName::new(node).map_err(refused)?;
+            let action = match order {
+                NodeOrder::Drain { reason } => NodeAction::Drain {
+                    reason: Reason::new(one_line(reason)).map_err(refused)?,
+                },
+                NodeOrder::Undrain => NodeAction::Undrain,
+                NodeOrder::Down { reason } => NodeAction::Down {
+                    reason: Reason::new(one_line(reason)).map_err(refused)?,
+                },
+                NodeOrder::Resume => NodeAction::Resume,
+                NodeOrder::Delete => NodeAction::Delete,
+                NodeOrder::Describe(description) => NodeAction::Describe(description.clone()),
+            };
+            client.command_node(&NodeCommand { node, action }, fence).await
+        }
+        Order::Job(job, order) => {
+            let action = match order {
+                JobOrder::Requeue => JobAction::Requeue,
+                JobOrder::Cancel => JobAction::Cancel,
+            };
+            let job = job.clone();
+            client.command_job(&JobCommand { job, action }, fence).await
+        }
+        Order::Reserve(request) => {
+            let command = ReservationCommand::Reserve(request.clone());
+            client.command_reservation(&command, fence).await
+        }
+        Order::Unreserve(name) => {
+            let command = ReservationCommand::Unreserve { name: name.clone() };
+            client.command_reservation(&command, fence).await
+        }
     };
-    let answer = client.command_node(&NodeCommand { node: name, action }, fence).await;
     answer.map_err(|error| match &error {
         agent::Error::StaleFence { .. } => CommandError::NotLeading,
+        agent::Error::Refused(Refusal::NoSuchNode | Refusal::NoSuchThing) => CommandError::NotFound(order.what()),
         agent::Error::Refused(Refusal::Slurm { detail }) => CommandError::Refused(detail.clone()),
         _ if error.is_definite() => CommandError::Refused(error.to_string()),
         _ => CommandError::Unclear(text(error)),
     })
+}
+
+fn refused(error: impl std::error::Error) -> CommandError {
+    CommandError::Refused(error.to_string())
+}
+
+impl Order<'_> {
+    fn what(self) -> String {
+        match self {
+            Self::Node(node, _) => format!("node {node:?}"),
+            Self::Job(job, _) => format!("job {job}"),
+            Self::Reserve(ReservationRequest { name, .. }) | Self::Unreserve(name) => format!("reservation {name}"),
+        }
+    }
 }
 
 /// A reason as the agent takes it.

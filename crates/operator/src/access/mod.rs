@@ -16,10 +16,16 @@ use std::{
     time::Duration,
 };
 
-use self::{connection::Connections, followers::Followers, poller::Poller};
+use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest};
+
 pub use self::{
-    connection::{CommandError, NodeOrder},
+    connection::{CommandError, JobOrder, NodeOrder},
     knowledge::{Knowledge, Seen},
+};
+use self::{
+    connection::{Connections, Order},
+    followers::Followers,
+    poller::Poller,
 };
 use crate::runtime::{Caches, Clock, Fence, Key, Trigger};
 
@@ -126,7 +132,27 @@ impl Access {
 
     /// Tells the cluster what to do with a node. Nothing is sent by a process that does not lead (any more).
     pub async fn command(&self, controller: &Key, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
-        self.shared.command(controller, node, order).await
+        self.shared.command(controller, Order::Node(node, order)).await
+    }
+
+    /// Tells the cluster what to do with a job ([`slurm::Job::handle`]). It may have been obeyed already.
+    pub async fn command_job(&self, controller: &Key, job: &JobHandle, order: JobOrder) -> Result<(), CommandError> {
+        self.shared.command(controller, Order::Job(job, order)).await
+    }
+
+    /// All reservations of the cluster, asked for now; or why they are not known.
+    pub async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
+        self.shared.reservations(controller).await
+    }
+
+    /// Changes the reservation of that name, or makes it.
+    pub async fn reserve(&self, controller: &Key, request: &ReservationRequest) -> Result<(), CommandError> {
+        self.shared.command(controller, Order::Reserve(request)).await
+    }
+
+    /// Removes a reservation. Slurm refuses while jobs run in it.
+    pub async fn unreserve(&self, controller: &Key, name: &ReservationName) -> Result<(), CommandError> {
+        self.shared.command(controller, Order::Unreserve(name)).await
     }
 
     fn poller<T>(&self, controller: &Key, ask: impl FnOnce(&Poller) -> T) -> T {

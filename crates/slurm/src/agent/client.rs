@@ -2,9 +2,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::Method;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::command::NodeCommand;
+use super::command::{JobCommand, NodeCommand, ReservationCommand};
 use super::error::Error;
 use super::fence::Fence;
 use super::http::{Http, Question};
@@ -14,6 +15,7 @@ use super::path;
 use crate::answer::{Answer, DecodeError, Payload, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
+use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
 
@@ -83,8 +85,24 @@ impl Client {
     }
 
     pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<(), Error> {
+        self.post(path::NODE, command, fence).await
+    }
+
+    pub async fn command_job(&self, command: &JobCommand, fence: Fence) -> Result<(), Error> {
+        self.post(path::JOB, command, fence).await
+    }
+
+    pub async fn command_reservation(&self, command: &ReservationCommand, fence: Fence) -> Result<(), Error> {
+        self.post(path::RESERVATION, command, fence).await
+    }
+
+    async fn post(&self, path: &'static str, command: &impl Serialize, fence: Fence) -> Result<(), Error> {
         let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
-        self.command(Method::POST, path::NODE, body, fence).await.map(drop)
+        self.command(Method::POST, path, body, fence).await.map(drop)
+    }
+
+    pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {
+        self.read(path::RESERVATIONS).await
     }
 
     pub async fn nodes(&self) -> Result<Answer<Vec<Node>>, Error> {

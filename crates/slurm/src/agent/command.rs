@@ -1,7 +1,11 @@
-//! What the agent may be told to do with a node.
+//! What the agent may be told to do with a node, a job or a reservation.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::describe::NodeDescription;
+use crate::job::JobHandle;
+use crate::reservation::{ReservationName, ReservationRequest};
 
 /// Slurm keeps a reason of any length; a person reads the first line of it.
 const LONGEST_REASON: usize = 1024;
@@ -29,6 +33,43 @@ pub enum NodeAction {
     },
     /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
     Delete,
+    /// Changes nothing of its state.
+    Describe(NodeDescription),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCommand {
+    pub job: JobHandle,
+    #[serde(flatten)]
+    pub action: JobAction,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "camelCase")]
+pub enum JobAction {
+    /// It is ended and waits again. Slurm refuses if its owner said `--no-requeue`.
+    Requeue,
+    /// It is ended.
+    Cancel,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "camelCase")]
+pub enum ReservationCommand {
+    /// Changes the one of that name, or makes it.
+    Reserve(ReservationRequest),
+    Unreserve {
+        name: ReservationName,
+    },
+}
+
+impl ReservationCommand {
+    pub fn name(&self) -> &ReservationName {
+        match self {
+            Self::Reserve(request) => &request.name,
+            Self::Unreserve { name } => name,
+        }
+    }
 }
 
 /// Exactly one node: neither a hostlist, nor a word that Slurm takes for all of them.
@@ -86,6 +127,7 @@ checked_text!(Reason, InvalidReason);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::describe::{Line, NodeFeatures};
 
     #[test]
     fn a_command_names_exactly_one_node() {
@@ -121,10 +163,57 @@ mod tests {
                 r#"{"node":"n1","action":"down","reason":"why"}"#,
             ),
             (NodeAction::Delete, r#"{"node":"n1","action":"delete"}"#),
+            (
+                NodeAction::Describe(NodeDescription {
+                    comment: Some(line("c")),
+                    features: Some(NodeFeatures {
+                        available: vec![line("a"), line("b")],
+                        active: vec![],
+                    }),
+                    ..NodeDescription::default()
+                }),
+                r#"{"node":"n1","action":"describe","comment":"c","features":{"available":["a","b"],"active":[]}}"#,
+            ),
         ] {
             let command = NodeCommand { node: node(), action };
             assert_eq!(serde_json::to_string(&command).unwrap(), json);
             assert_eq!(serde_json::from_str::<NodeCommand>(json).unwrap(), command);
+        }
+    }
+
+    fn line(text: &str) -> Line {
+        Line::new(text).unwrap()
+    }
+
+    #[test]
+    fn commands_on_jobs_and_reservations_look_like_this_on_the_wire() {
+        let job = JobCommand {
+            job: JobHandle::new("7_3").unwrap(),
+            action: JobAction::Requeue,
+        };
+        let json = r#"{"job":"7_3","action":"requeue"}"#;
+        assert_eq!(serde_json::to_string(&job).unwrap(), json);
+        assert_eq!(serde_json::from_str::<JobCommand>(json).unwrap(), job);
+        let name = || ReservationName::new("r").unwrap();
+        for (command, json) in [
+            (
+                ReservationCommand::Reserve(ReservationRequest {
+                    start: Some(1000),
+                    minutes: Some(30),
+                    nodes: vec![line("n[1-2]")],
+                    users: vec![line("slurm")],
+                    flags: vec![line("MAINT")],
+                    ..ReservationRequest::new(name())
+                }),
+                r#"{"action":"reserve","name":"r","start":1000,"minutes":30,"nodes":["n[1-2]"],"users":["slurm"],"flags":["MAINT"]}"#,
+            ),
+            (
+                ReservationCommand::Unreserve { name: name() },
+                r#"{"action":"unreserve","name":"r"}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&command).unwrap(), json);
+            assert_eq!(serde_json::from_str::<ReservationCommand>(json).unwrap(), command);
         }
     }
 

@@ -157,6 +157,8 @@ pub enum Refusal {
     },
     /// Slurm has no node of this name.
     NoSuchNode,
+    /// Slurm has no such job or reservation.
+    NoSuchThing,
     /// Slurm understood and said no, or could not be asked.
     Slurm {
         detail: String,
@@ -179,6 +181,7 @@ impl fmt::Display for Refusal {
             Self::OtherController { detail } | Self::Malformed { detail } => f.write_str(detail),
             Self::Busy { phase } => write!(f, "another revision is under way ({phase})"),
             Self::NoSuchNode => f.write_str("Slurm has no such node"),
+            Self::NoSuchThing => f.write_str("Slurm has no such job or reservation"),
             Self::Slurm { detail } => write!(f, "Slurm says: {detail}"),
             Self::Failed { detail } => write!(f, "it failed: {detail}"),
             Self::NotFound => f.write_str("it has no such path; it may be older than the operator supports"),

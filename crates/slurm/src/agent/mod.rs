@@ -18,7 +18,10 @@ mod message;
 mod token;
 
 pub use client::{Client, Options};
-pub use command::{InvalidNodeName, InvalidReason, NodeAction, NodeCommand, NodeName, Reason};
+pub use command::{
+    InvalidNodeName, InvalidReason, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason,
+    ReservationCommand,
+};
 pub use error::Error;
 pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey};
@@ -43,6 +46,12 @@ pub mod path {
     pub const CONFIG: &str = "/v1/config";
     /// POST: a [`NodeCommand`](super::NodeCommand).
     pub const NODE: &str = "/v1/node";
+    /// POST: a [`JobCommand`](super::JobCommand).
+    pub const JOB: &str = "/v1/job";
+    /// GET: what `scontrol show reservation --json` prints.
+    pub const RESERVATIONS: &str = "/v1/reservations";
+    /// POST: a [`ReservationCommand`](super::ReservationCommand).
+    pub const RESERVATION: &str = "/v1/reservation";
     /// GET without a token: the agent runs.
     pub const HEALTHZ: &str = "/healthz";
     /// GET without a token: the files in /etc/slurm are those of a revision.

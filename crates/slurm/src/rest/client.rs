@@ -2,17 +2,25 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hyper::{Method, StatusCode};
+use serde::Serialize;
 
 use super::error::Error;
 use super::http::{Http, Reply};
 use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
+use super::reservation_update::ReservationUpdate;
 use super::version::ApiVersion;
-use crate::answer::{Answer, Payload, Ping, ServedConf, Warning, decode, decode_empty};
-use crate::job::Job;
+use crate::answer::{Answer, JobVerdict, Payload, Ping, ServedConf, Warning, decode, decode_empty};
+use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::reservation::{Reservation, ReservationName, ReservationRequest};
 use crate::token::Issuer;
+
+/// `ESLURM_ALREADY_DONE`.
+const ALREADY_DONE: i64 = 2021;
+/// `ESLURM_JOB_PENDING`.
+const JOB_PENDING: i64 = 2024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -120,29 +128,91 @@ impl Client {
 
     /// A field Slurm did not understand is in the warnings, and nowhere else.
     pub async fn update_node(&self, name: &str, update: &NodeUpdate) -> Result<Vec<Warning>, Error> {
-        let body = serde_json::to_vec(update).map_err(|error| Error::Malformed {
-            what: "our own request".to_owned(),
-            source: Some(error.into()),
-        })?;
-        self.command(Method::POST, name, Some(body)).await
+        self.command_node(Method::POST, name, Some(body_of(update)?)).await
     }
 
     /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
     pub async fn delete_node(&self, name: &str) -> Result<Vec<Warning>, Error> {
-        self.command(Method::DELETE, name, None).await
+        self.command_node(Method::DELETE, name, None).await
     }
 
-    async fn command(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<Vec<Warning>, Error> {
-        let what = format!("node {node:?}");
-        let reply = self
-            .request(method, &format!("node/{}", path_segment(node)), body)
-            .await?;
-        let answer = decode_empty(&reply.body).map_err(|error| self.decoding_failed(reply.status, &what, error));
-        self.accept(reply.status, &what, answer).map(|answer| answer.warnings)
+    async fn command_node(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<Vec<Warning>, Error> {
+        let path = format!("node/{}", path_segment(node));
+        self.command(method, &path, body, &format!("node {node:?}")).await
+    }
+
+    /// Ends the job and has it wait again.
+    pub async fn requeue_job(&self, job: &JobHandle) -> Result<(), Error> {
+        match self.version().await? {
+            ApiVersion::V45 => {}
+            ApiVersion::V44 => return Err(Error::Lacking { what: "requeue a job" }),
+        }
+        // It is a GET in Slurm's interface.
+        self.command_job(Method::GET, &format!("job/{job}/requeue"), job).await
+    }
+
+    /// Ends the job.
+    pub async fn cancel_job(&self, job: &JobHandle) -> Result<(), Error> {
+        self.command_job(Method::DELETE, &format!("job/{job}"), job).await
+    }
+
+    async fn command_job(&self, method: Method, path: &str, job: &JobHandle) -> Result<(), Error> {
+        let what = format!("job {job}");
+        let verdicts: Vec<JobVerdict> = self.exchange(method, path, &what).await?.value;
+        let failed = verdicts.iter().map(JobVerdict::error).find(|(number, _)| {
+            // It runs no more: that is what was asked for.
+            !matches!(*number, 0 | ALREADY_DONE | JOB_PENDING)
+        });
+        match failed {
+            Some((number, text)) => Err(Error::of_verdict(&what, number, text)),
+            None => Ok(()),
+        }
+    }
+
+    pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {
+        self.get("reservations/", "list of reservations").await
+    }
+
+    /// Changes the reservation of that name, or makes it.
+    pub async fn reserve(&self, request: &ReservationRequest) -> Result<Vec<Warning>, Error> {
+        let body = body_of(&ReservationUpdate::of(request))?;
+        let what = format!("reservation {:?}", request.name.as_str());
+        let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
+        answer.map_err(|error| match error {
+            // One that does not exist is made, so this is about what it consists of.
+            Error::NotFound { .. } => Error::Refused {
+                status: StatusCode::UNPROCESSABLE_ENTITY.as_u16(),
+                number: 0,
+                text: "Slurm does not know all of its nodes".to_owned(),
+            },
+            other => other,
+        })
+    }
+
+    pub async fn unreserve(&self, name: &ReservationName) -> Result<Vec<Warning>, Error> {
+        let path = format!("reservation/{}", path_segment(name.as_str()));
+        let what = format!("reservation {:?}", name.as_str());
+        self.command(Method::DELETE, &path, None, &what).await
+    }
+
+    async fn command(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        what: &str,
+    ) -> Result<Vec<Warning>, Error> {
+        let reply = self.request(method, path, body).await?;
+        let answer = decode_empty(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
+        self.accept(reply.status, what, answer).map(|answer| answer.warnings)
     }
 
     async fn get<T: Payload>(&self, path: &str, what: &str) -> Result<Answer<T>, Error> {
-        let reply = self.request(Method::GET, path, None).await?;
+        self.exchange(Method::GET, path, what).await
+    }
+
+    async fn exchange<T: Payload>(&self, method: Method, path: &str, what: &str) -> Result<Answer<T>, Error> {
+        let reply = self.request(method, path, None).await?;
         let answer = decode::<T>(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
         self.accept(reply.status, what, answer)
     }
@@ -236,6 +306,13 @@ impl Client {
             )
             .await
     }
+}
+
+fn body_of(request: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(request).map_err(|error| Error::Malformed {
+        what: "our own request".to_owned(),
+        source: Some(error.into()),
+    })
 }
 
 /// A name as one part of a path, whatever is in it.

@@ -27,20 +27,27 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// This slurmrestd is too old for it. Nothing was sent.
+    #[error("slurmrestd cannot {what} before v0.0.45")]
+    Lacking { what: &'static str },
     #[error("slurmrestd speaks none of the versions v0.0.45 and v0.0.44; Slurm 25.11 or newer is needed")]
     Unsupported,
 }
 
 /// `SLURM_PROTOCOL_AUTHENTICATION_ERROR`.
 const AUTHENTICATION: i64 = 1007;
+/// `ESLURM_INVALID_JOB_ID`.
+const INVALID_JOB_ID: i64 = 2017;
 /// `ESLURM_INVALID_NODE_NAME`.
 const INVALID_NODE_NAME: i64 = 2018;
+/// `ESLURM_RESERVATION_INVALID`: it does not exist.
+const RESERVATION_INVALID: i64 = 2053;
 
 impl Error {
     /// Whether the cluster itself decided. Otherwise a write may or may not have taken effect, and has to be looked up.
     pub fn is_definite(&self) -> bool {
         match self {
-            Self::Unauthorized { .. } | Self::NotFound { .. } | Self::Unsupported => true,
+            Self::Unauthorized { .. } | Self::NotFound { .. } | Self::Lacking { .. } | Self::Unsupported => true,
             // "500, Unspecified error" is as likely a failure halfway as a refusal.
             Self::Refused { status, .. } => *status < 500,
             Self::Unreachable { .. } | Self::Malformed { .. } => false,
@@ -101,6 +108,18 @@ impl Error {
         }
     }
 
+    /// What Slurm said about one job of a command; it answers HTTP 200 whatever that is.
+    pub(super) fn of_verdict(what: &str, number: i64, text: &str) -> Self {
+        match number {
+            INVALID_JOB_ID => Self::NotFound { what: what.to_owned() },
+            _ => Self::Refused {
+                status: 200,
+                number,
+                text: text.to_owned(),
+            },
+        }
+    }
+
     fn of_complaints(status: StatusCode, what: &str, complaints: &[Complaint]) -> Self {
         // The first one is the cause; those after it tell where it was noticed.
         let number = complaints
@@ -115,7 +134,7 @@ impl Error {
             .join("; ");
         match number {
             AUTHENTICATION => Self::Unauthorized { text },
-            INVALID_NODE_NAME => Self::NotFound { what: what.to_owned() },
+            INVALID_NODE_NAME | INVALID_JOB_ID | RESERVATION_INVALID => Self::NotFound { what: what.to_owned() },
             // No connection, or one that broke: any (1001-1006), to slurmctld (1800-1899), the socket itself (5000-5099).
             // 502 to 504 are slurmrestd's own words for the same.
             1001..=1006 | 1800..=1899 | 5000..=5099 => Self::Unreachable {

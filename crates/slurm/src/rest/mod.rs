@@ -1,4 +1,4 @@
-//! The slurmrestd client: what the operator reads of a cluster, and the few node commands it gives this way.
+//! The slurmrestd client: what the operator reads of a cluster, and the few commands it gives this way.
 //!
 //! It speaks plain HTTP, as slurmrestd does inside a cluster. An answer is never guessed: see [`Error`] for what each
 //! failure means to the caller.
@@ -8,6 +8,7 @@ mod error;
 mod http;
 mod node_update;
 mod observation;
+mod reservation_update;
 mod version;
 
 pub use client::{Client, Options};

@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use crate::describe::{Line, NodeDescription, NodeFeatures};
 use crate::number::Number;
 
 /// What a node can be told to become.
@@ -53,6 +54,29 @@ impl NodeUpdate {
         Self::command(NodeCommand::Down, Some(reason.into()))
     }
 
+    pub fn describe(description: &NodeDescription) -> Self {
+        let NodeDescription {
+            comment,
+            extra,
+            features,
+            topology,
+        } = description;
+        let text = |line: &Option<Line>| line.as_ref().map(ToString::to_string);
+        let described = Self {
+            comment: text(comment),
+            extra: text(extra),
+            topology: text(topology),
+            ..Self::default()
+        };
+        match features {
+            Some(NodeFeatures { available, active }) => {
+                let names = |lines: &[Line]| lines.iter().map(ToString::to_string).collect();
+                described.with_features(names(available), names(active))
+            }
+            None => described,
+        }
+    }
+
     fn command(command: NodeCommand, reason: Option<String>) -> Self {
         Self {
             state: vec![command],
@@ -80,9 +104,11 @@ impl NodeUpdate {
     /// Both at once: Slurm refuses available features that leave an active one out (2031).
     #[must_use]
     pub fn with_features(self, available: Vec<String>, active: Vec<String>) -> Self {
+        // An empty list means "as it is" to slurmrestd, one empty name means none.
+        let or_none = |names: Vec<String>| Some(if names.is_empty() { vec![String::new()] } else { names });
         Self {
-            features: Some(available),
-            active_features: Some(active),
+            features: or_none(available),
+            active_features: or_none(active),
             ..self
         }
     }
@@ -100,6 +126,43 @@ impl NodeUpdate {
         Self {
             weight: Some(Number::Finite(weight.into())),
             ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_leaves_alone_what_it_does_not_say() {
+        let line = |text: &str| Line::new(text).unwrap();
+        for (description, json) in [
+            (NodeDescription::default(), "{}"),
+            (
+                NodeDescription {
+                    topology: Some(line("")),
+                    ..NodeDescription::default()
+                },
+                r#"{"topology_str":""}"#,
+            ),
+            (
+                NodeDescription {
+                    comment: Some(line("c")),
+                    extra: Some(line("e")),
+                    features: Some(NodeFeatures {
+                        available: vec![line("a"), line("k8s/b")],
+                        active: vec![],
+                    }),
+                    topology: None,
+                },
+                r#"{"comment":"c","extra":"e","features":["a","k8s/b"],"features_act":[""]}"#,
+            ),
+        ] {
+            assert_eq!(
+                serde_json::to_string(&NodeUpdate::describe(&description)).unwrap(),
+                json
+            );
         }
     }
 }

@@ -9,6 +9,8 @@ import sys
 OPERATIONS = [
     "get ping/", "get nodes/", "get jobs/", "get partitions/", "get conf",
     "get node/{node_name}", "post node/{node_name}", "delete node/{node_name}",
+    "get job/{job_id}/requeue", "delete job/{job_id}",
+    "get reservations/", "post reservation", "delete reservation/{reservation_name}",
 ]
 version = sys.argv[1]
 spec = json.load(sys.stdin)

@@ -191,6 +191,9 @@ fn verb(order: &NodeOrder) -> &'static str {
         NodeOrder::Drain { .. } => "drain",
         NodeOrder::Undrain => "undrain",
         NodeOrder::Delete => "delete",
+        NodeOrder::Down { .. } => "set down",
+        NodeOrder::Resume => "resume",
+        NodeOrder::Describe(_) => "describe",
     }
 }
 

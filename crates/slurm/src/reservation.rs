@@ -1,0 +1,122 @@
+//! A reservation as slurmctld sees it, and what one is asked to be.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::answer::null_as_default;
+use crate::describe::Line;
+use crate::hostlist::{Hostlist, HostlistError};
+use crate::number::Number;
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Reservation {
+    pub name: String,
+    /// Seconds since 1970. Of one that comes again and again: the next time.
+    pub start_time: Number,
+    pub end_time: Number,
+    /// A hostlist.
+    #[serde(rename = "node_list", default, deserialize_with = "null_as_default")]
+    pub nodes: String,
+    /// With some that Slurm sets by itself, such as `SPEC_NODES`.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub flags: Vec<String>,
+    /// With commas.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub users: String,
+}
+
+impl Reservation {
+    pub fn node_list(&self) -> Result<Hostlist, HostlistError> {
+        Hostlist::parse(&self.nodes)
+    }
+
+    /// `now` is in seconds since 1970.
+    pub fn is_active(&self, now: u64) -> bool {
+        let begun = self.start_time.finite().is_some_and(|start| start <= now);
+        begun && self.end_time.finite().is_none_or(|end| now < end)
+    }
+}
+
+/// Exactly one reservation.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ReservationName(String);
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not the name of a reservation: letters, digits and - _ . are")]
+pub struct InvalidReservationName(pub String);
+
+impl ReservationName {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidReservationName> {
+        let name = name.into();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if name.is_empty() || !name.bytes().all(plain) {
+            return Err(InvalidReservationName(name));
+        }
+        Ok(Self(name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+checked_text!(ReservationName, InvalidReservationName);
+
+/// What a reservation is to be. One that exists keeps what is not said; a new one needs start, duration, nodes and users.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservationRequest {
+    pub name: ReservationName,
+    /// Seconds since 1970. Slurm refuses to move the start of one that has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minutes: Option<u32>,
+    /// Each a name or a hostlist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<Line>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<Line>,
+    /// Such as `MAINT`. One that exists gets these in addition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<Line>,
+}
+
+impl ReservationRequest {
+    pub fn new(name: ReservationName) -> Self {
+        Self {
+            name,
+            start: None,
+            minutes: None,
+            nodes: Vec::new(),
+            users: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_active_from_its_start_to_its_end() {
+        let reservation: Reservation = serde_json::from_str(
+            r#"{"name":"r","start_time":{"set":true,"number":100},"end_time":{"set":true,"number":200},"node_list":"n[1-2]"}"#,
+        )
+        .unwrap();
+        for (now, active) in [(99, false), (100, true), (199, true), (200, false)] {
+            assert_eq!(reservation.is_active(now), active, "{now}");
+        }
+        assert!(reservation.node_list().unwrap().contains("n2"));
+    }
+
+    #[test]
+    fn a_name_is_one_name() {
+        ReservationName::new("SlurmOperatorMaint-slurm-worker-a").unwrap();
+        for name in ["", "a b", "a,b", "a=b", "a/b", "a\n"] {
+            assert_eq!(ReservationName::new(name), Err(InvalidReservationName(name.to_owned())));
+        }
+    }
+}
