@@ -178,6 +178,12 @@ pub struct Job {
     /// 0 if it is no part of a heterogeneous job, else the number of the first part.
     #[serde(default)]
     pub het_job_id: Number,
+    /// Its owner lets it be requeued.
+    #[serde(default)]
+    pub requeue: Option<bool>,
+    /// It has a script, which Slurm can start again by itself.
+    #[serde(default)]
+    pub batch_flag: Option<bool>,
 }
 
 /// How a command names one job: `7`, or `7_3` for a task of an array.
@@ -241,6 +247,11 @@ impl Job {
             (_, _, Some(whole)) => whole.to_string(),
             _ => self.id.to_string(),
         })
+    }
+
+    /// Slurm puts it back into the queue if it is told to.
+    pub fn can_be_requeued(&self) -> bool {
+        self.requeue.unwrap_or(true) && self.batch_flag.unwrap_or(true)
     }
 
     pub fn partitions(&self) -> impl Iterator<Item = &str> {
@@ -391,6 +402,21 @@ mod tests {
             handle(r#"{"job_id":8,"job_state":["RUNNING"],"nodes":"n1","het_job_id":{"set":true,"number":7}}"#),
             "7"
         );
+    }
+
+    #[test]
+    fn only_what_slurm_can_start_again_can_be_requeued() {
+        for (fields, can) in [
+            ("", true),
+            (r#","requeue":true,"batch_flag":true"#, true),
+            (r#","requeue":false,"batch_flag":true"#, false),
+            (r#","requeue":true,"batch_flag":false"#, false),
+        ] {
+            let job = job(&format!(
+                r#"{{"job_id":7,"job_state":["RUNNING"],"nodes":"n1"{fields}}}"#
+            ));
+            assert_eq!(job.can_be_requeued(), can, "{fields}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use api::{NodeSet, NodeSetStatus};
 use tokio::time::Instant;
 
 use self::{
-    apply::{Applied, Hands},
+    apply::{Applied, Hands, Told},
     observe::{Observed, Surroundings, observe},
     plan::{Plan, plan},
 };
@@ -57,6 +57,8 @@ pub struct NodeSetReconciler {
     cluster_domain: String,
     /// When the counts of Slurm's nodes were last written.
     counted: Mutex<HashMap<Key, Instant>>,
+    /// Jobs that were told to end.
+    told: Told,
 }
 
 impl NodeSetReconciler {
@@ -66,6 +68,7 @@ impl NodeSetReconciler {
             writer: Writer::new(&ctx, Self::NAME),
             cluster_domain: cluster_domain::parse(&resolv_conf),
             counted: Mutex::default(),
+            told: Told::default(),
             ctx,
         }
     }
@@ -158,6 +161,7 @@ impl Reconciler for NodeSetReconciler {
             ctx: &self.ctx,
             writer: &self.writer,
             observed: &observed,
+            told: &self.told,
         };
         self.ctx.access.follow_jobs(&hands.cluster(), key, plan.needs_jobs);
         let applied = hands.apply(&plan).await;

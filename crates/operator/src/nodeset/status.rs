@@ -423,7 +423,8 @@ mod tests {
         let status = said(&json!({ "replicas": 0 }), vec![marked(worker(0))], known(nodes, job));
         assert_eq!(
             condition(&status, PROGRESSING).2,
-            "node compute-0 is drained and kept: job 7 (RUNNING) is there"
+            "node compute-0 is drained and kept: job 7 (RUNNING) is there; waited for since 2026-01-01T00:59:00Z, however long it \
+             takes (spec.drain can set an end to it)"
         );
     }
 

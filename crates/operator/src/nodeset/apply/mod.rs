@@ -3,6 +3,7 @@
 //! One step that fails does not keep the others from being taken; all failures are told together.
 
 mod departures;
+mod jobs;
 mod pods;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub(super) use self::jobs::Told;
 use super::{
     observe::Observed,
     plan::{Effect, ObjectId, Plan, RevisionPlan},
@@ -54,6 +56,7 @@ pub(super) struct Hands<'a> {
     pub(super) ctx: &'a Context,
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
+    pub(super) told: &'a Told,
 }
 
 impl Hands<'_> {
@@ -74,6 +77,7 @@ impl Hands<'_> {
         }
         self.apply_pods(plan, &mut applied).await;
         self.apply_departures(plan, &mut applied).await;
+        self.apply_ends(plan, &mut applied).await;
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
                 applied.take(self.remove_finalizer(because.as_deref()).await);

@@ -8,6 +8,7 @@ use super::{
     fate::{Cause, Fates, Leaving},
     id,
     proof::{Evidence, Standing},
+    timeout,
     worker::Worker,
 };
 use crate::{
@@ -87,7 +88,8 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
             standing,
             claims: claims_to_go(observed, worker, cause),
         }),
-        Standing::Busy { why } | Standing::Unclear { why } => plan.waits.push(wait(why)),
+        Standing::Busy { why } => timeout::plan_patience(observed, evidence, worker, node, &why, plan),
+        Standing::Unclear { why } => plan.waits.push(wait(why)),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod refuse;
 mod revisions;
 mod rollout;
 mod service;
+mod timeout;
 mod worker;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ use std::{
 use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
+use slurm::JobHandle;
 
 use self::fate::Fates;
 pub use self::{
@@ -40,13 +42,14 @@ pub use self::{
     refuse::Refused,
     revisions::RevisionPlan,
     service::trouble,
+    timeout::may_be_ended,
     worker::{Phase, Worker},
 };
 use super::{
     build::{self, Blueprint, SshFiles},
     observe::Observed,
 };
-use crate::runtime::Key;
+use crate::{access::JobOrder, runtime::Key};
 
 /// Which object, and exactly which: another one of the same name is not meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +93,13 @@ pub enum Effect {
         standing: Standing,
         record: Record,
         claims: Vec<String>,
+    },
+    /// Requeues or cancels a job that was waited for long enough. It is carried out only if a fresh look at Slurm shows it
+    /// on that node, and that drained.
+    EndJob {
+        job: JobHandle,
+        node: String,
+        order: JobOrder,
     },
     /// Lets a worker be evicted. It is carried out only if a fresh look at Slurm gives the same standing.
     Unprotect {

@@ -110,6 +110,14 @@ impl<'a> Evidence<'a> {
         Standing::Proven { keep_record }
     }
 
+    /// Jobs that may be on this node, as far as they could be read.
+    pub fn jobs_on(&self, name: &str) -> impl Iterator<Item = &'a Job> {
+        let all = self.on_nodes.as_deref().unwrap_or_default();
+        all.iter()
+            .filter(move |(_, nodes)| nodes.contains(name))
+            .map(|(job, _)| *job)
+    }
+
     /// How each of these nodes stands.
     pub fn standings<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> BTreeMap<&'n str, Standing> {
         names.into_iter().map(|name| (name, self.standing(name))).collect()

@@ -25,6 +25,7 @@ pub(super) fn steps(plan: &Plan) -> Vec<String> {
             Effect::UndrainNode { node, .. } => format!("undrain {node}"),
             Effect::Unprotect { pod, .. } => format!("unprotect {}", pod.name),
             Effect::DrainNode { node, .. } => format!("drain {node}"),
+            Effect::EndJob { job, order, .. } => format!("{order:?} {job}").to_lowercase(),
             Effect::RemoveWorker { pod, .. } => format!("remove {}", pod.name),
             Effect::MarkPod { pod, .. } => format!("label {}", pod.name),
             Effect::OwnClaim { name, owned, .. } => format!("{} {name}", if *owned { "own" } else { "disown" }),
