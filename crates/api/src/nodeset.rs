@@ -13,6 +13,7 @@ use crate::{
     overlay::{ClaimTemplate, ContainerOverlay},
     references::{ObjectRef, SecretKeyRef},
     templates::PodTemplate,
+    time::Timestamp,
     update_strategy::UpdateStrategy,
 };
 
@@ -298,6 +299,10 @@ pub struct NodeSetStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+
+    /// The start time of the scheduled update that the last reservation was made for, as the spec had it then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_start: Option<Timestamp>,
 
     /// The Kubernetes node each number is pinned to, if `pinToNode` is set.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! How a NodeSet replaces pods of an older revision.
 
+use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,19 @@ pub struct ScheduledUpdate {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub flags: Option<Vec<String>>,
+}
+
+impl ScheduledUpdate {
+    /// How long the reservation lasts. Zero counts as absent, as upstream has it.
+    pub fn length(&self) -> SignedDuration {
+        let given = self.duration.as_ref().and_then(GoDuration::length);
+        let default = || {
+            GoDuration::from(DEFAULT_SCHEDULED_DURATION)
+                .length()
+                .unwrap_or_default()
+        };
+        given.filter(SignedDuration::is_positive).unwrap_or_else(default)
+    }
 }
 
 impl UpdateStrategy {

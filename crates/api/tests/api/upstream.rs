@@ -64,6 +64,10 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "upstream has no way to stop an update",
     ),
     (
+        "NodeSet status.reservedStart",
+        "upstream keeps it as the time of a condition, and then cannot tell what was made",
+    ),
+    (
         "*.namespace of references",
         "accepted when it is the object's own, as in the seeds and in upstream 1.0",
     ),

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use slurm::{
-    Job, Node,
+    Job, Node, Reservation,
     rest::{Observation, Process},
 };
 
@@ -30,6 +30,8 @@ pub struct Seen {
     pub nodes: BTreeMap<String, Node>,
     /// All jobs slurmctld knows, finished ones included. `None` if they were not asked for, which is not "no jobs".
     pub jobs: Option<Vec<Job>>,
+    /// Where a NodeSet may have one. `None` if they were not asked for, or not told.
+    pub reservations: Option<Vec<Reservation>>,
     /// The life of slurmctld that gave both. Without it they are good for status and prove nothing.
     pub process: Option<Process>,
     /// When the first of the reads was begun.
@@ -67,6 +69,7 @@ impl Seen {
         Self {
             nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
             jobs: None,
+            reservations: None,
             process: None,
             at,
         }

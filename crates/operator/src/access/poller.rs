@@ -18,7 +18,10 @@ use tokio::{
 use tracing::info;
 
 use super::{Knowledge, Seen, Shared};
-use crate::{nodeset::plan::Worker, runtime::Key};
+use crate::{
+    nodeset::plan::{Worker, reservation::may_have_one},
+    runtime::Key,
+};
 
 /// While something is waited for.
 const BUSY: Duration = Duration::from_secs(1);
@@ -105,6 +108,7 @@ impl Rounds {
             let waiting = shared.followers.of(&self.controller);
             let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty();
             let now = shared.observe(&self.controller, with_jobs).await;
+            let now = shared.with_reservations(&self.controller, &sets, now).await;
             let before = self.replace(now.clone());
             let mut concerned = waiting;
             concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
@@ -149,6 +153,17 @@ impl Shared {
             .collect()
     }
 
+    /// Reservations are read only where a NodeSet may have one.
+    async fn with_reservations(&self, controller: &Key, sets: &[Arc<NodeSet>], now: Knowledge) -> Knowledge {
+        match now {
+            Knowledge::Known(mut seen) if sets.iter().any(|set| may_have_one(set)) => {
+                Arc::make_mut(&mut seen).reservations = self.reservations(controller).await.ok();
+                Knowledge::Known(seen)
+            }
+            now => now,
+        }
+    }
+
     /// The sets that have to know of the difference.
     fn concerned(&self, sets: &[Arc<NodeSet>], before: Option<&Knowledge>, now: &Knowledge) -> Vec<Key> {
         let changed: BTreeSet<&str> = match (before, now) {
@@ -158,10 +173,15 @@ impl Shared {
             }
             _ => return sets.iter().map(|set| Key::of(set.as_ref())).collect(),
         };
-        if changed.is_empty() {
+        let reservations = |knowledge: Option<&Knowledge>| knowledge.and_then(Knowledge::known)?.reservations.clone();
+        let rebooked = reservations(before) != reservations(Some(now));
+        if changed.is_empty() && !rebooked {
             return Vec::new();
         }
         let has_changed = |set: &&Arc<NodeSet>| {
+            if rebooked && may_have_one(set) {
+                return true;
+            }
             let pods = self.caches.pods.owned_by(&set.uid().unwrap_or_default());
             pods.iter()
                 .any(|pod| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name)))

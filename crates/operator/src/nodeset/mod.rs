@@ -30,7 +30,7 @@ use api::{NodeSet, NodeSetStatus};
 use tokio::time::Instant;
 
 use self::{
-    apply::{Applied, Hands, Told},
+    apply::{Applied, Asked, Hands, Told},
     observe::{Observed, Surroundings, observe},
     plan::{Plan, plan},
 };
@@ -59,6 +59,8 @@ pub struct NodeSetReconciler {
     counted: Mutex<HashMap<Key, Instant>>,
     /// Jobs that were told to end.
     told: Told,
+    /// Reservations that were asked for.
+    asked: Asked,
 }
 
 impl NodeSetReconciler {
@@ -69,6 +71,7 @@ impl NodeSetReconciler {
             cluster_domain: cluster_domain::parse(&resolv_conf),
             counted: Mutex::default(),
             told: Told::default(),
+            asked: Asked::default(),
             ctx,
         }
     }
@@ -162,6 +165,7 @@ impl Reconciler for NodeSetReconciler {
             writer: &self.writer,
             observed: &observed,
             told: &self.told,
+            asked: &self.asked,
         };
         self.ctx.access.follow_jobs(&hands.cluster(), key, plan.needs_jobs);
         let applied = hands.apply(&plan).await;

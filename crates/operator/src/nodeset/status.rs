@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{
     Condition, NodeSet, NodeSetStatus,
-    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, UNKNOWN_FIELDS},
+    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, RESERVATION_CREATED, UNKNOWN_FIELDS},
     nodeset::ScalingMode,
     validate::Reason,
 };
@@ -13,7 +13,7 @@ use slurm::node::{BaseState, Node};
 
 use super::{
     observe::Observed,
-    plan::{Effect, Plan, Wait, Worker, fit, trouble},
+    plan::{Booking, Effect, Plan, Wait, Worker, fit, trouble},
 };
 use crate::{
     access::Knowledge,
@@ -53,7 +53,13 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&str>) -> NodeSe
         conditions: keep_others(
             &previous.conditions,
             settle(&previous.conditions, &wanted, generation, observed.now),
+            &plan.reservation,
         ),
+        reserved_start: match &plan.reservation {
+            Booking::AsBefore => previous.reserved_start,
+            Booking::Nothing => None,
+            Booking::Told { start, .. } => start.map(Into::into),
+        },
         ordinal_to_node: pins(observed, &workers),
         selector: nodeset.child_names().selector(),
     }
@@ -167,7 +173,7 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
 }
 
 /// Conditions of other makers stay as they are.
-fn keep_others(previous: &[Condition], ours: Vec<Condition>) -> Vec<Condition> {
+fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booking) -> Vec<Condition> {
     const OURS: &[&str] = &[
         CRDS_OUTDATED,
         READY,
@@ -178,7 +184,8 @@ fn keep_others(previous: &[Condition], ours: Vec<Condition>) -> Vec<Condition> {
     ];
     let others = previous
         .iter()
-        .filter(|condition| !OURS.contains(&condition.type_.as_str()));
+        .filter(|condition| !OURS.contains(&condition.type_.as_str()))
+        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == Booking::AsBefore);
     ours.into_iter().chain(others.cloned()).collect()
 }
 
@@ -248,6 +255,9 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         .collect();
     if !unknown.is_empty() {
         wanted.push(Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
+    }
+    if let Booking::Told { condition, .. } = &plan.reservation {
+        wanted.push(condition.clone());
     }
     wanted
 }

@@ -22,7 +22,9 @@ const AGAIN: Duration = Duration::from_mins(1);
 
 /// Which jobs of each NodeSet were told when, and what Slurm said if it refused.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct Told(Mutex<HashMap<Key, BTreeMap<JobHandle, (Instant, Option<String>)>>>);
+pub(in crate::nodeset) struct Told(Mutex<HashMap<Key, Jobs>>);
+
+type Jobs = BTreeMap<JobHandle, (Instant, Option<String>)>;
 
 impl Told {
     /// Of these jobs, those whose turn it is, and what was refused to the others. What is not among them is forgotten.

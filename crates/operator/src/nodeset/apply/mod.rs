@@ -5,6 +5,7 @@
 mod departures;
 mod jobs;
 mod pods;
+mod reservation;
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub(super) use self::jobs::Told;
+pub(super) use self::{jobs::Told, reservation::Asked};
 use super::{
     observe::Observed,
     plan::{Effect, ObjectId, Plan, RevisionPlan},
@@ -57,6 +58,7 @@ pub(super) struct Hands<'a> {
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
     pub(super) told: &'a Told,
+    pub(super) asked: &'a Asked,
 }
 
 impl Hands<'_> {
@@ -76,6 +78,8 @@ impl Hands<'_> {
             self.apply_revision(revision, &mut applied).await;
         }
         self.apply_pods(plan, &mut applied).await;
+        // First: Slurm deletes no node that is reserved.
+        self.apply_reservation(plan, &mut applied).await;
         self.apply_departures(plan, &mut applied).await;
         self.apply_ends(plan, &mut applied).await;
         for effect in &plan.effects {

@@ -7,6 +7,8 @@ use super::{
     Effect, LOOK_AGAIN_WHILE_WAITING, Plan,
     fate::{Cause, Fates},
     plan_fates, plan_replacements,
+    proof::Evidence,
+    reservation,
     worker::Worker,
 };
 use crate::nodeset::observe::Observed;
@@ -42,7 +44,9 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         plan.requeue = None;
         return plan;
     }
-    if workers.is_empty() {
+    // First: Slurm deletes no node that is reserved.
+    let released = reservation::plan_release(observed, &mut plan);
+    if workers.is_empty() && released {
         plan.effects.push(Effect::RemoveFinalizer { because: None });
         plan.requeue = None;
         return plan;
@@ -53,6 +57,7 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         stay: Vec::new(),
         leave: active.map(|worker| (worker, Cause::Deletion)).collect(),
     };
-    plan_fates(observed, &fates, &mut plan);
+    let evidence = observed.knowledge.known().map(Evidence::new);
+    plan_fates(observed, &fates, evidence.as_ref(), &mut plan);
     plan
 }

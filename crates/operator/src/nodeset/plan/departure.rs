@@ -8,7 +8,7 @@ use super::{
     fate::{Cause, Fates, Leaving},
     id,
     proof::{Evidence, Standing},
-    timeout,
+    reservation, timeout,
     worker::Worker,
 };
 use crate::{
@@ -81,13 +81,21 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
              remove that node from Slurm and delete the pod by hand"
                 .to_owned(),
         )),
-        standing @ (Standing::Absent | Standing::Proven { .. }) => plan.effects.push(Effect::RemoveWorker {
-            pod: id(worker),
-            node: node.to_owned(),
-            record: record(observed, node, &standing, cause),
-            standing,
-            claims: claims_to_go(observed, worker, cause),
-        }),
+        standing @ (Standing::Absent | Standing::Proven { .. }) => {
+            let record = record(observed, node, &standing, cause);
+            let seen = observed.knowledge.known().and_then(|seen| seen.nodes.get(node));
+            if let (Record::Delete, Some(holder)) = (&record, seen.and_then(reservation::holder)) {
+                plan.waits.push(wait(reservation::held(&observed.nodeset, holder)));
+                return;
+            }
+            plan.effects.push(Effect::RemoveWorker {
+                pod: id(worker),
+                node: node.to_owned(),
+                record,
+                standing,
+                claims: claims_to_go(observed, worker, cause),
+            });
+        }
         Standing::Busy { why } => timeout::plan_patience(observed, evidence, worker, node, &why, plan),
         Standing::Unclear { why } => plan.waits.push(wait(why)),
     }

@@ -13,8 +13,10 @@ mod proof;
 mod protect;
 mod rank;
 pub mod refuse;
+pub mod reservation;
 mod revisions;
 mod rollout;
+mod schedule;
 mod service;
 mod timeout;
 mod worker;
@@ -32,7 +34,7 @@ use std::{
 use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
-use slurm::JobHandle;
+use slurm::{JobHandle, ReservationName, ReservationRequest};
 
 use self::fate::Fates;
 pub use self::{
@@ -40,6 +42,7 @@ pub use self::{
     fate::{Cause, Leaving},
     proof::{Evidence, Standing},
     refuse::Refused,
+    reservation::Booking,
     revisions::RevisionPlan,
     service::trouble,
     timeout::may_be_ended,
@@ -113,6 +116,14 @@ pub enum Effect {
         labels: Marks,
         annotations: Marks,
     },
+    /// Makes the reservation of a scheduled update, or changes it.
+    Reserve {
+        request: ReservationRequest,
+        /// There is none yet.
+        new: bool,
+    },
+    /// Removes it. Before one is made, where both are planned.
+    Unreserve { name: ReservationName },
     /// Makes the NodeSet an owner of a claim, or no longer one.
     OwnClaim { name: String, uid: String, owned: bool },
 }
@@ -190,6 +201,8 @@ pub struct Plan {
     pub revision: Option<RevisionPlan>,
     pub effects: Vec<Effect>,
     pub waits: Vec<Wait>,
+    /// What is said about the reservation of a scheduled update.
+    pub reservation: Booking,
     /// Jobs have to be read, because something waits for their end.
     pub needs_jobs: bool,
     /// Number of pods there should be.
@@ -204,6 +217,8 @@ const BURST: usize = 250;
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// A node that drains is seen by the poller; this is for what the poller cannot see.
 const LOOK_AGAIN_WHILE_WAITING: Duration = Duration::from_secs(15);
+/// What is written into the status now is acted on next.
+const SOON: Duration = Duration::from_millis(100);
 
 /// What to do.
 pub fn plan(observed: &Observed) -> Plan {
@@ -294,10 +309,12 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
     fates.condemn(&rollout.replace, Cause::Update);
     plan.waits.extend(rollout.wait);
-    plan_fates(observed, &fates, plan);
+    let evidence = observed.knowledge.known().map(Evidence::new);
+    reservation::plan_reservation(observed, &fates, evidence.as_ref(), choice.desired, plan);
+    plan_fates(observed, &fates, evidence.as_ref(), plan);
     marks::gather(&mut plan.effects);
     if !plan.waits.is_empty() {
-        plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
+        plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN_WHILE_WAITING));
     }
 }
 
@@ -311,12 +328,11 @@ fn plan_replacements(workers: &[Worker<'_>], plan: &mut Plan) {
 }
 
 /// The next step for every worker, whether it stays or goes.
-fn plan_fates(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
-    let evidence = observed.knowledge.known().map(Evidence::new);
+fn plan_fates(observed: &Observed, fates: &Fates<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
     departure::plan_marks(observed, fates, plan);
     drains::plan_drains(observed, fates, plan);
-    protect::plan_protection(observed, fates, evidence.as_ref(), plan);
-    departure::plan_removals(observed, fates, evidence.as_ref(), plan);
+    protect::plan_protection(observed, fates, evidence, plan);
+    departure::plan_removals(observed, fates, evidence, plan);
 }
 
 /// Who has this node name in the same cluster already.

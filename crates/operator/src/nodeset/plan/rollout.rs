@@ -11,6 +11,7 @@ use super::{
     Wait,
     fate::{Cause, Fates},
     rank::sort_for_deletion,
+    reservation,
     service::unusable,
     worker::Worker,
 };
@@ -36,7 +37,10 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
     if old.is_empty() || strategy.is_paused() {
         return Rollout::default();
     }
-    if strategy.kind() != UpdateStrategyType::RollingUpdate {
+    if !matches!(
+        strategy.kind(),
+        UpdateStrategyType::RollingUpdate | UpdateStrategyType::ScheduledUpdate
+    ) {
         return Rollout::default();
     }
     let count = old.len();
@@ -50,6 +54,14 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
             }),
         };
     };
+    if strategy.kind() == UpdateStrategyType::ScheduledUpdate {
+        let replace = reservation::choose(observed, seen, old, is_chosen);
+        let wait = (!replace.is_empty()).then_some(Wait::Updating {
+            old: count,
+            obstacle: None,
+        });
+        return Rollout { replace, wait };
+    }
     let limit = usize::try_from(strategy.max_unavailable(desired))
         .unwrap_or(usize::MAX)
         .max(1);

@@ -28,6 +28,10 @@ pub(super) fn steps(plan: &Plan) -> Vec<String> {
             Effect::EndJob { job, order, .. } => format!("{order:?} {job}").to_lowercase(),
             Effect::RemoveWorker { pod, .. } => format!("remove {}", pod.name),
             Effect::MarkPod { pod, .. } => format!("label {}", pod.name),
+            Effect::Reserve { request, new } => {
+                format!("{} {}", if *new { "reserve" } else { "change" }, request.name)
+            }
+            Effect::Unreserve { name } => format!("unreserve {name}"),
             Effect::OwnClaim { name, owned, .. } => format!("{} {name}", if *owned { "own" } else { "disown" }),
         })
         .collect()

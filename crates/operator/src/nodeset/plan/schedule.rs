@@ -1,0 +1,222 @@
+//! When a scheduled update is to happen: once, or again and again. It knows nothing of Slurm but the flags' names.
+
+use api::{NodeSetSpec, update_strategy::UpdateStrategyType};
+use jiff::{SignedDuration, Timestamp, civil::Weekday, tz::TimeZone};
+
+/// Slurm counts reservations in minutes.
+const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+/// Has one that comes again begin in the past. Slurm refuses it for one that does not, whose rest is asked for instead.
+const FORCE_START: &str = "FORCE_START";
+
+/// How a reservation comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recurrence {
+    Hourly,
+    Daily,
+    Weekly,
+    Weekday,
+    Weekend,
+}
+
+impl Recurrence {
+    const ALL: [(&'static str, Self); 5] = [
+        ("HOURLY", Self::Hourly),
+        ("DAILY", Self::Daily),
+        ("WEEKLY", Self::Weekly),
+        ("WEEKDAY", Self::Weekday),
+        ("WEEKEND", Self::Weekend),
+    ];
+
+    /// The one among these flags.
+    pub(super) fn among<S: AsRef<str>>(flags: &[S]) -> Option<Self> {
+        let named = |name: &str| flags.iter().any(|flag| flag.as_ref().eq_ignore_ascii_case(name));
+        Self::ALL
+            .into_iter()
+            .find_map(|(name, recurrence)| named(name).then_some(recurrence))
+    }
+
+    fn step(self) -> SignedDuration {
+        match self {
+            Self::Hourly => SignedDuration::from_hours(1),
+            Self::Daily | Self::Weekday | Self::Weekend => DAY,
+            Self::Weekly => DAY * 7,
+        }
+    }
+
+    fn is_on(self, time: Timestamp) -> bool {
+        let weekend = matches!(
+            time.to_zoned(TimeZone::UTC).weekday(),
+            Weekday::Saturday | Weekday::Sunday
+        );
+        match self {
+            Self::Weekday => !weekend,
+            Self::Weekend => weekend,
+            Self::Hourly | Self::Daily | Self::Weekly => true,
+        }
+    }
+}
+
+/// When a scheduled update is to happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Schedule {
+    pub(super) start: Timestamp,
+    pub(super) length: SignedDuration,
+    /// All but those that every reservation of ours has.
+    pub(super) flags: Vec<String>,
+    pub(super) recurrence: Option<Recurrence>,
+    forced: bool,
+}
+
+impl Schedule {
+    /// `None` unless the spec asks for one.
+    pub(super) fn of(spec: &NodeSetSpec) -> Option<Self> {
+        let strategy = spec.update_strategy();
+        if strategy.kind() != UpdateStrategyType::ScheduledUpdate {
+            return None;
+        }
+        let scheduled = strategy.scheduled_update?;
+        let mut flags: Vec<String> = scheduled
+            .flags
+            .iter()
+            .flatten()
+            .map(|flag| flag.trim().to_ascii_uppercase())
+            .filter(|flag| !flag.is_empty())
+            .collect();
+        let recurrence = Recurrence::among(&flags);
+        let forced = flags.iter().any(|flag| flag == FORCE_START);
+        if recurrence.is_none() {
+            flags.retain(|flag| flag != FORCE_START);
+        }
+        Some(Self {
+            start: scheduled.start_time.as_ref()?.instant()?,
+            length: scheduled.length().max(SHORTEST),
+            flags,
+            recurrence,
+            forced,
+        })
+    }
+
+    /// When a reservation that is made now is to begin, and how long it is to last. `None` if its time has passed.
+    pub(super) fn beginning(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
+        if self.start > now {
+            return Some((self.start, self.length));
+        }
+        match self.recurrence {
+            Some(_) if self.forced && self.start + self.length > now => Some((self.start, self.length)),
+            Some(_) => Some((self.next(now)?, self.length)),
+            None if self.forced => self.rest(now),
+            None => None,
+        }
+    }
+
+    /// The same for one that was there already and had to be taken away.
+    pub(super) fn again(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
+        match self.recurrence {
+            Some(_) => Some((self.next(now)?, self.length)),
+            None => self.rest(now),
+        }
+    }
+
+    /// The first time that is yet to come.
+    pub(super) fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        let step = self.recurrence?.step();
+        let over = now.duration_since(self.start).as_secs().max(-1);
+        let mut time = self.start;
+        if over >= 0 {
+            let rounds = i32::try_from(over / step.as_secs() + 1).ok()?;
+            time = time.checked_add(step.checked_mul(rounds)?).ok()?;
+        }
+        // A weekday or a weekend is at most five days away.
+        for _ in 0..7 {
+            if self.recurrence?.is_on(time) {
+                return Some(time);
+            }
+            time = time.checked_add(step).ok()?;
+        }
+        None
+    }
+
+    fn rest(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
+        let left = self
+            .start
+            .checked_add(self.length)
+            .ok()?
+            .duration_since(now)
+            .min(self.length);
+        (left >= SHORTEST).then_some((now, left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schedule(start: &str, length: &str, flags: &[&str]) -> Schedule {
+        let spec = json!({ "controllerRef": { "name": "slurm" }, "updateStrategy": {
+            "type": "ScheduledUpdate", "scheduledUpdate": { "startTime": start, "duration": length, "flags": flags },
+        } });
+        Schedule::of(&serde_json::from_value(spec).unwrap()).unwrap()
+    }
+
+    /// A Thursday.
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_reservation_begins_when_it_is_asked_for_or_as_soon_as_it_still_makes_sense() {
+        for (start, flags, expected) in [
+            ("2026-01-01T02:00:00Z", &[][..], Some(("2026-01-01T02:00:00Z", 30))),
+            ("2026-01-01T00:59:59Z", &[], None),
+            ("2026-01-01T00:40:00Z", &["force_start"], Some((NOW, 10))),
+            ("2026-01-01T00:29:00Z", &["FORCE_START"], None),
+            ("2025-12-01T02:00:00Z", &["DAILY"], Some(("2026-01-01T02:00:00Z", 30))),
+            ("2025-12-01T01:00:00Z", &["daily"], Some(("2026-01-02T01:00:00Z", 30))),
+            ("2026-01-01T00:50:00Z", &["HOURLY"], Some(("2026-01-01T01:50:00Z", 30))),
+            (
+                "2026-01-01T00:50:00Z",
+                &["HOURLY", "FORCE_START"],
+                Some(("2026-01-01T00:50:00Z", 30)),
+            ),
+            (
+                "2025-12-31T00:50:00Z",
+                &["WEEKLY", "FORCE_START"],
+                Some(("2026-01-07T00:50:00Z", 30)),
+            ),
+            ("2025-12-31T00:50:00Z", &["WEEKDAY"], Some(("2026-01-02T00:50:00Z", 30))),
+            ("2025-12-31T00:50:00Z", &["WEEKEND"], Some(("2026-01-03T00:50:00Z", 30))),
+        ] {
+            let found = schedule(start, "30m", flags).beginning(time(NOW));
+            let expected = expected.map(|(start, minutes)| (time(start), SignedDuration::from_mins(minutes)));
+            assert_eq!(found, expected, "{start} {flags:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_was_taken_away_comes_back_for_the_rest_of_its_time_or_the_next_time() {
+        for (start, flags, expected) in [
+            ("2026-01-01T00:40:00Z", &[][..], Some((NOW, 10))),
+            ("2026-01-01T00:30:30Z", &[], None),
+            ("2026-01-01T00:40:00Z", &["DAILY"], Some(("2026-01-02T00:40:00Z", 30))),
+        ] {
+            let found = schedule(start, "30m", flags).again(time(NOW));
+            let expected = expected.map(|(start, minutes)| (time(start), SignedDuration::from_mins(minutes)));
+            assert_eq!(found, expected, "{start} {flags:?}");
+        }
+    }
+
+    #[test]
+    fn slurm_is_not_asked_to_force_what_does_not_come_again() {
+        assert_eq!(schedule(NOW, "0s", &["FORCE_START", "FLEX"]).flags, ["FLEX"]);
+        assert_eq!(
+            schedule(NOW, "0s", &["FORCE_START", "DAILY"]).flags,
+            ["FORCE_START", "DAILY"]
+        );
+        assert_eq!(schedule(NOW, "0s", &[]).length, SignedDuration::from_mins(30));
+    }
+}
