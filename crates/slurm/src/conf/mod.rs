@@ -1,14 +1,23 @@
 //! slurm.conf and the files written in the same manner (cgroup.conf, gres.conf, topology.conf …).
 //!
-//! Two halves: a lossless [`Document`] of a file somebody wrote, with access and comparison, and the writers of the
-//! files the operator makes. All of it is pure; nothing here opens a file.
+//! * [`Document`], [`Plugstack`] and [`TopologyYaml`] are files somebody wrote, kept byte for byte; [`Configuration`] is
+//!   all files of a cluster together.
+//! * [`keys`] is what Slurm knows: every key, its values, and what a change of it takes.
+//! * [`Changes`] is what differs between two configurations, and the smallest action that makes it live.
+//! * [`check`] finds what is wrong before Slurm does.
+//! * `render_*` writes the files the operator makes.
+//!
+//! All of it is pure; nothing here opens a file.
 
 mod cgroup_conf;
+mod changes;
+mod check;
 mod configuration;
 mod diff;
 mod document;
 mod file;
 mod key;
+pub mod keys;
 mod line;
 mod merge;
 mod plugstack;
@@ -17,6 +26,8 @@ mod slurm_conf;
 mod topology_yaml;
 
 pub use cgroup_conf::render_cgroup_conf;
+pub use changes::{Changes, Event, Part, Subject};
+pub use check::{Known, Problem, Severity, check};
 pub use configuration::{BadInclude, BadIncludeReason, ConfFile, Configuration, Located};
 pub use diff::{Change, Difference, RecordChange};
 pub use document::Document;

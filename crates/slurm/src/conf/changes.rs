@@ -1,0 +1,274 @@
+//! What it takes to go from one configuration to another: each part that differs with what it needs, and the smallest
+//! action that serves them all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::configuration::{ConfFile, Configuration};
+use super::diff::{Change, Difference, RecordChange};
+use super::document::Document;
+use super::file::FileKind;
+use super::keys::{KeySpec, Needs, Place};
+use super::line::{Content, Setting};
+use super::record::RecordKind;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub subject: Subject,
+    pub needs: Needs,
+    /// Where the need is written, or that it was measured.
+    pub documented: &'static str,
+    /// Jobs that run may end by it.
+    pub can_abort_jobs: bool,
+    /// A running cluster cannot take this at all.
+    pub identity: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    Global {
+        key: String,
+    },
+    /// A node, node set or partition; the key where one of its settings changed, none where it came or went.
+    Record {
+        kind: RecordKind,
+        name: String,
+        event: Event,
+    },
+    File {
+        name: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    Added,
+    Removed,
+    Changed { key: String },
+}
+
+impl Changes {
+    pub fn between(old: &Configuration, new: &Configuration) -> Self {
+        let difference = Difference::between(&old.slurm_conf_document(), &new.slurm_conf_document());
+        let mut parts: Vec<Part> = difference.globals.iter().map(global_part).collect();
+        for (kind, changes) in [
+            (RecordKind::Partition, &difference.partitions),
+            (RecordKind::NodeSet, &difference.node_sets),
+            (RecordKind::Node, &difference.nodes),
+            (RecordKind::DownNodes, &difference.down_nodes),
+        ] {
+            parts.extend(changes.iter().flat_map(|change| record_parts(kind, change)));
+        }
+        if difference.includes || difference.unreadable {
+            parts.push(file_part("slurm.conf", &[]));
+        }
+        let mut names: Vec<&str> = old.files().chain(new.files()).map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        parts.extend(
+            names
+                .into_iter()
+                .filter_map(|name| diff_file(name, old.file(name), new.file(name))),
+        );
+        Self { parts }
+    }
+
+    /// The smallest action that makes everything live.
+    pub fn needs(&self) -> Needs {
+        self.parts.iter().map(|part| part.needs).max().unwrap_or(Needs::Nothing)
+    }
+
+    /// What must wait while jobs run that it could end.
+    pub fn job_sensitive(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(|part| part.can_abort_jobs)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Global { key } => write!(f, "{key} changed"),
+            Self::Record { kind, name, event } => {
+                write!(f, "{}={name} ", kind.key())?;
+                match event {
+                    Event::Added => f.write_str("added"),
+                    Event::Removed => f.write_str("removed"),
+                    Event::Changed { key } => write!(f, "{key} changed"),
+                }
+            }
+            Self::File { name } => write!(f, "{name} changed"),
+        }
+    }
+}
+
+const UNKNOWN_KEY: &str = "a key we do not know; a reconfigure makes all of slurm.conf live";
+
+fn part(subject: Subject, needs: Needs, documented: &'static str) -> Part {
+    Part {
+        subject,
+        needs,
+        documented,
+        can_abort_jobs: false,
+        identity: false,
+    }
+}
+
+fn part_of_key(subject: Subject, spec: Option<&KeySpec>, old: Option<&str>, new: Option<&str>) -> Part {
+    match spec {
+        Some(spec) => Part {
+            subject,
+            needs: spec.needs_for(new),
+            documented: spec.documented,
+            can_abort_jobs: spec.can_abort_jobs(old, new),
+            identity: spec.identity,
+        },
+        None => part(subject, Needs::Reconfigure, UNKNOWN_KEY),
+    }
+}
+
+fn last(values: &[String]) -> Option<&str> {
+    values.last().map(String::as_str)
+}
+
+fn global_part(change: &Change) -> Part {
+    let subject = Subject::Global {
+        key: change.key.to_string(),
+    };
+    let spec = Place::Global.find(&change.key);
+    part_of_key(subject, spec, last(&change.old), last(&change.new))
+}
+
+fn record_parts(kind: RecordKind, change: &RecordChange) -> Vec<Part> {
+    let subject = |event| Subject::Record {
+        kind,
+        name: change.name().to_owned(),
+        event,
+    };
+    let place = Place::Record(kind);
+    match change {
+        RecordChange::Changed { changes, .. } => changes
+            .iter()
+            .map(|change| {
+                let event = Event::Changed {
+                    key: change.key.to_string(),
+                };
+                part_of_key(
+                    subject(event),
+                    place.find(&change.key),
+                    last(&change.old),
+                    last(&change.new),
+                )
+            })
+            .collect(),
+        RecordChange::Added { settings, .. } => {
+            let (least, documented) = whole_record(kind);
+            // What a call cannot set on a partition that exists, it cannot set on a new one.
+            let needs = settings
+                .keys()
+                .map(|key| place.find(key).map_or(Needs::Reconfigure, |spec| spec.needs));
+            let needs = needs.fold(least, Needs::max);
+            vec![part(subject(Event::Added), needs, documented)]
+        }
+        RecordChange::Removed { .. } => {
+            let (needs, documented) = whole_record(kind);
+            let jobs_depend_on_it = matches!(kind, RecordKind::Partition | RecordKind::Node);
+            vec![Part {
+                can_abort_jobs: jobs_depend_on_it,
+                ..part(subject(Event::Removed), needs, documented)
+            }]
+        }
+    }
+}
+
+/// What the coming and going of such a thing takes.
+const fn whole_record(kind: RecordKind) -> (Needs, &'static str) {
+    match kind {
+        RecordKind::Partition => (
+            Needs::PartitionRpc,
+            "measured: CREATE_PARTITION and DELETE_PARTITION; a reconfigure would end the jobs of one that is gone",
+        ),
+        RecordKind::NodeSet => (Needs::Reconfigure, "measured: no RPC makes or changes a node set"),
+        RecordKind::Node | RecordKind::DownNodes => (Needs::Reconfigure, "slurm.conf(5), NODE CONFIGURATION"),
+    }
+}
+
+fn diff_file(name: &str, old: Option<&ConfFile>, new: Option<&ConfFile>) -> Option<Part> {
+    let empty = Document::default();
+    match (old, new) {
+        (Some(ConfFile::Lines(old)), Some(ConfFile::Lines(new))) => diff_lines(name, old, new),
+        (Some(ConfFile::Lines(old)), None) => diff_lines(name, old, &empty),
+        (None, Some(ConfFile::Lines(new))) => diff_lines(name, &empty, new),
+        (Some(ConfFile::Plugstack(old)), Some(ConfFile::Plugstack(new))) => {
+            (!old.entries().eq(new.entries())).then(|| file_part(name, &[]))
+        }
+        (Some(ConfFile::Topology(old)), Some(ConfFile::Topology(new)))
+            if old.content().is_ok() && old.content() == new.content() =>
+        {
+            None
+        }
+        _ => (old != new).then(|| file_part(name, &[])),
+    }
+}
+
+fn diff_lines(name: &str, old: &Document, new: &Document) -> Option<Part> {
+    let contents = |document: &Document| -> Vec<Content> {
+        let counts = document.lines().iter().map(|line| line.content().clone());
+        counts.filter(|content| *content != Content::Blank).collect()
+    };
+    let (old, new) = (contents(old), contents(new));
+    (old != new).then(|| file_part(name, &uncommon(&old, &new)))
+}
+
+/// The settings on lines that only one of them has.
+fn uncommon(old: &[Content], new: &[Content]) -> Vec<Setting> {
+    let mut counts: BTreeMap<String, (i64, &Content)> = BTreeMap::new();
+    let signed = old
+        .iter()
+        .map(|content| (content, -1))
+        .chain(new.iter().map(|content| (content, 1)));
+    for (content, sign) in signed {
+        counts.entry(format!("{content:?}")).or_insert((0, content)).0 += sign;
+    }
+    let changed = counts.into_values().filter(|(count, _)| *count != 0);
+    changed
+        .flat_map(|(_, content)| match content {
+            Content::Settings(settings) => settings.clone(),
+            Content::Blank | Content::Include(_) | Content::Unreadable(_) => Vec::new(),
+        })
+        .collect()
+}
+
+/// What a change of a file takes, by its kind and by the settings that differ.
+fn file_part(name: &str, settings: &[Setting]) -> Part {
+    let kind = FileKind::of_name(name);
+    let (least, documented, can_abort_jobs) = match kind {
+        FileKind::GresConf => (Needs::Reconfigure, "gres.conf(5), DESCRIPTION", true),
+        FileKind::JobContainerConf => (Needs::NodeRestart, "job_container.conf(5), NOTES", true),
+        FileKind::CgroupConf => (Needs::Reconfigure, "cgroup.conf(5), DESCRIPTION", false),
+        FileKind::TopologyConf | FileKind::TopologyYaml => (Needs::Reconfigure, "topology.conf(5), DESCRIPTION", false),
+        FileKind::AcctGatherConf => (Needs::Reconfigure, "measured: a reconfigure reads it anew", false),
+        FileKind::SlurmConf | FileKind::PlugstackConf | FileKind::Other => (
+            Needs::Reconfigure,
+            "measured: a reconfigure hands all files to the nodes",
+            false,
+        ),
+    };
+    let greatest = settings
+        .iter()
+        .filter_map(|setting| Place::File(kind).find(&setting.key))
+        .max_by_key(|spec| spec.needs);
+    let (needs, documented) = match greatest {
+        Some(spec) if spec.needs > least => (spec.needs, spec.documented),
+        _ => (least, documented),
+    };
+    let subject = Subject::File { name: name.to_owned() };
+    Part {
+        can_abort_jobs,
+        ..part(subject, needs, documented)
+    }
+}

@@ -1,0 +1,203 @@
+//! Settings that are written well and still cannot stand: what must be there, what must not, and what goes together.
+
+use std::collections::BTreeSet;
+
+use super::keys::{WHOLE, global_settings, last_setting};
+use super::problem::{Problems, Severity, shortened};
+use super::{At, Known};
+use crate::conf::configuration::{ConfFile, Configuration};
+use crate::conf::file::name_in_directory;
+use crate::conf::record::{Record, RecordKind};
+
+pub(super) fn check_required(configuration: &Configuration, problems: &mut Problems) {
+    // ControlMachine is what SlurmctldHost was called before 18.08, and is still read.
+    for (key, former) in [("ClusterName", None), ("SlurmctldHost", Some("ControlMachine"))] {
+        let given = configuration.value(key).is_some() || former.is_some_and(|key| configuration.value(key).is_some());
+        if !given {
+            problems.add(
+                Severity::Refuse,
+                WHOLE,
+                Some(key),
+                format!("{key} is not set, and slurmctld does not start without it"),
+                format!("add a line {key}=…"),
+            );
+        }
+    }
+}
+
+pub(super) fn check_values(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
+    check_reconfig_flags(configuration, problems);
+    check_node_limit(configuration, known, problems);
+    check_qos(configuration, known, problems);
+    check_gres_types(configuration, problems);
+    check_topology(configuration, problems);
+    check_scripts(configuration, problems);
+}
+
+/// Measured: with KeepPartInfo a running slurmctld passes over what slurm.conf says of partitions it has.
+fn check_reconfig_flags(configuration: &Configuration, problems: &mut Problems) {
+    let Some((at, setting)) = last_setting(configuration, "ReconfigFlags") else {
+        return;
+    };
+    if words(&setting.value).any(|flag| flag.eq_ignore_ascii_case("KeepPartInfo")) {
+        problems.add(
+            Severity::Refuse,
+            at,
+            Some("ReconfigFlags"),
+            "with KeepPartInfo slurmctld ignores every later change of a partition in slurm.conf",
+            "take KeepPartInfo out",
+        );
+    }
+}
+
+/// Measured: slurmctld accepts a lower limit and forgets the nodes above it.
+fn check_node_limit(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
+    let (Some(nodes), Some((at, setting))) = (known.nodes, last_setting(configuration, "MaxNodeCount")) else {
+        return;
+    };
+    if setting.value.parse::<usize>().is_ok_and(|limit| limit < nodes.len()) {
+        problems.add(
+            Severity::Refuse,
+            at,
+            Some("MaxNodeCount"),
+            format!(
+                "MaxNodeCount={} is less than the {} nodes there are, and the rest would vanish with their jobs",
+                setting.value,
+                nodes.len()
+            ),
+            format!("write at least {}", nodes.len().next_power_of_two().max(1024)),
+        );
+    }
+}
+
+/// A dry run has no database and so cannot try these.
+fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
+    let storage = configuration.value("AccountingStorageType");
+    let no_database = storage.is_none_or(|storage| storage.is_empty() || storage.ends_with("/none"));
+    for (at, record) in partitions(configuration) {
+        for key in ["QOS", "AllowQos", "DenyQos"] {
+            let Some(value) = record.get(key) else { continue };
+            for name in words(value).filter(|name| !name.eq_ignore_ascii_case("ALL")) {
+                let partition = shortened(record.name);
+                let qos = shortened(name);
+                if no_database {
+                    problems.add(
+                        Severity::Refuse,
+                        at,
+                        Some(key),
+                        format!("partition {partition:?} names QOS {qos:?}, and without accounting there are none"),
+                        format!("take {key} out, or set accountingRef"),
+                    );
+                } else if let Some(known) = known.qos
+                    && !known.iter().any(|known| known.eq_ignore_ascii_case(name))
+                {
+                    problems.add(
+                        Severity::Refuse,
+                        at,
+                        Some(key),
+                        format!(
+                            "partition {partition:?} names QOS {qos:?}, which the accounting database does not have"
+                        ),
+                        format!("add it first with: sacctmgr add qos {qos}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Slurm takes such a node and leaves its devices out.
+fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
+    let types: BTreeSet<&str> = configuration
+        .value("GresTypes")
+        .map(words)
+        .into_iter()
+        .flatten()
+        .collect();
+    for (at, record) in records(configuration).filter(|(_, record)| record.kind == RecordKind::Node) {
+        let gres = record.get("Gres").map(words).into_iter().flatten();
+        let kinds = gres.map(|gres| gres.split(':').next().unwrap_or(gres));
+        for kind in kinds.filter(|kind| !types.contains(kind)) {
+            let kind = shortened(kind);
+            problems.add(
+                Severity::Warn,
+                at,
+                Some("Gres"),
+                format!(
+                    "node {:?} has {kind}, which GresTypes does not name, so no job gets any",
+                    shortened(record.name)
+                ),
+                format!("add {kind} to GresTypes"),
+            );
+        }
+    }
+}
+
+fn check_topology(configuration: &Configuration, problems: &mut Problems) {
+    let names: BTreeSet<&str> = match configuration.file("topology.yaml") {
+        Some(ConfFile::Topology(yaml)) if yaml.content().is_ok() => yaml.names().collect(),
+        Some(_) => return,
+        // Without the file Slurm has one topology of this name.
+        None => BTreeSet::from(["default"]),
+    };
+    for (at, record) in partitions(configuration) {
+        if problems.is_full() {
+            return;
+        }
+        let Some(name) = record.get("Topology").filter(|name| !names.contains(name)) else {
+            continue;
+        };
+        let existing = names.iter().copied().collect::<Vec<_>>().join(", ");
+        problems.add(
+            Severity::Refuse,
+            at,
+            Some("Topology"),
+            format!(
+                "partition {:?} names topology {:?}, which does not exist",
+                shortened(record.name),
+                shortened(name)
+            ),
+            format!("name one of: {}", shortened(&existing)),
+        );
+    }
+}
+
+/// Scripts of these keys travel with the files when they are named without a directory or lie in ours.
+fn check_scripts(configuration: &Configuration, problems: &mut Problems) {
+    for key in ["Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld"] {
+        for (at, setting) in global_settings(configuration, key) {
+            let is_pattern = setting.value.contains(['*', '?', '[']);
+            let missing = name_in_directory(&setting.value)
+                .filter(|name| !is_pattern && !name.is_empty() && !configuration.has(name));
+            if let Some(name) = missing {
+                let name = shortened(name);
+                problems.add(
+                    Severity::Warn,
+                    at,
+                    Some(key),
+                    format!("{key} names the script {name:?}, which is not among the files"),
+                    "add the script, or give the path it has on the nodes",
+                );
+            }
+        }
+    }
+}
+
+fn partitions(configuration: &Configuration) -> impl Iterator<Item = (At<'_>, Record<'_>)> {
+    records(configuration).filter(|(_, record)| record.kind == RecordKind::Partition)
+}
+
+pub(super) fn records(configuration: &Configuration) -> impl Iterator<Item = (At<'_>, Record<'_>)> {
+    configuration.slurm_conf().iter().filter_map(|located| {
+        let at = At {
+            file: &located.file,
+            line: Some(located.line.number),
+        };
+        Some((at, Record::of_line(&located.line)?))
+    })
+}
+
+/// The parts of a list with commas.
+pub(super) fn words(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|word| !word.is_empty())
+}

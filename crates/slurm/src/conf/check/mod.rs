@@ -1,0 +1,107 @@
+//! Looks a configuration over before it comes near slurmctld, and says what is wrong in words a user can act on.
+//!
+//! What is right must pass without a word, so everything here errs on the side of silence: plugins and their options
+//! may be somebody's own, names may be known to Slurm alone. What is missed here is caught by the dry run, except for
+//! the few things that a dry run cannot see ([`identity`], QOS names, names of dynamic nodes); those are refused here.
+
+mod identity;
+mod keys;
+mod meaning;
+mod names;
+mod other_files;
+mod problem;
+mod suggestion;
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use super::configuration::{BadIncludeReason, Configuration};
+use super::keys::KNOWN_RELEASE;
+use crate::revision::MAX_BUNDLE;
+use problem::{At, Problems};
+pub use problem::{Problem, Severity};
+
+/// What is known of the cluster beside the files. Whatever is not known is not held against them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// The configuration slurmctld runs with; none before it first starts.
+    pub live: Option<&'a Configuration>,
+    /// Names of the nodes slurmctld has, dynamic ones included.
+    pub nodes: Option<&'a BTreeSet<String>>,
+    /// Names of the QOS in the accounting database.
+    pub qos: Option<&'a BTreeSet<String>>,
+    /// Which lines of slurm.conf a person wrote (`extraConf`) where the rest is the operator's; none: all of them.
+    /// Persons may use Slurm's own words `all` and `DEFAULT` for names.
+    pub user_lines: Option<&'a RangeInclusive<usize>>,
+    /// Year and month of the Slurm release that will read the files; none: one whose keys we know.
+    pub release: Option<(u16, u16)>,
+}
+
+/// The problems, in the order in which the files are read.
+pub fn check(configuration: &Configuration, known: &Known<'_>) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    check_size(configuration, &mut problems);
+    check_includes(configuration, &mut problems);
+    keys::check_lines(configuration, known, &mut problems);
+    meaning::check_required(configuration, &mut problems);
+    meaning::check_values(configuration, known, &mut problems);
+    identity::check(configuration, known, &mut problems);
+    names::check(configuration, known, &mut problems);
+    other_files::check(configuration, known, &mut problems);
+    problems.into_vec()
+}
+
+impl Known<'_> {
+    /// A newer Slurm may have keys, and words for values, that we have not heard of.
+    fn knows_all_keys(&self) -> bool {
+        self.release.is_none_or(|release| release <= KNOWN_RELEASE)
+    }
+
+    fn is_users(&self, at: At<'_>) -> bool {
+        match (self.user_lines, at.line) {
+            (Some(lines), Some(line)) if at.file == SLURM_CONF => lines.contains(&line),
+            _ => true,
+        }
+    }
+}
+
+const SLURM_CONF: &str = "slurm.conf";
+
+fn check_size(configuration: &Configuration, problems: &mut Problems) {
+    let bytes = configuration.bytes();
+    if bytes > MAX_BUNDLE {
+        problems.add(
+            Severity::Refuse,
+            At {
+                file: SLURM_CONF,
+                line: None,
+            },
+            None,
+            format!("all files together have {bytes} bytes, and {MAX_BUNDLE} fit"),
+            "move large scripts into an image or a volume",
+        );
+    }
+}
+
+fn check_includes(configuration: &Configuration, problems: &mut Problems) {
+    for bad in configuration.bad_includes() {
+        let path = problem::shortened(&bad.path);
+        let (reason, remedy) = match bad.reason {
+            BadIncludeReason::Missing => (
+                format!(
+                    "includes {path:?}, which is not among the files; slurmctld would stand still for a minute and then refuse"
+                ),
+                "add the file to configFileRefs, or take the line out",
+            ),
+            BadIncludeReason::Circular => (
+                format!("includes {path:?}, which is being read already"),
+                "take the line out",
+            ),
+        };
+        let at = At {
+            file: &bad.file,
+            line: Some(bad.line),
+        };
+        problems.add(Severity::Refuse, at, Some("Include"), reason, remedy);
+    }
+}

@@ -1,0 +1,303 @@
+//! Names: of nodes, node sets and partitions. Given twice, given to two kinds of things, or used and given nowhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Known;
+use super::meaning::records;
+use super::problem::{At, Problems, Severity, shortened};
+use super::suggestion::nearest;
+use crate::conf::configuration::Configuration;
+use crate::conf::record::{Record, RecordKind};
+use crate::hostlist::{Hostlist, HostlistError, MAX_HOSTS};
+
+pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
+    let mut given = Given {
+        node_sets: BTreeMap::new(),
+        partitions: BTreeSet::new(),
+        nodes: BTreeSet::new(),
+        default_nodes: None,
+        budget: Budget(4 * MAX_HOSTS + configuration.bytes()),
+    };
+    for (at, record) in records(configuration) {
+        given.add(at, record, known, problems);
+    }
+    for (at, record) in records(configuration) {
+        if problems.is_full() {
+            return;
+        }
+        given.check_use(at, record, known, problems);
+    }
+}
+
+/// Every name of the file, with the hosts that hostlists stand for.
+struct Given<'a> {
+    node_sets: BTreeMap<&'a str, Record<'a>>,
+    partitions: BTreeSet<&'a str>,
+    nodes: BTreeSet<String>,
+    /// `Nodes=` of the last `PartitionName=DEFAULT` line, until a partition was found to use it.
+    default_nodes: Option<&'a str>,
+    budget: Budget,
+}
+
+impl<'a> Given<'a> {
+    fn add(&mut self, at: At<'_>, record: Record<'a>, known: &Known<'_>, problems: &mut Problems) {
+        let name = record.name;
+        if record.kind != RecordKind::DownNodes {
+            check_reserved(at, record, known, problems);
+        }
+        if record.is_default() {
+            return;
+        }
+        match record.kind {
+            RecordKind::NodeSet => self.add_node_set(at, record, problems),
+            RecordKind::Partition => {
+                if !self.partitions.insert(name) {
+                    twice(
+                        Severity::Refuse,
+                        at,
+                        record,
+                        "slurmctld refuses the second one",
+                        problems,
+                    );
+                }
+            }
+            RecordKind::Node => self.add_nodes(at, record, problems),
+            RecordKind::DownNodes => {}
+        }
+    }
+
+    fn add_node_set(&mut self, at: At<'_>, record: Record<'a>, problems: &mut Problems) {
+        if self.node_sets.insert(record.name, record).is_some() {
+            twice(
+                Severity::Warn,
+                at,
+                record,
+                "partitions get what either of them says",
+                problems,
+            );
+        }
+        if record.get("Feature").is_none() && record.get("Nodes").is_none() {
+            problems.add(
+                Severity::Warn,
+                at,
+                Some("NodeSet"),
+                format!(
+                    "NodeSet {:?} has neither Feature nor Nodes, so it is always empty",
+                    shortened(record.name)
+                ),
+                "say Feature=… or Nodes=…",
+            );
+        }
+    }
+
+    fn add_nodes(&mut self, at: At<'_>, record: Record<'a>, problems: &mut Problems) {
+        let Some(hosts) = self.budget.expand(at, "NodeName", record.name, problems) else {
+            return;
+        };
+        for host in hosts.names() {
+            if let Some(host) = self.nodes.replace(host) {
+                let reason = format!("node {host:?} is defined a second time");
+                problems.add(Severity::Refuse, at, Some("NodeName"), reason, "keep one of the lines");
+                return;
+            }
+        }
+    }
+
+    fn check_use(&mut self, at: At<'_>, record: Record<'a>, known: &Known<'_>, problems: &mut Problems) {
+        match record.kind {
+            RecordKind::NodeSet => self.check_collision(at, record, known, problems),
+            RecordKind::Partition if record.is_default() => {
+                self.default_nodes = record.get("Nodes").or(self.default_nodes);
+            }
+            RecordKind::Partition => {
+                self.check_collision(at, record, known, problems);
+                if let Some(nodes) = record.get("Nodes").or_else(|| self.default_nodes.take()) {
+                    self.check_members(at, record, nodes, known, problems);
+                }
+                self.check_alternate(at, record, problems);
+            }
+            RecordKind::DownNodes => {
+                let Some(hosts) = self.budget.expand(at, "DownNodes", record.name, problems) else {
+                    return;
+                };
+                if let Some(host) = self.unknown(&hosts, known) {
+                    let reason = format!("DownNodes names node {:?}, which does not exist", shortened(&host));
+                    let remedy = "take it out, or define the node";
+                    problems.add(Severity::Warn, at, Some("DownNodes"), reason, remedy);
+                }
+            }
+            RecordKind::Node => {}
+        }
+    }
+
+    /// Measured: slurmctld does not start where a node set has the name of a node, and a dry run, which knows no
+    /// dynamic nodes, does not see it. A partition may have a node's name, but only a person would want that.
+    fn check_collision(&self, at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &mut Problems) {
+        let is_node = self.nodes.contains(record.name) || known.nodes.is_some_and(|nodes| nodes.contains(record.name));
+        if !is_node {
+            return;
+        }
+        let severity = if record.kind == RecordKind::NodeSet || !known.is_users(at) {
+            Severity::Refuse
+        } else {
+            Severity::Warn
+        };
+        let key = record.kind.key();
+        problems.add(
+            severity,
+            at,
+            Some(key),
+            format!("{key}={} has the name of a node", shortened(record.name)),
+            "give it another name",
+        );
+    }
+
+    /// Names among `Nodes=` are node sets, nodes, or ALL. Functions (`switch{s1}`) are the topology's affair.
+    fn check_members(
+        &mut self,
+        at: At<'_>,
+        record: Record<'_>,
+        nodes: &str,
+        known: &Known<'_>,
+        problems: &mut Problems,
+    ) {
+        if nodes.contains('{') {
+            return;
+        }
+        let partition = shortened(record.name);
+        for item in split_outside_brackets(nodes) {
+            if item.eq_ignore_ascii_case("ALL") {
+                continue;
+            }
+            if let Some(set) = self.node_sets.get(item) {
+                let Some(inner) = set.get("Nodes").filter(|inner| !inner.contains('{')) else {
+                    continue;
+                };
+                if let Some(hosts) = self.budget.expand(at, "Nodes", inner, problems)
+                    && let Some(host) = self.unknown(&hosts, known)
+                {
+                    let reason = format!(
+                        "partition {partition:?} names NodeSet {:?}, whose node {:?} does not exist",
+                        shortened(item),
+                        shortened(&host)
+                    );
+                    let remedy = "a NodeSet takes names of nodes; use Feature= for dynamic ones";
+                    problems.add(Severity::Refuse, at, Some("Nodes"), reason, remedy);
+                }
+                continue;
+            }
+            let Some(hosts) = self.budget.expand(at, "Nodes", item, problems) else {
+                continue;
+            };
+            if let Some(host) = self.unknown(&hosts, known) {
+                let host = shortened(&host);
+                let reason = format!("partition {partition:?} names {host:?}, which is neither a NodeSet nor a node");
+                problems.add(Severity::Refuse, at, Some("Nodes"), reason, self.remedy_for(&host));
+            }
+        }
+    }
+
+    fn remedy_for(&self, name: &str) -> String {
+        let sets = || self.node_sets.keys().copied();
+        if let Some(set) = nearest(name, sets()) {
+            return format!("did you mean {set}?");
+        }
+        let existing = shortened(&sets().collect::<Vec<_>>().join(", "));
+        if existing.is_empty() {
+            "define it, or take it out".to_owned()
+        } else {
+            format!("existing NodeSets: {existing}")
+        }
+    }
+
+    fn check_alternate(&self, at: At<'_>, record: Record<'_>, problems: &mut Problems) {
+        let Some(alternate) = record.get("Alternate") else {
+            return;
+        };
+        if !alternate.eq_ignore_ascii_case("none") && !self.partitions.contains(alternate) {
+            problems.add(
+                Severity::Warn,
+                at,
+                Some("Alternate"),
+                format!(
+                    "partition {:?} has the alternate {:?}, which does not exist",
+                    shortened(record.name),
+                    shortened(alternate)
+                ),
+                "name a partition, or take it out",
+            );
+        }
+    }
+
+    /// The first name that no node has. Where the nodes are not known every name may be one.
+    fn unknown(&self, hosts: &Hostlist, known: &Known<'_>) -> Option<String> {
+        let nodes = known.nodes?;
+        hosts
+            .names()
+            .find(|host| !self.nodes.contains(host) && !nodes.contains(host))
+    }
+}
+
+/// The words stand for something else in Slurm. A person may mean just that; a name the operator renders is meant as a
+/// name.
+fn check_reserved(at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &mut Problems) {
+    let reserved = ["default", "all"]
+        .iter()
+        .any(|word| record.name.eq_ignore_ascii_case(word));
+    if reserved && !known.is_users(at) {
+        let key = record.kind.key();
+        problems.add(
+            Severity::Refuse,
+            at,
+            Some(key),
+            format!("{key}={} is a word of Slurm's own and no name", record.name),
+            "choose another name",
+        );
+    }
+}
+
+fn twice(severity: Severity, at: At<'_>, record: Record<'_>, consequence: &str, problems: &mut Problems) {
+    let key = record.kind.key();
+    let reason = format!(
+        "{key}={} is defined a second time, and {consequence}",
+        shortened(record.name)
+    );
+    problems.add(severity, at, Some(key), reason, "keep one of the lines");
+}
+
+fn split_outside_brackets(list: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    list.split(move |c| {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        !inside && (c == ',' || c.is_ascii_whitespace())
+    })
+    .filter(|item| !item.is_empty())
+}
+
+/// How much text and how many names may still be looked at. A short line can stand for 65,536 names, and many lines can
+/// name one long list; what is beyond this is left to Slurm.
+struct Budget(usize);
+
+impl Budget {
+    fn expand(&mut self, at: At<'_>, key: &str, list: &str, problems: &mut Problems) -> Option<Hostlist> {
+        if self.0 < MAX_HOSTS {
+            return None;
+        }
+        let hosts = Hostlist::parse(list);
+        let names = hosts.as_ref().map_or(0, Hostlist::len);
+        self.0 = self.0.saturating_sub(list.len() + names);
+        match hosts {
+            Ok(hosts) => Some(hosts),
+            Err(HostlistError::TooMany | HostlistError::TooLong | HostlistError::Name(_)) => None,
+            Err(error @ (HostlistError::Brackets(_) | HostlistError::Range(_))) => {
+                let remedy = "write a list of names such as n[1-3,07],login";
+                problems.add(Severity::Refuse, at, Some(key), error.to_string(), remedy);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The keys of a PartitionName line, and which of them Slurm changes in a running slurmctld by UPDATE_PARTITION.
+
+use super::global::PREEMPT_MODES;
+use super::value::ValueKind::{Boolean, IgnoredWords, Megabytes, OverSubscribe, Text, Time, U16, U32, U64, Word};
+use super::{KeySpec, Needs, key};
+
+const UPDATED: &str = "UPDATE_PARTITION has a field for it";
+const NOT_UPDATED: &str = "measured: UPDATE_PARTITION does not change it";
+const NO_FIELD: &str = "UPDATE_PARTITION has no field for it";
+
+/// Can be set while slurmctld runs; a line without it is another matter, see [`live_and_clearable`].
+const fn live(name: &'static str, kind: super::ValueKind) -> KeySpec {
+    key(name, kind)
+        .needs(Needs::PartitionRpc, UPDATED)
+        .needs_when_removed(Needs::Reconfigure)
+}
+
+/// Has a value by RPC that means what a line without the key means (measured).
+const fn live_and_clearable(name: &'static str, kind: super::ValueKind) -> KeySpec {
+    key(name, kind).needs(Needs::PartitionRpc, UPDATED)
+}
+
+/// In alphabetical order, for binary search.
+pub(super) const PARTITION: &[KeySpec] = &[
+    key("AllocNodes", Text).documented(NOT_UPDATED),
+    live_and_clearable("AllowAccounts", Text),
+    live_and_clearable("AllowGroups", Text),
+    live("AllowQos", Text),
+    live_and_clearable("Alternate", Text),
+    live_and_clearable("CpuBind", Text),
+    live_and_clearable("Default", Boolean),
+    live("DefaultTime", Time),
+    live_and_clearable("DefCPUPerGPU", U64),
+    live_and_clearable("DefMemPerCPU", Megabytes),
+    live_and_clearable("DefMemPerGPU", Megabytes),
+    live_and_clearable("DefMemPerNode", Megabytes),
+    live_and_clearable("DenyAccounts", Text),
+    live("DenyQos", Text),
+    live("DisableRootJobs", Boolean),
+    key("Exclusive", Word(&["NO", "NODE", "USER", "TOPO"])).documented(NO_FIELD),
+    live("ExclusiveTopo", Boolean).legacy("Exclusive=TOPO (Slurm 26.05)"),
+    live("ExclusiveUser", Boolean).legacy("Exclusive=USER (Slurm 26.05)"),
+    live("GraceTime", U32),
+    live_and_clearable("Hidden", Boolean),
+    live("LLN", Boolean),
+    live_and_clearable("MaxCPUsPerNode", U32),
+    live("MaxCPUsPerSocket", U32),
+    live_and_clearable("MaxMemPerCPU", Megabytes),
+    live_and_clearable("MaxMemPerNode", Megabytes),
+    live_and_clearable("MaxNodes", U32),
+    live_and_clearable("MaxTime", Time),
+    live("MinNodes", U32),
+    live_and_clearable("Nodes", Text),
+    live("OverSubscribe", OverSubscribe),
+    live("OverTimeLimit", Text),
+    live("PowerDownOnIdle", Boolean),
+    live("PreemptMode", IgnoredWords(&PREEMPT_MODES)),
+    live("Priority", U16).legacy("PriorityJobFactor and PriorityTier"),
+    live("PriorityJobFactor", U16),
+    live("PriorityTier", U16),
+    live("QOS", Text),
+    live("ReqResv", Boolean),
+    key("ResumeTimeout", U16).documented(NOT_UPDATED),
+    live("RootOnly", Boolean),
+    key("SelectTypeParameters", Text).documented(NOT_UPDATED),
+    live("Shared", OverSubscribe).legacy("OverSubscribe"),
+    live_and_clearable("State", Word(&["UP", "DOWN", "DRAIN", "INACTIVE"])),
+    key("SuspendTime", Text).documented(NOT_UPDATED),
+    key("SuspendTimeout", U16).documented(NO_FIELD),
+    live("Topology", Text),
+    live_and_clearable("TRESBillingWeights", Text),
+];
