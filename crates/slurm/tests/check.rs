@@ -291,6 +291,44 @@ fn partitions_lost_to_keep_part_info_and_qos_without_a_database_are_refused() {
     assert_eq!(said(database, &known), [""; 0]);
 }
 
+/// The dry run goes without the accounting lines, so what is wrong with them is found here or not in time.
+#[test]
+fn accounting_that_cannot_be_is_refused() {
+    for (lines, refused) in [
+        (
+            "AccountingStorageType=accounting_storage/none\nAccountingStorageTRES=cpu,Mem,fs/disk",
+            false,
+        ),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu:a100,license/x",
+            false,
+        ),
+        ("AccountingStorageTRES=gres/gpu", true),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres",
+            true,
+        ),
+        ("AccountingStorageType=slurmdbd", true),
+        ("AccountingStorageType=accounting_storage/mysql", true),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nPartitionName=p QOS=\"\"",
+            true,
+        ),
+        ("AccountingStoreJobComment=YES", true),
+        ("FastSchedule=0", true),
+    ] {
+        let configuration = parse(&[("slurm.conf", &format!("{MINIMAL}{lines}"))]);
+        let qos = names(&["normal"]);
+        let known = Known {
+            qos: Some(&qos),
+            ..Known::default()
+        };
+        let problems = check(&configuration, &known);
+        let worst = problems.iter().map(|problem| problem.severity).max();
+        assert_eq!(worst == Some(Severity::Refuse), refused, "{lines}: {problems:?}");
+    }
+}
+
 #[test]
 fn a_problem_in_an_included_file_is_pointed_out_there() {
     let configuration = parse(&[

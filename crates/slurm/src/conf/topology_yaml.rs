@@ -20,7 +20,9 @@ pub struct YamlError {
 
 impl TopologyYaml {
     pub fn parse(text: &str) -> Self {
-        let content = serde_saphyr::from_str(text).map_err(|error| YamlError {
+        // Slurm's parser takes a repeated key, so we do.
+        let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+        let content = serde_saphyr::from_str_with_options(text, options).map_err(|error| YamlError {
             line: error.location().and_then(|at| usize::try_from(at.line()).ok()),
             message: error.without_snippet().to_string(),
         });

@@ -144,13 +144,11 @@ fn check_setting(
                 remedy,
             );
         }
-        Standing::Defunct => problems.add(
-            Severity::Warn,
-            at,
-            Some(spec.name),
-            format!("{} has no effect any more", spec.name),
-            "take it out",
-        ),
+        Standing::Defunct => {
+            let reason = format!("{} has no effect any more", spec.name);
+            problems.add(Severity::Warn, at, Some(spec.name), reason, "take it out");
+            check_value(spec, severity, at, value, known, problems);
+        }
         Standing::Current | Standing::Legacy { .. } => check_value(spec, severity, at, value, known, problems),
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn check_values(configuration: &Configuration, known: &Known<'_>, pro
     check_reconfig_flags(configuration, problems);
     check_node_limit(configuration, known, problems);
     check_qos(configuration, known, problems);
+    check_tres(configuration, known, problems);
     check_gres_types(configuration, problems);
     check_topology(configuration, problems);
     check_scripts(configuration, problems);
@@ -72,15 +73,20 @@ fn check_node_limit(configuration: &Configuration, known: &Known<'_>, problems: 
 
 /// A dry run has no database and so cannot try these.
 fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
-    let storage = configuration.value("AccountingStorageType");
-    let no_database = storage.is_none_or(|storage| storage.is_empty() || storage.ends_with("/none"));
+    let database = has_database(configuration);
     for (at, record) in partitions(configuration) {
         for key in ["QOS", "AllowQos", "DenyQos"] {
             let Some(value) = record.get(key) else { continue };
-            for name in words(value).filter(|name| !name.eq_ignore_ascii_case("ALL")) {
+            let names: Vec<&str> = if key == "QOS" {
+                vec![value]
+            } else {
+                words(value).filter(|name| !name.eq_ignore_ascii_case("ALL")).collect()
+            };
+            for name in names {
                 let partition = shortened(record.name);
                 let qos = shortened(name);
-                if no_database {
+                let exists = |known: &BTreeSet<String>| known.iter().any(|known| known.eq_ignore_ascii_case(name));
+                if !database {
                     problems.add(
                         Severity::Refuse,
                         at,
@@ -88,9 +94,7 @@ fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Pr
                         format!("partition {partition:?} names QOS {qos:?}, and without accounting there are none"),
                         format!("take {key} out, or set accountingRef"),
                     );
-                } else if let Some(known) = known.qos
-                    && !known.iter().any(|known| known.eq_ignore_ascii_case(name))
-                {
+                } else if known.qos.is_some_and(|known| !exists(known)) {
                     problems.add(
                         Severity::Refuse,
                         at,
@@ -102,6 +106,45 @@ fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Pr
                     );
                 }
             }
+        }
+    }
+}
+
+fn has_database(configuration: &Configuration) -> bool {
+    configuration.value("AccountingStorageType").is_some_and(|storage| {
+        !storage.is_empty() && !storage.eq_ignore_ascii_case("none") && !storage.ends_with("/none")
+    })
+}
+
+const SIMPLE_TRES: [&str; 8] = ["billing", "cpu", "energy", "fs/disk", "mem", "node", "pages", "vmem"];
+const NAMED_TRES: [&str; 5] = ["bb/", "fs/", "gres/", "ic/", "license/"];
+
+/// Measured: slurmctld stops at a TRES it cannot have, and a dry run without a database has none of them.
+fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
+    let key = "AccountingStorageTRES";
+    let Some((at, setting)) = last_setting(configuration, key) else {
+        return;
+    };
+    for tres in words(&setting.value) {
+        let folded = tres.to_ascii_lowercase();
+        let tres = shortened(tres);
+        if SIMPLE_TRES.contains(&folded.as_str()) {
+            continue;
+        }
+        if NAMED_TRES.iter().any(|kind| folded.starts_with(kind)) {
+            if !has_database(configuration) {
+                let reason = format!("{key} has {tres}, which takes accounting");
+                let remedy = format!("take {tres} out, or set accountingRef");
+                problems.add(Severity::Refuse, at, Some(key), reason, remedy);
+            }
+        } else if known.knows_all_keys() {
+            let reason = format!("{key} cannot have {tres:?}");
+            let remedy = format!(
+                "write some of {}, or a name after one of {}",
+                SIMPLE_TRES.join(","),
+                NAMED_TRES.join(",")
+            );
+            problems.add(Severity::Refuse, at, Some(key), reason, remedy);
         }
     }
 }

@@ -9,6 +9,13 @@ use super::{KeySpec, Needs, key, removed};
 
 const LISTENING: &str = "slurm.conf(5), DESCRIPTION: TCP listening settings need a restart of the daemon";
 
+/// The only ones a slurmctld can have. Dry runs do without a database, so no dry run would find another one out.
+const ACCOUNTING_STORAGE: [&str; 4] = [
+    "accounting_storage/slurmdbd",
+    "accounting_storage/none",
+    "accounting_storage/ctld_relay",
+    "none",
+];
 const ACCOUNTING_ENFORCE: [&str; 9] = [
     "all",
     "associations",
@@ -37,10 +44,13 @@ pub(super) const GLOBAL: &[KeySpec] = &[
     key("AccountingStoragePass", Text),
     key("AccountingStoragePort", U16),
     key("AccountingStorageTRES", Text),
-    key("AccountingStorageType", Text),
+    key("AccountingStorageType", Word(&ACCOUNTING_STORAGE)),
     key("AccountingStorageUser", Text).defunct(),
     key("AccountingStoreFlags", Text),
-    key("AccountingStoreJobComment", Boolean).legacy("AccountingStoreFlags=job_comment"),
+    removed(
+        "AccountingStoreJobComment",
+        "take it out and set AccountingStoreFlags=job_comment",
+    ),
     key("AcctGatherEnergyType", Text),
     key("AcctGatherFilesystemType", Text),
     key("AcctGatherInfinibandType", Text).legacy("AcctGatherInterconnectType"),
@@ -94,7 +104,7 @@ pub(super) const GLOBAL: &[KeySpec] = &[
     key("ExtSensorsFreq", U16).defunct(),
     key("ExtSensorsType", Text).defunct(),
     key("FairShareDampeningFactor", U16),
-    key("FastSchedule", U16).defunct(),
+    key("FastSchedule", Word(&["1"])).defunct(),
     key("FederationParameters", Text),
     key("FirstJobId", U32),
     removed("FrontendName", "take it out; Slurm has no front end nodes any more"),
