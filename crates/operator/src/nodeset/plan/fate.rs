@@ -1,6 +1,6 @@
 //! What is to become of each worker: it stays, or it goes for a cause that is written on its pod.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use jiff::Timestamp;
 
@@ -88,8 +88,8 @@ pub(super) struct Fates<'a> {
 impl<'a> Fates<'a> {
     /// Has these go after all, which were to stay.
     pub(super) fn condemn(&mut self, chosen: &[Worker<'a>], cause: Cause) {
-        self.stay
-            .retain(|worker| !chosen.iter().any(|other| other.uid() == worker.uid()));
+        let leaving: BTreeSet<&str> = chosen.iter().map(|worker| worker.uid()).collect();
+        self.stay.retain(|worker| !leaving.contains(worker.uid()));
         self.leave.extend(chosen.iter().map(|worker| (*worker, cause)));
     }
 }

@@ -4,7 +4,7 @@
 //! by one process of slurmctld. A node that shows DRAIN in the first read takes no new job; if no job is there in the
 //! second, none is left. Everything that is unclear counts as a job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 
@@ -41,9 +41,12 @@ pub enum Standing {
 #[derive(Debug)]
 pub struct Evidence<'a> {
     seen: &'a Seen,
-    on_nodes: Result<Vec<(&'a Job, Hostlist)>, String>,
-    by_name: Result<Vec<(&'a Job, Hostlist)>, String>,
+    on_nodes: Result<JobsByNode<'a>, String>,
+    by_name: Result<JobsByNode<'a>, String>,
 }
+
+/// Made once, so that thousands of nodes can be asked about while there are thousands of jobs.
+type JobsByNode<'a> = HashMap<String, Vec<&'a Job>>;
 
 impl<'a> Evidence<'a> {
     pub fn new(seen: &'a Seen) -> Self {
@@ -101,9 +104,9 @@ impl<'a> Evidence<'a> {
                 why: format!("its state is {}", node.state),
             };
         }
-        let named = by_name.iter().find(|(_, nodes)| nodes.contains(name));
+        let named = by_name.get(name).and_then(|jobs| jobs.first());
         let keep_record = if node.state.is_dynamic() {
-            named.map(|(job, _)| format!("job {} asks for it by name", job.id))
+            named.map(|job| format!("job {} asks for it by name", job.id))
         } else {
             Some("it is defined in slurm.conf".to_owned())
         };
@@ -127,21 +130,20 @@ impl<'a> Evidence<'a> {
 fn parse<'a>(
     jobs: impl Iterator<Item = &'a Job>,
     list: impl Fn(&Job) -> Result<Hostlist, HostlistError>,
-) -> Result<Vec<(&'a Job, Hostlist)>, String> {
-    jobs.map(|job| match list(job) {
-        Ok(nodes) => Ok((job, nodes)),
-        Err(error) => Err(format!("the nodes of job {} cannot be read: {error}", job.id)),
-    })
-    .collect()
+) -> Result<JobsByNode<'a>, String> {
+    let mut by_node = JobsByNode::new();
+    for job in jobs {
+        let nodes = list(job).map_err(|error| format!("the nodes of job {} cannot be read: {error}", job.id))?;
+        for name in nodes.names() {
+            by_node.entry(name).or_default().push(job);
+        }
+    }
+    Ok(by_node)
 }
 
-fn jobs_on(jobs: &[(&Job, Hostlist)], name: &str) -> Option<String> {
-    let mut here = jobs
-        .iter()
-        .filter(|(_, nodes)| nodes.contains(name))
-        .map(|(job, _)| job);
-    let first = here.next()?;
-    let more = match here.count() {
+fn jobs_on(jobs: &JobsByNode<'_>, name: &str) -> Option<String> {
+    let (first, others) = jobs.get(name)?.split_first()?;
+    let more = match others.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
