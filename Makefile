@@ -62,8 +62,10 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
 	cargo test --package testbed --test alone -- --test-threads=1 $(T)
 
-bench: build ## Measure the ground: cluster start, pods, Slurm, fake nodes
-	cargo bench --package testbed
+bench: build operator ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
+	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
+	cargo bench --quiet --profile image --package slurm-operator --bench reconcile
+	cargo bench --quiet --profile dev --package testbed --bench cluster -- $(B)
 
 lint: ## Format, clippy, licences and sources of dependencies, generated files
 	cargo fmt --all --check
