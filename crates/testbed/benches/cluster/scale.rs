@@ -1,0 +1,179 @@
+//! 0 to 1,000 pods and back on pretended nodes: a NodeSet, and a plain StatefulSet beside it.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::core::PartialObjectMeta;
+use serde_json::{Map, Value, json};
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, eventually, expect};
+
+use crate::api;
+use crate::memory;
+use crate::requests::{self, Writes};
+use crate::table::{Row, Table};
+
+const PODS: u32 = 1_000;
+const PATIENCE: Duration = Duration::from_mins(10);
+/// What both templates give their pods, to find them by.
+const LABEL: (&str, &str) = ("bench", "scale");
+
+/// What scaling took.
+#[derive(Debug)]
+struct Scaled {
+    created: Duration,
+    removed: Duration,
+    writes: Writes,
+    /// MiB of the operator and of kube-controller-manager while all pods were there.
+    memory: (f64, f64),
+}
+
+pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, table: &mut Table) -> Result<()> {
+    let idle = (memory::operator(cluster)?, memory::controller_manager(cluster)?);
+    let runtime = tokio::runtime::Runtime::new()?;
+    let ours = runtime.block_on(scale(cluster, slurm, &api::node_sets(), &node_set()))?;
+    let plain = Namespace::create(cluster, "plain")?;
+    let theirs = runtime.block_on(scale(cluster, &plain, &api::stateful_sets(), &stateful_set()))?;
+
+    let per_second = |took: Duration| f64::from(PODS) / took.as_secs_f64();
+    table.add(Row {
+        what: "pods created per second, 0 to 1,000",
+        ours: per_second(ours.created),
+        baseline: Some(("a plain StatefulSet, Parallel", per_second(theirs.created))),
+        upstream: Some(70.0),
+    });
+    table.add(Row {
+        what: "pods removed per second, 1,000 to 0",
+        ours: per_second(ours.removed),
+        baseline: Some(("a plain StatefulSet, which asks no Slurm", per_second(theirs.removed))),
+        upstream: None,
+    });
+    let per_pod = |writes: &Writes| -> Result<f64> {
+        let total = u32::try_from(writes.total())?;
+        Ok(f64::from(total) / f64::from(PODS))
+    };
+    table.add(Row {
+        what: "API writes per pod, 0 to 1,000 to 0, everyone's",
+        ours: per_pod(&ours.writes)?,
+        baseline: Some(("a plain StatefulSet", per_pod(&theirs.writes)?)),
+        upstream: None,
+    });
+    table.add(Row {
+        what: "operator's memory, idle, MiB",
+        ours: idle.0,
+        baseline: Some(("kube-controller-manager", idle.1)),
+        upstream: Some(67.0),
+    });
+    table.add(Row {
+        what: "operator's memory with 1,000 pods, MiB",
+        ours: ours.memory.0,
+        baseline: Some(("kube-controller-manager", ours.memory.1)),
+        upstream: Some(157.0),
+    });
+    table.add_writes("NodeSet", ours.writes);
+    table.add_writes("StatefulSet", theirs.writes);
+    Ok(())
+}
+
+async fn scale(cluster: &Cluster, namespace: &Namespace, kind: &ApiResource, manifest: &Value) -> Result<Scaled> {
+    let client = api::client(cluster).await?;
+    let sets: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace.name, kind);
+    let pods: Api<Pod> = Api::namespaced(client, &namespace.name);
+    namespace.apply(&manifest.to_string())?;
+    let object = format!("{}/scaled", kind.plural);
+    wait_ready(namespace, &object, 0)?;
+
+    let before = requests::writes(cluster)?;
+    let selector = format!("{}={}", LABEL.0, LABEL.1);
+    let parameters = WatchParams::default().labels(&selector);
+    let mut events = pin!(pods.watch_metadata(&parameters, "0").await?);
+    let replicas = async |count: u32| {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": count } }));
+        sets.patch_scale("scaled", &PatchParams::default(), &patch).await
+    };
+    let start = Instant::now();
+    replicas(PODS).await?;
+    wait_events(&mut events, |event| matches!(event, WatchEvent::Added(_))).await?;
+    let created = start.elapsed();
+
+    wait_ready(namespace, &object, PODS)?;
+    let memory = (memory::operator(cluster)?, memory::controller_manager(cluster)?);
+    let start = Instant::now();
+    replicas(0).await?;
+    wait_events(&mut events, |event| matches!(event, WatchEvent::Deleted(_))).await?;
+    let removed = start.elapsed();
+    wait_ready(namespace, &object, 0)?;
+    let writes = requests::writes(cluster)?.since(&before);
+    Ok(Scaled {
+        created,
+        removed,
+        writes,
+        memory,
+    })
+}
+
+/// Waits until there was such an event for every pod.
+async fn wait_events(
+    events: &mut (impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<Pod>>>> + Unpin),
+    counts: impl Fn(&WatchEvent<PartialObjectMeta<Pod>>) -> bool,
+) -> Result<()> {
+    let mut seen = 0;
+    while seen < PODS {
+        let next = tokio::time::timeout(PATIENCE, events.next()).await;
+        match next.context("nothing happens to the pods")? {
+            Some(event) => seen += u32::from(counts(&event?)),
+            None => bail!("the watch ended after {seen} pods"),
+        }
+    }
+    Ok(())
+}
+
+fn wait_ready(namespace: &Namespace, object: &str, count: u32) -> Result<()> {
+    eventually(&format!("{count} ready pods of {object}"), PATIENCE, || {
+        let generations =
+            "{.metadata.generation} {.status.observedGeneration} {.status.replicas} {.status.readyReplicas}";
+        let answer = namespace.ask(&["get", object, "-o", &format!("jsonpath={generations}")])?;
+        let words: Vec<u32> = answer.split(' ').map(|word| word.parse().unwrap_or(0)).collect();
+        let holds = matches!(words.as_slice(), [generation, observed, replicas, ready]
+            if generation == observed && *replicas == count && *ready == count);
+        expect(holds, answer)
+    })
+}
+
+/// Of pods that go to pretended nodes.
+fn template(own: &Value) -> Value {
+    let shared = json!({
+        "nodeSelector": { "type": "kwok" },
+        "tolerations": [{ "key": "kwok.x-k8s.io/node", "operator": "Exists" }],
+    });
+    let fields = [&shared, own].into_iter().filter_map(Value::as_object).flatten();
+    let spec: Map<String, Value> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
+    json!({ "metadata": { "labels": { LABEL.0: LABEL.1 } }, "spec": spec })
+}
+
+fn node_set() -> Value {
+    json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "scaled" },
+        "spec": {
+            "controllerRef": { "name": "slurm" }, "replicas": 0,
+            // Else every worker needs a node of its own, which a plain StatefulSet does not ask for.
+            "oversubscribeNode": true,
+            "template": template(&json!({})),
+        },
+    })
+}
+
+fn stateful_set() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "scaled" },
+        "spec": {
+            "serviceName": "scaled", "replicas": 0, "podManagementPolicy": "Parallel",
+            "selector": { "matchLabels": { LABEL.0: LABEL.1 } },
+            "template": template(&json!({ "containers": [{ "name": "main", "image": "none" }] })),
+        },
+    })
+}
