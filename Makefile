@@ -13,7 +13,7 @@ OPERATOR_THREADS ?= 3
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
 
-.PHONY: help up down env test test-unit test-charts test-e2e bench lint images build operator
+.PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -61,6 +61,10 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T); \
 	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
 	cargo test --package testbed --test alone -- --test-threads=1 $(T)
+
+soak: build operator ## Jobs that start in the moment of a scale-in, a hundred and more of them (ten minutes)
+	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
+	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment
 
 bench: build operator ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }

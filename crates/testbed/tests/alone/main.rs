@@ -5,6 +5,7 @@
 mod common;
 
 mod control_plane;
+mod draining;
 mod nodes;
 mod operator;
 mod slurm;

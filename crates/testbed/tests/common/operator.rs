@@ -18,6 +18,46 @@ pub const CGROUP_VALUES: &str = "configFiles:\n  cgroup.conf: CgroupPlugin=cgrou
 /// One worker, and a partition to use it by.
 pub const ONE_WORKER: &str = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
 
+/// A Controller as the guides write it. Images and keys are left to the operator; cgroup.conf is what this machine needs.
+pub const CONTROLLER: &str = r"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: cgroup
+data:
+  cgroup.conf: CgroupPlugin=cgroup/v1
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: slurm
+spec:
+  configFileRefs:
+  - name: cgroup
+  extraConf: |
+    PartitionName=all Nodes=ALL Default=NO
+    PartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100
+";
+
+/// Workers of it, several on one machine.
+pub fn workers(replicas: u32) -> String {
+    format!(
+        "
+apiVersion: slinky.slurm.net/v1beta1
+kind: NodeSet
+metadata:
+  name: compute
+spec:
+  controllerRef:
+    name: slurm
+  replicas: {replicas}
+  oversubscribeNode: true
+  partition:
+    config: Default=YES
+"
+    )
+}
+
 /// Installs the operator in namespace `slinky`, once.
 pub fn install(cluster: &Cluster) {
     static INSTALLED: OnceLock<()> = OnceLock::new();
@@ -85,6 +125,56 @@ pub fn wait_idle(namespace: &Namespace, count: usize) -> Result<()> {
             .count();
         expect(idle == count && nodes.lines().count() == count, nodes)
     })
+}
+
+/// Submits a job and waits until it runs.
+pub fn start_job(namespace: &Namespace, options: &str, line: &str) -> Result<String> {
+    let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
+    let job = slurm(namespace, &submit)?.trim().to_owned();
+    wait_job(namespace, &job, "RUNNING")?;
+    Ok(job)
+}
+
+/// Waits until a job has ended well, and sees that it was never begun anew.
+pub fn wait_done(namespace: &Namespace, job: &str) -> Result<()> {
+    wait_job(namespace, job, "COMPLETED")?;
+    let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
+    expect(shown.contains("Restarts=0") && shown.contains("ExitCode=0:0"), shown)
+}
+
+/// Waits until what `scontrol show node` says of a node has all these words in it, and none of those.
+pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], none: &[&str]) -> Result<()> {
+    eventually(&format!("node {node} with {words:?}, without {none:?}"), SOON, || {
+        let shown = slurm(namespace, &format!("scontrol show node {node} --oneliner"))?;
+        let holds = words.iter().all(|word| shown.contains(word)) && !none.iter().any(|word| shown.contains(word));
+        expect(holds, shown)
+    })
+}
+
+/// Waits until what has happened so far is on disk. Slurm writes its state every five seconds; what is younger than that is
+/// lost by any kill.
+pub fn wait_saved(namespace: &Namespace) -> Result<()> {
+    // Something new, or there might be no further write to wait for.
+    let now = slurm(
+        namespace,
+        "date +%s.%N; scancel $(sbatch --parsable --hold --wrap true)",
+    )?;
+    let newer = format!(
+        "find /var/spool/slurmctld -name job_state -newermt @{} | grep .",
+        now.trim()
+    );
+    eventually("Slurm's state is on disk", SOON, || slurm(namespace, &newer)).map(drop)
+}
+
+/// Ends the operator as a crash would, and waits for the next one to be there.
+pub fn kill_operator(cluster: &Cluster) -> Result<()> {
+    let slinky = |arguments: &[&str]| {
+        let mut all = vec!["--namespace", "slinky"];
+        all.extend(arguments);
+        cluster.ask(&all)
+    };
+    slinky(&["delete", "pods", "--all", "--grace-period=0", "--force"])?;
+    slinky(&["rollout", "status", "deployment/slurm-operator", "--timeout=120s"]).map(drop)
 }
 
 /// Waits until a job is in a state; the whole record is shown when it is not.

@@ -2,28 +2,7 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, slurm, wait_idle, wait_job};
-
-/// Images and keys are left to the operator; cgroup.conf is what this machine needs.
-const CONTROLLER: &str = r"
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: cgroup
-data:
-  cgroup.conf: CgroupPlugin=cgroup/v1
----
-apiVersion: slinky.slurm.net/v1beta1
-kind: Controller
-metadata:
-  name: slurm
-spec:
-  configFileRefs:
-  - name: cgroup
-  extraConf: |
-    PartitionName=all Nodes=ALL Default=NO
-    PartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100
-";
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, wait_idle, wait_job};
 
 const NODESET: &str = r"
 apiVersion: slinky.slurm.net/v1beta1

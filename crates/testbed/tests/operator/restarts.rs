@@ -2,7 +2,7 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle, wait_job};
+use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle, wait_job, wait_saved};
 
 #[test]
 fn a_job_outlives_slurmctld_and_its_pod() {
@@ -18,14 +18,7 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     .unwrap();
     let job = job.trim();
     wait_job(&namespace, job, "RUNNING").unwrap();
-    // Slurm writes its state every five seconds; a job younger than that is lost by any kill.
-    eventually("the job is on disk", SOON, || {
-        slurm(
-            &namespace,
-            "find /var/spool/slurmctld -name job_state -newermt '-3 seconds' | grep .",
-        )
-    })
-    .unwrap();
+    wait_saved(&namespace).unwrap();
     cluster
         .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
         .unwrap();

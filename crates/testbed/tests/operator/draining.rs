@@ -1,0 +1,79 @@
+//! Drains by hand: on the pod, and in Slurm itself. Kubernetes nodes are cordoned in `alone`, where nobody else needs them.
+
+use std::time::Duration;
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers};
+
+#[test]
+fn a_worker_is_drained_by_annotation_and_by_scontrol_and_neither_fights_the_other() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "drain").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(2)).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let annotate = |words: &[&str]| {
+        let mut all = vec!["annotate", "--overwrite", "pod/compute-1"];
+        all.extend(words);
+        namespace.ask(&all).unwrap();
+    };
+    let open = |node: &str| wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
+
+    // As the guides write it, and as the reference does, with words of one's own.
+    annotate(&["slinky.slurm.net/pod-cordon=true"]);
+    let default = "Reason=slurm-operator: Pod";
+    wait_node(&namespace, "compute-1", &["DRAIN", default, "was cordoned"], &[]).unwrap();
+    annotate(&["slinky.slurm.net/pod-cordon-"]);
+    open("compute-1");
+    annotate(&[
+        "nodeset.slinky.slurm.net/pod-cordon=true",
+        "nodeset.slinky.slurm.net/pod-cordon-reason=ticket 7",
+    ]);
+    wait_node(
+        &namespace,
+        "compute-1",
+        &["DRAIN", "Reason=slurm-operator: ticket 7"],
+        &[],
+    )
+    .unwrap();
+
+    // What a person does in Slurm stands, also for an operator that has just begun.
+    slurm(&namespace, "scontrol update nodename=compute-0 state=drain reason=fan").unwrap();
+    kill_operator(cluster).unwrap();
+    eventually("both drains are counted", SOON, || {
+        let drained = namespace.field("nodeset/compute", ".status.slurmDrain")?;
+        expect(drained == "2", drained)
+    })
+    .unwrap();
+    annotate(&["nodeset.slinky.slurm.net/pod-cordon-"]);
+    open("compute-1");
+    wait_node(&namespace, "compute-0", &["DRAIN", "Reason=fan"], &[]).unwrap();
+    slurm(&namespace, "scontrol update nodename=compute-0 state=resume").unwrap();
+    open("compute-0");
+
+    // Somebody resumes a node whose pod is cordoned: that is a person's word too.
+    annotate(&["nodeset.slinky.slurm.net/pod-cordon=true"]);
+    wait_node(&namespace, "compute-1", &["DRAIN", "Reason=slurm-operator"], &[]).unwrap();
+    eventually("the drain is noted", SOON, || {
+        let since = namespace.field(
+            "pod/compute-1",
+            ".metadata.annotations.nodeset\\.slinky\\.slurm\\.net/drained",
+        )?;
+        expect(!since.is_empty(), since)
+    })
+    .unwrap();
+    // Only from then on can it not have been Slurm that forgot it.
+    std::thread::sleep(Duration::from_secs(17));
+    slurm(&namespace, "scontrol update nodename=compute-1 state=resume").unwrap();
+    eventually("it is said that somebody resumed it", SOON, || {
+        let said = namespace.field(
+            "nodeset/compute",
+            ".status.conditions[?(@.type==\"Progressing\")].message",
+        )?;
+        expect(said.contains("somebody has resumed it in Slurm"), said)
+    })
+    .unwrap();
+    open("compute-1");
+}

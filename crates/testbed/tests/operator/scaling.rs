@@ -1,0 +1,111 @@
+//! Scaling in under jobs, while everything dies that can.
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    CONTROLLER, SOON, install, install_chart, kill_operator, slurm, start_job, wait_done, wait_idle, wait_node,
+    wait_saved, workers,
+};
+
+/// Rounds of the race below; each has seven jobs in it. `make soak` asks for more.
+fn rounds() -> u32 {
+    let asked = std::env::var("TESTBED_ROUNDS").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(2)
+}
+
+#[test]
+fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "race").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(8)).unwrap();
+    for _ in 0..rounds() {
+        wait_idle(&namespace, 8).unwrap();
+        let scale_in = std::thread::scope(|scope| {
+            let scaled = scope.spawn(|| namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]));
+            let submit = "for i in 1 2 3 4 5 6 7; do
+                sbatch --parsable --exclusive --chdir=/tmp -o /dev/null --wrap \"sleep 2\"; sleep 0.$((RANDOM % 4)); done";
+            let jobs = slurm(&namespace, submit).unwrap();
+            scaled.join().unwrap().unwrap();
+            jobs
+        });
+        for job in scale_in.lines() {
+            wait_done(&namespace, job).unwrap();
+        }
+        wait_idle(&namespace, 1).unwrap();
+        namespace.ask(&["scale", "nodeset/compute", "--replicas=8"]).unwrap();
+    }
+}
+
+#[test]
+fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "scaling").unwrap();
+    let values = "nodesets:\n  slinky:\n    replicas: 2\npartitions:\n  all:\n    enabled: true\n";
+    install_chart(cluster, &namespace, values).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    // Said early enough for the operator to know; without it the one without a job would go.
+    let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
+    namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
+    let job = start_job(&namespace, "-p all -w slinky-1", "sleep 45").unwrap();
+    // A suspended job does not keep Slurm from letting its node go.
+    slurm(&namespace, &format!("scontrol suspend {job}")).unwrap();
+    wait_saved(&namespace).unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
+        .unwrap();
+    let draining = ["DRAIN", "is pending termination for scale-in"];
+    wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
+    // Slurm has acknowledged the drain and may not have written it down yet.
+    cluster
+        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
+        .unwrap();
+    wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
+    slurm(&namespace, &format!("scontrol resume {job}")).unwrap();
+    namespace
+        .ask(&[
+            "delete",
+            "pods",
+            "-l",
+            "app.kubernetes.io/name=slurmrestd",
+            "--grace-period=1",
+        ])
+        .unwrap();
+    kill_operator(cluster).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    namespace.wait("delete", "pod/slurm-worker-slinky-1").unwrap();
+
+    // Taken back, the scale-in leaves no trace.
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
+        .unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
+    let job = start_job(&namespace, "-p all -w slinky-1", "sleep 10").unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
+        .unwrap();
+    wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
+        .unwrap();
+    wait_node(&namespace, "slinky-1", &[], &["DRAIN"]).unwrap();
+    wait_done(&namespace, &job).unwrap();
+
+    // Down to nothing and back leaves no stale record.
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=0"])
+        .unwrap();
+    eventually("Slurm has no node", SOON, || {
+        let nodes = slurm(&namespace, "scontrol show nodes --oneliner")?;
+        expect(!nodes.contains("NodeName="), nodes)
+    })
+    .unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
+        .unwrap();
+    wait_idle(&namespace, 1).unwrap();
+}
