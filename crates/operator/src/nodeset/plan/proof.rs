@@ -115,10 +115,8 @@ impl<'a> Evidence<'a> {
 
     /// Jobs that may be on this node, as far as they could be read.
     pub fn jobs_on(&self, name: &str) -> impl Iterator<Item = &'a Job> {
-        let all = self.on_nodes.as_deref().unwrap_or_default();
-        all.iter()
-            .filter(move |(_, nodes)| nodes.contains(name))
-            .map(|(job, _)| *job)
+        let here = self.on_nodes.as_ref().ok().and_then(|jobs| jobs.get(name));
+        here.into_iter().flatten().copied()
     }
 
     /// How each of these nodes stands.
