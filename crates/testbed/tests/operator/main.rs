@@ -12,6 +12,7 @@ mod api;
 mod chart;
 mod children;
 mod draining;
+mod endings;
 mod evictions;
 mod golden;
 mod hanging;

@@ -3,6 +3,7 @@
 mod claims;
 mod conf;
 mod pod;
+mod pre_stop;
 mod revision;
 mod shared;
 mod ssh;

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{claims::claim_names, conf::render_conf};
+use super::{claims::claim_names, conf::render_conf, pre_stop};
 use crate::{
     defaults::Images,
     quantity::Quantity,
@@ -47,9 +47,6 @@ while true; do
   sleep 1
 done
 "#;
-
-/// What upstream does when a worker is told to end.
-const PRE_STOP: &str = "scontrol update nodename=$(hostname) state=down reason='slurm-operator: Pod is terminating';";
 
 /// What a worker pod is made from, beside its place.
 #[derive(Clone, Copy, Debug)]
@@ -320,7 +317,7 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
             "privileged": true,
             "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
         },
-        "lifecycle": { "preStop": { "exec": { "command": ["/usr/bin/sh", "-c", PRE_STOP] } } },
+        "lifecycle": { "preStop": { "exec": { "command": ["/usr/bin/sh", "-c", pre_stop::render(nodeset)] } } },
         "volumeMounts": mounts,
     })
 }

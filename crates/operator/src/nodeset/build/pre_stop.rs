@@ -1,0 +1,160 @@
+//! What a worker does when Kubernetes tells it to end: after an eviction, a deletion by hand, or when the kubelet is in need.
+//!
+//! It keeps new jobs away, lets those that run go on for as long as the grace period allows, and tells Slurm at its end that the
+//! node is gone, so that what is left is queued again at once. When the operator removes a worker there is neither a job nor a
+//! record left, and it ends at once. It is a shell script, because it has to run in every image of slurmd.
+
+use api::{NodeSet, keys};
+
+/// What the kubelet gives a pod that does not say otherwise, in seconds.
+const DEFAULT_GRACE: i64 = 30;
+/// The kubelet ends the script with the grace period. Slurm is told before that, and may take a moment.
+const RESERVE: i64 = 4;
+
+/// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was taken for
+/// dead and is not; it is told apart by its address.
+const SCRIPT: &str = r#"ask() { timeout 5 "$@" 2>/dev/null; }
+tell() { ask scontrol update nodename="$node" state="$1" reason="$reason"; }
+look() {
+  record=$(ask scontrol --oneliner show node "$node")
+  address=${record#* NodeAddr=}
+  case " $node $(hostname -i) " in *" ${address%% *} "*) ;; *) record= ;; esac
+  state=${record#* State=}
+  state=${state%% *}
+}
+busy() {
+  for comm in /proc/[0-9]*/comm; do
+    read -r name <"$comm" && [ "$name" = slurmstepd ] || continue
+    grep -q infinity "${comm%comm}cmdline" || return 0
+  done 2>/dev/null
+  [ -n "$record" ] && ask squeue --noheader --nodelist="$node" | grep -q .
+}
+while
+  look
+  case $state in '' | *DRAIN* | *DOWN*) ;; *) tell drain ;; esac
+  busy && [ "$(date +%s)" -lt "$end" ]
+do sleep 1; done
+look
+case $record in *" Reason=$ours"*) tell down ;; esac
+exit 0
+"#;
+
+/// The script, for the grace period of this set's workers.
+pub(super) fn render(nodeset: &NodeSet) -> String {
+    let template = nodeset
+        .spec
+        .template
+        .as_ref()
+        .and_then(|template| template.spec.as_ref());
+    let grace = template
+        .and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64())
+        .unwrap_or(DEFAULT_GRACE);
+    let ours = keys::NODE_REASON_PREFIX;
+    let time = grace.saturating_sub(RESERVE).max(0);
+    format!("node=$(hostname) ours='{ours}' reason='{ours}Pod is terminating' end=$(($(date +%s) + {time}))\n{SCRIPT}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::nodeset::fixture::nodeset;
+
+    /// Runs the script with Slurm's commands played by these shell lines. Returns what Slurm was told.
+    fn told(grace: i64, scontrol_show: &str, squeue: &str) -> String {
+        told_beside(&[], grace, scontrol_show, squeue)
+    }
+
+    /// The same beside processes with these command lines.
+    fn told_beside(processes: &[&str], grace: i64, scontrol_show: &str, squeue: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let play = |name: &str, lines: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        play(
+            "scontrol",
+            &format!(
+                "case $* in *show*) {scontrol_show} ;; *) echo \"$3 $4\" >>{} ;; esac",
+                at("told")
+            ),
+        );
+        for (pid, cmdline) in processes.iter().enumerate() {
+            let process = dir.path().join(format!("proc/{}", pid + 1));
+            fs::create_dir_all(&process).unwrap();
+            let name = cmdline.split([' ', ':']).next().unwrap();
+            fs::write(process.join("comm"), format!("{name}\n")).unwrap();
+            fs::write(process.join("cmdline"), cmdline.replace(' ', "\0")).unwrap();
+        }
+        play("squeue", squeue);
+        play("hostname", "if [ \"$1\" = -i ]; then echo 10.0.0.7; else echo n-0; fi");
+        let spec = json!({ "template": { "spec": { "terminationGracePeriodSeconds": grace } } });
+        // Not the processes of this machine.
+        let script = render(&serde_json::from_value(nodeset(&spec)).unwrap()).replace("/proc/", &at("proc/"));
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let status = Command::new("sh").args(["-c", &script]).env("PATH", path).status();
+        assert!(status.unwrap().success());
+        fs::read_to_string(Path::new(&at("told"))).unwrap_or_default()
+    }
+
+    fn record(state: &str, reason: &str) -> String {
+        format!("echo 'NodeName=n-0 NodeAddr=10.0.0.7 State={state} Boot=1{reason}'")
+    }
+
+    const DRAIN: &str = "state=drain reason=slurm-operator: Pod is terminating\n";
+    const DOWN: &str = "state=down reason=slurm-operator: Pod is terminating\n";
+
+    #[test]
+    fn an_idle_node_is_drained_and_then_down() {
+        // After the drain Slurm shows its reason.
+        let dir = tempfile::tempdir().unwrap();
+        let seen = dir.path().join("seen").display().to_string();
+        let show = format!(
+            "if [ -e {seen} ]; then {}; else touch {seen}; {}; fi",
+            record("IDLE+DRAIN", " Reason=slurm-operator: Pod is terminating [slurm@x]"),
+            record("IDLE", "")
+        );
+        assert_eq!(told(30, &show, "true"), format!("{DRAIN}{DOWN}"));
+    }
+
+    #[test]
+    fn jobs_are_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = dir.path().join("looks").display().to_string();
+        let squeue = format!("echo >>{looks}; [ $(wc -l <{looks}) -lt 3 ] && echo job");
+        let ours = record("MIXED+DRAIN", " Reason=slurm-operator: x [slurm@x]");
+        assert_eq!(told(30, &ours, &squeue), DOWN);
+        assert_eq!(fs::read_to_string(looks).unwrap().lines().count(), 3);
+        // And at the end of the grace period no longer.
+        assert_eq!(told(5, &ours, "echo job"), DOWN);
+    }
+
+    #[test]
+    fn steps_are_waited_for_though_slurm_is_away() {
+        let began = std::time::Instant::now();
+        told_beside(&["slurmd --systemd", "slurmstepd infinity"], 8, "exit 1", "exit 1");
+        let without = began.elapsed();
+        told_beside(&["slurmstepd: [7.batch]"], 8, "exit 1", "exit 1");
+        assert!(began.elapsed() - without > std::time::Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_others_have_said_stays() {
+        for state in ["IDLE+DRAIN", "DOWN", "DOWN*+DRAIN"] {
+            assert_eq!(told(30, &record(state, " Reason=broken fan [root@x]"), "true"), "");
+        }
+    }
+
+    #[test]
+    fn without_a_record_there_is_nothing_to_say() {
+        assert_eq!(told(30, "exit 1", "exit 1"), "");
+        // A successor that has the name by now is another node.
+        let others = record("IDLE", "").replace("10.0.0.7", "10.0.0.8");
+        assert_eq!(told(30, &others, "echo job"), "");
+    }
+}
