@@ -73,6 +73,8 @@ pub mod annotations {
     pub const POD_DELETION_COST: &str = "nodeset.slinky.slurm.net/pod-deletion-cost";
     /// Worker pod: when the last of its running jobs must have ended.
     pub const POD_DEADLINE: &str = "nodeset.slinky.slurm.net/pod-deadline";
+    /// NodeSet that is being deleted: `true` has it go without its jobs being waited for.
+    pub const FORCE_DELETION: &str = "nodeset.slinky.slurm.net/force-deletion";
     /// Kubernetes node: why it is cordoned, for Slurm's drain reason.
     pub const NODE_CORDON_REASON: &str = "nodeset.slinky.slurm.net/node-cordon-reason";
     /// Kubernetes node: the host name of a worker pod on it, in DaemonSet mode.

@@ -309,6 +309,12 @@ pub struct NodeSetStatus {
     #[schemars(extend("nullable" = true))]
     pub ordinal_to_node: Option<BTreeMap<String, String>>,
 
+    /// Slurm nodes whose Kubernetes nodes do not answer, and which those are. Their names are not used again: their jobs may
+    /// still run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("nullable" = true))]
+    pub cut_off: Option<BTreeMap<String, String>>,
+
     /// Label selector of the pods, for the scale subresource.
     pub selector: String,
 }

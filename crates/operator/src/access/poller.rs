@@ -112,10 +112,10 @@ impl Rounds {
             let before = self.replace(now.clone());
             let mut concerned = waiting;
             concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
-            pause = if !concerned.is_empty() {
-                BUSY
-            } else {
+            pause = if concerned.is_empty() {
                 (pause + pause / 2).min(QUIET)
+            } else {
+                BUSY
             };
             for key in concerned {
                 shared.node_sets.add(key);

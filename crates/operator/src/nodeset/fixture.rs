@@ -89,6 +89,14 @@ pub(super) fn worker(ordinal: u32) -> Value {
     })
 }
 
+/// A Kubernetes node whose kubelet answers.
+pub(super) fn host(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+        "status": { "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+    })
+}
+
 pub(super) fn marked(pod: Value) -> Value {
     with(
         pod,
@@ -139,7 +147,17 @@ pub(super) fn observed(objects: Vec<Value>, knowledge: Knowledge) -> Observed {
     observed_of("compute", objects, knowledge)
 }
 
-pub(super) fn observed_of(name: &str, objects: Vec<Value>, knowledge: Knowledge) -> Observed {
+/// NodeSet `name` among these objects. The Kubernetes node of [`worker`]s is there, if nothing else is said about it.
+pub(super) fn observed_of(name: &str, mut objects: Vec<Value>, knowledge: Knowledge) -> Observed {
+    let is_k1 = |object: &Value| object["kind"] == "Node" && object["metadata"]["name"] == "k1";
+    if objects.iter().any(|object| object["spec"]["nodeName"] == "k1") && !objects.iter().any(is_k1) {
+        objects.push(host("k1"));
+    }
+    observed_exactly(name, objects, knowledge)
+}
+
+/// NodeSet `name` among these objects and no others.
+pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowledge) -> Observed {
     let namespace = objects
         .iter()
         .find_map(|object| object["metadata"]["namespace"].as_str())

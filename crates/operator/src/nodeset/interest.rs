@@ -129,6 +129,12 @@ fn of_node(delta: &Delta<Node>, caches: &Caches) -> BTreeSet<Key> {
     let here = pods
         .iter()
         .filter(|pod| Worker(pod).kubernetes_node() == name.as_deref());
+    let holds_name_for = |set: &&Arc<NodeSet>| {
+        let status = set.status.as_ref();
+        let cut_off = status.and_then(|status| status.cut_off.as_ref());
+        cut_off.is_some_and(|cut_off| cut_off.values().any(|node| Some(node) == name.as_ref()))
+    };
+    keys.extend(sets.iter().filter(holds_name_for).map(|set| Key::of(set.as_ref())));
     keys.extend(here.filter_map(|pod| {
         let owner = pod.owner_references().iter().find(|owner| owner.kind == "NodeSet")?;
         Some(Key::new(pod.namespace()?, owner.name.clone()))

@@ -8,6 +8,7 @@
 mod apply;
 pub mod build;
 mod cluster_domain;
+pub mod identity;
 mod interest;
 pub mod observe;
 pub mod plan;

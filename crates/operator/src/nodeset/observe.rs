@@ -20,6 +20,7 @@ use kube::ResourceExt;
 
 use super::{
     build,
+    identity::Identity,
     plan::{Worker, fit},
 };
 use crate::{
@@ -47,6 +48,10 @@ pub struct Observed {
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
     /// Kubernetes nodes by name: those with a worker on them, and those where one might be.
     pub nodes: BTreeMap<String, Arc<Node>>,
+    /// Slurm's records of nodes of this set that have no pod, by name.
+    pub records: BTreeMap<String, Identity>,
+    /// The namespace is being deleted, and everything in it.
+    pub namespace_goes: bool,
     /// With SSH switched on, if it is there.
     pub sssd_conf: Option<Vec<u8>>,
     /// A Secret without which no worker can start, in words for people.
@@ -115,7 +120,8 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         .collect();
     let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
     let pods = caches.pods.owned_by(&uid);
-    let nodes = observe_nodes(caches, &nodeset, &pods);
+    let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
+    let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     let claims = if nodeset.spec.claim_templates().is_empty() {
         Vec::new()
@@ -138,6 +144,8 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
             .map(|controller| controller.name_any())
             .collect(),
         pods,
+        records,
+        namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),
         nodes,
         nodeset,
@@ -157,17 +165,40 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     })
 }
 
-/// All of them where they decide how many workers there are, else those that have to do with a worker.
-fn observe_nodes(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> BTreeMap<String, Arc<Node>> {
+/// Told by what the operator wrote on them: other nodes are other people's.
+fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) -> BTreeMap<String, Identity> {
+    let uid = nodeset.uid().unwrap_or_default();
+    let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
+    let nodes = knowledge.known().into_iter().flat_map(|seen| seen.nodes.values());
+    nodes
+        .filter(|node| node.state.is_dynamic() && node.comment.contains(&uid) && !with_pod.contains(node.name.as_str()))
+        .filter_map(|node| Some((node.name.clone(), Identity::parse(&node.comment)?)))
+        .filter(|(_, identity)| identity.node_set_uid == uid)
+        .collect()
+}
+
+/// All of them where they decide how many workers there are, else those that have to do with a worker, also with one whose
+/// pod is gone.
+fn observe_nodes(
+    caches: &Caches,
+    nodeset: &NodeSet,
+    pods: &[Arc<Pod>],
+    records: &BTreeMap<String, Identity>,
+) -> BTreeMap<String, Arc<Node>> {
     if nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
         let all = caches.nodes.all().into_iter();
         return all.map(|node| (node.name_any(), node)).collect();
     }
     let hosts = pods.iter().filter_map(|pod| Worker(pod).kubernetes_node());
-    let status = nodeset.status.as_ref().filter(|_| nodeset.spec.pins_to_node());
-    let pinned = status.and_then(|status| status.ordinal_to_node.as_ref());
+    let status = nodeset.status.as_ref();
+    let pinned = status
+        .filter(|_| nodeset.spec.pins_to_node())
+        .and_then(|status| status.ordinal_to_node.as_ref());
+    let cut_off = status.and_then(|status| status.cut_off.as_ref());
+    let noted = [pinned, cut_off].into_iter().flatten().flatten();
     hosts
-        .chain(pinned.into_iter().flatten().map(|(_, node)| node.as_str()))
+        .chain(noted.map(|(_, node)| node.as_str()))
+        .chain(records.values().map(|identity| identity.node.as_str()))
         .filter_map(|name| Some((name.to_owned(), caches.nodes.get("", name)?)))
         .collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::{
     Condition, NodeSet, NodeSetStatus,
     conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, RESERVATION_CREATED, UNKNOWN_FIELDS},
+    keys::{self, annotations},
     nodeset::ScalingMode,
     validate::Reason,
 };
@@ -13,7 +14,7 @@ use slurm::node::{BaseState, Node};
 
 use super::{
     observe::Observed,
-    plan::{Booking, Effect, Plan, Wait, Worker, fit, trouble},
+    plan::{Booking, Effect, Plan, Wait, Worker, cut_off, fit, trouble},
 };
 use crate::{
     access::Knowledge,
@@ -61,6 +62,7 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&str>) -> NodeSe
             Booking::Told { start, .. } => start.map(Into::into),
         },
         ordinal_to_node: pins(observed, &workers),
+        cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.crds_outdated),
         selector: nodeset.child_names().selector(),
     }
 }
@@ -217,6 +219,12 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         wanted.push(if deleting || steps > 0 || !plan.waits.is_empty() || short {
             let message = if waits.is_empty() {
                 "workers are being brought to what is wanted".to_owned()
+            } else if deleting {
+                format!(
+                    "{waits}; not to wait any longer, annotate the NodeSet with {}={}",
+                    annotations::FORCE_DELETION,
+                    keys::ON
+                )
             } else {
                 waits.clone()
             };

@@ -256,6 +256,16 @@ impl Writer {
 
     /// Deletes exactly the object with this UID. It being gone already, or being another one, is fine.
     pub async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete_within::<K>(namespace, name, uid, None).await
+    }
+
+    async fn delete_within<K: Written>(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        grace_period_seconds: Option<u32>,
+    ) -> Result<(), Error> {
         let key = Key::new(namespace, name);
         tracing::info!(kind = %K::kind(&()), object = %key, uid, "Deleting");
         let parameters = DeleteParams {
@@ -263,6 +273,7 @@ impl Writer {
                 uid: Some(uid.to_owned()),
                 resource_version: None,
             }),
+            grace_period_seconds,
             ..DeleteParams::default()
         };
         let api = self.api::<K>(namespace);
@@ -274,6 +285,12 @@ impl Writer {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Deletes exactly the object with this UID without waiting for anybody to confirm its end. Only for a pod on a node of
+    /// which it is known that it is gone.
+    pub async fn delete_at_once<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete_within::<K>(namespace, name, uid, Some(0)).await
     }
 
     /// A JSON merge patch. Put `metadata.uid` or `metadata.resourceVersion` into it where it matters which object, or

@@ -180,6 +180,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "Pod",
+        "spec containers slurmd lifecycle preStop exec command 2",
+        "jobs are waited for within the grace period before the node is down",
+    ),
+    (
+        "Pod",
         "spec initContainers logfile command 2",
         "our own script for the same thing",
     ),

@@ -7,6 +7,7 @@ mod common;
 mod control_plane;
 mod draining;
 mod nodes;
+mod nodes_lost;
 mod operator;
 mod slurm;
 mod uninstall;

@@ -2,7 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_job};
+use crate::common::jobs::{start_job, wait_undisturbed};
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
 
 /// One worker that is given two minutes when it is told to end.
 const PATIENT: &str = "nodesets:
@@ -14,23 +15,6 @@ partitions:
   all:
     enabled: true
 ";
-
-/// Starts a job of that many seconds, whose last words and exit code tell that it was not disturbed.
-fn start_job(namespace: &Namespace, seconds: u32) -> String {
-    let line = format!(
-        "sbatch --parsable --partition=all --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}; exit 7'"
-    );
-    let job = slurm(namespace, &line).unwrap().trim().to_owned();
-    wait_job(namespace, &job, "RUNNING").unwrap();
-    job
-}
-
-/// Waits for the end of a job that ran undisturbed: with its own exit code, and in one go.
-fn wait_undisturbed(namespace: &Namespace, job: &str) {
-    wait_job(namespace, job, "FAILED").unwrap();
-    let shown = slurm(namespace, &format!("scontrol show job {job}")).unwrap();
-    assert!(shown.contains("ExitCode=7:0") && shown.contains("Restarts=0"), "{shown}");
-}
 
 #[test]
 fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
@@ -45,14 +29,74 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
     namespace.ask(&["delete", pod, "--wait=false"]).unwrap();
     eventually("no new job comes to it", SOON, || {
         let node = slurm(&namespace, "scontrol show node slinky-0")?;
-        expect(node.contains("DRAIN") && node.contains("Reason=slurm-operator: Pod is terminating"), node)
+        expect(
+            node.contains("DRAIN") && node.contains("Reason=slurm-operator: Pod is terminating"),
+            node,
+        )
     })
     .unwrap();
-    wait_undisturbed(&namespace, &job);
+    wait_undisturbed(&namespace, &job, 0);
     eventually("another pod", SOON, || {
         let now = namespace.field(pod, ".metadata.uid")?;
         expect(now != uid, now)
     })
     .unwrap();
     wait_idle(&namespace, 1).unwrap();
+}
+
+#[test]
+fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "deleted").unwrap();
+    let values = PATIENT.replace("replicas: 1", "replicas: 2\n    partition:\n      enabled: true");
+    install_chart(cluster, &namespace, &values).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let set = "nodeset/slurm-worker-slinky";
+    let job = start_job(&namespace, 30);
+    namespace.ask(&["delete", set, "--wait=false"]).unwrap();
+    eventually("it says what it waits for", SOON, || {
+        let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
+        let told = why.contains(&format!("job {job}")) && why.contains("force-deletion");
+        expect(told, why)
+    })
+    .unwrap();
+    wait_undisturbed(&namespace, &job, 0);
+    namespace.wait("delete", set).unwrap();
+    eventually("nothing of it is left", SOON, || {
+        let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
+        let config = slurm(
+            &namespace,
+            "cat /etc/slurm/slurm.conf; scontrol --oneliner show partitions",
+        )?;
+        let pods = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"])?;
+        let left = nodes.contains("slinky") || config.contains("PartitionName=slinky") || !pods.is_empty();
+        expect(!left, (nodes, config, pods))
+    })
+    .unwrap();
+    let restarts = namespace
+        .field("pod/slurm-controller-0", ".status.containerStatuses[*].restartCount")
+        .unwrap();
+    assert!(restarts.split(' ').all(|count| count == "0"), "{restarts}");
+}
+
+#[test]
+fn a_cluster_deleted_under_a_job_does_not_hang() {
+    let cluster = cluster();
+    install(cluster);
+    for deleted in ["together", "namespace"] {
+        let namespace = Namespace::create(cluster, deleted).unwrap();
+        install_chart(cluster, &namespace, &PATIENT.replace("120", "10")).unwrap();
+        wait_idle(&namespace, 1).unwrap();
+        start_job(&namespace, 600);
+        if deleted == "namespace" {
+            cluster
+                .ask(&["delete", "namespace", &namespace.name, "--timeout=120s"])
+                .unwrap();
+        } else {
+            let all = ["controllers,nodesets,restapis", "--all", "--timeout=120s"];
+            namespace.ask(&[&["delete"][..], &all].concat()).unwrap();
+            namespace.wait("delete", "pod/slurm-worker-slinky-0").unwrap();
+        }
+    }
 }

@@ -76,7 +76,7 @@ impl Hands<'_> {
         }
     }
 
-    async fn command(&self, node: &str, order: &NodeOrder) -> Result<(), Error> {
+    pub(super) async fn command(&self, node: &str, order: &NodeOrder) -> Result<(), Error> {
         info!(nodeset = %self.key(), node, ?order, "Telling Slurm about a node");
         match self.ctx.access.command(&self.cluster(), node, order).await {
             // It is looked at again before anything follows from it.
@@ -182,6 +182,7 @@ fn order(effect: &Effect) -> Option<(&str, NodeOrder)> {
             Some((node, NodeOrder::Drain { reason }))
         }
         Effect::UndrainNode { node, .. } => Some((node, NodeOrder::Undrain)),
+        Effect::ResumeNode { node, .. } => Some((node, NodeOrder::Resume)),
         _ => None,
     }
 }

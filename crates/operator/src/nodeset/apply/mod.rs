@@ -4,6 +4,7 @@
 
 mod departures;
 mod jobs;
+mod losses;
 mod pods;
 mod reservation;
 
@@ -77,7 +78,12 @@ impl Hands<'_> {
         if let Some(revision) = &plan.revision {
             self.apply_revision(revision, &mut applied).await;
         }
-        self.apply_pods(plan, &mut applied).await;
+        let told = self.apply_losses(plan, &mut applied).await;
+        self.delete_records(plan, &mut applied).await;
+        // What Slurm may yet come to hear about a worker that is gone must not be about its successor.
+        if told {
+            self.apply_pods(plan, &mut applied).await;
+        }
         // First: Slurm deletes no node that is reserved.
         self.apply_reservation(plan, &mut applied).await;
         self.apply_departures(plan, &mut applied).await;

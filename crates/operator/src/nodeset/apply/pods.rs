@@ -26,11 +26,6 @@ impl Hands<'_> {
                     let patch = json!({ "metadata": { "uid": pod.uid, "ownerReferences": [owner(self.nodeset())] } });
                     applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
                 }
-                Effect::ReplacePod { pod } => {
-                    let message = format!("Replacing pod {}, all containers of which have ended", pod.name);
-                    self.ctx.events.normal(self.nodeset(), "SuccessfulDelete", message);
-                    applied.take(self.writer.delete::<Pod>(&self.namespace(), &pod.name, &pod.uid).await);
-                }
                 Effect::MarkPod {
                     pod,
                     labels,

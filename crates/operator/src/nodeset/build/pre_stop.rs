@@ -12,7 +12,7 @@ const DEFAULT_GRACE: i64 = 30;
 const RESERVE: i64 = 4;
 
 /// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was taken for
-/// dead and is not; it is told apart by its address.
+/// dead and is not; it is told apart by its address. A reason of the operator's tells why the worker goes, and stays.
 const SCRIPT: &str = r#"ask() { timeout 5 "$@" 2>/dev/null; }
 tell() { ask scontrol update nodename="$node" state="$1" reason="$reason"; }
 look() {
@@ -35,7 +35,11 @@ while
   busy && [ "$(date +%s)" -lt "$end" ]
 do sleep 1; done
 look
-case $record in *" Reason=$ours"*) tell down ;; esac
+case $record in *" Reason=$ours"*)
+  reason=${record##* Reason=}
+  reason=${reason%% \[*}
+  tell down ;;
+esac
 exit 0
 "#;
 
@@ -128,10 +132,11 @@ mod tests {
         let looks = dir.path().join("looks").display().to_string();
         let squeue = format!("echo >>{looks}; [ $(wc -l <{looks}) -lt 3 ] && echo job");
         let ours = record("MIXED+DRAIN", " Reason=slurm-operator: x [slurm@x]");
-        assert_eq!(told(30, &ours, &squeue), DOWN);
+        let down = "state=down reason=slurm-operator: x\n";
+        assert_eq!(told(30, &ours, &squeue), down);
         assert_eq!(fs::read_to_string(looks).unwrap().lines().count(), 3);
         // And at the end of the grace period no longer.
-        assert_eq!(told(5, &ours, "echo job"), DOWN);
+        assert_eq!(told(5, &ours, "echo job"), down);
     }
 
     #[test]

@@ -1,39 +1,31 @@
-//! What is left to do for a NodeSet that somebody has deleted.
+//! What is left to do for a NodeSet that somebody has deleted: its workers go as in a scale-in, then what is left of them in
+//! Slurm. Its lines in slurm.conf stay as long as the object does, so the object is the last to go.
 
-use api::keys;
+use api::keys::{self, annotations};
 use kube::ResourceExt;
 
 use super::{
-    Effect, LOOK_AGAIN_WHILE_WAITING, Plan,
+    Effect, LOOK_AGAIN_WHILE_WAITING, Plan, Wait, drains,
     fate::{Cause, Fates},
-    plan_fates, plan_replacements,
-    proof::Evidence,
+    loss, plan_fates,
+    proof::{Evidence, Need, Standing},
     reservation,
     worker::Worker,
 };
-use crate::nodeset::observe::Observed;
+use crate::{access::Knowledge, nodeset::observe::Observed};
+
+/// Kubernetes' own: the children are to stay.
+const ORPHAN: &str = "orphan";
 
 pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     let nodeset = observed.nodeset.as_ref();
-    let mut plan = Plan {
-        requeue: Some(LOOK_AGAIN_WHILE_WAITING),
-        ..Plan::default()
-    };
-    let finalizers = nodeset.finalizers();
-    if !finalizers.iter().any(|finalizer| finalizer == keys::NODESET_FINALIZER) {
-        plan.requeue = None;
+    let has = |name: &str| nodeset.finalizers().iter().any(|finalizer| finalizer == name);
+    let mut plan = Plan::default();
+    if !has(keys::NODESET_FINALIZER) {
         return plan;
     }
-    let cluster_goes = match observed.controller.as_deref() {
-        None => Some("its Controller does not exist"),
-        Some(controller) if controller.metadata.deletion_timestamp.is_some() => {
-            Some("its Controller is being deleted too")
-        }
-        Some(_) => None,
-    };
     let workers: Vec<Worker<'_>> = observed.workers().collect();
-    if let Some(why) = cluster_goes {
-        // Who deletes the cluster has deleted its jobs. To wait for a slurmctld that is gone would be to wait for ever.
+    if let Some(why) = unconditional(observed) {
         let because = (!workers.is_empty()).then(|| {
             format!(
                 "{why}, so its {} workers go without their jobs being waited for",
@@ -41,23 +33,233 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
             )
         });
         plan.effects.push(Effect::RemoveFinalizer { because });
-        plan.requeue = None;
         return plan;
     }
+    plan.needs_jobs = true;
+    plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
     // First: Slurm deletes no node that is reserved.
     let released = reservation::plan_release(observed, &mut plan);
-    if workers.is_empty() && released {
-        plan.effects.push(Effect::RemoveFinalizer { because: None });
-        plan.requeue = None;
-        return plan;
+    if has(ORPHAN) {
+        plan_orphaning(observed, &mut plan);
+    } else {
+        let dead = loss::plan_losses(observed, &workers, &mut plan);
+        let active = workers.iter().copied().filter(|worker| worker.is_active());
+        let fates = Fates {
+            stay: Vec::new(),
+            leave: active.map(|worker| (worker, Cause::Deletion)).collect(),
+        };
+        let fates = fates.without(&dead);
+        let evidence = observed.knowledge.known().map(Evidence::new);
+        plan_fates(observed, &fates, evidence.as_ref(), &mut plan);
+        if workers.is_empty() {
+            plan_remains(observed, &mut plan);
+        }
     }
-    plan_replacements(&workers, &mut plan);
-    let active = workers.into_iter().filter(|worker| worker.is_active());
+    let done = released && plan.effects.is_empty() && plan.waits.is_empty();
+    if done && (workers.is_empty() || has(ORPHAN)) {
+        plan.effects.push(Effect::RemoveFinalizer { because: None });
+        plan.needs_jobs = false;
+        plan.requeue = None;
+    }
+    plan
+}
+
+/// Why nothing is waited for, if nothing is. Who deletes the cluster has deleted its jobs: to wait for a slurmctld that is gone
+/// would be to wait for ever.
+fn unconditional(observed: &Observed) -> Option<&'static str> {
+    let nodeset = observed.nodeset.as_ref();
+    let forced = nodeset.annotations().get(annotations::FORCE_DELETION);
+    if forced.is_some_and(|value| value == keys::ON) {
+        return Some("its deletion was forced");
+    }
+    if observed.namespace_goes {
+        return Some("its namespace is being deleted");
+    }
+    match observed.controller.as_deref() {
+        None => Some("its Controller does not exist"),
+        Some(controller) if controller.metadata.deletion_timestamp.is_some() => {
+            Some("its Controller is being deleted too")
+        }
+        Some(_) => None,
+    }
+}
+
+/// The pods stay; but as the partition goes with the set, nothing may run there any more. Kubernetes may have taken their
+/// owner away already.
+fn plan_orphaning(observed: &Observed, plan: &mut Plan) {
+    let orphans = observed.orphans.iter().map(|pod| Worker(pod));
+    let workers = observed.workers().chain(orphans).filter(|worker| worker.is_active());
     let fates = Fates {
         stay: Vec::new(),
-        leave: active.map(|worker| (worker, Cause::Deletion)).collect(),
+        leave: workers.map(|worker| (worker, Cause::Deletion)).collect(),
     };
-    let evidence = observed.knowledge.known().map(Evidence::new);
-    plan_fates(observed, &fates, evidence.as_ref(), &mut plan);
-    plan
+    drains::plan_drains(observed, &fates, plan);
+    match &observed.knowledge {
+        Knowledge::Unknown { why } => plan.waits.push(Wait::SlurmUnknown { why: why.clone() }),
+        Knowledge::Known(seen) => {
+            let evidence = Evidence::new(seen);
+            let names = fates.leave.iter().filter_map(|(worker, _)| worker.slurm_name());
+            plan.waits.extend(names.filter_map(|name| {
+                match evidence.standing(name) {
+                    Standing::Absent | Standing::Proven { .. } => None,
+                    Standing::Undrained { .. } => Some((name, "it is about to be drained".to_owned())),
+                    Standing::Busy { why } | Standing::Unclear { why } => Some((name, why)),
+                }
+                .map(|(node, why)| Wait::Draining {
+                    node: node.to_owned(),
+                    why,
+                })
+            }));
+            plan_partition(observed, plan);
+        }
+    }
+}
+
+/// What is left in Slurm of a set without workers.
+fn plan_remains(observed: &Observed, plan: &mut Plan) {
+    if let Some(seen) = observed.knowledge.known() {
+        let evidence = Evidence::new(seen);
+        for node in observed.records.keys() {
+            match evidence.need(node) {
+                None => plan.effects.push(Effect::DeleteRecord { node: node.clone() }),
+                // It stays, and is no worker of anybody.
+                Some(Need::ByName { .. }) => {}
+                Some(Need::Job { why } | Need::Unclear { why }) => plan.waits.push(Wait::Draining {
+                    node: node.clone(),
+                    why,
+                }),
+            }
+        }
+    }
+    plan_partition(observed, plan);
+}
+
+/// Slurm fails all jobs of a partition that disappears, those that wait too.
+fn plan_partition(observed: &Observed, plan: &mut Plan) {
+    let nodeset = observed.nodeset.as_ref();
+    if nodeset.spec.wanted_partition().is_none() {
+        return;
+    }
+    let name = nodeset.slurm_name();
+    let why = match &observed.knowledge {
+        Knowledge::Unknown { why } => Some(format!("Slurm cannot be asked whether jobs are in it: {why}")),
+        Knowledge::Known(seen) => match &seen.jobs {
+            None => Some("its jobs have not been read yet".to_owned()),
+            Some(jobs) => {
+                let mut here = jobs.iter().filter(|job| {
+                    !job.state.is_finished() && !job.partition.is_empty() && job.partitions().all(|other| other == name)
+                });
+                here.next().map(|first| {
+                    format!(
+                        "job {} and {} more are in it; cancel them, or move them to another partition",
+                        first.id,
+                        here.count()
+                    )
+                })
+            }
+        },
+    };
+    plan.waits.extend(why.map(|why| Wait::Partition { name, why }));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Plan, Wait, plan, tests::steps};
+    use crate::{
+        access::Knowledge,
+        nodeset::fixture::{
+            DRAINED, DRAINING, IDLE, controller, known, nodeset, observed, slurm_key, terminating, unknown, with,
+            worker,
+        },
+    };
+
+    fn going(changes: &[(&str, Value)], mut objects: Vec<Value>, knowledge: Knowledge) -> Plan {
+        let spec = json!({ "replicas": 1, "partition": { "enabled": true, "config": "State=UP" } });
+        let set = with(terminating(nodeset(&spec)), changes);
+        objects.extend([slurm_key(), set]);
+        plan(&observed(objects, knowledge))
+    }
+
+    fn job(state: &str, partition: &str) -> Knowledge {
+        let jobs = json!([{ "job_id": 7, "job_state": [state], "nodes": "", "partition": partition }]);
+        let observation = slurm::rest::Observation {
+            nodes: Vec::new(),
+            jobs: serde_json::from_value(jobs).unwrap(),
+            process: Some(slurm::rest::Process { boot_time: 1 }),
+        };
+        Knowledge::Known(crate::access::Seen::new(observation, crate::nodeset::fixture::now()).into())
+    }
+
+    #[test]
+    fn a_partition_does_not_go_with_jobs_in_it() {
+        for (knowledge, goes) in [
+            (known(&[], &[]), true),
+            (job("PENDING", "compute"), false),
+            (job("COMPLETED", "compute"), true),
+            (job("PENDING", "other"), true),
+            // Slurm takes it from the one and leaves it in the other.
+            (job("PENDING", "compute,other"), true),
+            (unknown(), false),
+        ] {
+            let plan = going(&[], vec![controller()], knowledge.clone());
+            let expected: &[&str] = if goes { &["let go"] } else { &[] };
+            assert_eq!(steps(&plan), expected, "{knowledge:?}");
+            let waits = plan.waits.iter().any(|wait| matches!(wait, Wait::Partition { .. }));
+            assert_eq!(waits, !goes);
+        }
+    }
+
+    #[test]
+    fn nothing_is_waited_for_when_the_cluster_goes_too_or_somebody_forces_it() {
+        let ending = json!({ "apiVersion": "v1", "kind": "Namespace",
+            "metadata": { "name": "slurm", "deletionTimestamp": "2026-01-01T00:59:00Z" } });
+        let forced = (
+            "/metadata/annotations",
+            json!({ "nodeset.slinky.slurm.net/force-deletion": "true" }),
+        );
+        for (changes, objects) in [
+            (vec![], vec![worker(0)]),
+            (vec![], vec![worker(0), terminating(controller())]),
+            (vec![], vec![worker(0), controller(), ending]),
+            (vec![forced], vec![worker(0), controller()]),
+        ] {
+            let plan = going(
+                &changes,
+                objects,
+                known(&[("compute-0", DRAINING)], &[(7, &["RUNNING"], "compute-0")]),
+            );
+            assert_eq!(steps(&plan), ["let go early"]);
+        }
+    }
+
+    #[test]
+    fn workers_that_are_to_stay_are_emptied_and_left() {
+        let orphaning = [(
+            "/metadata/finalizers",
+            json!(["nodeset.slinky.slurm.net/reservation", "orphan"]),
+        )];
+        // Kubernetes takes their owner away at once.
+        let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
+        for pod in [worker(0), orphan] {
+            for (state, jobs, expected) in [
+                (IDLE, &[][..], "drain compute-0"),
+                (DRAINING, &[(7, &["RUNNING"][..], "compute-0")], ""),
+                (DRAINED, &[], "let go"),
+            ] {
+                let reason = "slurm-operator: Pod (slurm/compute-0) is pending termination for deletion of its NodeSet";
+                let mut seen = known(&[("compute-0", state)], jobs);
+                if let Knowledge::Known(seen) = &mut seen
+                    && state != IDLE
+                {
+                    let seen = std::sync::Arc::get_mut(seen).unwrap();
+                    seen.nodes.get_mut("compute-0").unwrap().reason = reason.to_owned();
+                }
+                let plan = going(&orphaning, vec![pod.clone(), controller()], seen);
+                assert_eq!(steps(&plan).join("; "), expected, "{state:?}");
+            }
+            assert_eq!(steps(&going(&orphaning, vec![pod, controller()], unknown())), [""; 0]);
+        }
+    }
 }

@@ -90,7 +90,8 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
                 });
             }
             // Slurm may still take a node for alive whose slurmd is yet to come.
-            if drained && is_ours(node) && worker.is_ready() {
+            // And one that is down comes back by a resume, which takes the drain along.
+            if drained && is_ours(node) && worker.is_ready() && !node.state.is_down() {
                 plan.effects.push(Effect::UndrainNode {
                     pod: id(worker),
                     node: node.name.clone(),

@@ -86,6 +86,13 @@ pub(super) struct Fates<'a> {
 }
 
 impl<'a> Fates<'a> {
+    /// Nothing is to become of these: they are dead.
+    pub(super) fn without(mut self, dead: &BTreeSet<&str>) -> Self {
+        self.stay.retain(|worker| !dead.contains(worker.uid()));
+        self.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
+        self
+    }
+
     /// Has these go after all, which were to stay.
     pub(super) fn condemn(&mut self, chosen: &[Worker<'a>], cause: Cause) {
         let leaving: BTreeSet<&str> = chosen.iter().map(|worker| worker.uid()).collect();

@@ -8,10 +8,12 @@ mod deletion;
 mod departure;
 mod drains;
 mod fate;
+mod loss;
 mod marks;
 mod proof;
 mod protect;
 mod rank;
+mod records;
 pub mod refuse;
 pub mod reservation;
 mod revisions;
@@ -23,6 +25,8 @@ mod worker;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod model_loss;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +44,7 @@ use self::fate::Fates;
 pub use self::{
     daemon::{Fit, fit},
     fate::{Cause, Leaving},
+    loss::{Death, cut_off, death_of_node},
     proof::{Evidence, Standing},
     refuse::Refused,
     reservation::Booking,
@@ -73,8 +78,15 @@ pub enum Effect {
     },
     /// Takes in a pod that has our labels and our name and no owner.
     AdoptPod { pod: ObjectId },
-    /// Deletes a pod whose containers have all ended, so that its name can be used again.
-    ReplacePod { pod: ObjectId },
+    /// A worker is dead: Slurm is told, so that its jobs start elsewhere; then its pod goes, so that its name can be used
+    /// again.
+    LoseWorker {
+        /// `None` if it is gone already.
+        pod: Option<ObjectId>,
+        death: Death,
+        /// The Slurm node that is to be down, and the reason; if Slurm does not know.
+        down: Option<(String, String)>,
+    },
     /// Claims first, then the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
     /// Writes the choice down, so that a restart of the operator does not choose again.
@@ -89,6 +101,11 @@ pub enum Effect {
     },
     /// Takes a drain of ours back.
     UndrainNode { pod: ObjectId, node: String },
+    /// Brings a node back that was down.
+    ResumeNode { pod: ObjectId, node: String },
+    /// Removes Slurm's record of a node without a pod. It is carried out only if a fresh look at Slurm shows that no job
+    /// needs it.
+    DeleteRecord { node: String },
     /// Removes a worker. It is carried out only if a fresh look at Slurm gives the same standing.
     RemoveWorker {
         pod: ObjectId,
@@ -159,6 +176,12 @@ pub enum Wait {
         /// What has to be right first, if something is not.
         obstacle: Option<String>,
     },
+    /// The last worker of a name may be alive on a node that does not answer.
+    MayBeAlive { name: String, node: String },
+    /// A worker is ready and Slurm does not know it.
+    Unregistered { node: String },
+    /// Jobs would be lost with the partition.
+    Partition { name: String, why: String },
     /// Somebody took back in Slurm what a cordon had drained, and that is respected.
     Resumed { node: String },
 }
@@ -180,6 +203,14 @@ impl Wait {
             } => format!(
                 "{old} workers of an older revision are yet to be replaced; those of the new one come first: {why}"
             ),
+            Self::MayBeAlive { name, node } => format!(
+                "the name {name:?} is not used again while jobs may run under it on Kubernetes node {node}, which does not answer; \
+                 if that machine is off, delete its Node or taint it with node.kubernetes.io/out-of-service"
+            ),
+            Self::Unregistered { node } => {
+                format!("node {node} is ready and Slurm does not know it; its pod is replaced, so that it registers")
+            }
+            Self::Partition { name, why } => format!("partition {name:?} goes with the NodeSet: {why}"),
             Self::Resumed { node } => format!(
                 "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
             ),
@@ -283,7 +314,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
         return;
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
-    plan_replacements(&workers, plan);
+    let dead = loss::plan_losses(observed, &workers, plan);
     let choice = choose::choose(observed, &workers);
     plan.desired = choice.desired;
     for place in choice.create.iter().take(BURST) {
@@ -291,6 +322,13 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             plan.waits.push(Wait::NameTaken {
                 name: place.hostname.clone(),
                 by,
+            });
+            continue;
+        }
+        if let Some(node) = loss::may_be_alive_on(observed, &place.hostname) {
+            plan.waits.push(Wait::MayBeAlive {
+                name: place.hostname.clone(),
+                node: node.to_owned(),
             });
             continue;
         }
@@ -302,29 +340,29 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     plan.waits.extend(choice.awaited.iter().map(|worker| Wait::Leaving {
         pod: worker.name().to_owned(),
     }));
-    marks::plan_marks(blueprint, &workers, plan);
+    let living: Vec<Worker<'_>> = workers
+        .iter()
+        .copied()
+        .filter(|worker| !dead.contains(worker.uid()))
+        .collect();
+    marks::plan_marks(blueprint, &living, plan);
     claims::plan_owners(observed, plan);
 
-    let mut fates = choice.fates;
+    let mut fates = choice.fates.without(&dead);
     let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
     fates.condemn(&rollout.replace, Cause::Update);
     plan.waits.extend(rollout.wait);
     let evidence = observed.knowledge.known().map(Evidence::new);
     reservation::plan_reservation(observed, &fates, evidence.as_ref(), choice.desired, plan);
     plan_fates(observed, &fates, evidence.as_ref(), plan);
+    loss::plan_returns(observed, &fates, plan);
+    loss::plan_unregistered(observed, &fates, choice.desired, plan);
+    let wanted = choice.create.iter().map(|place| place.hostname.as_str()).collect();
+    records::plan_records(observed, &wanted, plan);
     marks::gather(&mut plan.effects);
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN_WHILE_WAITING));
     }
-}
-
-/// Pods whose containers have all ended make room for others of their name.
-fn plan_replacements(workers: &[Worker<'_>], plan: &mut Plan) {
-    let over = workers
-        .iter()
-        .filter(|worker| worker.is_finished() && !worker.is_terminating());
-    plan.effects
-        .extend(over.map(|worker| Effect::ReplacePod { pod: id(*worker) }));
 }
 
 /// The next step for every worker, whether it stays or goes.

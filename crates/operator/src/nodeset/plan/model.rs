@@ -239,7 +239,7 @@ impl World {
                 };
                 assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
             }
-            Effect::ReplacePod { pod } => self.delete_pod(ordinal(pod)),
+            Effect::LoseWorker { pod: Some(pod), .. } => self.delete_pod(ordinal(pod)),
             Effect::MarkLeaving { pod, leaving } => self.pod(pod).leaving = Some(*leaving),
             Effect::Spare { pod } => self.pod(pod).leaving = None,
             Effect::MarkPod {

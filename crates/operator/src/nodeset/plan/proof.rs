@@ -4,7 +4,10 @@
 //! by one process of slurmctld. A node that shows DRAIN in the first read takes no new job; if no job is there in the
 //! second, none is left. Everything that is unclear counts as a job.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 
@@ -35,6 +38,24 @@ pub enum Standing {
         /// Why.
         why: String,
     },
+}
+
+/// Why Slurm's record of a node without a worker is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A job is there, or may be.
+    Job { why: String },
+    /// A job asks for the node by name, and Slurm would fail it.
+    ByName { why: String },
+    /// What was read does not tell.
+    Unclear { why: String },
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Job { why } | Self::ByName { why } | Self::Unclear { why }) = self;
+        f.write_str(why)
+    }
 }
 
 /// What Slurm was seen to have, made ready for many questions.
@@ -79,17 +100,10 @@ impl<'a> Evidence<'a> {
                 reason: node.reason.clone(),
             };
         }
-        let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
-            (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
-            (Err(why), _) | (_, Err(why)) => return Standing::Unclear { why: why.clone() },
+        let (on_nodes, by_name) = match self.jobs() {
+            Ok(jobs) => jobs,
+            Err(why) => return Standing::Unclear { why },
         };
-        if self.seen.process.is_none() {
-            return Standing::Unclear {
-                why: "it cannot be told which process of slurmctld answered: it was restarted or reconfigured in between, or \
-                      slurmrestd is older than v0.0.45"
-                    .to_owned(),
-            };
-        }
         let Some(node) = self.seen.nodes.get(name) else {
             return match jobs_on(on_nodes, name) {
                 Some(why) => Standing::Busy { why },
@@ -104,9 +118,8 @@ impl<'a> Evidence<'a> {
                 why: format!("its state is {}", node.state),
             };
         }
-        let named = by_name.get(name).and_then(|jobs| jobs.first());
         let keep_record = if node.state.is_dynamic() {
-            named.map(|job| format!("job {} asks for it by name", job.id))
+            named_by(by_name, name)
         } else {
             Some("it is defined in slurm.conf".to_owned())
         };
@@ -117,6 +130,32 @@ impl<'a> Evidence<'a> {
     pub fn jobs_on(&self, name: &str) -> impl Iterator<Item = &'a Job> {
         let here = self.on_nodes.as_ref().ok().and_then(|jobs| jobs.get(name));
         here.into_iter().flatten().copied()
+    }
+
+    /// The jobs that are on nodes, and those that ask for nodes by name; or why they prove nothing.
+    fn jobs(&self) -> Result<(&JobsByNode<'a>, &JobsByNode<'a>), String> {
+        let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
+            (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
+            (Err(why), _) | (_, Err(why)) => return Err(why.clone()),
+        };
+        if self.seen.process.is_none() {
+            return Err(
+                "it cannot be told which process of slurmctld answered: it was restarted or reconfigured in between, or \
+                 slurmrestd is older than v0.0.45"
+                    .to_owned(),
+            );
+        }
+        Ok((on_nodes, by_name))
+    }
+
+    /// Why the record of this node is needed, if it is.
+    pub fn need(&self, name: &str) -> Option<Need> {
+        let (on_nodes, by_name) = match self.jobs() {
+            Ok(jobs) => jobs,
+            Err(why) => return Some(Need::Unclear { why }),
+        };
+        let job = jobs_on(on_nodes, name).map(|why| Need::Job { why });
+        job.or_else(|| named_by(by_name, name).map(|why| Need::ByName { why }))
     }
 
     /// How each of these nodes stands.
@@ -137,6 +176,11 @@ fn parse<'a>(
         }
     }
     Ok(by_node)
+}
+
+fn named_by(jobs: &JobsByNode<'_>, name: &str) -> Option<String> {
+    let job = jobs.get(name)?.first()?;
+    Some(format!("job {} asks for it by name", job.id))
 }
 
 fn jobs_on(jobs: &JobsByNode<'_>, name: &str) -> Option<String> {
@@ -264,6 +308,25 @@ mod tests {
         assert_eq!(why, "job 7 asks for it by name");
         let done: &[(u64, &[&str], &str, &str)] = &[(7, &["COMPLETED"], "", "n-[1-2]")];
         assert_eq!(standing(&seen(DRAINED, done)), PROVEN);
+    }
+
+    #[test]
+    fn a_record_without_a_worker_is_needed_by_jobs_alone() {
+        let down: &[(&str, &[&str])] = &[("n-1", &["DOWN", "DYNAMIC_NORM"])];
+        let need = |jobs: &[(u64, &[&str], &str, &str)]| {
+            let seen = seen(down, jobs);
+            Evidence::new(&seen).need("n-1")
+        };
+        assert_eq!(need(&[(7, &["COMPLETED"], "n-1", "n-1")]), None);
+        assert!(matches!(need(&[(7, &["RUNNING"], "n-1", "")]), Some(Need::Job { .. })));
+        assert!(matches!(
+            need(&[(7, &["PENDING"], "", "n-1")]),
+            Some(Need::ByName { .. })
+        ));
+        assert!(matches!(
+            need(&[(7, &["PENDING"], "", "n-[1-")]),
+            Some(Need::Unclear { .. })
+        ));
     }
 
     #[test]

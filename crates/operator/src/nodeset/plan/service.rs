@@ -76,14 +76,12 @@ pub fn trouble(worker: Worker<'_>) -> Option<String> {
         .iter()
         .flatten()
         .chain(status.container_statuses.iter().flatten());
-    let waiting = containers.filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
-    let stuck = waiting
-        .filter_map(|(container, waiting)| {
-            let reason = waiting.reason.as_deref().filter(|reason| LASTING.contains(reason))?;
-            let message = waiting.message.as_deref().unwrap_or_default();
-            Some(format!("container {}: {reason} {message}", container.name))
-        })
-        .next();
+    let mut waiting = containers.filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
+    let stuck = waiting.find_map(|(container, waiting)| {
+        let reason = waiting.reason.as_deref().filter(|reason| LASTING.contains(reason))?;
+        let message = waiting.message.as_deref().unwrap_or_default();
+        Some(format!("container {}: {reason} {message}", container.name))
+    });
     let unschedulable = || {
         let conditions = status.conditions.as_ref()?;
         let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;

@@ -17,7 +17,13 @@ pub(super) fn steps(plan: &Plan) -> Vec<String> {
             Effect::AddFinalizer => "finalizer".to_owned(),
             Effect::RemoveFinalizer { because } => format!("let go{}", if because.is_some() { " early" } else { "" }),
             Effect::AdoptPod { pod } => format!("adopt {}", pod.name),
-            Effect::ReplacePod { pod } => format!("replace {}", pod.name),
+            Effect::LoseWorker { pod, down, .. } => {
+                let down = down.iter().map(|(node, _)| format!("down {node}"));
+                let replaced = pod.iter().map(|pod| format!("replace {}", pod.name));
+                down.chain(replaced).collect::<Vec<String>>().join(", ")
+            }
+            Effect::ResumeNode { node, .. } => format!("resume {node}"),
+            Effect::DeleteRecord { node } => format!("forget {node}"),
             Effect::CreatePod { pod, .. } => format!("create {}", pod["metadata"]["name"].as_str().unwrap()),
             Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::ScaleIn => format!("mark {}", pod.name),
             Effect::MarkLeaving { pod, leaving } => format!("mark {} for {}", pod.name, leaving.cause.as_str()),
@@ -517,7 +523,8 @@ fn a_set_of_the_other_mode_is_replaced_without_loss() {
             ("/metadata/labels/nodeset.slinky.slurm.net~1pod-hostname", json!("k1")),
         ],
     );
-    let plan = planned(&spec, vec![node, worker(0), daemon], known(&[("compute-0", IDLE)], &[]));
+    let nodes: &[(&str, &[&str])] = &[("compute-0", IDLE), ("compute-9", IDLE)];
+    let plan = planned(&spec, vec![node, worker(0), daemon], known(nodes, &[]));
     assert_eq!(steps(&plan), ["mark compute-0 for other-mode"]);
 }
 

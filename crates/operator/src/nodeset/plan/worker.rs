@@ -90,6 +90,18 @@ impl<'a> Worker<'a> {
         matches!(self.phase_text(), "Failed" | "Succeeded")
     }
 
+    /// None of its containers runs any more. Unless it is on its way out, they may be started again.
+    pub fn has_ended(self) -> bool {
+        let status = self.0.status.as_ref();
+        let mut containers = status
+            .and_then(|status| status.container_statuses.as_ref())
+            .into_iter()
+            .flatten()
+            .peekable();
+        containers.peek().is_some()
+            && containers.all(|container| container.state.as_ref().is_some_and(|state| state.terminated.is_some()))
+    }
+
     /// Neither finished nor on its way out.
     pub fn is_active(self) -> bool {
         !self.is_terminating() && !self.is_finished()

@@ -1,0 +1,107 @@
+//! Workers that are lost: Slurm is told, and their pods make room. And records that nobody needs.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use tracing::{info, warn};
+
+use super::{Applied, Hands, at_once};
+use crate::{
+    access::{Knowledge, NodeOrder},
+    nodeset::plan::{Death, Effect, Evidence, ObjectId, Plan, death_of_node},
+    runtime::Error,
+};
+
+/// Node commands under way at once: slurmctld takes them one by one anyway.
+const COMMANDS_AT_ONCE: usize = 8;
+
+impl Hands<'_> {
+    /// Whether everything that Slurm has to know was said.
+    pub(super) async fn apply_losses(&self, plan: &Plan, applied: &mut Applied) -> bool {
+        let mut told = true;
+        let losses: Vec<_> = plan
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::LoseWorker { pod, death, down } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref())),
+                _ => None,
+            })
+            .collect();
+        for result in at_once(losses, COMMANDS_AT_ONCE).await {
+            told &= applied.take(result).is_some();
+        }
+        told
+    }
+
+    /// First Slurm, then the pod: a successor comes only when it is gone, so that what Slurm is told is never about the
+    /// successor.
+    async fn lose_worker(
+        &self,
+        pod: Option<&ObjectId>,
+        death: &Death,
+        down: Option<&(String, String)>,
+    ) -> Result<(), Error> {
+        if let Some(name) = death.node() {
+            // The caches may show a pod before they show the node it was put on.
+            let nodes: Api<Node> = Api::all(self.ctx.client.clone());
+            let node = nodes.get_opt(name).await.map_err(Error::other)?;
+            if death_of_node(name, node.as_ref()).as_ref() != Some(death) {
+                info!(nodeset = %self.key(), node = name, "Kubernetes node is there after all");
+                return Ok(());
+            }
+        }
+        if let Some((node, reason)) = down {
+            let reason = reason.clone();
+            self.command(node, &NodeOrder::Down { reason }).await?;
+            let message = format!("Node {node} is down in Slurm: {}", death.message());
+            self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+        }
+        let Some(ObjectId { name, uid }) = pod else {
+            return Ok(());
+        };
+        let message = format!("Replacing pod {name}: {}", death.message());
+        self.ctx.events.normal(self.nodeset(), "SuccessfulDelete", message);
+        match death {
+            Death::Ended => self.writer.delete::<Pod>(&self.namespace(), name, uid).await,
+            // Nobody is there who could confirm its end.
+            Death::NodeGone { .. } | Death::OutOfService { .. } => {
+                self.writer.delete_at_once::<Pod>(&self.namespace(), name, uid).await
+            }
+        }
+    }
+
+    /// Each only if a look at Slurm that was begun just now shows that no job is there or asks for it.
+    pub(super) async fn delete_records(&self, plan: &Plan, applied: &mut Applied) {
+        let records: Vec<&str> = plan
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::DeleteRecord { node } => Some(node.as_str()),
+                _ => None,
+            })
+            .collect();
+        if records.is_empty() {
+            return;
+        }
+        let seen = match self.ctx.access.observe(&self.cluster()).await {
+            Knowledge::Known(seen) => seen,
+            Knowledge::Unknown { why } => {
+                warn!(nodeset = %self.key(), %why, "Slurm does not answer; no record is removed");
+                return;
+            }
+        };
+        let evidence = Evidence::new(&seen);
+        for node in records {
+            match evidence.need(node) {
+                None => {
+                    if applied.take(self.command(node, &NodeOrder::Delete).await).is_some() {
+                        let message = format!("Removed node {node}, which has no pod any more, from Slurm");
+                        self.ctx
+                            .events
+                            .normal(self.nodeset(), "DefunctSlurmNodePruned", message);
+                    }
+                }
+                Some(need) => info!(nodeset = %self.key(), node, %need, "Slurm keeps its record"),
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Whose a Slurm node is: which pod of which NodeSet on which Kubernetes node. It stands in the node's comment, in upstream's
+//! words, and outlives the pod.
+
+use serde::{Deserialize, Serialize};
+
+/// Whose a Slurm node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Identity {
+    pub namespace: String,
+    pub pod_name: String,
+    /// The Kubernetes node.
+    pub node: String,
+    // Upstream's releases up to 1.1 do not write the last two.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_set_name: String,
+    #[serde(rename = "nodeSetUID", skip_serializing_if = "String::is_empty")]
+    pub node_set_uid: String,
+}
+
+impl Identity {
+    /// From a node's comment. `None` if the comment is something else, which is people's.
+    pub fn parse(comment: &str) -> Option<Self> {
+        let identity: Self = serde_json::from_str(comment).ok()?;
+        (!identity.namespace.is_empty() && !identity.pod_name.is_empty()).then_some(identity)
+    }
+
+    /// As upstream writes it, in its order.
+    pub fn to_comment(&self) -> String {
+        // Texts can always be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_comments_are_read_and_other_comments_are_peoples() {
+        let comment =
+            r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"u"}"#;
+        let identity = Identity::parse(comment).unwrap();
+        assert_eq!((identity.node.as_str(), identity.node_set_uid.as_str()), ("k1", "u"));
+        assert_eq!(identity.to_comment(), comment);
+        let old = r#"{"namespace":"slurm","podName":"compute-0","node":"k1"}"#;
+        assert_eq!(Identity::parse(old).unwrap().node_set_uid, "");
+        assert_eq!(Identity::parse(old).unwrap().to_comment(), old);
+        for comment in ["", "broken fan", "{}", "[]", "7", r#"{"node":"k1"}"#] {
+            assert_eq!(Identity::parse(comment), None, "{comment}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Slurm's records of nodes whose pods are gone.
+//!
+//! A worker that goes by plan takes its record along. What is left here is what went without one: the record of a worker that
+//! was lost, or one that had to stay because a job asked for the node by name.
+
+use std::collections::BTreeSet;
+
+use api::nodeset::{PruneNodeRecords, ScalingMode};
+
+use super::{Effect, Plan, loss};
+use crate::nodeset::{build::hostname_on, observe::Observed};
+
+/// Part of the reason of a node whose worker goes by plan.
+const BY_PLAN: &str = "is pending termination for";
+
+/// Tells Slurm which of them are dead, and removes those that nobody needs. `wanted` are the names that workers are made
+/// under: their records are theirs.
+pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &mut Plan) {
+    let Some(seen) = observed.knowledge.known() else { return };
+    let spec = &observed.nodeset.spec;
+    for (name, identity) in &observed.records {
+        let Some(node) = seen.nodes.get(name) else { continue };
+        let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);
+        let death = loss::death_of_node(&identity.node, host).filter(|_| !identity.node.is_empty());
+        if let Some(death) = &death
+            && let Some(down) = loss::down(node, death)
+        {
+            plan.effects.push(Effect::LoseWorker {
+                pod: None,
+                death: death.clone(),
+                down: Some(down),
+            });
+            continue;
+        }
+        let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
+        let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
+        let is_out = node.state.is_down() || node.state.is_drained();
+        if (lost || node.reason.contains(BY_PLAN)) && is_out && !wanted.contains(name.as_str()) {
+            plan.effects.push(Effect::DeleteRecord { node: name.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{
+        access::{Knowledge, Seen},
+        nodeset::{
+            fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
+            plan::{plan, tests::steps},
+        },
+    };
+
+    const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
+    const IDLE: &[&str] = &["IDLE", "DYNAMIC_NORM"];
+    const LOST: &str = "slurm-operator: lost: Kubernetes node k1 is gone";
+
+    fn record(state: &[&str], reason: &str, uid: &str) -> Value {
+        let comment = format!(
+            r#"{{"namespace":"slurm","podName":"compute-7","node":"k1","nodeSetName":"compute","nodeSetUID":"{uid}"}}"#
+        );
+        json!({ "name": "compute-7", "state": state, "reason": reason, "comment": comment })
+    }
+
+    fn known(record: &Value, jobs: &Value) -> Knowledge {
+        let observation = slurm::rest::Observation {
+            nodes: vec![serde_json::from_value(record.clone()).unwrap()],
+            jobs: serde_json::from_value(jobs.clone()).unwrap(),
+            process: Some(slurm::rest::Process { boot_time: 1 }),
+        };
+        Knowledge::Known(Seen::new(observation, now()).into())
+    }
+
+    fn done(set: Value, hosts: Vec<Value>, record: &Value, jobs: &Value) -> String {
+        let all = [vec![controller(), slurm_key(), set], hosts].concat();
+        steps(&plan(&observed_exactly("compute", all, known(record, jobs)))).join("; ")
+    }
+
+    #[test]
+    fn records_without_pods_go_by_policy() {
+        let set = |policy: &str| nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": policy }));
+        let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
+        for (policy, record, expected) in [
+            ("NodeNotFound", record(DOWN, LOST, "compute"), "forget compute-7"),
+            ("Never", record(DOWN, LOST, "compute"), ""),
+            // One that had to stay for a job goes later.
+            ("Never", record(DOWN, by_plan, "compute"), "forget compute-7"),
+            // It is dead, and Slurm hears of it first.
+            ("Never", record(IDLE, "", "compute"), "down compute-7"),
+            ("NodeNotFound", record(DOWN, LOST, "another"), ""),
+            ("NodeNotFound", record(&["DOWN"], LOST, "compute"), ""),
+        ] {
+            assert_eq!(
+                done(set(policy), vec![], &record, &json!([])),
+                expected,
+                "{policy} {record}"
+            );
+        }
+        // Its machine is there and may be alive.
+        let alive = done(
+            set("NodeNotFound"),
+            vec![host("k1")],
+            &record(DOWN, "Not responding", "compute"),
+            &json!([]),
+        );
+        assert_eq!(alive, "");
+    }
+
+    #[test]
+    fn a_record_that_a_new_worker_will_have_stays() {
+        let set = nodeset(&json!({ "replicas": 8, "pruneSlurmNodeRecords": "NodeNotFound" }));
+        assert!(!done(set, vec![], &record(DOWN, LOST, "compute"), &json!([])).contains("forget"));
+    }
+
+    #[test]
+    fn in_daemon_mode_a_record_goes_when_its_machine_has_another_name() {
+        let set = nodeset(
+            &json!({ "scalingMode": "DaemonSet", "pruneSlurmNodeRecords": "NodeNotFound",
+            "template": { "spec": { "nodeSelector": { "a": "b" } } } }),
+        );
+        let lost = record(DOWN, "Not responding", "compute");
+        assert_eq!(
+            done(set.clone(), vec![host("k1")], &lost, &json!([])),
+            "forget compute-7"
+        );
+        let mut named = host("k1");
+        named["metadata"]["annotations"] = json!({ "nodeset.slinky.slurm.net/hostname-override": "compute-7" });
+        assert_eq!(done(set, vec![named], &lost, &json!([])), "");
+    }
+
+    #[test]
+    fn a_deleted_set_takes_its_records_along() {
+        let set = terminating(nodeset(&json!({ "replicas": 0 })));
+        let lost = record(DOWN, LOST, "compute");
+        for (jobs, expected) in [
+            (json!([]), "forget compute-7"),
+            // It stays, and the set does not wait for it.
+            (
+                json!([{ "job_id": 7, "job_state": ["PENDING"], "nodes": "", "required_nodes": "compute-7" }]),
+                "let go",
+            ),
+            (
+                json!([{ "job_id": 7, "job_state": ["RUNNING"], "nodes": "compute-7" }]),
+                "",
+            ),
+        ] {
+            assert_eq!(done(set.clone(), vec![], &lost, &jobs), expected, "{jobs}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Kubernetes nodes with workers on them are killed, or cut off and back.
+
+use std::time::{Duration, Instant};
+
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::jobs::{restarts, start_job, wait_undisturbed};
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
+
+const WORKER: &str = "pod/slurm-worker-slinky-0";
+const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 0\npartitions:\n  all:\n    enabled: true\n";
+
+/// The operator and a cluster's slurmctld on node1, and one worker on another node, which is returned. At the end all nodes
+/// are as they were.
+struct Stage {
+    cluster: &'static Cluster,
+    namespace: Namespace,
+    node: String,
+}
+
+impl Stage {
+    fn set(name: &str) -> Self {
+        let cluster = cluster();
+        install(cluster);
+        cluster.ask(&["cordon", "node2", "node3"]).unwrap();
+        let operator = ["--namespace", "slinky"];
+        let moved = ["delete", "pods", "--all", "--field-selector=spec.nodeName!=node1"];
+        cluster.ask(&[&operator[..], &moved].concat()).unwrap();
+        let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
+        cluster.ask(&[&operator[..], &rollout].concat()).unwrap();
+        let namespace = Namespace::create(cluster, name).unwrap();
+        install_chart(cluster, &namespace, VALUES).unwrap();
+        namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
+        namespace.rollout("deployment/slurm-restapi").unwrap();
+        cluster.ask(&["uncordon", "node2", "node3"]).unwrap();
+        cluster.ask(&["cordon", "node1"]).unwrap();
+        namespace
+            .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
+            .unwrap();
+        wait_idle(&namespace, 1).unwrap();
+        let node = namespace.field(WORKER, ".spec.nodeName").unwrap();
+        // What kind of node it is stands in its comment, by which the operator knows it again.
+        Self {
+            cluster,
+            namespace,
+            node,
+        }
+    }
+
+    fn slurm_node(&self) -> anyhow::Result<String> {
+        slurm(&self.namespace, "scontrol --oneliner show node slinky-0")
+    }
+
+    /// After proof of death: down by our word, the job queued again, and another worker under the same name.
+    fn expect_replacement(&self, job: &str) {
+        let start = Instant::now();
+        eventually("the job is queued again", SOON, || {
+            expect(restarts(&self.namespace, job)? == 1, self.slurm_node()?)
+        })
+        .unwrap();
+        testbed::steps::keep("proof of death to job queued again", start.elapsed().as_secs_f64());
+        wait_idle(&self.namespace, 1).unwrap();
+        let node = self.namespace.field(WORKER, ".spec.nodeName").unwrap();
+        assert_ne!(node, self.node);
+    }
+
+    /// Nothing is done about a node that does not answer.
+    fn expect_patience(&self, uid: &str) {
+        self.cluster.wait_node(&self.node, "Unknown").unwrap();
+        eventually("it is noted", SOON, || {
+            let noted = self
+                .namespace
+                .field("nodeset/slurm-worker-slinky", ".status.cutOff.slinky-0")?;
+            expect(noted == self.node, noted)
+        })
+        .unwrap();
+        let node = self.slurm_node().unwrap();
+        assert!(!node.contains("DOWN"), "{node}");
+        assert_eq!(self.namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let ready = self.cluster.wait_node(&self.node, "True");
+        let healed = if ready.is_err() {
+            self.cluster.restart_node(&self.node)
+        } else {
+            ready
+        };
+        let taint = "node.kubernetes.io/out-of-service-";
+        let _ = self.cluster.ask(&["taint", "node", &self.node, taint]);
+        let _ = self.cluster.ask(&["uncordon", "node1", "node2", "node3"]);
+        if let Err(error) = healed {
+            eprintln!("{} does not come back: {error:#}", self.node);
+        }
+    }
+}
+
+#[test]
+fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
+    let stage = Stage::set("killed");
+    let (cluster, namespace) = (stage.cluster, &stage.namespace);
+    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let job = start_job(namespace, 20);
+    cluster.kill_node(&stage.node).unwrap();
+    stage.expect_patience(&uid);
+    cluster.ask(&["delete", "node", &stage.node]).unwrap();
+    stage.expect_replacement(&job);
+    cluster.restart_node(&stage.node).unwrap();
+    wait_undisturbed(namespace, &job, 1);
+}
+
+#[test]
+fn a_node_that_is_declared_dead_is_taken_for_dead() {
+    let stage = Stage::set("declared");
+    let (cluster, namespace) = (stage.cluster, &stage.namespace);
+    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let job = start_job(namespace, 20);
+    cluster.kill_node(&stage.node).unwrap();
+    stage.expect_patience(&uid);
+    let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
+    cluster.ask(&["taint", "node", &stage.node, taint]).unwrap();
+    stage.expect_replacement(&job);
+    cluster.restart_node(&stage.node).unwrap();
+}
+
+#[test]
+fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back() {
+    let stage = Stage::set("cut");
+    let (cluster, namespace) = (stage.cluster, &stage.namespace);
+    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let job = start_job(namespace, 90);
+    let unplugged = cluster.unplug(&stage.node).unwrap();
+    stage.expect_patience(&uid);
+    unplugged.heal().unwrap();
+    cluster.wait_node(&stage.node, "True").unwrap();
+    wait_undisturbed(namespace, &job, 0);
+    wait_idle(namespace, 1).unwrap();
+    assert_eq!(namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+
+    // A forced deletion says nothing about the machine.
+    let unplugged = cluster.unplug(&stage.node).unwrap();
+    stage.expect_patience(&uid);
+    namespace
+        .ask(&["delete", WORKER, "--force", "--grace-period=0"])
+        .unwrap();
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(20) {
+        let pods = namespace
+            .ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"])
+            .unwrap();
+        assert_eq!(pods, "");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let why = namespace
+        .field(
+            "nodeset/slurm-worker-slinky",
+            ".status.conditions[?(@.type==\"Progressing\")].message",
+        )
+        .unwrap();
+    assert!(why.contains(&stage.node) && why.contains("out-of-service"), "{why}");
+    unplugged.heal().unwrap();
+    cluster.wait_node(&stage.node, "True").unwrap();
+    namespace.wait_new("condition=Ready", WORKER).unwrap();
+    wait_idle(namespace, 1).unwrap();
+}

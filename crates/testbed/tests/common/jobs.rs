@@ -1,0 +1,39 @@
+//! Jobs whose exit code tells whether they were disturbed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testbed::harness::{Namespace, eventually, expect};
+
+use super::operator::{slurm, wait_job};
+
+/// A job that was queued again waits until its old credentials have expired, which is two minutes.
+const AGAIN: Duration = Duration::from_mins(5);
+
+/// Starts a job of that many seconds in partition `all`. It exits with 7.
+pub fn start_job(namespace: &Namespace, seconds: u32) -> String {
+    let line =
+        format!("sbatch --parsable --partition=all --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}; exit 7'");
+    let job = slurm(namespace, &line).unwrap().trim().to_owned();
+    wait_job(namespace, &job, "RUNNING").unwrap();
+    job
+}
+
+/// Waits for the end of a job that was started again that often, and then ran until its own exit.
+pub fn wait_undisturbed(namespace: &Namespace, job: &str, restarts: u32) {
+    let shown = eventually(&format!("job {job} has ended"), AGAIN, || {
+        let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
+        expect(shown.contains("JobState=FAILED"), &shown)?;
+        Ok(shown)
+    })
+    .unwrap();
+    let whole = shown.contains("ExitCode=7:0") && shown.contains(&format!("Restarts={restarts}"));
+    assert!(whole, "{shown}");
+}
+
+/// How often it was started again.
+pub fn restarts(namespace: &Namespace, job: &str) -> Result<u32> {
+    let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
+    let (_, rest) = shown.split_once("Restarts=").context("no count of restarts")?;
+    Ok(rest.split_whitespace().next().unwrap_or_default().parse()?)
+}
