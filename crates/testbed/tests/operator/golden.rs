@@ -2,7 +2,7 @@
 //!
 //! On a control plane without nodes, as no pod has to run for that, with the operator as a process beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -60,35 +60,18 @@ fn an_operator_killed_at_any_moment_of_an_install_ends_where_an_undisturbed_one_
         &json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": metadata, "spec": {} }),
     );
 
-    let mut keys: Option<String> = None;
+    place.renew_nodes();
     let mut kills = 0;
-    for words in 1.. {
-        if !place.start_operator().dies_after(words) {
-            break;
-        }
+    let mut keys = BTreeMap::new();
+    while place.start_operator().dies_after(kills + 1) {
         kills += 1;
-        let secrets = ["get", "secrets", "--namespace", "plain", "-o"];
-        let all = place
-            .cluster
-            .ask(&[&secrets[..], &["jsonpath={range .items[*]}{.metadata.uid}{.data}{end}"]].concat())
-            .unwrap();
-        match keys.as_ref().filter(|keys| !keys.is_empty()) {
-            Some(first) => assert!(all.starts_with(first) || all.ends_with(first), "a key was made twice"),
-            None => keys = Some(all),
-        }
+        place.check_keys(&mut keys);
     }
+    assert!(kills > 5, "killed {kills} times only");
     let _operator = place.start_operator();
     place.wait_for_what_upstream_made(&recordings);
-    assert!(kills > 5, "killed {kills} times only");
-    assert_eq!(
-        place
-            .objects("plain")
-            .unwrap()
-            .iter()
-            .filter(|object| object["kind"] == "Secret")
-            .count(),
-        2
-    );
+    place.check_keys(&mut keys);
+    assert_eq!(keys.len(), 2);
 }
 
 /// A control plane, and the chart to install.
@@ -112,13 +95,6 @@ impl Place {
         .unwrap();
         let chart = paths::repository().join("charts/slurm-operator-crds");
         output(helm(&cluster).args(["install", "crds"]).arg(chart)).unwrap();
-        for node in ["kwok-3", "kwok-7"] {
-            let labels = json!({ "kubernetes.io/hostname": node, "kubernetes.io/os": "linux" });
-            create(
-                &cluster,
-                &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": labels } }),
-            );
-        }
         // Under the version of upstream's: it is a label of every pod, so that revisions would have other hashes.
         let chart = tempfile::tempdir().unwrap();
         let slurm = paths::repository().join("charts/slurm");
@@ -130,6 +106,20 @@ impl Place {
         )
         .unwrap();
         Self { cluster, chart }
+    }
+
+    /// The nodes that there were. No kubelet speaks for them, so that after a minute Kubernetes takes them for dead, and no
+    /// worker is made there any more: they come anew for each part of a test.
+    fn renew_nodes(&self) {
+        self.cluster.ask(&["delete", "nodes", "--all"]).unwrap();
+        for node in ["kwok-3", "kwok-7"] {
+            let labels = json!({ "kubernetes.io/hostname": node, "kubernetes.io/os": "linux" });
+            let metadata = json!({ "name": node, "labels": labels });
+            create(
+                &self.cluster,
+                &json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }),
+            );
+        }
     }
 
     fn start_operator(&self) -> Operator {
@@ -149,6 +139,7 @@ impl Place {
     }
 
     fn wait_for_what_upstream_made(&self, recordings: &[Recording]) {
+        self.renew_nodes();
         let theirs: Vec<Objects> = recordings
             .iter()
             .map(|recording| flatten_all(comparable(recording.objects.clone())))
@@ -199,6 +190,17 @@ impl Place {
                 object["stringData"] = object["data"].take();
             }
             create(&self.cluster, &object);
+        }
+    }
+
+    /// Each key in namespace `plain` is what it was when it was seen first.
+    fn check_keys(&self, seen: &mut BTreeMap<String, Value>) {
+        for object in self.objects("plain").unwrap() {
+            if object["kind"] == "Secret" {
+                let name = object["metadata"]["name"].to_string();
+                let first = seen.entry(name).or_insert_with(|| object["data"].clone());
+                assert_eq!(*first, object["data"], "a key was made twice");
+            }
         }
     }
 
