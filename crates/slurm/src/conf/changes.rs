@@ -8,7 +8,10 @@ use super::configuration::{ConfFile, Configuration};
 use super::diff::{Change, Difference, RecordChange};
 use super::document::Document;
 use super::file::FileKind;
-use super::keys::{KeySpec, Needs, Place};
+use super::keys::{
+    ACCT_GATHER_MEASURED, CGROUP_PAGE, GRES_PAGE, JOB_CONTAINER_PAGE, KeySpec, NODE_SETS, NODES, Needs, Place,
+    TOPOLOGY_PAGE,
+};
 use super::line::{Content, Setting};
 use super::record::RecordKind;
 
@@ -192,8 +195,8 @@ const fn whole_record(kind: RecordKind) -> (Needs, &'static str) {
             Needs::PartitionRpc,
             "measured: CREATE_PARTITION and DELETE_PARTITION; a reconfigure would end the jobs of one that is gone",
         ),
-        RecordKind::NodeSet => (Needs::Reconfigure, "measured: no RPC makes or changes a node set"),
-        RecordKind::Node | RecordKind::DownNodes => (Needs::Reconfigure, "slurm.conf(5), NODE CONFIGURATION"),
+        RecordKind::NodeSet => (Needs::Reconfigure, NODE_SETS),
+        RecordKind::Node | RecordKind::DownNodes => (Needs::Reconfigure, NODES),
     }
 }
 
@@ -247,11 +250,11 @@ fn uncommon(old: &[Content], new: &[Content]) -> Vec<Setting> {
 fn file_part(name: &str, settings: &[Setting]) -> Part {
     let kind = FileKind::of_name(name);
     let (least, documented, can_abort_jobs) = match kind {
-        FileKind::GresConf => (Needs::Reconfigure, "gres.conf(5), DESCRIPTION", true),
-        FileKind::JobContainerConf => (Needs::NodeRestart, "job_container.conf(5), NOTES", true),
-        FileKind::CgroupConf => (Needs::Reconfigure, "cgroup.conf(5), DESCRIPTION", false),
-        FileKind::TopologyConf | FileKind::TopologyYaml => (Needs::Reconfigure, "topology.conf(5), DESCRIPTION", false),
-        FileKind::AcctGatherConf => (Needs::Reconfigure, "measured: a reconfigure reads it anew", false),
+        FileKind::GresConf => (Needs::Reconfigure, GRES_PAGE, true),
+        FileKind::JobContainerConf => (Needs::NodeRestart, JOB_CONTAINER_PAGE, true),
+        FileKind::CgroupConf => (Needs::Reconfigure, CGROUP_PAGE, false),
+        FileKind::TopologyConf | FileKind::TopologyYaml => (Needs::Reconfigure, TOPOLOGY_PAGE, false),
+        FileKind::AcctGatherConf => (Needs::Reconfigure, ACCT_GATHER_MEASURED, false),
         FileKind::SlurmConf | FileKind::PlugstackConf | FileKind::Other => (
             Needs::Reconfigure,
             "measured: a reconfigure hands all files to the nodes",
