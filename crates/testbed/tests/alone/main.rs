@@ -8,6 +8,7 @@ mod control_plane;
 mod draining;
 mod nodes;
 mod nodes_lost;
+mod older_definitions;
 mod operator;
 mod slurm;
 mod uninstall;

@@ -42,16 +42,8 @@ fn writes(cluster: &Cluster) -> Vec<String> {
     metrics.lines().filter(counted).map(str::to_owned).collect()
 }
 
-#[test]
-fn a_cluster_at_rest_causes_no_writes() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "rest").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    namespace
-        .wait("condition=Ready", "nodeset/slurm-worker-slinky")
-        .unwrap();
+/// Waits until what is on its way has been written, and then sees to it that nothing more is.
+pub fn expect_no_writes(cluster: &Cluster) {
     // The counts of nodes are written at most every 15 s, so the last ones may still come.
     eventually("nothing is on its way", SOON, || {
         let before = writes(cluster);
@@ -65,6 +57,19 @@ fn a_cluster_at_rest_causes_no_writes() {
     let after = writes(cluster);
     let new: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
     assert!(new.is_empty(), "{new:#?}");
+}
+
+#[test]
+fn a_cluster_at_rest_causes_no_writes() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "rest").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    namespace
+        .wait("condition=Ready", "nodeset/slurm-worker-slinky")
+        .unwrap();
+    expect_no_writes(cluster);
 }
 
 #[test]

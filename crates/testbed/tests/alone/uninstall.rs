@@ -5,21 +5,11 @@ use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    ONE_WORKER, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
+    ONE_WORKER, PutBack, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
 };
 
 const NODESET: &str = "nodeset/slurm-worker-slinky";
 const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
-
-/// The operator is back when this goes, also when a test fails halfway: the other tests count on it.
-struct PutBack(&'static Cluster);
-
-impl Drop for PutBack {
-    fn drop(&mut self) {
-        let put_back = install_charts(self.0);
-        assert!(std::thread::panicking() || put_back.is_ok(), "{put_back:?}");
-    }
-}
 
 /// A cluster with one worker that is idle, and held by the operator.
 fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {

@@ -88,6 +88,16 @@ pub fn install_charts(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// The operator and its kinds are back when this goes, also when a test fails halfway: the other tests count on it.
+pub struct PutBack(pub &'static Cluster);
+
+impl Drop for PutBack {
+    fn drop(&mut self) {
+        let put_back = install_charts(self.0);
+        assert!(std::thread::panicking() || put_back.is_ok(), "{put_back:?}");
+    }
+}
+
 /// `helm uninstall`, which is to come to its end by itself.
 pub fn uninstall(cluster: &Cluster, namespace: &str, release: &str) -> Result<()> {
     output(helm(cluster).args(["uninstall", "--timeout=2m", "--namespace", namespace, release])).map(drop)
