@@ -51,6 +51,17 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end -}}
 
+{{/* Values of other charts that are set, differ from what they were there, and mean nothing here, as a JSON list. */}}
+{{- define "operator.idleValues" -}}
+{{- $idle := list -}}
+{{- range $name, $default := dict "accountingWorkers" 4 "controllerWorkers" 4 "loginsetWorkers" 4 "nodesetWorkers" 4 "restapiWorkers" 4 "tokenWorkers" 4 "slurmclientWorkers" 2 "profile" false "profileAddr" "localhost:6060" -}}
+  {{- if ne (get $.Values.operator $name | toString) (toString $default) -}}
+    {{- $idle = append $idle (printf "operator.%s" $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $idle -}}
+{{- end -}}
+
 {{/* The namespaces of a comma-separated list, as a JSON list. */}}
 {{- define "operator.namespaces" -}}
 {{- $namespaces := list -}}

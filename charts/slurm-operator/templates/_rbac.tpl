@@ -58,6 +58,10 @@ says what for.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, get, list, patch, watch]
+# controller.metrics.serviceMonitor.
+- apiGroups: [monitoring.coreos.com]
+  resources: [servicemonitors]
+  verbs: [create, delete, get, list, patch, watch]
 # What happened and why.
 - apiGroups: [events.k8s.io]
   resources: [events]
@@ -81,7 +85,17 @@ says what for.
     - nodesets.slinky.slurm.net
     - restapis.slinky.slurm.net
     - tokens.slinky.slurm.net
+    - servicemonitors.monitoring.coreos.com
   verbs: [list, watch]
+{{- if .Values.operator.metricsSecure }}
+# Who asks for metrics, and whether they may have them.
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
 {{- end -}}
 
 {{/* In its own namespace. */}}

@@ -16,7 +16,10 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{LogLevel, process, run::LEASE_NAME};
+use super::{
+    LogLevel, process,
+    run::{LEASE_NAME, listed},
+};
 
 /// A pod has 30 s to end, and its kubelet some more to say so.
 const STOPS_WITHIN: Duration = Duration::from_secs(90);
@@ -60,12 +63,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
     stop_operator(&client, arguments).await?;
     delete_lease(&client, arguments).await?;
-    let namespaces: Vec<&String> = arguments.namespaces.iter().filter(|name| !name.is_empty()).collect();
+    let namespaces = listed(&arguments.namespaces);
     if namespaces.is_empty() {
         return release_all(&client, &Api::all(client.clone())).await;
     }
     for namespace in namespaces {
-        release_all(&client, &Api::namespaced(client.clone(), namespace)).await?;
+        release_all(&client, &Api::namespaced(client.clone(), &namespace)).await?;
     }
     Ok(())
 }

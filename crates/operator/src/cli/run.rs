@@ -23,6 +23,10 @@ pub struct Arguments {
     #[arg(long, env = "METRICS_ADDRESS", default_value = ":8080")]
     pub metrics_address: Address,
 
+    /// Serve metrics by HTTPS, to those whom the API server lets read /metrics.
+    #[arg(long, env = "METRICS_SECURE")]
+    pub metrics_secure: bool,
+
     /// Where health is served, at /healthz and /readyz; likewise.
     #[arg(long, env = "HEALTH_ADDRESS", default_value = ":8081")]
     pub health_address: Address,
@@ -123,6 +127,7 @@ impl Arguments {
             namespaces: listed(&self.namespaces),
             lease,
             metrics_address: self.metrics_address.0,
+            metrics_secure: self.metrics_secure,
             health_address: self.health_address.0,
             instance: self.pod_name.clone(),
         }
@@ -130,7 +135,7 @@ impl Arguments {
 }
 
 /// An empty list is given as one empty word.
-fn listed(words: &[String]) -> Vec<String> {
+pub(super) fn listed(words: &[String]) -> Vec<String> {
     let words = words.iter().map(|word| word.trim());
     words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }

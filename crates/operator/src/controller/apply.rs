@@ -44,6 +44,9 @@ pub(super) async fn apply(
     if let Some(set) = plan.stateful_set.as_ref().filter(|_| configured) {
         applied.note(writer.apply(set).await);
     }
+    if let Some(monitor) = &plan.service_monitor {
+        applied.note(writer.apply(monitor).await);
+    }
     for effect in &plan.effects {
         let done = carry_out(context, writer, pushers, controller, &key, effect).await;
         applied.note(done);
@@ -115,9 +118,13 @@ async fn prune(context: &Context, writer: &Writer, controller: &Controller, keep
         services,
         config_maps,
         stateful_sets,
+        service_monitors,
     } = keep;
     writer.prune(&context.caches.stateful_sets, &uid, stateful_sets).await?;
     writer.prune(&context.caches.services, &uid, services).await?;
     writer.prune(&context.caches.config_maps, &uid, config_maps).await?;
+    writer
+        .prune(&context.caches.service_monitors, &uid, service_monitors)
+        .await?;
     Ok(())
 }

@@ -62,6 +62,7 @@ impl Reconciler for ControllerReconciler {
             self.pushers.report(key),
             context.defaults.images.clone(),
             context.definitions.outdated(),
+            context.definitions.has_service_monitors(),
         );
         let plan = plan::plan(&observed);
         let look_again = context.warn(controller.as_ref(), plan.faults.iter().map(fault::Fault::warning));
@@ -115,7 +116,7 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             controller.spec.existing_claim() == Some(name)
         }),
         Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
-        Change::StatefulSet(_) | Change::Service(_) => change.owners::<Controller>(),
+        Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
         Change::LoginSet(_)
         | Change::RestApi(_)
         | Change::Token(_)

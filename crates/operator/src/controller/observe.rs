@@ -40,6 +40,8 @@ pub(super) struct Observed {
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
+    /// Whether the cluster knows ServiceMonitors.
+    pub(super) has_service_monitors: bool,
 }
 
 /// Reads from the caches what concerns this Controller.
@@ -49,6 +51,7 @@ pub(super) fn observe(
     report: Report,
     images: Images,
     outdated: Vec<String>,
+    has_service_monitors: bool,
 ) -> Observed {
     let names = controller.child_names();
     let namespace = controller.namespace().unwrap_or_default();
@@ -87,6 +90,7 @@ pub(super) fn observe(
         report,
         images,
         outdated,
+        has_service_monitors,
         controller,
     }
 }

@@ -26,6 +26,8 @@ pub(super) const NODE_SET_NAME_TAKEN: &str = "NodeSetNameTaken";
 pub(super) const BAD_PARTITION: &str = "BadPartition";
 /// The shared claim cannot be shared.
 pub(super) const BAD_CLAIM: &str = "BadClaim";
+/// A ServiceMonitor is asked for, and the cluster does not know the kind.
+pub(super) const NO_SERVICE_MONITORS: &str = "NoServiceMonitors";
 /// The API server refuses a child.
 pub(super) const CHILD_REFUSED: &str = "ChildRefused";
 /// A step failed and is tried again.

@@ -29,7 +29,8 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Accounting(_)
         | Change::Token(_)
         | Change::StatefulSet(_)
-        | Change::Deployment(_) => BTreeSet::new(),
+        | Change::Deployment(_)
+        | Change::ServiceMonitor(_) => BTreeSet::new(),
     };
     keys.into_iter().collect()
 }

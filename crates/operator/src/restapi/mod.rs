@@ -81,7 +81,8 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Claim(_)
         | Change::Budget(_)
         | Change::Node(_)
-        | Change::Namespace(_) => Vec::new(),
+        | Change::Namespace(_)
+        | Change::ServiceMonitor(_) => Vec::new(),
     }
 }
 

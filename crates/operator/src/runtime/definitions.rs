@@ -1,4 +1,4 @@
-//! Which of our definitions the cluster has, and whether they are as new as this operator.
+//! Which definitions the cluster has of the kinds that are not Kubernetes' own, and whether ours are as new as this operator.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use kube::{
 use tokio::sync::watch;
 
 use super::{
-    Cached, Metrics,
+    Cached, Metrics, ServiceMonitor,
     hub::{Hub, Signal},
     kinds::{KindVisitor, each_kind},
     watch::words_of,
@@ -34,7 +34,7 @@ enum Presence {
     Missing,
     /// With the schema's revision; upstream's have none.
     Installed(Option<u32>),
-    /// We may not look. Then it is taken to be there and current: what is not there answers 404.
+    /// One of ours that we may not look at. Then it is taken to be there and current: what is not there answers 404.
     Assumed,
 }
 
@@ -49,11 +49,20 @@ impl Definitions {
     /// server, so kinds leave them off and say so in the condition `CRDsOutdated`.
     pub fn outdated(&self) -> Vec<String> {
         let known = self.0.borrow();
-        let outdated = known.iter().filter(|(_, presence)| match presence {
-            Presence::Installed(revision) => revision.unwrap_or(0) < SCHEMA_REVISION,
+        let outdated = known.iter().filter(|(name, presence)| match presence {
+            Presence::Installed(revision) => is_ours(name) && revision.unwrap_or(0) < SCHEMA_REVISION,
             Presence::Missing | Presence::Assumed => false,
         });
         outdated.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether the cluster knows ServiceMonitors.
+    pub fn has_service_monitors(&self) -> bool {
+        let name = name_of::<ServiceMonitor>().unwrap_or_default();
+        self.0
+            .borrow()
+            .get(&name)
+            .is_some_and(|presence| *presence != Presence::Missing)
     }
 
     /// Returns when the definition is there.
@@ -72,7 +81,7 @@ impl Definitions {
         let _ = self.0.subscribe().wait_for(known).await;
     }
 
-    /// Follows the cluster's definitions for as long as the process lives, one by one: only of ours may the operator know.
+    /// Follows the cluster's definitions for as long as the process lives, one by one: only of these may the operator know.
     pub(super) async fn follow(self, client: Client, hub: Hub, metrics: Metrics) {
         let watches = names().into_iter().map(|name| {
             let api: Api<Definition> = Api::all(client.clone());
@@ -112,7 +121,7 @@ impl Definitions {
                         error = words_of(&error),
                         "Watch of a definition broke"
                     );
-                    (is_forbidden(&error) && !self.0.borrow().contains_key(&name)).then_some(Presence::Assumed)
+                    (is_forbidden(&error) && !self.0.borrow().contains_key(&name)).then_some(unseen(&name))
                 }
             };
             if let Some(presence) = now {
@@ -122,27 +131,43 @@ impl Definitions {
     }
 
     fn note(&self, name: String, presence: Presence, hub: &Hub, metrics: &Metrics) {
-        let before = self.outdated();
+        let before = (self.outdated(), self.has_service_monitors());
         self.0
             .send_if_modified(|known| known.insert(name, presence) != Some(presence));
-        let after = self.outdated();
+        let outdated = self.outdated();
+        let after = (outdated.clone(), self.has_service_monitors());
         if before == after {
             return;
         }
-        if !after.is_empty() {
+        if before.0 != outdated && !outdated.is_empty() {
             tracing::warn!(
-                definitions = after.join(" "),
+                definitions = outdated.join(" "),
                 "Definitions are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds"
             );
         }
-        metrics.crds_outdated(after.len());
+        metrics.crds_outdated(outdated.len());
         hub.say(&Signal::Everything);
     }
 }
 
 /// Name of a kind's definition; Kubernetes' own kinds have none.
 pub(super) fn name_of<K: Cached>() -> Option<String> {
-    (K::group(&()) == api::GROUP).then(|| format!("{}.{}", K::plural(&()), K::group(&())))
+    let group = K::group(&());
+    (group == api::GROUP || group == ServiceMonitor::GROUP).then(|| format!("{}.{group}", K::plural(&())))
+}
+
+fn is_ours(name: &str) -> bool {
+    name.split_once('.').is_some_and(|(_, group)| group == api::GROUP)
+}
+
+/// What a definition is taken to be that we may not look at. Somebody else's need not be there, and a cache of it would never
+/// be full.
+fn unseen(name: &str) -> Presence {
+    if is_ours(name) {
+        Presence::Assumed
+    } else {
+        Presence::Missing
+    }
 }
 
 fn names() -> Vec<String> {
@@ -277,10 +302,30 @@ mod tests {
         assert!(definitions.outdated().is_empty());
     }
 
+    #[tokio::test]
+    async fn service_monitors_need_not_be_there_and_are_never_outdated() {
+        const MONITORS: &str = "servicemonitors.monitoring.coreos.com";
+        let (definitions, hub) = (Definitions::default(), Hub::default());
+        let status = kube::core::Status {
+            code: 403,
+            reason: "Forbidden".to_owned(),
+            ..kube::core::Status::default()
+        };
+        let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
+        let stream = stream::iter([(MONITORS.to_owned(), Err(error))]);
+        definitions.listen(stream, hub.clone(), Metrics::new()).await;
+        definitions.missing(MONITORS).await;
+        let mut signals = hub.listen();
+        hear(&definitions, &hub, MONITORS, listed(MONITORS, None)).await;
+        assert!(definitions.has_service_monitors());
+        assert!(definitions.outdated().is_empty());
+        assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
+    }
+
     #[test]
     fn every_kind_of_ours_has_a_definition_that_is_looked_for() {
         let mut expected: Vec<String> = api::crds().iter().map(ResourceExt::name_any).collect();
-        let mut names = names();
+        let mut names: Vec<String> = names().into_iter().filter(|name| is_ours(name)).collect();
         expected.sort();
         names.sort();
         assert_eq!(names, expected);

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Cache, Delta, Key, trim::Trim, watch::Reach};
+use super::{Cache, Delta, Key, ServiceMonitor, trim::Trim, watch::Reach};
 
 /// A kind with a cache.
 pub trait Cached:
@@ -132,6 +132,8 @@ kinds! {
     nodes: Node(Node),
     /// Only whether they are being deleted.
     namespaces: Namespace(Namespace),
+    /// Only ours, and none while the cluster does not know the kind.
+    service_monitors: ServiceMonitor(ServiceMonitor),
 }
 
 impl Caches {

@@ -26,6 +26,8 @@ pub struct Options {
     /// The lease to hold before anything is written; without one this process leads from the start.
     pub lease: Option<Candidate>,
     pub metrics_address: Option<SocketAddr>,
+    /// Serve metrics by HTTPS, to those whom the API server lets read them.
+    pub metrics_secure: bool,
     pub health_address: Option<SocketAddr>,
     /// What this process is called in events.
     pub instance: String,
@@ -145,7 +147,7 @@ impl Operator {
             kinds,
         } = self;
         let mut parts = JoinSet::new();
-        start_servers(&mut parts, &options, &context.metrics, &health);
+        start_servers(&mut parts, &clients, &options, &context.metrics, &health);
         start_watches(&mut parts, &clients, &options.namespaces, &context, &hub, &health);
         // Not among the parts: what kinds say while they come to their end is still written.
         let events = tokio::spawn(events::write_to(
@@ -229,12 +231,14 @@ async fn lead(election: Option<&mut Election>, context: &Context) {
 
 fn start_servers(
     parts: &mut JoinSet<Result<(), anyhow::Error>>,
+    clients: &Clients,
     options: &Options,
     metrics: &Metrics,
     health: &Health,
 ) {
     if let Some(address) = options.metrics_address {
-        parts.spawn(serve::serve_metrics(address, metrics.clone()));
+        let guard = options.metrics_secure.then(|| clients.calls.clone());
+        parts.spawn(serve::serve_metrics(address, metrics.clone(), guard));
     }
     if let Some(address) = options.health_address {
         parts.spawn(serve::serve_health(address, health.clone()));

@@ -4,19 +4,25 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use axum::{Router, http::StatusCode, routing::get};
+use kube::Client;
 use tokio::net::TcpListener;
 
-use super::{Metrics, health::Health};
+use super::{Metrics, health::Health, secure};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(super) async fn serve_metrics(address: SocketAddr, metrics: Metrics) -> anyhow::Result<()> {
+/// With a client, metrics go only to those whom its API server lets read them.
+pub(super) async fn serve_metrics(address: SocketAddr, metrics: Metrics, guard: Option<Client>) -> anyhow::Result<()> {
     let render = move || async move {
         let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
     };
-    serve(address, Router::new().route("/metrics", get(render))).await
+    let routes = Router::new().route("/metrics", get(render));
+    match guard {
+        Some(client) => secure::serve(address, routes, client).await,
+        None => serve(address, routes).await,
+    }
 }
 
 pub(super) async fn serve_health(address: SocketAddr, health: Health) -> anyhow::Result<()> {

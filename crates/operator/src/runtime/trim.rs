@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 };
 use kube::Resource;
 
-use super::{change::in_group, watch::Selectors};
+use super::{ServiceMonitor, change::in_group, watch::Selectors};
 
 /// Holds a copy of the whole object, and nothing here reads it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -89,6 +89,12 @@ impl Trim for Deployment {
 }
 
 impl Trim for PodDisruptionBudget {
+    fn concerns_us(&self) -> bool {
+        is_ours(self)
+    }
+}
+
+impl Trim for ServiceMonitor {
     fn concerns_us(&self) -> bool {
         is_ours(self)
     }

@@ -6,6 +6,7 @@ mod common;
 
 mod control_plane;
 mod draining;
+mod metrics;
 mod nodes;
 mod nodes_lost;
 mod older_definitions;

@@ -1,5 +1,6 @@
 //! Upstream's definitions of the kinds in place of ours: the operator works with them, and says that it could do more.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
@@ -16,78 +17,82 @@ use crate::operator::expect_no_writes;
 
 const OBJECTS: [&str; 3] = ["controller/slurm", "restapi/slurm", "nodeset/slurm-worker-slinky"];
 
-/// The field at a path of an object's schema, such as `spec.partition`.
-fn field<'a>(definition: &'a mut Value, path: &str) -> &'a mut Value {
-    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    path.split('.')
-        .fold(schema, |schema, name| &mut schema["properties"][name])
+/// What upstream's definitions have, by kind and path: the type and what else holds. The test of our schema goes by the same
+/// list, and describes it.
+fn upstreams_fields() -> BTreeMap<String, Vec<&'static str>> {
+    let lines = include_str!("../../../api/tests/api/upstream-fields.txt").lines();
+    let fields = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    fields
+        .map(|line| {
+            let words: Vec<_> = line.split(' ').collect();
+            (words[..2].join(" "), words[2..].to_vec())
+        })
+        .collect()
 }
 
-fn remove(definition: &mut Value, path: &str, name: &str) {
-    field(definition, path)["properties"]
-        .as_object_mut()
-        .unwrap()
-        .remove(name);
-}
-
-/// References to an object of the same namespace have a `namespace` only here.
-fn remove_namespaces(schema: &mut Value) {
-    let is_reference = schema["x-kubernetes-map-type"] == "atomic";
-    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        if is_reference {
-            fields.remove("namespace");
-        }
-        fields.values_mut().for_each(remove_namespaces);
-    }
+/// Makes the schema of an object, or a list of them, what upstream's is.
+fn reduce(fields: &BTreeMap<String, Vec<&str>>, path: &str, schema: &mut Value) {
     if let Some(items) = schema.get_mut("items") {
-        remove_namespaces(items);
+        let path = format!("{path}[]");
+        return take_over(&fields[&path], fields, &path, items);
+    }
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    properties.retain(|name, _| fields.contains_key(&format!("{path}.{name}")));
+    let mut required = Vec::new();
+    for (name, child) in properties {
+        let path = format!("{path}.{name}");
+        let facts = &fields[&path];
+        if facts.contains(&"required") {
+            required.push(name.clone());
+        }
+        take_over(facts, fields, &path, child);
+    }
+    schema["required"] = required.into();
+}
+
+fn take_over(facts: &[&str], fields: &BTreeMap<String, Vec<&str>>, path: &str, schema: &mut Value) {
+    let fact = |key: &str| facts.iter().find_map(|fact| fact.strip_prefix(key));
+    let field = schema.as_object_mut().unwrap();
+    for (name, value) in [("default", fact("default=")), ("minimum", fact("minimum="))] {
+        field.remove(name);
+        if let Some(value) = value {
+            field.insert(name.to_owned(), serde_json::from_str(value).unwrap());
+        }
+    }
+    match facts[0] {
+        "object" | "array" => reduce(fields, path, schema),
+        "ref" => schema["properties"]
+            .as_object_mut()
+            .unwrap()
+            .retain(|name, _| name == "name"),
+        "any" => *schema = json!({"nullable": true, "x-kubernetes-preserve-unknown-fields": true}),
+        _ => {}
     }
 }
 
-/// Makes one of our definitions what upstream's is. The differences are those that the test of our schema against upstream's
-/// lists (`crates/api/tests/api/upstream.rs`), and the rules, which upstream has more of.
+/// Makes one of our definitions what upstream's is.
 fn as_upstream_has_it(definition: &mut Value) {
-    let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
-    definition["metadata"] = json!({ "name": name });
-    remove_namespaces(&mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
-    let root = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    root.as_object_mut().unwrap().remove("required");
-    field(definition, "spec").as_object_mut().unwrap().remove("default");
-    let key_rules = json!([
-        {"rule": "self.external || has(self.slurmKeyRef)", "message": "slurmKeyRef"},
-        {"rule": "self.external || has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)", "message": "jwtKeyRef"},
-    ]);
-    let mut add_key_rules = |definition: &mut Value| {
-        let rules = field(definition, "spec")["x-kubernetes-validations"]
-            .as_array_mut()
-            .unwrap();
-        rules.extend(key_rules.as_array().unwrap().iter().cloned());
-    };
-    match name.split('.').next().unwrap() {
-        "controllers" => {
-            add_key_rules(definition);
-            remove(definition, "spec", "configUpdate");
-            field(definition, "spec.ha")["required"] = json!(["enabled"]);
-            field(definition, "spec.persistence")["required"] = json!(["enabled"]);
-            remove(definition, "status", "observedGeneration");
-        }
-        "accountings" => {
-            add_key_rules(definition);
-            remove(definition, "status", "observedGeneration");
-        }
-        "nodesets" => {
-            let partition = field(definition, "spec.partition");
-            partition["required"] = json!(["enabled"]);
-            partition["properties"]["enabled"]["default"] = json!(false);
-            partition["properties"]["config"]["pattern"] = json!("^[^\\n]+$");
-            field(definition, "spec.ssh")["required"] = json!(["enabled", "sssdConfRef"]);
-            let padding = field(definition, "spec.ordinalPadding");
-            padding.as_object_mut().unwrap().remove("minimum");
-            *field(definition, "spec.volumeClaimTemplates") =
-                json!({"nullable": true, "x-kubernetes-preserve-unknown-fields": true});
-        }
-        "loginsets" | "restapis" | "tokens" => remove(definition, "status", "observedGeneration"),
-        other => panic!("{other} is a kind that upstream does not have"),
+    let fields = upstreams_fields();
+    let kind = definition["spec"]["names"]["kind"].as_str().unwrap().to_owned();
+    definition["metadata"] = json!({ "name": definition["metadata"]["name"] });
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema.as_object_mut().unwrap().remove("required");
+    for part in ["spec", "status"] {
+        reduce(&fields, &format!("{kind} {part}"), &mut schema["properties"][part]);
+    }
+    let spec = &mut schema["properties"]["spec"];
+    spec.as_object_mut().unwrap().remove("default");
+    // What the list has no values for: upstream's rules and its pattern.
+    if ["Controller", "Accounting"].contains(&kind.as_str()) {
+        spec["x-kubernetes-validations"].as_array_mut().unwrap().extend([
+            json!({"rule": "self.external || has(self.slurmKeyRef)", "message": "slurmKeyRef"}),
+            json!({"rule": "self.external || has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)", "message": "jwtKeyRef"}),
+        ]);
+    }
+    if kind == "NodeSet" {
+        spec["properties"]["partition"]["properties"]["config"]["pattern"] = json!("^[^\\n]+$");
     }
 }
 

@@ -43,7 +43,7 @@ fn writes(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Waits until what is on its way has been written, and then sees to it that nothing more is.
-pub fn expect_no_writes(cluster: &Cluster) {
+pub(crate) fn expect_no_writes(cluster: &Cluster) {
     // The counts of nodes are written at most every 15 s, so the last ones may still come.
     eventually("nothing is on its way", SOON, || {
         let before = writes(cluster);

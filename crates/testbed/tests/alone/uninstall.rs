@@ -109,6 +109,15 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
     wait_job(&namespace, job, "COMPLETED").unwrap();
     let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
     assert!(shown.contains("Restarts=0"), "{shown}");
+    // A refusal for want of rights names who was refused.
+    let log = cluster
+        .ask(&["logs", "--namespace", "slinky", "deployment/slurm-operator"])
+        .unwrap();
+    let refused: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("system:serviceaccount:"))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
 }
 
 #[test]

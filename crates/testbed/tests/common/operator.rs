@@ -74,6 +74,7 @@ pub fn install_charts(cluster: &Cluster) -> Result<()> {
             "upgrade",
             "--install",
             "--wait",
+            "--reset-values",
             "--namespace",
             "slinky",
             "--create-namespace",

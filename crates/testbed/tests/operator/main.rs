@@ -17,6 +17,7 @@ mod evictions;
 mod golden;
 mod hanging;
 mod manifests;
+mod metrics;
 mod mistakes;
 mod restarts;
 mod scaling;

@@ -4,6 +4,7 @@ pub(super) mod config;
 pub(super) mod containers;
 pub(super) mod keys;
 pub(super) mod layout;
+pub(super) mod monitor;
 pub(super) mod services;
 pub(super) mod stateful_set;
 

@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Service},
 };
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use slurm::conf::Document;
 
 pub(super) use self::delivery::ConfigState;
@@ -26,6 +26,7 @@ use super::{
         Parent,
         config::build_external_config_map,
         keys::NewKey,
+        monitor::build_monitor,
         services::{build_internal_service, build_service},
     },
     fault::{Blocks, Fault, is_blocked},
@@ -33,6 +34,7 @@ use super::{
     observe::Observed,
     pods, push, reason,
 };
+use crate::runtime::ServiceMonitor;
 
 /// What is to be done, in the order of its fields, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +45,7 @@ pub(super) struct Plan {
     pub(super) services: Vec<Service>,
     pub(super) config_maps: Vec<ConfigMap>,
     pub(super) stateful_set: Option<StatefulSet>,
+    pub(super) service_monitor: Option<ServiceMonitor>,
     /// Children that stay; all others of this owner go. `None`: nothing goes.
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
@@ -55,6 +58,7 @@ pub(super) struct Keep {
     pub(super) services: BTreeSet<String>,
     pub(super) config_maps: BTreeSet<String>,
     pub(super) stateful_sets: BTreeSet<String>,
+    pub(super) service_monitors: BTreeSet<String>,
 }
 
 /// Something to do outside of the children, with what must still hold when it is done.
@@ -80,6 +84,8 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
     let parent = Parent::new(controller);
     let mut faults = check(observed);
+    let (service_monitor, missing) = plan_monitor(observed, &parent);
+    faults.extend(missing);
     if is_blocked(&faults, Blocks::Everything) {
         return Plan {
             faults,
@@ -87,7 +93,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         };
     }
     if controller.spec.is_external() {
-        return plan_external(observed, &parent, faults);
+        return plan_external(observed, &parent, service_monitor, faults);
     }
 
     let (services, clash) = plan_services(&parent);
@@ -117,7 +123,9 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             parent.names.candidate_config_map(),
         ]),
         stateful_sets: BTreeSet::from([parent.names.stateful_set()]),
+        service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
     });
+    plan.service_monitor = service_monitor;
     plan.faults = faults;
     plan
 }
@@ -183,7 +191,12 @@ fn former_cluster_name(observed: &Observed) -> Option<String> {
     known.into_iter().next().filter(|_| !is_kept)
 }
 
-fn plan_external(observed: &Observed, parent: &Parent, mut faults: Vec<Fault>) -> Plan {
+fn plan_external(
+    observed: &Observed,
+    parent: &Parent,
+    service_monitor: Option<ServiceMonitor>,
+    mut faults: Vec<Fault>,
+) -> Plan {
     let accounting = gather_accounting(observed, &mut faults);
     let blocked = is_blocked(&faults, Blocks::Configuration);
     Plan {
@@ -195,12 +208,31 @@ fn plan_external(observed: &Observed, parent: &Parent, mut faults: Vec<Fault>) -
             services: BTreeSet::from([parent.names.workers_service()]),
             config_maps: BTreeSet::from([parent.names.config_map()]),
             stateful_sets: BTreeSet::new(),
+            service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
         }),
+        service_monitor,
         effects: vec![Effect::StopPushing],
         config: ConfigState::External,
         faults,
         ..Plan::default()
     }
+}
+
+/// The ServiceMonitor, if one is wanted and can be made.
+fn plan_monitor(observed: &Observed, parent: &Parent) -> (Option<ServiceMonitor>, Option<Fault>) {
+    let metrics = observed.controller.spec.metrics.as_ref();
+    let Some(wanted) = metrics.and_then(|metrics| metrics.wanted_monitor()) else {
+        return (None, None);
+    };
+    if observed.has_service_monitors {
+        return (Some(build_monitor(parent, wanted)), None);
+    }
+    let fault = Fault::new(
+        Blocks::Nothing,
+        reason::NO_SERVICE_MONITORS,
+        "spec.metrics.serviceMonitor is enabled, and the cluster has no ServiceMonitors; install the Prometheus operator, or switch it off",
+    );
+    (None, Some(fault))
 }
 
 fn plan_services(parent: &Parent) -> (Vec<Service>, Vec<Fault>) {

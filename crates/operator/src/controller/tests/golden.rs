@@ -36,6 +36,7 @@ fn children(recording: &Recording) -> Vec<Value> {
         Report::default(),
         images.clone(),
         Vec::new(),
+        true,
     ));
     assert_eq!(plan.faults, []);
     let mut ours = super::written(&plan);

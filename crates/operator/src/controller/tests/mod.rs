@@ -80,7 +80,7 @@ fn observed(objects: Vec<Value>, report: Report) -> Observed {
         .iter()
         .find(|controller| controller.metadata.uid.as_deref() == Some(UID))
         .unwrap();
-    observe(Arc::clone(controller), &caches, report, images(), Vec::new())
+    observe(Arc::clone(controller), &caches, report, images(), Vec::new(), true)
 }
 
 fn planned(objects: Vec<Value>) -> Plan {

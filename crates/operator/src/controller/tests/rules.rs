@@ -896,3 +896,72 @@ fn the_seeds_controller_without_a_word_is_a_whole_one() {
         json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "4Gi" } } })
     );
 }
+
+#[test]
+fn a_service_monitor_is_made_when_metrics_are_on_and_the_cluster_knows_the_kind() {
+    let metrics = |enabled: bool, monitor: bool| json!({ "metrics": { "enabled": enabled, "serviceMonitor": { "enabled": monitor } } });
+    let cases = [
+        // Metrics, ServiceMonitor, kind known: made, faults.
+        (true, true, true, true, 0),
+        (true, true, false, false, 1),
+        (true, false, true, false, 0),
+        (false, true, true, false, 0),
+    ];
+    for (enabled, monitor, known, made, faults) in cases {
+        let mut observed = observed(with_keys(&metrics(enabled, monitor)), Report::default());
+        observed.has_service_monitors = known;
+        let plan = plan(&observed);
+        let case = (enabled, monitor, known);
+        assert_eq!(plan.service_monitor.is_some(), made, "{case:?}");
+        assert_eq!(plan.keep.unwrap().service_monitors.len(), usize::from(made), "{case:?}");
+        assert_eq!(plan.faults.len(), faults, "{case:?}: {:?}", plan.faults);
+        assert!(plan.stateful_set.is_some(), "{case:?}: the rest goes on");
+    }
+}
+
+#[test]
+fn an_endpoint_without_times_has_the_service_monitors() {
+    let plan = planned(with_keys(&json!({ "metrics": { "enabled": true, "serviceMonitor": {
+        "enabled": true, "interval": "30s", "scrapeTimeout": "25s", "labels": { "release": "prometheus" },
+        "endpoints": [{ "path": "/metrics/jobs" }, { "path": "/metrics/nodes", "interval": "1m" }],
+    } } })));
+    let monitor = plan.service_monitor.unwrap();
+    assert_eq!(monitor.metadata.name.as_deref(), Some("slurm-controller"));
+    assert_eq!(monitor.metadata.labels.unwrap()["release"], "prometheus");
+    let relabelings =
+        json!([{ "action": "keep", "sourceLabels": ["__meta_kubernetes_service_name"], "regex": "slurm-controller" }]);
+    assert_eq!(
+        monitor.spec,
+        json!({
+            "namespaceSelector": { "matchNames": ["hpc"] },
+            "selector": { "matchLabels": { "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm" } },
+            "endpoints": [
+                { "port": "slurmctld", "scheme": "http", "path": "/metrics/jobs", "interval": "30s", "scrapeTimeout": "25s", "relabelings": relabelings },
+                { "port": "slurmctld", "scheme": "http", "path": "/metrics/nodes", "interval": "1m", "scrapeTimeout": "25s", "relabelings": relabelings },
+            ],
+        })
+    );
+}
+
+#[test]
+fn without_endpoints_everything_that_slurmctld_serves_is_collected() {
+    let plan = planned(with_keys(
+        &json!({ "metrics": { "enabled": true, "serviceMonitor": { "enabled": true } } }),
+    ));
+    let spec = plan.service_monitor.unwrap().spec;
+    let paths: Vec<_> = spec["endpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|endpoint| &endpoint["path"])
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            "/metrics/jobs",
+            "/metrics/nodes",
+            "/metrics/partitions",
+            "/metrics/scheduler"
+        ]
+    );
+}

@@ -1,0 +1,48 @@
+//! The operator's own metrics, when they are not for everybody.
+
+use serde_json::json;
+use testbed::command::output;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::paths;
+
+use crate::common::operator::{PutBack, SOON, helm, install};
+use crate::common::pods::shell_pod;
+
+#[test]
+fn secure_metrics_are_for_those_who_may_read_them() {
+    let cluster = cluster();
+    install(cluster);
+    let _put_back = PutBack(cluster);
+    let arguments = ["upgrade", "--wait", "--namespace", "slinky", "slurm-operator"];
+    let chart = paths::repository().join("charts/slurm-operator");
+    output(
+        helm(cluster)
+            .args(arguments)
+            .arg(chart)
+            .args(["--set", "operator.metricsSecure=true"]),
+    )
+    .unwrap();
+    let namespace = Namespace::create(cluster, "reader").unwrap();
+    namespace.apply(&shell_pod("one", &json!({}))).unwrap();
+    namespace.wait("condition=Ready", "pod/one").unwrap();
+    let token = namespace.ask(&["create", "token", "default"]).unwrap();
+    let answers = |header: &str, expected: &str| {
+        let url = "https://slurm-operator.slinky:8080/metrics";
+        let line = format!("curl -sk -o /dev/null --max-time 5 -w '%{{http_code}}' -H '{header}' {url}");
+        eventually(&format!("the answer is {expected}"), SOON, || {
+            let code = namespace.exec("one", &line)?;
+            expect(code == expected, code)
+        })
+        .unwrap();
+    };
+    let bearer = format!("Authorization: Bearer {}", token.trim());
+    answers("Accept: */*", "401");
+    answers(&bearer, "403");
+    let account = format!("--serviceaccount={}:default", namespace.name);
+    let role = "--clusterrole=slurm-operator-metrics-reader";
+    cluster
+        .ask(&["create", "clusterrolebinding", &namespace.name, role, &account])
+        .unwrap();
+    answers(&bearer, "200");
+    cluster.ask(&["delete", "clusterrolebinding", &namespace.name]).unwrap();
+}

@@ -1,0 +1,69 @@
+//! What Prometheus collects: slurmctld's own metrics, found by a ServiceMonitor.
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+
+/// The Prometheus operator's kind, as far as its name goes.
+const DEFINITION: &str = r"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: servicemonitors.monitoring.coreos.com
+spec:
+  group: monitoring.coreos.com
+  names: {kind: ServiceMonitor, plural: servicemonitors, singular: servicemonitor}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        x-kubernetes-preserve-unknown-fields: true
+";
+
+const METRICS: &str = "controller:\n  metrics:\n    enabled: true\n    serviceMonitor:\n      enabled: true\n";
+
+#[test]
+fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "metrics").unwrap();
+    install_chart(cluster, &namespace, &format!("{ONE_WORKER}{METRICS}")).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let degraded = || {
+        namespace.field(
+            "controller/slurm",
+            ".status.conditions[?(@.type==\"Degraded\")].message",
+        )
+    };
+    eventually("the Controller says what is missing", SOON, || {
+        let message = degraded()?;
+        expect(message.contains("install the Prometheus operator"), message)
+    })
+    .unwrap();
+
+    namespace.apply(DEFINITION).unwrap();
+    let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";
+    let endpoints = eventually("the ServiceMonitor is made", SOON, || {
+        namespace.field(monitor, ".spec.endpoints[*].path")
+    })
+    .unwrap();
+    assert_eq!(
+        endpoints,
+        "/metrics/jobs /metrics/nodes /metrics/partitions /metrics/scheduler"
+    );
+    for path in endpoints.split(' ') {
+        let fetch = format!("curl -s -o /dev/null -w '%{{http_code}}' http://slurm-controller:6817{path}");
+        assert_eq!(slurm(&namespace, &fetch).unwrap(), "200", "{path}");
+    }
+
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    namespace.wait("delete", monitor).unwrap();
+    // Other tests may look for a cluster that does not know the kind.
+    cluster
+        .ask(&["delete", "crd", "servicemonitors.monitoring.coreos.com"])
+        .unwrap();
+}
