@@ -24,6 +24,7 @@ use anyhow::{Result, bail};
 use testbed::cluster::{Cluster, Size};
 use testbed::harness::Namespace;
 use testbed::paths::Layout;
+use testbed::steps::long_step;
 
 use common::operator::{install, install_chart, wait_idle};
 use table::{Row, Table};
@@ -81,8 +82,8 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
     if wants("partition") {
         // The kubelet takes minutes, in which it needs next to nothing.
         thread::scope(|scope| {
-            let alone = scope.spawn(|| propagation::measure(cluster));
-            let edits = partition::measure(cluster, &namespace);
+            let alone = scope.spawn(|| long_step("ConfigMaps into pods", || propagation::measure(cluster)));
+            let edits = long_step("partition edits", || partition::measure(cluster, &namespace));
             let alone = alone.join().unwrap_or_else(|_| bail!("a thread panicked"));
             partition::report(&edits?, &alone?, table);
             anyhow::Ok(())
