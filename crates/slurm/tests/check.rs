@@ -217,6 +217,35 @@ fn names_are_only_missed_where_the_nodes_are_known() {
     );
 }
 
+/// Slurm knows more nodes than we are ready to count.
+#[test]
+fn names_are_not_missed_where_a_list_of_nodes_is_too_long_to_write_out() {
+    let none = BTreeSet::new();
+    let known = Known {
+        nodes: Some(&none),
+        ..Known::default()
+    };
+    assert_eq!(said("NodeName=n[1-70000]\nPartitionName=p Nodes=n1", &known), [""; 0]);
+}
+
+/// What we do not find may stand in a file that only the host has.
+#[test]
+fn nothing_is_missed_where_slurm_conf_goes_on_elsewhere() {
+    let live = parse(&[("slurm.conf", &format!("{MINIMAL}AuthType=auth/slurm\n"))]);
+    let none = BTreeSet::new();
+    let known = Known {
+        live: Some(&live),
+        nodes: Some(&none),
+        ..Known::default()
+    };
+    let text =
+        "PartitionName=p Nodes=n1,set QOS=q Alternate=r\nNodeName=x Gres=gpu:1\nAccountingStorageTRES=gres/gpu\n";
+    let elsewhere = parse(&[("slurm.conf", &format!("{text}Include /opt/site.conf\n"))]);
+    assert_eq!(texts(&elsewhere, &known), [""; 0]);
+    let here = parse(&[("slurm.conf", text)]);
+    assert!(texts(&here, &known).len() >= 6);
+}
+
 mod identity {
     use super::{Known, MINIMAL, parse, texts};
 

@@ -16,6 +16,7 @@ pub struct Configuration {
     slurm_conf: Vec<Located>,
     bad_includes: Vec<BadInclude>,
     included: BTreeSet<Arc<str>>,
+    includes_elsewhere: bool,
     bytes: usize,
 }
 
@@ -115,6 +116,11 @@ impl Configuration {
         &self.bad_includes
     }
 
+    /// Whether slurm.conf goes on in a file that only its host has. What we do not find may then stand there.
+    pub fn includes_elsewhere(&self) -> bool {
+        self.includes_elsewhere
+    }
+
     /// Of all files together.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -156,7 +162,7 @@ impl Configuration {
                     }
                     Some((name, content)) => open.push(self.opened(name, content)),
                     // What lies elsewhere is part of an image or of somebody's volume: only its host can tell.
-                    None if resolved.starts_with('/') && name.is_none() => {}
+                    None if resolved.starts_with('/') && name.is_none() => self.includes_elsewhere = true,
                     None => self.bad_includes.push(bad(BadIncludeReason::Missing)),
                 }
             }

@@ -20,7 +20,8 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
         let old = live.value(spec.name);
         let value = new.map(|(_, setting)| setting.value.as_str());
         // Without a line Slurm takes its default, and that is another value than the one that was written out.
-        if is_same(spec.name, old, value) {
+        let may_stand_elsewhere = value.is_none() && configuration.includes_elsewhere();
+        if may_stand_elsewhere || is_same(spec.name, old, value) {
             continue;
         }
         let at = new.map_or(WHOLE, |(at, _)| at);

@@ -10,6 +10,9 @@ use crate::conf::file::name_in_directory;
 use crate::conf::record::{Record, RecordKind};
 
 pub(super) fn check_required(configuration: &Configuration, problems: &mut Problems) {
+    if configuration.includes_elsewhere() {
+        return;
+    }
     // ControlMachine is what SlurmctldHost was called before 18.08, and is still read.
     for (key, former) in [("ClusterName", None), ("SlurmctldHost", Some("ControlMachine"))] {
         let given = configuration.value(key).is_some() || former.is_some_and(|key| configuration.value(key).is_some());
@@ -111,6 +114,9 @@ fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Pr
 }
 
 fn has_database(configuration: &Configuration) -> bool {
+    if configuration.includes_elsewhere() {
+        return true;
+    }
     configuration.value("AccountingStorageType").is_some_and(|storage| {
         !storage.is_empty() && !storage.eq_ignore_ascii_case("none") && !storage.ends_with("/none")
     })
@@ -151,6 +157,9 @@ fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut P
 
 /// Slurm takes such a node and leaves its devices out.
 fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
+    if configuration.includes_elsewhere() {
+        return;
+    }
     let types: BTreeSet<&str> = configuration
         .value("GresTypes")
         .map(words)

@@ -15,6 +15,7 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
         node_sets: BTreeMap::new(),
         partitions: BTreeSet::new(),
         nodes: BTreeSet::new(),
+        sees_all: !configuration.includes_elsewhere(),
         default_nodes: None,
         budget: Budget(4 * MAX_HOSTS + configuration.bytes()),
     };
@@ -34,6 +35,8 @@ struct Given<'a> {
     node_sets: BTreeMap<&'a str, Record<'a>>,
     partitions: BTreeSet<&'a str>,
     nodes: BTreeSet<String>,
+    /// False if some lines stand elsewhere, or once a NodeName line was passed over, be it wrong or too much to write out.
+    sees_all: bool,
     /// `Nodes=` of the last `PartitionName=DEFAULT` line, until a partition was found to use it.
     default_nodes: Option<&'a str>,
     budget: Budget,
@@ -68,13 +71,7 @@ impl<'a> Given<'a> {
 
     fn add_node_set(&mut self, at: At<'_>, record: Record<'a>, problems: &mut Problems) {
         if self.node_sets.insert(record.name, record).is_some() {
-            twice(
-                Severity::Warn,
-                at,
-                record,
-                "partitions get what either of them says",
-                problems,
-            );
+            twice(Severity::Warn, at, record, "Slurm takes both without a word", problems);
         }
         if record.get("Feature").is_none() && record.get("Nodes").is_none() {
             problems.add(
@@ -92,6 +89,7 @@ impl<'a> Given<'a> {
 
     fn add_nodes(&mut self, at: At<'_>, record: Record<'a>, problems: &mut Problems) {
         let Some(hosts) = self.budget.expand(at, "NodeName", record.name, problems) else {
+            self.sees_all = false;
             return;
         };
         for host in hosts.names() {
@@ -211,7 +209,7 @@ impl<'a> Given<'a> {
     }
 
     fn check_alternate(&self, at: At<'_>, record: Record<'_>, problems: &mut Problems) {
-        let Some(alternate) = record.get("Alternate") else {
+        let Some(alternate) = record.get("Alternate").filter(|_| self.sees_all) else {
             return;
         };
         if !alternate.eq_ignore_ascii_case("none") && !self.partitions.contains(alternate) {
@@ -231,7 +229,7 @@ impl<'a> Given<'a> {
 
     /// The first name that no node has. Where the nodes are not known every name may be one.
     fn unknown(&self, hosts: &Hostlist, known: &Known<'_>) -> Option<String> {
-        let nodes = known.nodes?;
+        let nodes = known.nodes.filter(|_| self.sees_all)?;
         hosts
             .names()
             .find(|host| !self.nodes.contains(host) && !nodes.contains(host))
