@@ -154,10 +154,10 @@ pub fn wait_done(namespace: &Namespace, job: &str) -> Result<()> {
 }
 
 /// Waits until what `scontrol show node` says of a node has all these words in it, and none of those.
-pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], none: &[&str]) -> Result<()> {
-    eventually(&format!("node {node} with {words:?}, without {none:?}"), SOON, || {
+pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], absent: &[&str]) -> Result<()> {
+    eventually(&format!("node {node} with {words:?}, without {absent:?}"), SOON, || {
         let shown = slurm(namespace, &format!("scontrol show node {node} --oneliner"))?;
-        let holds = words.iter().all(|word| shown.contains(word)) && !none.iter().any(|word| shown.contains(word));
+        let holds = words.iter().all(|word| shown.contains(word)) && !absent.iter().any(|word| shown.contains(word));
         expect(holds, shown)
     })
 }

@@ -338,7 +338,7 @@ fn for_each(object: &mut Value, map: &str, change: impl Fn(&str, &str) -> String
 /// As the recording has a Secret: as text, and of keys only how long they are.
 fn readable(name: &str, value: &str) -> String {
     match base64::engine::general_purpose::STANDARD.decode(value) {
-        Ok(bytes) if name.ends_with(".key") => format!("<{} bytes>", bytes.len()),
+        Ok(bytes) if name.contains(".key") => format!("<{} bytes>", bytes.len()),
         Ok(bytes) => String::from_utf8(bytes).unwrap(),
         Err(_) => value.to_owned(),
     }

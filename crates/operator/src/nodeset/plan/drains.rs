@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_cordon_of_pod_or_node_drains_with_its_reason() {
-        let plain = || with(worker(0), &[]);
+        let bare = || with(worker(0), &[]);
         let cordoned = annotated(worker(0), CORDON, "true");
         let quiet = k1(false, &json!({}));
         for (node_object, pod, reason) in [
@@ -192,10 +192,10 @@ mod tests {
                     true,
                     &json!({ "nodeset.slinky.slurm.net/node-cordon-reason": "new\nfirmware" }),
                 ),
-                plain(),
+                bare(),
                 "slurm-operator: new firmware",
             ),
-            (&k1(true, &json!({})), plain(), "slurm-operator: (Smart: sda fails)"),
+            (&k1(true, &json!({})), bare(), "slurm-operator: (Smart: sda fails)"),
         ] {
             let plan = on(node_object, pod, node(OPEN, ""));
             let [Effect::DrainNode { reason: given, .. }] = plan.effects.as_slice() else {
@@ -205,7 +205,7 @@ mod tests {
         }
         let mut untold = k1(true, &json!({}));
         untold["status"] = json!({});
-        let plan = on(&untold, plain(), node(OPEN, ""));
+        let plan = on(&untold, bare(), node(OPEN, ""));
         let [Effect::DrainNode { reason, .. }] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };

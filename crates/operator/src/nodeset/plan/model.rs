@@ -68,6 +68,7 @@ enum Life {
 }
 
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
 struct Pod {
     life: Life,
     leaving: Option<Leaving>,

@@ -124,17 +124,17 @@ mod tests {
         with(pod, &[("/status/conditions/0/status", json!("False"))])
     }
 
-    fn spec(strategy: Value) -> Value {
+    fn spec(strategy: &Value) -> Value {
         json!({ "replicas": 4, "updateStrategy": strategy })
     }
 
-    fn rolling(limit: Value) -> Value {
-        spec(json!({ "rollingUpdate": { "maxUnavailable": limit } }))
+    fn rolling(limit: &Value) -> Value {
+        spec(&json!({ "rollingUpdate": { "maxUnavailable": limit } }))
     }
 
     /// The revision that the spec asks for.
     fn hash() -> String {
-        let plan = planned(&rolling(json!(1)), vec![], unknown());
+        let plan = planned(&rolling(&json!(1)), vec![], unknown());
         plan.revision.unwrap().hash
     }
 
@@ -166,7 +166,7 @@ mod tests {
                 &["mark compute-3 for update", "mark compute-2 for update"],
             ),
         ] {
-            let plan = planned(&rolling(limit.clone()), all_old(), idle());
+            let plan = planned(&rolling(&limit), all_old(), idle());
             assert_eq!(steps(&plan), marked, "{limit}");
             assert_eq!(old(&plan), Some((4, false)));
         }
@@ -194,7 +194,11 @@ mod tests {
             ("not registered", Some(of(&hash, worker(0))), no_node()),
             ("not there", None, idle()),
         ] {
-            let plan = planned(&rolling(json!(1)), first.into_iter().chain(rest()).collect(), knowledge);
+            let plan = planned(
+                &rolling(&json!(1)),
+                first.into_iter().chain(rest()).collect(),
+                knowledge,
+            );
             let marked = steps(&plan).iter().any(|step| step.starts_with("mark"));
             assert!(!marked, "{why}: {:?}", steps(&plan));
         }
@@ -209,11 +213,11 @@ mod tests {
             of("old", worker(2)),
             of("old", worker(3)),
         ];
-        let plan = planned(&rolling(json!(1)), pods, idle());
+        let plan = planned(&rolling(&json!(1)), pods, idle());
         assert_eq!(steps(&plan), ["mark compute-0 for update"]);
         // And no more than may be missing, or a short outage would take them all.
         let pods = (0..4).map(|n| unready(of("old", worker(n)))).collect();
-        let plan = planned(&rolling(json!(2)), pods, idle());
+        let plan = planned(&rolling(&json!(2)), pods, idle());
         assert_eq!(steps(&plan).len(), 2);
     }
 
@@ -229,7 +233,7 @@ mod tests {
             )],
         );
         let pods = (0..3).map(|n| of("old", worker(n))).chain([broken]).collect();
-        let plan = planned(&rolling(json!(1)), pods, idle());
+        let plan = planned(&rolling(&json!(1)), pods, idle());
         assert_eq!(steps(&plan), [""; 0]);
         let Some(Wait::Updating {
             obstacle: Some(why), ..
@@ -252,23 +256,23 @@ mod tests {
             ]
         };
         assert_eq!(
-            steps(&planned(&rolling(json!(1)), pods("old"), idle())),
+            steps(&planned(&rolling(&json!(1)), pods("old"), idle())),
             ["drain compute-3"]
         );
         assert_eq!(
-            steps(&planned(&rolling(json!(1)), pods(&hash), idle())),
+            steps(&planned(&rolling(&json!(1)), pods(&hash), idle())),
             ["spare compute-3"]
         );
-        let paused = spec(json!({ "paused": true }));
+        let paused = spec(&json!({ "paused": true }));
         assert_eq!(steps(&planned(&paused, pods("old"), idle())), ["spare compute-3"]);
         // While Slurm cannot be asked nothing is chosen, and nothing taken back.
-        assert_eq!(steps(&planned(&rolling(json!(2)), pods("old"), unknown())), [""; 0]);
+        assert_eq!(steps(&planned(&rolling(&json!(2)), pods("old"), unknown())), [""; 0]);
     }
 
     #[test]
     fn on_delete_leaves_it_to_people() {
         let pods = (0..4).map(|n| of("old", worker(n))).collect();
-        let plan = planned(&spec(json!({ "type": "OnDelete" })), pods, idle());
+        let plan = planned(&spec(&json!({ "type": "OnDelete" })), pods, idle());
         assert_eq!(steps(&plan), [""; 0]);
     }
 
@@ -291,7 +295,7 @@ mod tests {
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
         let seen = crate::access::Seen::new(observation, crate::nodeset::fixture::now());
-        let plan = planned(&rolling(json!(1)), pods, crate::access::Knowledge::Known(seen.into()));
+        let plan = planned(&rolling(&json!(1)), pods, crate::access::Knowledge::Known(seen.into()));
         let [super::super::Effect::RemoveWorker { record, .. }] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };
