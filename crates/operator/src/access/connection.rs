@@ -7,7 +7,7 @@ use std::{
 };
 
 use slurm::{
-    JobHandle, NodeDescription, Reservation, ReservationName, ReservationRequest,
+    Job, JobHandle, NodeDescription, Reservation, ReservationName, ReservationRequest,
     agent::{
         self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand,
     },
@@ -239,22 +239,37 @@ impl Shared {
 
     /// All reservations, or why they are not known.
     pub(super) async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
+        self.ask(controller, async |way| match way {
+            Way::Rest(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
+            Way::Agent(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
+        })
+        .await
+    }
+
+    /// All jobs, or why they are not known. They prove nothing.
+    pub(super) async fn jobs(&self, controller: &Key) -> Result<Vec<Job>, String> {
+        self.ask(controller, async |way| match way {
+            Way::Rest(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
+            Way::Agent(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
+        })
+        .await
+    }
+
+    async fn ask<T>(
+        &self,
+        controller: &Key,
+        question: impl AsyncFn(Way<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
         let connection = self.connection(controller)?;
         let mut failures = Vec::new();
         for way in connection.ways() {
-            let look = async {
-                match way {
-                    Way::Rest(client) => client.reservations().await.map_err(text),
-                    Way::Agent(client) => client.reservations().await.map_err(text),
-                }
-            };
-            let answer = match timeout(LOOK_TIMEOUT, look).await {
+            let answer = match timeout(LOOK_TIMEOUT, question(way)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
             };
             connection.note(way, answer.is_ok());
             match answer {
-                Ok(answer) => return Ok(answer.value),
+                Ok(answer) => return Ok(answer),
                 Err(why) => failures.push(format!("{}: {why}", way.name())),
             }
         }

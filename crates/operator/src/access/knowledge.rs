@@ -11,6 +11,8 @@ use slurm::{
     rest::{Observation, Process},
 };
 
+use super::deadlines::{self, Deadlines};
+
 /// What is known about a cluster's nodes and jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Knowledge {
@@ -32,6 +34,9 @@ pub struct Seen {
     pub jobs: Option<Vec<Job>>,
     /// Where a NodeSet may have one. `None` if they were not asked for, or not told.
     pub reservations: Option<Vec<Reservation>>,
+    /// When the last job on each node must have ended, by the last list of jobs there was, which may be a minute older than
+    /// the nodes. `None` if there was none yet.
+    pub deadlines: Option<Arc<Deadlines>>,
     /// The life of slurmctld that gave both. Without it they are good for status and prove nothing.
     pub process: Option<Process>,
     /// When the first of the reads was begun.
@@ -58,6 +63,7 @@ impl Seen {
     pub fn new(observation: Observation, at: Timestamp) -> Self {
         let Observation { nodes, jobs, process } = observation;
         Self {
+            deadlines: Some(Arc::new(deadlines::of_jobs(&jobs))),
             jobs: Some(jobs),
             process,
             ..Self::of_nodes(nodes, at)
@@ -70,16 +76,27 @@ impl Seen {
             nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
             jobs: None,
             reservations: None,
+            deadlines: None,
             process: None,
             at,
         }
     }
 
-    /// Names of the nodes that are not as they were: come, gone, or in another state or with another reason. How many of
-    /// their CPUs are given away is nobody's business here.
+    /// Names of the nodes that are not as they were: come, gone, in another state, or with something else written on them. How
+    /// many of their CPUs are given away is nobody's business here.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a str> {
-        let looks = |seen: &'a Self, name: &str| seen.nodes.get(name).map(|node| (&node.state, &node.reason));
         let names = self.nodes.keys().chain(before.nodes.keys()).map(String::as_str);
-        names.filter(|name| looks(self, name) != looks(before, name)).collect()
+        names.filter(|name| self.shown(name) != before.shown(name)).collect()
+    }
+
+    fn shown(&self, name: &str) -> Option<impl PartialEq> {
+        let node = self.nodes.get(name)?;
+        let deadline = self.deadlines.as_ref().and_then(|deadlines| deadlines.get(name));
+        Some((
+            &node.state,
+            (&node.reason, &node.comment, &node.topology),
+            (&node.features, &node.active_features),
+            deadline,
+        ))
     }
 }

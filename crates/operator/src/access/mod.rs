@@ -5,6 +5,7 @@
 //! at once ([`Access::knowledge`]); what decides over a deletion is asked for again ([`Access::observe`]).
 
 mod connection;
+mod deadlines;
 mod followers;
 mod knowledge;
 mod poller;
@@ -20,6 +21,7 @@ use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest};
 
 pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
+    deadlines::Deadlines,
     knowledge::{Knowledge, Seen},
 };
 use self::{

@@ -17,7 +17,10 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{Knowledge, Seen, Shared};
+use super::{
+    Knowledge, Seen, Shared,
+    deadlines::{self, Reading},
+};
 use crate::{
     nodeset::plan::{Worker, reservation::may_have_one},
     runtime::Key,
@@ -98,6 +101,7 @@ struct Rounds {
 impl Rounds {
     async fn run(self) {
         let mut pause = BUSY;
+        let mut reading = Reading::default();
         loop {
             let Some(shared) = self.shared.upgrade() else { return };
             let sets = shared.node_sets_of(&self.controller);
@@ -108,7 +112,8 @@ impl Rounds {
             let waiting = shared.followers.of(&self.controller);
             let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty();
             let now = shared.observe(&self.controller, with_jobs).await;
-            let now = shared.with_reservations(&self.controller, &sets, now).await;
+            let mut now = shared.with_reservations(&self.controller, &sets, now).await;
+            self.add_deadlines(&shared, &sets, &mut now, &mut reading).await;
             let before = self.replace(now.clone());
             let mut concerned = waiting;
             concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
@@ -125,6 +130,30 @@ impl Rounds {
                 () = tokio::time::sleep(pause) => {}
                 () = self.wake.notified() => {}
             }
+        }
+    }
+
+    /// Where jobs were not read anyway, they are if they are due. Until then the deadlines of before hold.
+    async fn add_deadlines(&self, shared: &Shared, sets: &[Arc<NodeSet>], now: &mut Knowledge, reading: &mut Reading) {
+        let Knowledge::Known(seen) = now else { return };
+        let seen = Arc::make_mut(seen);
+        if seen.jobs.is_some() {
+            reading.was_done(seen.at);
+            return;
+        }
+        let before = self.latest.borrow().clone();
+        let before = before.as_ref().and_then(Knowledge::known);
+        seen.deadlines = before.and_then(|before| before.deadlines.clone());
+        if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
+            reading.something_changed();
+        }
+        if !reading.is_due(seen.at) || !shared.has_busy_worker(sets, seen) {
+            return;
+        }
+        // Without an answer the next look asks again.
+        if let Ok(jobs) = shared.jobs(&self.controller).await {
+            seen.deadlines = Some(Arc::new(deadlines::of_jobs(&jobs)));
+            reading.was_done(seen.at);
         }
     }
 
@@ -162,6 +191,14 @@ impl Shared {
             }
             now => now,
         }
+    }
+
+    fn has_busy_worker(&self, sets: &[Arc<NodeSet>], seen: &Seen) -> bool {
+        let is_busy = |name: &str| seen.nodes.get(name).is_some_and(|node| node.state.is_busy());
+        sets.iter().any(|set| {
+            let pods = self.caches.pods.owned_by(&set.uid().unwrap_or_default());
+            pods.iter().any(|pod| Worker(pod).slurm_name().is_some_and(is_busy))
+        })
     }
 
     /// The sets that have to know of the difference.

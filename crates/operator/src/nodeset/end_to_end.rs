@@ -35,6 +35,8 @@ const KEY: &[u8] = b"0123456789abcdef";
 struct Slurm {
     /// Whether it is drained.
     nodes: BTreeMap<String, Option<String>>,
+    /// What stands on them.
+    comments: BTreeMap<String, String>,
     /// By node.
     jobs: BTreeMap<u64, String>,
     commands: Vec<String>,
@@ -71,7 +73,8 @@ impl FakeAgent {
                     if drained.is_some() {
                         state.push("DRAIN");
                     }
-                    json!({ "name": name, "state": state, "reason": drained.as_deref().unwrap_or_default() })
+                    let comment = slurm.comments.get(name);
+                    json!({ "name": name, "state": state, "reason": drained.as_deref().unwrap_or_default(), "comment": comment })
                 };
                 let nodes: Vec<Value> = slurm.nodes.iter().map(node).collect();
                 (StatusCode::OK, json!({ "nodes": nodes, "errors": [] }))
@@ -88,6 +91,12 @@ impl FakeAgent {
                     command["node"].as_str().unwrap().to_owned(),
                     command["action"].as_str().unwrap(),
                 );
+                if action == "describe" {
+                    slurm
+                        .comments
+                        .insert(node, command["comment"].as_str().unwrap().to_owned());
+                    return (StatusCode::OK, json!({}));
+                }
                 slurm.commands.push(format!("{action} {node}"));
                 match action {
                     "drain" => {
@@ -290,6 +299,21 @@ async fn a_set_is_scaled_out_and_in_without_losing_a_job_and_is_quiet_in_between
         world.nodeset().unwrap()["metadata"]["finalizers"],
         json!(["nodeset.slinky.slurm.net/reservation"])
     );
+
+    world
+        .until("each sees the other", |world| {
+            let pod = world.server.store().get(&at("pods", "compute-1")).unwrap();
+            let comments = world.agent.slurm().comments.clone();
+            let named = comments
+                .get("compute-1")
+                .is_some_and(|comment| comment.contains(r#""podName":"compute-1""#));
+            let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            named
+                && conditions
+                    .iter()
+                    .any(|condition| condition["type"] == "SlurmNodeStateIdle")
+        })
+        .await;
 
     sleep(Duration::from_millis(500)).await;
     world.server.writes();

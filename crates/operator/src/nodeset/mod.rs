@@ -10,6 +10,7 @@ pub mod build;
 mod cluster_domain;
 pub mod identity;
 mod interest;
+pub mod mirror;
 pub mod observe;
 pub mod plan;
 pub mod status;
@@ -32,8 +33,9 @@ use tokio::time::Instant;
 
 use self::{
     apply::{Applied, Asked, Hands, Told},
+    mirror::{Memory, Mirror},
     observe::{Observed, Surroundings, observe},
-    plan::{Plan, plan},
+    plan::{Plan, Worker, plan},
 };
 use crate::{
     access::Knowledge,
@@ -49,6 +51,8 @@ pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Under load nodes change their state all the time, and each count of them would be a write.
 const COUNTS_EVERY: Duration = Duration::from_secs(15);
+/// After a pod or a node could not be told what the other side says.
+const MIRROR_AGAIN: Duration = Duration::from_secs(15);
 
 /// Brings NodeSets to what their specs ask for.
 #[derive(Debug)]
@@ -62,6 +66,7 @@ pub struct NodeSetReconciler {
     told: Told,
     /// Reservations that were asked for.
     asked: Asked,
+    mirrored: Mutex<HashMap<Key, Memory>>,
 }
 
 impl NodeSetReconciler {
@@ -73,6 +78,7 @@ impl NodeSetReconciler {
             counted: Mutex::default(),
             told: Told::default(),
             asked: Asked::default(),
+            mirrored: Mutex::default(),
             ctx,
         }
     }
@@ -112,6 +118,25 @@ impl NodeSetReconciler {
         Ok(None)
     }
 
+    /// What could not be said to the other side is among the complaints.
+    async fn apply_mirror(&self, key: &Key, hands: &Hands<'_>) -> Mirror {
+        // A key is never looked at twice at once, so nobody else wants it meanwhile.
+        let mut memory = self.mirrored().remove(key).unwrap_or_default();
+        memory.keep(hands.observed.workers().map(Worker::uid));
+        let mut mirror = mirror::mirror(hands.observed, &memory);
+        let problems = hands.apply_mirror(&mirror, &mut memory).await;
+        if !problems.is_empty() {
+            mirror.requeue = Some(mirror.requeue.unwrap_or(MIRROR_AGAIN).min(MIRROR_AGAIN));
+            mirror.complaints.extend(problems);
+        }
+        self.mirrored().insert(key.clone(), memory);
+        mirror
+    }
+
+    fn mirrored(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Memory>> {
+        self.mirrored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn until_next_count(&self, key: &Key) -> Option<Duration> {
         let last = *self.counted().get(key)?;
         (last + COUNTS_EVERY)
@@ -147,6 +172,7 @@ impl Reconciler for NodeSetReconciler {
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(nodeset) = self.ctx.caches.node_sets.get(&key.namespace, &key.name) else {
             self.counted().remove(key);
+            self.mirrored().remove(key);
             return Ok(Outcome::settled());
         };
         let surroundings = Surroundings {
@@ -169,13 +195,18 @@ impl Reconciler for NodeSetReconciler {
             asked: &self.asked,
         };
         self.ctx.access.follow_jobs(&hands.cluster(), key, plan.needs_jobs);
-        let applied = hands.apply(&plan).await;
+        let mut applied = hands.apply(&plan).await;
+        let mirror = self.apply_mirror(key, &hands).await;
+        applied.problems.extend(mirror.complaints);
         let postponed = self.write_status(key, &observed, &plan, &applied).await?;
         if let Some(error) = applied.error {
             return Err(error);
         }
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
-        let requeue = [plan.requeue, postponed, available].into_iter().flatten().min();
+        let requeue = [plan.requeue, mirror.requeue, postponed, available]
+            .into_iter()
+            .flatten()
+            .min();
         Ok(Outcome {
             state: status::state(&plan),
             requeue,

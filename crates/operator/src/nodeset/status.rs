@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Whether Slurm can be asked about the set's nodes.
-const SLURM_REACHABLE: &str = "SlurmReachable";
+pub(super) const SLURM_REACHABLE: &str = "SlurmReachable";
 /// A message names this many things, and counts the rest.
 const NAMED: usize = 3;
 

@@ -21,3 +21,4 @@ mod metrics;
 mod mistakes;
 mod restarts;
 mod scaling;
+mod view;

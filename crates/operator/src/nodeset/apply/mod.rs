@@ -5,6 +5,7 @@
 mod departures;
 mod jobs;
 mod losses;
+mod mirror;
 mod pods;
 mod reservation;
 

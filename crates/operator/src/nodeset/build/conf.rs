@@ -32,6 +32,12 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
     format!("'{}'", line.replace('\'', ""))
 }
 
+/// The place in the topology that the user's `extraConf` gives.
+pub fn topology_in(extra_conf: &str) -> Option<String> {
+    let values = parse_extra_conf(extra_conf).remove("Topology")?;
+    Some(values.join(",")).filter(|place| !place.is_empty())
+}
+
 /// Settings by key, each with the values of all its items. Keys are written as upstream writes them; Slurm does not care.
 fn parse_extra_conf(extra_conf: &str) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();

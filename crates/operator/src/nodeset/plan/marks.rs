@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use api::keys::{apps, labels};
+use api::keys::{annotations::TOPOLOGY, apps, labels};
 use kube::ResourceExt;
 
 use super::{Effect, Marks, ObjectId, Plan, id, worker::Worker};
@@ -35,6 +35,8 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
             .annotations
             .iter()
             .flatten()
+            // Where the worker is has the last word on that.
+            .filter(|(key, _)| *key != TOPOLOGY)
             .filter(|(key, value)| worker.0.annotations().get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), Some(value.clone())))
             .collect();

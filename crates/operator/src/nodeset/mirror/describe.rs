@@ -1,0 +1,213 @@
+//! What of Kubernetes' view stands on a Slurm node: whose it is, features and the place in the topology.
+
+use std::collections::BTreeSet;
+
+use api::keys::{NODE_FEATURE_PREFIX, annotations};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use slurm::{Line, NodeDescription, NodeFeatures, describe::InvalidLine};
+
+use super::{Look, Mirror, Telling};
+use crate::nodeset::{
+    build,
+    identity::Identity,
+    plan::{Marks, Phase},
+};
+
+/// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
+/// another meanwhile.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
+
+/// Only nodes that are registered are told something; also those that are down. As long as the pod does not run, the record
+/// is that of the one before it.
+pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
+    if look.worker.is_terminating() || look.worker.phase() != Phase::Running {
+        return;
+    }
+    plan_topology(look, mirror);
+    let (Some(node), Some(seen)) = (look.node, look.seen) else {
+        return;
+    };
+    if is_older_than_our_word(look, seen.at) {
+        return;
+    }
+    let mut description = NodeDescription::default();
+    let comment = identity(look).to_comment();
+    if node.comment != comment {
+        description.comment = Line::new(comment).ok();
+    }
+    match wanted_features(look, node) {
+        Ok(features) => description.features = features,
+        Err(InvalidLine(name)) => complain(
+            look,
+            mirror,
+            annotations::FEATURES,
+            &format!("{name:?} is no feature; a feature is one word without control characters"),
+        ),
+    }
+    if description != NodeDescription::default() {
+        tell(look, node, description, mirror);
+    }
+}
+
+fn tell(look: Look<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
+    mirror.tellings.push(Telling {
+        pod: look.pod(),
+        node: node.name.clone(),
+        description,
+    });
+}
+
+/// What was seen before we said something says nothing about what became of it.
+fn is_older_than_our_word(look: Look<'_>, seen: jiff::Timestamp) -> bool {
+    let told = look.memory.and_then(|memory| memory.told);
+    told.is_some_and(|told| seen <= told)
+}
+
+fn identity(look: Look<'_>) -> Identity {
+    let nodeset = look.observed.nodeset.as_ref();
+    Identity {
+        namespace: nodeset.namespace().unwrap_or_default(),
+        pod_name: look.worker.name().to_owned(),
+        node: look.worker.kubernetes_node().unwrap_or_default().to_owned(),
+        node_set_name: nodeset.name_any(),
+        node_set_uid: nodeset.uid().unwrap_or_default(),
+    }
+}
+
+/// `None` if they are as they should be. Those that are not ours stay.
+fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
+    let Some(host) = look.host else { return Ok(None) };
+    let given = host.annotations().get(annotations::FEATURES);
+    let ours: BTreeSet<String> = given
+        .into_iter()
+        .flat_map(|features| features.split(','))
+        .map(str::trim)
+        .filter(|feature| !feature.is_empty())
+        .map(|feature| format!("{NODE_FEATURE_PREFIX}{feature}"))
+        .collect();
+    let with_ours = |current: &[String]| -> BTreeSet<String> {
+        let others = current
+            .iter()
+            .filter(|feature| !feature.starts_with(NODE_FEATURE_PREFIX));
+        others.cloned().chain(ours.iter().cloned()).collect()
+    };
+    let as_set = |current: &[String]| -> BTreeSet<String> { current.iter().cloned().collect() };
+    let (available, active) = (with_ours(&node.features), with_ours(&node.active_features));
+    if available == as_set(&node.features) && active == as_set(&node.active_features) {
+        return Ok(None);
+    }
+    let lines = |features: BTreeSet<String>| features.into_iter().map(Line::new).collect::<Result<_, _>>();
+    Ok(Some(NodeFeatures {
+        available: lines(available)?,
+        active: lines(active)?,
+    }))
+}
+
+/// Where the annotation of the Kubernetes node puts it, once that is written on the pod too. Without one: where the user put
+/// it who wrote `extraConf` or the pod template, but only to take back what stands on the pod.
+fn wanted_topology(look: Look<'_>) -> Option<String> {
+    let on_pod = look
+        .worker
+        .annotation(annotations::TOPOLOGY)
+        .filter(|place| !place.is_empty())?;
+    match place_of(look.host?) {
+        Some(place) => (place == on_pod).then(|| place.to_owned()),
+        None => Some(
+            extra_topology(look)
+                .or_else(|| template_topology(look))
+                .unwrap_or_default(),
+        ),
+    }
+}
+
+fn place_of(host: &Node) -> Option<&str> {
+    let place = host.annotations().get(annotations::TOPOLOGY)?;
+    Some(place.as_str()).filter(|place| !place.is_empty())
+}
+
+fn extra_topology(look: Look<'_>) -> Option<String> {
+    let extra_conf = look.observed.nodeset.spec.extra_conf.as_deref()?;
+    build::topology_in(extra_conf)
+}
+
+fn template_topology(look: Look<'_>) -> Option<String> {
+    let template = look.observed.nodeset.spec.template.as_ref()?;
+    let annotations = template.metadata.as_ref()?.annotations.as_ref()?;
+    annotations.get(annotations::TOPOLOGY).cloned()
+}
+
+/// The annotation of the pod, which is where `SLINKY_TOPOLOGY` comes from and what tells that a place was given by us.
+pub(super) fn mark_topology(look: Look<'_>, wanted: &mut Marks) {
+    let Some(host) = look.host else { return };
+    let place = match place_of(host) {
+        Some(place) => Some(place.to_owned()),
+        None if is_taken_back(look) => template_topology(look),
+        // It stays until it is no longer needed to know that the place has to be taken back.
+        None => return,
+    };
+    wanted.insert(annotations::TOPOLOGY.to_owned(), place);
+}
+
+/// Slurm does not have the place any more that stands on the pod.
+fn is_taken_back(look: Look<'_>) -> bool {
+    let (Some(node), Some(seen)) = (look.node, look.seen) else {
+        return look.seen.is_some();
+    };
+    let Some(wanted) = wanted_topology(look) else {
+        return false;
+    };
+    let asked = look.memory.and_then(|memory| memory.topology.as_ref());
+    let was_asked = asked.is_some_and(|asked| asked.place == wanted && asked.refused.is_none() && asked.at < seen.at);
+    node.topology == wanted || was_asked
+}
+
+fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
+    let (Some(node), Some(seen), Some(wanted)) = (look.node, look.seen, wanted_topology(look)) else {
+        return;
+    };
+    if node.topology == wanted {
+        return;
+    }
+    let asked = look.memory.and_then(|memory| memory.topology.as_ref());
+    if let Some(asked) = asked.filter(|asked| asked.place == wanted) {
+        if let Some(refused) = &asked.refused {
+            let words = format!(
+                "Slurm refused {wanted:?}: {refused}; correct the annotation, or add the place to the Controller's topology.yaml"
+            );
+            complain(look, mirror, annotations::TOPOLOGY, &words);
+        }
+        // A place that Slurm writes otherwise than it was asked for would be asked for again and again; one that it
+        // forgot is asked for at once.
+        let forgotten = asked.refused.is_none() && node.topology.is_empty() && asked.at < seen.at;
+        let left = ASK_AGAIN - look.observed.now.duration_since(asked.at);
+        if !forgotten && left.is_positive() {
+            mirror.look_again_in(left);
+            return;
+        }
+    }
+    match Line::new(wanted) {
+        Ok(place) => {
+            let description = NodeDescription {
+                topology: Some(place),
+                ..NodeDescription::default()
+            };
+            tell(look, node, description, mirror);
+        }
+        Err(InvalidLine(place)) => complain(
+            look,
+            mirror,
+            annotations::TOPOLOGY,
+            &format!("{place:?} is not one line"),
+        ),
+    }
+}
+
+fn complain(look: Look<'_>, mirror: &mut Mirror, annotation: &str, words: &str) {
+    let host = look.worker.kubernetes_node().unwrap_or_default();
+    let node = look.worker.slurm_name().unwrap_or_default();
+    mirror.complaints.push(format!(
+        "annotation {annotation} of Kubernetes node {host:?}, for Slurm node {node:?}: {words}"
+    ));
+}
