@@ -1,5 +1,7 @@
 //! Workers that are lost: Slurm is told, and their pods make room. And records that nobody needs.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tracing::{info, warn};
@@ -13,6 +15,8 @@ use crate::{
 
 /// Node commands under way at once: slurmctld takes them one by one anyway.
 const COMMANDS_AT_ONCE: usize = 8;
+/// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Hands<'_> {
     /// Whether everything that Slurm has to know was said.
@@ -28,6 +32,10 @@ impl Hands<'_> {
             .collect();
         for result in at_once(losses, COMMANDS_AT_ONCE).await {
             told &= applied.take(result).is_some();
+        }
+        let is_told = |effect: &Effect| matches!(effect, Effect::LoseWorker { down: Some(_), .. });
+        if plan.effects.iter().any(is_told) {
+            self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
         }
         told
     }
