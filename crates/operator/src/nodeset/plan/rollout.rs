@@ -71,7 +71,15 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
         .into_iter()
         .partition(|worker| unusable(observed, seen, *worker).is_none());
 
-    let free = limit.saturating_sub(replace.len());
+    // A template whose workers have not shown yet that it works is not trusted with more than may be missing.
+    let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
+    let unproven = fates
+        .stay
+        .iter()
+        .filter(|worker| !is_old(**worker, hash) && unusable(observed, seen, **worker).is_some())
+        .count()
+        .saturating_add(wanted.saturating_sub(fates.stay.len()));
+    let free = limit.saturating_sub(unproven.saturating_add(replace.len()));
     replace.extend(useless.into_iter().take(free));
 
     let in_use = fates
@@ -79,7 +87,7 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
         .iter()
         .filter(|worker| !is_chosen(worker) && unusable(observed, seen, **worker).is_none())
         .count();
-    let missing = usize::try_from(desired).unwrap_or(usize::MAX).saturating_sub(in_use);
+    let missing = wanted.saturating_sub(in_use);
     let free = limit.saturating_sub(missing.max(replace.len()));
     replace.extend(useful.into_iter().take(free));
     let obstacle = fates
@@ -219,6 +227,21 @@ mod tests {
         let pods = (0..4).map(|n| unready(of("old", worker(n)))).collect();
         let plan = planned(&rolling(&json!(2)), pods, idle());
         assert_eq!(steps(&plan).len(), 2);
+    }
+
+    #[test]
+    fn a_template_that_has_not_shown_that_it_works_gets_no_more_workers() {
+        let hash = hash();
+        let old_ones = |first: u32| (first..4).map(|n| unready(of("old", worker(n))));
+        let successor = unready(of(&hash, worker(0)));
+        for (what, pods) in [
+            ("one is to be made", old_ones(1).collect::<Vec<Value>>()),
+            ("one is not ready", [successor].into_iter().chain(old_ones(1)).collect()),
+        ] {
+            let plan = planned(&rolling(&json!(1)), pods, idle());
+            let marked = steps(&plan).iter().any(|step| step.starts_with("mark"));
+            assert!(!marked, "{what}: {:?}", steps(&plan));
+        }
     }
 
     #[test]
