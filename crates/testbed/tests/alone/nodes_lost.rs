@@ -25,7 +25,7 @@ impl Stage {
         install(cluster);
         cluster.ask(&["cordon", "node2", "node3"]).unwrap();
         let operator = ["--namespace", "slinky"];
-        let moved = ["delete", "pods", "--all", "--field-selector=spec.nodeName!=node1"];
+        let moved = ["delete", "pods", "--field-selector=spec.nodeName!=node1"];
         cluster.ask(&[&operator[..], &moved].concat()).unwrap();
         let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
         cluster.ask(&[&operator[..], &rollout].concat()).unwrap();
