@@ -21,4 +21,5 @@ mod metrics;
 mod mistakes;
 mod restarts;
 mod scaling;
+mod updates;
 mod view;

@@ -1,0 +1,308 @@
+//! Workers are replaced under running jobs, and jobs that do not end are dealt with as their administrator wrote.
+
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_job};
+
+const SET: &str = "nodeset/slurm-worker-slinky";
+
+/// A cluster with so many workers, with these lines in their NodeSet.
+fn set_up(name: &str, replicas: usize, lines: &str) -> (&'static Cluster, Namespace) {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    change(cluster, &namespace, replicas, lines);
+    wait_idle(&namespace, replicas).unwrap();
+    namespace.wait("condition=Ready", SET).unwrap();
+    (cluster, namespace)
+}
+
+fn change(cluster: &Cluster, namespace: &Namespace, replicas: usize, lines: &str) {
+    let values =
+        format!("nodesets:\n  slinky:\n    replicas: {replicas}\n{lines}\npartitions:\n  all:\n    enabled: true\n");
+    install_chart(cluster, namespace, &values).unwrap();
+}
+
+/// Submits a job and waits until it runs; tells its number and its node.
+fn run(namespace: &Namespace, options: &str, seconds: u32) -> (String, String) {
+    let submit = format!("sbatch --parsable -p all --chdir=/tmp -o /dev/null {options} --wrap 'sleep {seconds}'");
+    let job = slurm(namespace, &submit).unwrap().trim().to_owned();
+    wait_job(namespace, &job, "RUNNING").unwrap();
+    let node = slurm(namespace, &format!("squeue --noheader --format=%N --jobs {job}")).unwrap();
+    (job, node.trim().to_owned())
+}
+
+fn shown(namespace: &Namespace, job: &str) -> String {
+    slurm(namespace, &format!("scontrol show job {job}")).unwrap()
+}
+
+fn condition(namespace: &Namespace, type_: &str, field: &str) -> anyhow::Result<String> {
+    namespace.field(SET, &format!(".status.conditions[?(@.type==\"{type_}\")].{field}"))
+}
+
+/// Pods by name with their UIDs, to tell one from its successor.
+fn pods(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
+    let path = "jsonpath={range .items[*]}{.metadata.name}={.metadata.uid} {end}";
+    let shown = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])?;
+    Ok(shown.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Waits until all workers are other ones than these, and of the newest revision.
+fn wait_replaced(namespace: &Namespace, before: &[String]) {
+    eventually("all workers replaced", SOON * 3, || {
+        let now = pods(namespace)?;
+        let counts = namespace.field(SET, ".status.updatedReplicas")?;
+        expect(
+            now.len() == before.len()
+                && now.iter().all(|pod| !before.contains(pod))
+                && counts == before.len().to_string(),
+            (now, counts),
+        )
+    })
+    .unwrap();
+}
+
+const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
+
+#[test]
+fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
+    let (_, namespace) = set_up("requeue", 2, REQUEUE);
+    let (other, _) = run(&namespace, "--exclusive", 600);
+    let (job, node) = run(&namespace, "--exclusive", 25);
+    // Ranked first, so that it is the one with the job in question.
+    let pod = namespace
+        .ask(&[
+            "get",
+            "pods",
+            "-l",
+            &format!("nodeset.slinky.slurm.net/pod-hostname={node}"),
+            "-o",
+            "name",
+        ])
+        .unwrap();
+    namespace
+        .ask(&["annotate", pod.trim(), "nodeset.slinky.slurm.net/pod-deletion-cost=-5"])
+        .unwrap();
+    namespace.ask(&["scale", SET, "--replicas=1"]).unwrap();
+    eventually("the job is requeued", SOON, || {
+        let shown = slurm(&namespace, &format!("scontrol show job {job}"))?;
+        expect(shown.contains("Restarts=1"), shown)
+    })
+    .unwrap();
+    slurm(&namespace, &format!("scancel {other}")).unwrap();
+    wait_idle_or_busy(&namespace, 1);
+    // It waits two minutes before Slurm gives it another node.
+    eventually("the job is done", SOON * 3, || {
+        let shown = slurm(&namespace, &format!("scontrol show job {job}"))?;
+        expect(shown.contains("JobState=COMPLETED"), shown)
+    })
+    .unwrap();
+    let record = shown(&namespace, &job);
+    assert!(
+        record.contains("Restarts=1") && record.contains("ExitCode=0:0"),
+        "{record}"
+    );
+    assert!(!record.contains(&format!("NodeList={node} ")), "{record}");
+    let events = namespace.ask(&["events", "--for", SET]).unwrap();
+    assert_eq!(events.matches("JobRequeued").count(), 1, "{events}");
+}
+
+/// So many nodes are there, whatever they do.
+fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
+    eventually(&format!("{count} nodes"), SOON, || {
+        let nodes = slurm(namespace, "scontrol show nodes --oneliner")?;
+        expect(nodes.lines().count() == count, nodes)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
+    let (cluster, namespace) = set_up("patience", 1, "");
+    let (job, _) = run(&namespace, "", 600);
+    namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
+    eventually("it is said for what it waits", SOON, || {
+        let message = condition(&namespace, "Progressing", "message")?;
+        let says = message.contains(&format!("job {job} (RUNNING)")) && message.contains("however long it takes");
+        expect(says, message)
+    })
+    .unwrap();
+    assert!(shown(&namespace, &job).contains("JobState=RUNNING"));
+    // Now he writes it.
+    change(cluster, &namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
+    wait_job(&namespace, &job, "CANCELLED").unwrap();
+    eventually("no pod and no node", SOON, || {
+        let pods = pods(&namespace)?;
+        let nodes = slurm(&namespace, "scontrol show nodes --oneliner")?;
+        expect(pods.is_empty() && !nodes.contains("NodeName="), (pods, nodes))
+    })
+    .unwrap();
+    let events = namespace.ask(&["events", "--for", SET]).unwrap();
+    assert_eq!(events.matches("JobCancelled").count(), 1, "{events}");
+}
+
+#[test]
+fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
+    let (cluster, namespace) = set_up("rolling", 3, "");
+    let before = pods(&namespace).unwrap();
+    let (job, _) = run(&namespace, "--exclusive", 40);
+    let one_at_a_time = "    updateStrategy: {rollingUpdate: {maxUnavailable: 1}}\n    extraConf: Weight=7";
+    change(cluster, &namespace, 3, one_at_a_time);
+    let most = most_missing(&namespace, &before, 3);
+    assert_eq!(most, 1, "never more than one is missing, and one is");
+    wait_idle(&namespace, 3).unwrap();
+    let record = shown(&namespace, &job);
+    assert!(
+        record.contains("JobState=COMPLETED") && record.contains("ExitCode=0:0") && record.contains("Restarts=0"),
+        "{record}"
+    );
+    let nodes = slurm(&namespace, "scontrol show nodes --oneliner").unwrap();
+    assert_eq!(nodes.matches("Weight=7 ").count(), 3, "{nodes}");
+}
+
+/// Looks until all workers are replaced, and tells how many nodes took no job at a time.
+fn most_missing(namespace: &Namespace, before: &[String], count: usize) -> usize {
+    let mut most = 0;
+    eventually("all workers replaced", SOON * 3, || {
+        let nodes = slurm(namespace, "scontrol show nodes --oneliner")?;
+        let open = nodes
+            .lines()
+            .filter(|node| {
+                !["DRAIN", "DOWN", "NOT_RESPONDING"]
+                    .iter()
+                    .any(|word| state(node).contains(word))
+            })
+            .count();
+        most = most.max(count.saturating_sub(open));
+        let now = pods(namespace)?;
+        let replaced = now.len() == count && now.iter().all(|pod| !before.contains(pod));
+        expect(replaced && open == count, (now, nodes))
+    })
+    .unwrap();
+    most
+}
+
+/// What a node's line says of its state.
+fn state(line: &str) -> &str {
+    line.split_whitespace()
+        .find(|word| word.starts_with("State="))
+        .unwrap_or_default()
+}
+
+#[test]
+fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
+    let (cluster, namespace) = set_up("broken", 3, "");
+    let before = pods(&namespace).unwrap();
+    change(
+        cluster,
+        &namespace,
+        3,
+        "    slurmd: {image: {repository: example.invalid/none, tag: none}}",
+    );
+    eventually("the update is stopped, and says so", SOON, || {
+        let message = condition(&namespace, "Progressing", "message")?;
+        expect(
+            message.contains("does not start") && message.contains("older revision"),
+            message,
+        )
+    })
+    .unwrap();
+    let kept = || -> anyhow::Result<usize> { Ok(pods(&namespace)?.iter().filter(|pod| before.contains(pod)).count()) };
+    assert_eq!(kept().unwrap(), 2, "the rest serves");
+    let (job, _) = run(&namespace, "", 5);
+    wait_job(&namespace, &job, "COMPLETED").unwrap();
+    change(cluster, &namespace, 3, "");
+    wait_idle(&namespace, 3).unwrap();
+    assert_eq!(kept().unwrap(), 2, "who was never replaced is not replaced now");
+}
+
+#[test]
+fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
+    let (cluster, namespace) = set_up("paused", 2, "");
+    let before = pods(&namespace).unwrap();
+    let wait_seen = |what: &str| {
+        eventually(what, SOON, || {
+            let updated = namespace.field(SET, ".status.updatedReplicas")?;
+            expect(updated == "0", updated)
+        })
+        .unwrap();
+    };
+    change(
+        cluster,
+        &namespace,
+        2,
+        "    updateStrategy: {paused: true}\n    extraConf: Weight=7",
+    );
+    wait_seen("the new template is seen");
+    change(
+        cluster,
+        &namespace,
+        2,
+        "    updateStrategy: {type: OnDelete}\n    extraConf: Weight=8",
+    );
+    wait_seen("so is the next");
+    assert_eq!(pods(&namespace).unwrap(), before);
+    // Somebody deletes one: it comes back as it should be.
+    namespace.ask(&["delete", "pod", "slurm-worker-slinky-0"]).unwrap();
+    eventually("one is of the new revision", SOON, || {
+        let updated = namespace.field(SET, ".status.updatedReplicas")?;
+        expect(updated == "1", updated)
+    })
+    .unwrap();
+    change(
+        cluster,
+        &namespace,
+        2,
+        "    updateStrategy: {type: RollingUpdate}\n    extraConf: Weight=8",
+    );
+    wait_replaced(&namespace, &before);
+    wait_idle(&namespace, 2).unwrap();
+}
+
+#[test]
+fn a_scheduled_update_replaces_workers_inside_its_reservation() {
+    let (cluster, namespace) = set_up("scheduled", 2, "");
+    let before = pods(&namespace).unwrap();
+    let (job, _) = run(&namespace, "", 30);
+    let start = slurm(&namespace, "date -u -d '+20 seconds' +%Y-%m-%dT%H:%M:%SZ").unwrap();
+    let start = start.trim();
+    let scheduled = format!(
+        "    updateStrategy:\n      type: ScheduledUpdate\n      scheduledUpdate: {{startTime: \"{start}\", duration: 10m}}\n    \
+         extraConf: Weight=7"
+    );
+    change(cluster, &namespace, 2, &scheduled);
+    eventually("a reservation", SOON, || {
+        let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
+        let named = made.contains("ReservationName=SlurmOperatorMaint-slurm-worker-slinky ");
+        expect(named && made.contains("MAINT") && made.contains("IGNORE_JOBS"), made)
+    })
+    .unwrap();
+    wait_replaced(&namespace, &before);
+    let record = shown(&namespace, &job);
+    assert!(
+        record.contains("JobState=COMPLETED") && record.contains("Restarts=0"),
+        "{record}"
+    );
+    // Those that came belong to it until it ends.
+    eventually("the new nodes are reserved", SOON, || {
+        let nodes = slurm(&namespace, "scontrol show nodes --oneliner")?;
+        let reserved = nodes
+            .lines()
+            .filter(|node| state(node).contains("MAINT") && node.contains("Weight=7 "))
+            .count();
+        expect(
+            reserved == 2 && condition(&namespace, "ReservationCreated", "status")? == "True",
+            nodes,
+        )
+    })
+    .unwrap();
+    change(cluster, &namespace, 2, "    extraConf: Weight=7");
+    eventually("no reservation", SOON, || {
+        let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
+        let said = condition(&namespace, "ReservationCreated", "status")?;
+        expect(!made.contains("ReservationName=") && said.is_empty(), (made, said))
+    })
+    .unwrap();
+    wait_idle(&namespace, 2).unwrap();
+}
