@@ -4,6 +4,9 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{SOON, install, slurm, wait_idle};
 
+const FEATURES: &str = "features.slinky.slurm.net/spec";
+const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
+
 /// One worker, and a tree of two switches it can be put under.
 const CLUSTER: &str = r"
 apiVersion: v1
@@ -105,6 +108,10 @@ fn slurm_and_kubernetes_see_each_other() {
     slurm(&namespace, "scontrol update nodename=compute-0 state=undrain").unwrap();
     wait_conditions(&namespace, &["Idle="]);
 
+    // In a tree, only a node that has a place there is given jobs.
+    annotate(&namespace, &host, &[&format!("{TOPOLOGY}=default:s1")]);
+    wait_node(&namespace, &["Topology=default:s1"], &[]);
+
     // A job, and when it must have ended.
     let deadline = || {
         let path = r"jsonpath={.metadata.annotations.nodeset\.slinky\.slurm\.net/pod-deadline}";
@@ -145,15 +152,15 @@ fn slurm_and_kubernetes_see_each_other() {
     places_and_features(&namespace, &host);
 }
 
+fn annotate(namespace: &Namespace, host: &str, annotations: &[&str]) {
+    let mut arguments = vec!["annotate", "--overwrite", "node", host];
+    arguments.extend(annotations);
+    namespace.ask(&arguments).unwrap();
+}
+
 /// What annotations of the Kubernetes node do.
 fn places_and_features(namespace: &Namespace, host: &str) {
-    const FEATURES: &str = "features.slinky.slurm.net/spec";
-    const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
-    let annotate = |annotations: &[&str]| {
-        let mut arguments = vec!["annotate", "--overwrite", "node", host];
-        arguments.extend(annotations);
-        namespace.ask(&arguments).unwrap();
-    };
+    let annotate = |annotations: &[&str]| annotate(namespace, host, annotations);
     let set = |key: &str, value: &str| format!("{key}={value}");
     annotate(&[&set(FEATURES, "fast,big"), &set(TOPOLOGY, "default:s1")]);
     wait_node(
