@@ -1,6 +1,6 @@
 //! Writes each side's view where the other side sees it. Nothing here ends or moves a job.
 
-use api::keys::{POD_CONDITION_PREFIX, annotations};
+use api::keys::POD_CONDITION_PREFIX;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -10,7 +10,7 @@ use tracing::info;
 use super::{Hands, at_once};
 use crate::{
     access::{CommandError, NodeOrder},
-    nodeset::mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling},
+    nodeset::mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
     runtime::Error,
 };
 
@@ -81,20 +81,18 @@ impl Hands<'_> {
         let NodeDescription { topology, .. } = description;
         match topology {
             Some(place) => {
-                if let Some(words) = &refused {
-                    let message = format!(
-                        "Slurm refused the topology {:?} of node {node}, from annotation {} of its Kubernetes node: {words}",
-                        place.as_str(),
-                        annotations::TOPOLOGY,
-                    );
-                    self.ctx.events.warn(self.nodeset(), "TopologyRefused", message);
-                }
-                memory.topology = Some(Asked {
-                    place: place.to_string(),
-                    at,
-                    refused,
+                let place = place.to_string();
+                let complaint = refused.as_ref().and_then(|words| {
+                    let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid)?;
+                    Some(refused_place(worker, &place, words))
                 });
-                None
+                memory.topology = Some(Asked { place, at, refused });
+                if let Some(complaint) = &complaint {
+                    self.ctx
+                        .events
+                        .warn(self.nodeset(), "TopologyRefused", complaint.clone());
+                }
+                complaint
             }
             None => refused.map(|words| format!("Slurm refused to describe node {node}: {words}")),
         }

@@ -12,7 +12,7 @@ use super::{Look, Mirror, Telling};
 use crate::nodeset::{
     build,
     identity::Identity,
-    plan::{Marks, Phase},
+    plan::{Marks, Phase, Worker},
 };
 
 /// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
@@ -173,10 +173,7 @@ fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
     let asked = look.memory.and_then(|memory| memory.topology.as_ref());
     if let Some(asked) = asked.filter(|asked| asked.place == wanted) {
         if let Some(refused) = &asked.refused {
-            let words = format!(
-                "Slurm refused {wanted:?}: {refused}; correct the annotation, or add the place to the Controller's topology.yaml"
-            );
-            complain(look, mirror, annotations::TOPOLOGY, &words);
+            mirror.complaints.push(refused_place(look.worker, &wanted, refused));
         }
         // A place that Slurm writes otherwise than it was asked for would be asked for again and again; one that it
         // forgot is asked for at once.
@@ -204,10 +201,19 @@ fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
     }
 }
 
+/// What a person is told about a place that Slurm does not have.
+pub fn refused_place(worker: Worker<'_>, place: &str, words: &str) -> String {
+    let remedy = "correct the annotation, or add the place to the Controller's topology.yaml";
+    let words = format!("Slurm refused {place:?}: {words}; {remedy}");
+    complaint(worker, annotations::TOPOLOGY, &words)
+}
+
 fn complain(look: Look<'_>, mirror: &mut Mirror, annotation: &str, words: &str) {
-    let host = look.worker.kubernetes_node().unwrap_or_default();
-    let node = look.worker.slurm_name().unwrap_or_default();
-    mirror.complaints.push(format!(
-        "annotation {annotation} of Kubernetes node {host:?}, for Slurm node {node:?}: {words}"
-    ));
+    mirror.complaints.push(complaint(look.worker, annotation, words));
+}
+
+fn complaint(worker: Worker<'_>, annotation: &str, words: &str) -> String {
+    let host = worker.kubernetes_node().unwrap_or_default();
+    let node = worker.slurm_name().unwrap_or_default();
+    format!("annotation {annotation} of Kubernetes node {host:?}, for Slurm node {node:?}: {words}")
 }

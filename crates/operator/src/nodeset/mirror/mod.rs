@@ -19,7 +19,10 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, PodCondition};
 use slurm::NodeDescription;
 
-pub use self::memory::{Asked, Memory, PodMemory};
+pub use self::{
+    describe::refused_place,
+    memory::{Asked, Memory, PodMemory},
+};
 use super::{
     observe::Observed,
     plan::{Marks, ObjectId, Worker},
