@@ -29,7 +29,7 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
     };
     let written = look.memory.and_then(|memory| memory.written);
     let left = written.map(|at| EVERY - look.observed.now.duration_since(at));
-    if let Some(left) = left.filter(|left| left.is_positive()) {
+    if let Some(left) = left.filter(SignedDuration::is_positive) {
         mirror.look_again_in(left);
         return;
     }
