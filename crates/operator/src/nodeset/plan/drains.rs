@@ -101,7 +101,8 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
     }
 }
 
-fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
+/// Its drain was seen in force for so long that Slurm has written it down.
+pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
     worker
         .drained_since()
         .is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)

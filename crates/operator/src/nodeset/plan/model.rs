@@ -16,7 +16,7 @@ use crate::{
     access::{Knowledge, Seen},
     nodeset::{
         DRAINED,
-        fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
+        fixture::{NOW, controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
     },
 };
 
@@ -77,6 +77,8 @@ struct Pod {
     cordoned: bool,
     /// Its node was seen drained for the cordon.
     drained: bool,
+    /// And that for so long that Slurm has written it down.
+    durable: bool,
     revision: String,
     broken: bool,
 }
@@ -173,7 +175,8 @@ impl World {
                 meta["annotations"]["nodeset.slinky.slurm.net/pod-cordon"] = json!("true");
             }
             if pod.drained {
-                meta["annotations"][DRAINED] = json!(now().to_string());
+                let since = if pod.durable { "2026-01-01T00:00:00Z" } else { NOW };
+                meta["annotations"][DRAINED] = json!(since);
             }
             match pod.life {
                 Life::Running => {}
@@ -254,6 +257,7 @@ impl World {
                 }
                 if let Some(drained) = annotations.get(DRAINED) {
                     pod.drained = drained.is_some();
+                    pod.durable = false;
                 }
             }
             Effect::DrainNode { node, .. } if !self.silent => {
@@ -344,7 +348,12 @@ impl World {
                     self.jobs.remove(id);
                 }
             }
-            Happening::StateSaved => self.saved = self.nodes.clone(),
+            Happening::StateSaved => {
+                self.saved = self.nodes.clone();
+                for pod in self.pods.values_mut() {
+                    pod.durable = pod.drained;
+                }
+            }
             Happening::SlurmctldKilled => {
                 self.boots += 1;
                 // Nodes that are forgotten come back when their slurmd registers; a drain does not.
@@ -400,7 +409,15 @@ impl World {
 
     fn drain_by_hand(&mut self, nth: usize, wanted: Drain) {
         let count = self.nodes.len().max(1);
-        if let Some(drain) = self.nodes.values_mut().nth(nth % count) {
+        let Some((name, drain)) = self.nodes.iter_mut().nth(nth % count) else {
+            return;
+        };
+        // Who opens a node while its pod may be evicted is in a race that only they can win.
+        let evictable = self
+            .pods
+            .iter()
+            .any(|(n, pod)| pod.unprotected && node_name(*n) == *name);
+        if !evictable {
             *drain = wanted;
         }
     }

@@ -4,7 +4,7 @@
 use api::keys::{self, labels};
 
 use super::{
-    Effect, Plan, cordon,
+    Effect, Plan, cordon, drains,
     fate::Fates,
     id,
     proof::{Evidence, Standing},
@@ -21,9 +21,11 @@ pub(super) fn plan_protection(
     let wanted = observed.nodeset.spec.protects_workload();
     for worker in &fates.stay {
         let cordoned = wanted && cordon::reason(observed, *worker).is_some();
-        // A drain of ours that is not yet seen, or that somebody took back, leaves it unproven.
+        // A drain that is not yet seen, or that somebody took back, leaves it unproven. One that Slurm may not have written
+        // down yet could be forgotten, and a job come before the eviction.
+        let durable = cordoned && drains::was_in_force(observed, *worker);
         let free = evidence
-            .filter(|_| cordoned)
+            .filter(|_| durable)
             .and_then(|evidence| free(evidence, *worker));
         plan.needs_jobs |= cordoned && is_protected(*worker);
         match free {
@@ -57,17 +59,12 @@ fn is_protected(worker: Worker<'_>) -> bool {
     worker.label(labels::POD_PROTECT) == Some(keys::ON)
 }
 
-/// The standing that shows no job is there and none can come.
+/// The standing that shows no job is there and none can come. One that has not registered yet may do so at any moment, and
+/// be given a job; Kubernetes lets pods that have not started be evicted anyway.
 fn free<'w>(evidence: &Evidence<'_>, worker: Worker<'w>) -> Option<(&'w str, Standing)> {
     let node = worker.slurm_name()?;
     let standing = evidence.standing(node);
-    let proven = match &standing {
-        Standing::Proven { .. } => true,
-        // One that may register at any moment is not free.
-        Standing::Absent => !worker.may_have_started(),
-        Standing::Undrained { .. } | Standing::Busy { .. } | Standing::Unclear { .. } => false,
-    };
-    proven.then_some((node, standing))
+    matches!(standing, Standing::Proven { .. }).then_some((node, standing))
 }
 
 #[cfg(test)]
@@ -87,7 +84,7 @@ mod tests {
                 ),
                 (
                     "/metadata/annotations/nodeset.slinky.slurm.net~1drained",
-                    json!("2026-01-01T00:59:55Z"),
+                    json!("2026-01-01T00:59:00Z"),
                 ),
             ],
         );
@@ -115,9 +112,14 @@ mod tests {
             assert_eq!(steps(&plan), [""; 0]);
             assert!(plan.needs_jobs, "its jobs are waited for");
         }
-        // A job that came after all, since somebody undrained the node, is protected again.
+        // Somebody undrained the node, so that jobs may come after all.
         let open = planned(&one, vec![cordoned(false)], known(&[("compute-0", IDLE)], &[]));
-        assert_eq!(steps(&open), ["drain compute-0", "label compute-0"]);
+        assert_eq!(steps(&open), ["label compute-0"]);
+        // What Slurm may not have written down yet is no proof.
+        let fresh = "/metadata/annotations/nodeset.slinky.slurm.net~1drained";
+        let fresh = with(cordoned(true), &[(fresh, json!("2026-01-01T00:59:55Z"))]);
+        let plan = planned(&one, vec![fresh], known(drained, &[]));
+        assert_eq!((steps(&plan), plan.needs_jobs), (vec![], true));
         // What is not known changes nothing.
         for protected in [true, false] {
             assert_eq!(steps(&planned(&one, vec![cordoned(protected)], unknown())), [""; 0]);

@@ -21,7 +21,9 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
     for (name, identity) in &observed.records {
         let Some(node) = seen.nodes.get(name) else { continue };
         let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);
-        let death = loss::death_of_node(&identity.node, host).filter(|_| !identity.node.is_empty());
+        // What Slurm says may be older than what was noted about the last worker of that name.
+        let may_be_alive = identity.node.is_empty() || loss::may_be_alive_on(observed, name).is_some();
+        let death = loss::death_of_node(&identity.node, host).filter(|_| !may_be_alive);
         if let Some(death) = &death
             && let Some(down) = loss::down(node, death)
         {
