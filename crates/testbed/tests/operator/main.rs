@@ -19,6 +19,7 @@ mod hanging;
 mod manifests;
 mod metrics;
 mod mistakes;
+mod modes;
 mod restarts;
 mod scaling;
 mod updates;

@@ -98,7 +98,8 @@ impl Hands<'_> {
             }
         };
         let evidence = Evidence::new(&seen);
-        for node in records {
+        // What is gone by now needs no order.
+        for node in records.into_iter().filter(|node| seen.nodes.contains_key(*node)) {
             match evidence.need(node) {
                 None => {
                     if applied.take(self.command(node, &NodeOrder::Delete).await).is_some() {

@@ -1,0 +1,108 @@
+//! One worker per Kubernetes node, numbered workers, and the way from one to the other; numbers that follow a metric.
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, SOON, install, start_job, wait_done, wait_idle, wait_node, workers};
+use crate::common::servers;
+
+#[test]
+fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "modes").unwrap();
+    let nodes = cluster.nodes();
+    let pool = format!("pool.testbed.invalid/{}", namespace.name);
+    let label = |node: &str, value: &str| {
+        cluster
+            .ask(&["label", "node", node, &format!("{pool}{value}")])
+            .unwrap()
+    };
+    for node in &nodes[..2] {
+        label(node, "=yes");
+    }
+    let template = json!({ "spec": { "nodeSelector": { (pool.as_str()): "yes" } } });
+    let mode = |mode: &str| {
+        let spec = json!({ "spec": { "scalingMode": mode, "template": template } });
+        let patch = ["patch", "nodeset/compute", "--type=merge", "--patch"];
+        namespace.ask(&[&patch[..], &[&spec.to_string()]].concat())
+    };
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(0)).unwrap();
+    mode("DaemonSet").unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    for node in &nodes[..2] {
+        wait_node(&namespace, node, &["State=IDLE"], &[]).unwrap();
+    }
+
+    // A third node is made one of them, the second is no longer: its job ends first.
+    let job = start_job(&namespace, &format!("-w {}", nodes[1]), "sleep 15").unwrap();
+    label(&nodes[2], "=yes");
+    label(&nodes[1], "-");
+    wait_node(&namespace, &nodes[2], &["State=IDLE"], &[]).unwrap();
+    wait_node(&namespace, &nodes[1], &["DRAIN", "slurm-operator: "], &[]).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    wait_node(&namespace, &nodes[0], &["State=IDLE"], &[]).unwrap();
+
+    // Numbered ones take their place; a job on an old one ends first.
+    let job = start_job(&namespace, &format!("-w {}", nodes[0]), "sleep 15").unwrap();
+    namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();
+    mode("StatefulSet").unwrap();
+    wait_node(&namespace, "compute-0", &["State=IDLE"], &[]).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    for node in [&nodes[0], &nodes[2]] {
+        label(node, "-");
+    }
+}
+
+#[test]
+fn an_autoscaler_drives_a_nodeset() {
+    let cluster = cluster();
+    install(cluster);
+    servers::load(cluster);
+    let namespace = Namespace::create(cluster, "hpa").unwrap();
+    namespace.apply(&servers::secure(cluster, &namespace).unwrap()).unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    namespace.wait("condition=Ready", "pod/apis").unwrap();
+    let name = "v1beta1.external.metrics.k8s.io";
+    let metrics = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": { "name": name },
+        "spec": {
+            "group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": { "name": "apis", "namespace": namespace.name },
+            "caBundle": servers::authority_base64(cluster).unwrap(),
+        },
+    });
+    namespace.apply(&metrics.to_string()).unwrap();
+    // The metric stands at five.
+    let per_worker = |load: &str| {
+        let scaler = json!({
+            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "compute" },
+            "spec": {
+                "scaleTargetRef": { "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "compute" },
+                "minReplicas": 1, "maxReplicas": 9, "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
+                "metrics": [{ "type": "External", "external": {
+                    "metric": { "name": "load" }, "target": { "type": "AverageValue", "averageValue": load },
+                } }],
+            },
+        });
+        namespace.apply(&scaler.to_string()).unwrap();
+    };
+    let followed = namespace
+        .wait("condition=Available", &format!("apiservice/{name}"))
+        .and_then(|()| {
+            per_worker("1");
+            wait_idle(&namespace, 5)?;
+            per_worker("5");
+            wait_idle(&namespace, 1)?;
+            eventually("one pod is left", SOON, || {
+                let pods = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"])?;
+                expect(pods.lines().count() == 1, pods)
+            })
+        });
+    cluster.ask(&["delete", "apiservice", name]).unwrap();
+    followed.unwrap();
+}
