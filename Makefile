@@ -47,7 +47,10 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
 	$(TESTBED) slowest $(TIMINGS)
 
-test-unit: ## Tests that need no cluster and no root (seconds)
+# Properties are tried on the same cases each time, so that a run says something about the change and nothing about luck.
+# `make soak` tries others.
+test-unit: export PROPTEST_RNG_SEED ?= 1
+test-unit: ## Tests that need no cluster and no root (a minute)
 	cargo test --package testbed --quiet --lib --bins
 	cargo test --workspace --quiet --exclude testbed --tests
 
@@ -62,7 +65,8 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
 	cargo test --package testbed --test alone -- --test-threads=1 $(T)
 
-soak: build operator ## Jobs that start in the moment of a scale-in, a hundred and more of them (ten minutes)
+soak: build operator ## Properties on many random cases, then a hundred jobs that start in the moment of a scale-in (twenty minutes)
+	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
 	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
 	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment
 

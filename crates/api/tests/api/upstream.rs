@@ -71,6 +71,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "NodeSet status.cutOff",
         "upstream uses the name of a worker again that may be alive",
     ),
+    ("NodeSet status.cutOff{}", "the Kubernetes node it may be alive on"),
     (
         "*.namespace of references",
         "accepted when it is the object's own, as in the seeds and in upstream 1.0",
