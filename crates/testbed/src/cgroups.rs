@@ -39,6 +39,20 @@ fn fill_cpuset(hierarchy: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Lets frozen processes go on: a suspended job is frozen, and what is frozen cannot be killed.
+pub(crate) fn thaw(cluster: &str) {
+    thaw_tree(&Path::new(HIERARCHIES).join("freezer/slurm-testbed").join(cluster));
+}
+
+fn thaw_tree(folder: &Path) {
+    let _ = fs::write(folder.join("freezer.state"), "THAWED");
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            thaw_tree(&entry.path());
+        }
+    }
+}
+
 /// Removes what a cluster left, whether it ended well or was killed. Folders with processes in them stay.
 pub(crate) fn remove(cluster: &str) {
     let Ok(hierarchies) = fs::read_dir(HIERARCHIES) else {

@@ -412,6 +412,7 @@ impl Cluster {
 
 fn clean(layout: &Layout) -> Result<()> {
     if let Some(machine) = Process::recorded(&layout.run().join(format!("{MACHINE}.json"))) {
+        cgroups::thaw(&layout.cluster);
         machine.end(Signal::SIGKILL, Duration::from_secs(10))?;
     }
     cgroups::remove(&layout.cluster);
