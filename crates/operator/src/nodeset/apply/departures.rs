@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{Applied, Hands, at_once};
 use crate::{
     access::{CommandError, Knowledge, NodeOrder},
-    nodeset::plan::{Cause, Effect, Evidence, ObjectId, Plan, Record, Standing},
+    nodeset::plan::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing},
     runtime::Error,
 };
 
@@ -18,6 +18,8 @@ use crate::{
 const BURST: usize = 250;
 /// Node commands under way at once: slurmctld takes them one by one anyway.
 const COMMANDS_AT_ONCE: usize = 8;
+/// Writes under way at once.
+const WRITES_AT_ONCE: usize = 32;
 /// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -41,18 +43,25 @@ impl Hands<'_> {
 
     /// Writes down who goes and who stays after all.
     async fn apply_choices(&self, plan: &Plan, applied: &mut Applied) {
+        let choices: Vec<(&ObjectId, Option<Leaving>)> = plan
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::MarkLeaving { pod, leaving } => Some((pod, Some(*leaving))),
+                Effect::Spare { pod } => Some((pod, None)),
+                _ => None,
+            })
+            .collect();
+        let steps: Vec<_> = choices
+            .iter()
+            .map(|(pod, leaving)| self.write_choice(pod, *leaving))
+            .collect();
+        for result in at_once(steps, WRITES_AT_ONCE).await {
+            applied.take(result);
+        }
         let mut marked: BTreeMap<Cause, usize> = BTreeMap::new();
-        for effect in &plan.effects {
-            let (pod, mark) = match effect {
-                Effect::MarkLeaving { pod, leaving } => {
-                    *marked.entry(leaving.cause).or_default() += 1;
-                    (pod, Some(leaving.to_string()))
-                }
-                Effect::Spare { pod } => (pod, None),
-                _ => continue,
-            };
-            let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (annotations::LEAVING): mark } } });
-            applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
+        for leaving in choices.into_iter().filter_map(|(_, leaving)| leaving) {
+            *marked.entry(leaving.cause).or_default() += 1;
         }
         for (cause, count) in marked {
             let (reason, message) = match cause {
@@ -121,6 +130,15 @@ impl Hands<'_> {
                 applied.take(self.unprotect(pod, node).await);
             }
         }
+    }
+
+    async fn write_choice(&self, pod: &ObjectId, leaving: Option<Leaving>) -> Result<(), Error> {
+        let mark = leaving.map(|leaving| leaving.to_string());
+        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (annotations::LEAVING): mark } } });
+        self.writer
+            .patch::<Pod>(&self.namespace(), &pod.name, patch)
+            .await
+            .map(drop)
     }
 
     async fn unprotect(&self, pod: &ObjectId, node: &str) -> Result<(), Error> {
