@@ -7,7 +7,6 @@ use api::{
     conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, RESERVATION_CREATED, UNKNOWN_FIELDS},
     keys::{self, annotations},
     nodeset::ScalingMode,
-    validate::Reason,
 };
 use jiff::SignedDuration;
 use slurm::node::{BaseState, Node};
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::{
     access::Knowledge,
-    runtime::{State, Wanted, settle},
+    runtime::{State, Wanted, remarks, settle},
 };
 
 /// Whether Slurm can be asked about the set's nodes.
@@ -255,15 +254,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             "the installed definitions are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
         ));
     }
-    let unknown: Vec<String> = plan
-        .warnings
-        .iter()
-        .filter(|problem| problem.reason == Reason::UnknownField)
-        .map(ToString::to_string)
-        .collect();
-    if !unknown.is_empty() {
-        wanted.push(Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
-    }
+    wanted.extend(remarks(&[], &plan.warnings));
     if let Booking::Told { condition, .. } = &plan.reservation {
         wanted.push(condition.clone());
     }

@@ -5,18 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testbed::harness::{Namespace, eventually, expect};
 
-use super::operator::{slurm, wait_job};
+use super::operator::{self, slurm};
 
 /// A job that was queued again waits until its old credentials have expired, which is two minutes.
 const AGAIN: Duration = Duration::from_mins(5);
 
 /// Starts a job of that many seconds in partition `all`. It exits with 7.
 pub fn start_job(namespace: &Namespace, seconds: u32) -> String {
-    let line =
-        format!("sbatch --parsable --partition=all --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}; exit 7'");
-    let job = slurm(namespace, &line).unwrap().trim().to_owned();
-    wait_job(namespace, &job, "RUNNING").unwrap();
-    job
+    operator::start_job(namespace, "--partition=all", &format!("sleep {seconds}; exit 7")).unwrap()
 }
 
 /// Waits for the end of a job that was started again that often, and then ran until its own exit.

@@ -2,7 +2,7 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, wait_idle, wait_job};
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, wait_job};
 
 const NODESET: &str = r"
 apiVersion: slinky.slurm.net/v1beta1
@@ -37,16 +37,10 @@ fn scaling_out_and_in_leaves_a_running_job_alone() {
     namespace.ask(&["scale", "nodeset/compute", "--replicas=4"]).unwrap();
     wait_idle(&namespace, 4).unwrap();
     // On the node that a scale-in would take first.
-    let job = slurm(
-        &namespace,
-        "sbatch --parsable -w compute-3 -p compute --chdir=/tmp -o /dev/null --wrap 'sleep 20'",
-    )
-    .unwrap();
-    let job = job.trim();
-    wait_job(&namespace, job, "RUNNING").unwrap();
+    let job = start_job(&namespace, "-w compute-3 -p compute", "sleep 20").unwrap();
 
     namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();
-    wait_job(&namespace, job, "COMPLETED").unwrap();
+    wait_job(&namespace, &job, "COMPLETED").unwrap();
     wait_idle(&namespace, 1).unwrap();
     eventually("one pod is left", SOON, || {
         let pods = namespace.ask(&["get", "pods", "-l", "slinky.slurm.net/component=slurmd", "-o", "name"])?;

@@ -3,7 +3,7 @@
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_job};
+use crate::common::operator::{SOON, install, install_chart, slurm, start_job, wait_idle, wait_job};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
@@ -26,9 +26,7 @@ fn change(cluster: &Cluster, namespace: &Namespace, replicas: usize, lines: &str
 
 /// Submits a job and waits until it runs; tells its number and its node.
 fn run(namespace: &Namespace, options: &str, seconds: u32) -> (String, String) {
-    let submit = format!("sbatch --parsable -p all --chdir=/tmp -o /dev/null {options} --wrap 'sleep {seconds}'");
-    let job = slurm(namespace, &submit).unwrap().trim().to_owned();
-    wait_job(namespace, &job, "RUNNING").unwrap();
+    let job = start_job(namespace, &format!("-p all {options}"), &format!("sleep {seconds}")).unwrap();
     let node = slurm(namespace, &format!("squeue --noheader --format=%N --jobs {job}")).unwrap();
     (job, node.trim().to_owned())
 }

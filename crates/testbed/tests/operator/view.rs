@@ -2,7 +2,7 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, slurm, wait_idle};
+use crate::common::operator::{self, SOON, install, slurm, wait_idle};
 
 const FEATURES: &str = "features.slinky.slurm.net/spec";
 const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
@@ -69,18 +69,8 @@ fn wait_conditions(namespace: &Namespace, expected: &[&str]) {
     .unwrap();
 }
 
-fn node(namespace: &Namespace) -> anyhow::Result<String> {
-    slurm(namespace, "scontrol show node compute-0 --oneliner")
-}
-
-/// Waits until the node's record has these words and not those.
 fn wait_node(namespace: &Namespace, words: &[&str], absent: &[&str]) {
-    eventually(&format!("a node with {words:?} and without {absent:?}"), SOON, || {
-        let shown = node(namespace)?;
-        let holds = words.iter().all(|word| shown.contains(word)) && !absent.iter().any(|word| shown.contains(word));
-        expect(holds, shown)
-    })
-    .unwrap();
+    operator::wait_node(namespace, "compute-0", words, absent).unwrap();
 }
 
 #[test]

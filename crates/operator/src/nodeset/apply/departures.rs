@@ -1,13 +1,13 @@
 //! Letting workers go. Only this file deletes a worker that runs, and tells Slurm what to do.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use api::keys::{annotations, labels};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::{Applied, Hands, at_once};
+use super::{Applied, COMMANDS_AT_ONCE, Hands, PATIENCE, at_once};
 use crate::{
     access::{CommandError, Knowledge, NodeOrder},
     nodeset::plan::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing},
@@ -16,12 +16,8 @@ use crate::{
 
 /// Workers removed in one go, as upstream's. More would not be done within one reconcile's time.
 const BURST: usize = 250;
-/// Node commands under way at once: slurmctld takes them one by one anyway.
-const COMMANDS_AT_ONCE: usize = 8;
 /// Writes under way at once.
 const WRITES_AT_ONCE: usize = 32;
-/// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Hands<'_> {
     pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut Applied) {

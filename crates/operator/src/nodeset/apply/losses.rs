@@ -1,22 +1,15 @@
 //! Workers that are lost: Slurm is told, and their pods make room. And records that nobody needs.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tracing::{info, warn};
 
-use super::{Applied, Hands, at_once};
+use super::{Applied, COMMANDS_AT_ONCE, Hands, PATIENCE, at_once};
 use crate::{
     access::{Knowledge, NodeOrder},
     nodeset::plan::{Death, Effect, Evidence, ObjectId, Plan, death_of_node},
     runtime::Error,
 };
-
-/// Node commands under way at once: slurmctld takes them one by one anyway.
-const COMMANDS_AT_ONCE: usize = 8;
-/// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Hands<'_> {
     /// Whether everything that Slurm has to know was said.

@@ -1,5 +1,7 @@
 //! Writes each side's view where the other side sees it. Nothing here ends or moves a job.
 
+use std::collections::HashMap;
+
 use api::keys::POD_CONDITION_PREFIX;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,17 +9,21 @@ use serde_json::json;
 use slurm::NodeDescription;
 use tracing::info;
 
-use super::{Hands, at_once};
+use super::{COMMANDS_AT_ONCE, Hands, at_once};
 use crate::{
     access::{CommandError, NodeOrder},
-    nodeset::mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
+    nodeset::{
+        mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
+        plan::Worker,
+    },
     runtime::Error,
 };
 
 /// Requests under way at once. After a start there may be one for each pod of the set.
 const WRITES_AT_ONCE: usize = 16;
-/// slurmctld takes commands one by one anyway.
-const COMMANDS_AT_ONCE: usize = 8;
+
+/// By UID.
+type Workers<'a> = HashMap<&'a str, Worker<'a>>;
 
 impl Hands<'_> {
     /// What failed, for the condition. The rest is done all the same, and what failed is tried again at the next look.
@@ -26,7 +32,12 @@ impl Hands<'_> {
         for PodWrite { pod, .. } in &mirror.writes {
             memory.of_mut(&pod.uid).written = Some(now);
         }
-        let writes: Vec<_> = mirror.writes.iter().map(|write| self.write_pod(write)).collect();
+        let workers: Workers<'_> = self.observed.workers().map(|worker| (worker.uid(), worker)).collect();
+        let writes: Vec<_> = mirror
+            .writes
+            .iter()
+            .map(|write| self.write_pod(write, &workers))
+            .collect();
         let mut problems: Vec<String> = at_once(writes, WRITES_AT_ONCE)
             .await
             .into_iter()
@@ -35,12 +46,12 @@ impl Hands<'_> {
         let tellings: Vec<_> = mirror.tellings.iter().map(|telling| self.tell(telling)).collect();
         let answers: Vec<_> = stream::iter(tellings).buffered(COMMANDS_AT_ONCE).collect().await;
         for (telling, answer) in mirror.tellings.iter().zip(answers) {
-            problems.extend(self.note(telling, answer, memory));
+            problems.extend(self.note(telling, answer, &workers, memory));
         }
         problems
     }
 
-    async fn write_pod(&self, PodWrite { pod, change }: &PodWrite) -> Result<(), Error> {
+    async fn write_pod(&self, PodWrite { pod, change }: &PodWrite, workers: &Workers<'_>) -> Result<(), Error> {
         match change {
             PodChange::Annotations(annotations) => {
                 let patch = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
@@ -48,7 +59,7 @@ impl Hands<'_> {
                 patched.map(drop)
             }
             PodChange::Conditions(wanted) => {
-                let Some(observed) = self.observed.workers().find(|worker| worker.uid() == pod.uid) else {
+                let Some(observed) = workers.get(pod.uid.as_str()) else {
                     return Ok(());
                 };
                 let now = self.observed.now;
@@ -66,7 +77,13 @@ impl Hands<'_> {
         self.ctx.access.command(&self.cluster(), node, &order).await
     }
 
-    fn note(&self, telling: &Telling, answer: Result<(), CommandError>, memory: &mut Memory) -> Option<String> {
+    fn note(
+        &self,
+        telling: &Telling,
+        answer: Result<(), CommandError>,
+        workers: &Workers<'_>,
+        memory: &mut Memory,
+    ) -> Option<String> {
         let Telling { pod, node, description } = telling;
         let memory = memory.of_mut(&pod.uid);
         // By the clock of the looks, so that one that was begun before this is known to be old.
@@ -83,8 +100,8 @@ impl Hands<'_> {
             Some(place) => {
                 let place = place.to_string();
                 let complaint = refused.as_ref().and_then(|words| {
-                    let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid)?;
-                    Some(refused_place(worker, &place, words))
+                    let worker = workers.get(pod.uid.as_str())?;
+                    Some(refused_place(*worker, &place, words))
                 });
                 memory.topology = Some(Asked { place, at, refused });
                 if let Some(complaint) = &complaint {

@@ -9,7 +9,7 @@ mod mirror;
 mod pods;
 mod reservation;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use api::{Controller, NodeSet, keys};
 use futures::{StreamExt, stream};
@@ -31,6 +31,11 @@ use crate::{
     runtime::{Context, Created, Error, Key, Writer},
     template::metadata::owner,
 };
+
+/// Node commands under way at once: slurmctld takes them one by one anyway.
+const COMMANDS_AT_ONCE: usize = 8;
+/// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What became of a plan.
 #[derive(Debug, Default)]

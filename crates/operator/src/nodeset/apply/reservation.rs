@@ -10,7 +10,7 @@ use slurm::{Line, ReservationName, ReservationRequest};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Applied, Hands};
+use super::{Applied, Hands, PATIENCE};
 use crate::{
     access::CommandError,
     nodeset::plan::{Effect, Plan},
@@ -19,8 +19,6 @@ use crate::{
 
 /// Slurm may write a request down otherwise than it was sent. Then the same is not sent again and again.
 const AGAIN: Duration = Duration::from_mins(1);
-/// How long a look at Slurm after a command may take.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What was last asked for each NodeSet, and when.
 #[derive(Debug, Default)]
