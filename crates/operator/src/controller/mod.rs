@@ -10,6 +10,7 @@ mod plan;
 mod pods;
 mod push;
 mod reason;
+mod revise;
 mod status;
 #[cfg(test)]
 mod tests;

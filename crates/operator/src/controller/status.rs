@@ -14,6 +14,7 @@ use super::{
     observe::Observed,
     plan::{ConfigState, Plan},
     pods, reason,
+    revise::Held,
 };
 use crate::runtime::{Failure, State, Wanted, remarks, settle};
 
@@ -179,11 +180,13 @@ fn config_applied(plan: &Plan) -> Wanted {
             reason::WRITTEN,
             format!("revision {sequence} ({digest}) is written for slurmctld's pod to start from"),
         ),
-        ConfigState::Applied { sequence, digest, pod } => Wanted::holds(
-            CONFIG_APPLIED,
-            reason::APPLIED,
-            format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), as its agent says"),
-        ),
+        ConfigState::Applied { sequence, digest, pod } => {
+            let runs = format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), as its agent says");
+            match held(plan) {
+                Some((reason, held)) => Wanted::fails(CONFIG_APPLIED, reason, format!("{held}\n{runs}")),
+                None => Wanted::holds(CONFIG_APPLIED, reason::APPLIED, runs),
+            }
+        }
         ConfigState::Pushing { digest, pod } => Wanted::fails(
             CONFIG_APPLIED,
             reason::PUSHING,
@@ -214,6 +217,17 @@ fn config_applied(plan: &Plan) -> Wanted {
             format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate asks for"),
         ),
     }
+}
+
+/// What is not in the newest configuration as it was written, and the first reason for that.
+fn held(plan: &Plan) -> Option<(&'static str, String)> {
+    let first = plan.held.first()?;
+    let lines: Vec<String> = plan
+        .held
+        .iter()
+        .map(|Held { source, why, .. }| format!("{source} is held at its last good version: {why}"))
+        .collect();
+    Some((first.reason, lines.join("\n")))
 }
 
 fn supervised(observed: &Observed) -> Option<Wanted> {

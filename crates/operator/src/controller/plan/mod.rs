@@ -33,6 +33,7 @@ use super::{
     inputs::{gather, gather_accounting},
     observe::Observed,
     pods, push, reason,
+    revise::Held,
 };
 use crate::runtime::ServiceMonitor;
 
@@ -50,6 +51,8 @@ pub(super) struct Plan {
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
     pub(super) config: ConfigState,
+    /// Inputs that are not in the newest configuration as their owners wrote them.
+    pub(super) held: Vec<Held>,
 }
 
 /// Names of children that stay.
