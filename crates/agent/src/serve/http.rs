@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, AgentKey, Claims, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal,
+    self, Action, AgentKey, Claims, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal,
     ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
@@ -291,6 +291,8 @@ impl Door {
         let pushed = Pushed {
             outcome,
             milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            steps: Vec::new(),
+            action: Action::default(),
             status: self.status().await,
         };
         Ok(Reply::json(status, &pushed))

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
-use slurm::agent::{Fence, Outcome, Phase, Refusal, RolledBack};
+use slurm::agent::{Fence, Outcome, Phase, Refusal, Refused};
 use slurm::revision::ControllerUid;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -56,7 +56,7 @@ pub(super) struct Shown {
     pub(super) busy: bool,
     /// Why slurmctld does not run with the live files.
     pub(super) waiting: String,
-    pub(super) rolled_back: Option<RolledBack>,
+    pub(super) rolled_back: Option<Refused>,
 }
 
 type Answer = Result<Outcome, Refusal>;
@@ -375,7 +375,7 @@ impl Keeper {
         warn!(sequence, %reason, back_to = before.summary.sequence, "slurmctld refused the revision, rolling back");
         self.shown.send_modify(|shown| {
             shown.phase = Phase::RollingBack;
-            shown.rolled_back = Some(RolledBack {
+            shown.rolled_back = Some(Refused {
                 sequence,
                 reason,
                 last_words,

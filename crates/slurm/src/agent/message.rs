@@ -25,7 +25,7 @@ pub struct Status {
     pub slurmctld: Option<Daemon>,
     /// The last push that was rolled back, until another is accepted.
     #[serde(default)]
-    pub rolled_back: Option<RolledBack>,
+    pub rolled_back: Option<Refused>,
     /// The highest fence seen. A new leader is above it, or it is none.
     pub fence: Fence,
 }
@@ -99,6 +99,12 @@ pub struct Pushed {
     pub outcome: Outcome,
     /// From the arrival of the last byte to this answer.
     pub milliseconds: u64,
+    /// What took how long, in the order it was done. An agent of before says nothing.
+    #[serde(default)]
+    pub steps: Vec<StepTime>,
+    /// What slurmctld was made to do.
+    #[serde(default)]
+    pub action: Action,
     /// As it is after the push.
     pub status: Status,
 }
@@ -113,16 +119,40 @@ pub enum Outcome {
     /// Durable and in /etc/slurm, and not yet taken by slurmctld: it is away, or takes its time. The agent goes on; the
     /// status tells how it ends.
     Pending { reason: String },
+    /// Its dry run refused it: nothing live was touched.
+    Rejected(Refused),
     /// slurmctld refused it and runs with what it had.
-    RolledBack(RolledBack),
+    RolledBack(Refused),
     /// Of a later agent. The status tells more.
     #[serde(other)]
     Unknown,
 }
 
+/// How long it took to reach a step from the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepTime {
+    pub step: Phase,
+    pub milliseconds: u64,
+}
+
+/// The smallest that makes a revision live.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Action {
+    #[default]
+    Nothing,
+    Reconfigure,
+    /// slurmctld saves its state, ends and starts again; jobs go on.
+    Restart,
+    #[serde(other)]
+    Unknown,
+}
+
+/// A revision whose content was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RolledBack {
+pub struct Refused {
     pub sequence: u64,
     pub reason: String,
     /// slurmctld's own: its last lines from the attempt.
@@ -215,25 +245,40 @@ mod tests {
     #[test]
     fn outcomes_look_like_this_on_the_wire() {
         let pushed = Pushed {
-            outcome: Outcome::RolledBack(RolledBack {
+            outcome: Outcome::RolledBack(Refused {
                 sequence: 3,
                 reason: "no".to_owned(),
                 last_words: vec![],
             }),
             milliseconds: 90,
+            steps: vec![StepTime {
+                step: Phase::Checked,
+                milliseconds: 21,
+            }],
+            action: Action::Reconfigure,
             status: status(),
         };
         let json = serde_json::to_string(&pushed).unwrap();
         assert_eq!(
             json,
             concat!(
-                r#"{"outcome":"rolledBack","sequence":3,"reason":"no","lastWords":[],"milliseconds":90,"status":"#,
+                r#"{"outcome":"rolledBack","sequence":3,"reason":"no","lastWords":[],"milliseconds":90,"#,
+                r#""steps":[{"step":"checked","milliseconds":21}],"action":"reconfigure","status":"#,
                 r#"{"protocol":1,"agent":"0.1.0","live":null,"phase":"verified","slurmctld":{"state":"ready","pid":12,"#,
                 r#""since":1000,"restarts":0,"lastWords":["slurmctld: ok"]},"rolledBack":null,"#,
                 r#""fence":{"term":1,"sequence":2}}}"#
             )
         );
         assert_eq!(serde_json::from_str::<Pushed>(&json).unwrap(), pushed);
+    }
+
+    #[test]
+    fn an_agent_of_before_told_neither_steps_nor_action() {
+        let json = serde_json::to_string(&status()).unwrap();
+        let pushed = format!(r#"{{"outcome":"applied","milliseconds":1,"status":{json}}}"#);
+        let pushed: Pushed = serde_json::from_str(&pushed).unwrap();
+        assert_eq!(pushed.steps, []);
+        assert_eq!(pushed.action, Action::Nothing);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What to do next by what the agent says is live. Pure.
 
 use slurm::{
-    agent::{Phase, RolledBack, Status},
+    agent::{Phase, Refused, Status},
     revision::Digest,
 };
 
@@ -80,8 +80,8 @@ fn quote(words: &[String]) -> String {
     last.join(" / ")
 }
 
-pub(super) fn refusal_of(rolled_back: &RolledBack) -> String {
-    let RolledBack { reason, last_words, .. } = rolled_back;
+pub(super) fn refusal_of(refused: &Refused) -> String {
+    let Refused { reason, last_words, .. } = refused;
     if last_words.is_empty() {
         reason.clone()
     } else {
@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(next, Next::Push { sequence: expected });
         }
         let mut rolled_back = status(Some((7, "a")), Phase::Verified);
-        rolled_back.rolled_back = Some(RolledBack {
+        rolled_back.rolled_back = Some(Refused {
             sequence: 12,
             reason: "no".to_owned(),
             last_words: vec![],

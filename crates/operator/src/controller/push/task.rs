@@ -149,8 +149,8 @@ impl Task {
                 self.say(wanted, live, State::Done);
                 RECHECK
             }
-            Outcome::RolledBack(rolled_back) => {
-                let why = refusal_of(rolled_back);
+            Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
+                let why = refusal_of(refused);
                 warn!(cluster = %self.teller.key, pod = %wanted.target.pod, milliseconds, %why, "slurmctld refused the configuration");
                 self.memory.refused = Some((wanted.digest, why.clone()));
                 let digest = wanted.digest;
