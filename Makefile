@@ -10,6 +10,8 @@ CARGO_DENY_VERSION := 0.20.2
 E2E_THREADS ?= 6
 # Each of these starts a Slurm cluster, which is work for the machine.
 OPERATOR_THREADS ?= 3
+# Each of these has a cluster to itself, of which there are this many (testbed's TEST_CLUSTERS).
+ALONE_THREADS ?= 3
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
 
@@ -60,14 +62,14 @@ test-charts: build ## Helm's own checks and our unit tests of the charts (second
 	helm-unittest --strict charts/slurm charts/slurm-operator
 
 test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some of them
-	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
+	@trap '$(TESTBED) down-tests' EXIT; \
 	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T); \
 	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
-	cargo test --package testbed --test alone -- --test-threads=1 $(T)
+	cargo test --package testbed --test alone -- --test-threads=$(ALONE_THREADS) $(T)
 
 soak: build operator ## Properties on many random cases, then a hundred jobs that start in the moment of a scale-in (twenty minutes)
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
-	@trap '$(TESTBED) --cluster "$$($(TESTBED) test-cluster)" down' EXIT; \
+	@trap '$(TESTBED) down-tests' EXIT; \
 	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment
 
 bench: build operator ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster

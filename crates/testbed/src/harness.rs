@@ -1,9 +1,10 @@
-//! How tests use the cluster: one cluster for all, a namespace for each test, waiting on events, and the logs one needs
-//! when a test fails.
+//! How tests use a cluster: one for all, or one to themselves; a namespace for each test, waiting on events, and the logs
+//! one needs when a test fails.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,23 +13,69 @@ use anyhow::{Context, Result, anyhow};
 use crate::cluster::{Cluster, Size};
 use crate::command;
 use crate::faults::Pod;
-use crate::paths::Layout;
+use crate::paths::{Layout, TEST_CLUSTERS};
 
 /// The cluster that all tests of this checkout share, brought up if it is not.
-#[allow(clippy::panic)] // Without a cluster there is no test.
 pub fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    bring_up(0)
+}
+
+/// A cluster that no other test uses as long as this lives. Make it the first thing in a test, so that it goes last.
+#[derive(Debug)]
+pub struct Alone {
+    pub cluster: &'static Cluster,
+    _lane: MutexGuard<'static, ()>,
+}
+
+pub fn alone() -> Alone {
+    static LANES: [Mutex<()>; TEST_CLUSTERS] = [const { Mutex::new(()) }; TEST_CLUSTERS];
+    loop {
+        for (index, lane) in LANES.iter().enumerate() {
+            let free = match lane.try_lock() {
+                Ok(free) => free,
+                // A test that failed there has put back what it could.
+                Err(TryLockError::Poisoned(failed)) => failed.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            return Alone {
+                cluster: bring_up(index),
+                _lane: free,
+            };
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[allow(clippy::panic)] // Without a cluster there is no test.
+fn bring_up(index: usize) -> &'static Cluster {
+    type Up = OnceLock<Result<Cluster, String>>;
+    static CLUSTERS: [Up; TEST_CLUSTERS] = [const { Up::new() }; TEST_CLUSTERS];
     let up = || {
         let size = Size {
             nodes: 3,
             fake_nodes: 0,
         };
-        Cluster::up(&Layout::test_cluster(), size).map_err(|error| format!("{error:#}"))
+        let names = Layout::test_clusters();
+        let name = names.get(index).ok_or("there is no such cluster")?;
+        Cluster::up(name, size).map_err(|error| format!("{error:#}"))
     };
-    match CLUSTER.get_or_init(up) {
-        Ok(cluster) => cluster,
-        Err(error) => panic!("no cluster to test on: {error}"),
+    match CLUSTERS.get(index).map(|cluster| cluster.get_or_init(up)) {
+        Some(Ok(cluster)) => cluster,
+        Some(Err(error)) => panic!("no cluster to test on: {error}"),
+        None => panic!("there is no test cluster {index}"),
     }
+}
+
+/// Does something once for a cluster, however many tests ask for it; all of them wait for it.
+pub fn once_for(cluster: &Cluster, what: &'static str, act: impl FnOnce()) {
+    type Done = BTreeMap<(String, &'static str), Arc<OnceLock<()>>>;
+    static DONE: Mutex<Done> = Mutex::new(Done::new());
+    let key = (cluster.layout.cluster.clone(), what);
+    let done = {
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(done.entry(key).or_default())
+    };
+    done.get_or_init(act);
 }
 
 /// A namespace of a test's own, removed at its end. When the test fails, what is needed to see why is printed first.

@@ -55,8 +55,8 @@ enum Action {
     OperatorImage,
     /// Print the folder with kubectl, helm, helm-unittest and kwok, building them if need be
     Tools,
-    /// Print the name of the cluster that this checkout's tests use
-    TestCluster,
+    /// End the clusters that this checkout's tests use and remove their state
+    DownTests,
     /// Print the slowest steps recorded in a file
     Slowest { timings: PathBuf },
     #[command(hide = true)]
@@ -126,10 +126,9 @@ fn run(Arguments { cluster, action }: Arguments) -> Result<()> {
             println!("{}", kubernetes::binaries()?.folder().display());
             Ok(())
         }
-        Action::TestCluster => {
-            println!("{}", Layout::test_cluster());
-            Ok(())
-        }
+        Action::DownTests => Layout::test_clusters()
+            .iter()
+            .try_for_each(|cluster| Cluster::down(cluster)),
         Action::Slowest { timings } => slowest(&timings),
         Action::MachineInit { volumes, ready } => init::machine(&volumes, &ready),
         Action::NodeInit {

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+/// How many tests that want a cluster to themselves run side by side. They mostly wait, so there are more than cores.
+pub const TEST_CLUSTERS: usize = 3;
+
 /// The checkout this binary was built from.
 pub fn repository() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -41,9 +44,17 @@ impl Layout {
         format!("t{:08x}", hasher.finish() & 0xffff_ffff)
     }
 
-    /// Tests leave the cluster that a person looks at alone.
+    /// Tests leave the cluster that a person looks at alone. This one is shared by all that get along with each other.
     pub fn test_cluster() -> String {
         format!("{}-test", Self::default_cluster())
+    }
+
+    /// All clusters of tests, the shared one first.
+    pub fn test_clusters() -> [String; TEST_CLUSTERS] {
+        std::array::from_fn(|index| match index {
+            0 => Self::test_cluster(),
+            _ => format!("{}{}", Self::test_cluster(), index + 1),
+        })
     }
 
     pub fn root(&self) -> &Path {

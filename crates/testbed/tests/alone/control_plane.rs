@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use testbed::harness::{cluster, eventually};
+use testbed::harness::{alone, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     // A write, since reads may be answered from memory while etcd is away.
     let answers = || {
         cluster.ask(&[

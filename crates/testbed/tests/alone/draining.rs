@@ -1,6 +1,6 @@
 //! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers on them.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, start_job, wait_done, wait_idle, wait_node};
 
@@ -8,7 +8,8 @@ const WORKER: &str = "pod/slurm-worker-slinky-0";
 
 #[test]
 fn kubectl_drain_waits_for_the_job_of_a_worker() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let namespace = Namespace::create(cluster, "kubectl-drain").unwrap();
     install_chart(cluster, &namespace, ONE_WORKER).unwrap();

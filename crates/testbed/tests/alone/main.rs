@@ -1,4 +1,4 @@
-//! Tests that hurt nodes or the control plane: one after the other, with nothing beside them.
+//! Tests that hurt nodes, the control plane or the operator: each has a cluster to itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testbed::command::output;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
 use crate::common::operator::{PutBack, SOON, helm, install};
@@ -10,7 +10,8 @@ use crate::common::pods::shell_pod;
 
 #[test]
 fn secure_metrics_are_for_those_who_may_read_them() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let _put_back = PutBack(cluster);
     let arguments = ["upgrade", "--wait", "--namespace", "slinky", "slurm-operator"];

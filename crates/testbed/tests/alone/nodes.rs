@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testbed::command::output;
-use testbed::harness::{Namespace, cluster, eventually};
+use testbed::harness::{Namespace, alone, eventually};
 
 use crate::common::command_line::testbed;
 use crate::common::pods::{connect, pair};
@@ -13,18 +13,23 @@ const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_node_can_be_added_and_removed() {
-    let cluster = cluster();
-    let name = output(testbed().args(["node", "add"])).unwrap().trim().to_owned();
+    let alone = alone();
+    let cluster = alone.cluster;
+    let name = output(testbed(cluster).args(["node", "add"]))
+        .unwrap()
+        .trim()
+        .to_owned();
     assert_eq!(name, "node4");
     cluster.wait_node("node4", "True").unwrap();
-    output(testbed().args(["node", "remove", "node4"])).unwrap();
+    output(testbed(cluster).args(["node", "remove", "node4"])).unwrap();
     assert_eq!(cluster.ask(&["get", "nodes", "-o", "name"]).unwrap().lines().count(), 3);
     assert_eq!(cluster.nodes().len(), 3);
 }
 
 #[test]
 fn cordon_and_drain_move_pods_away() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "drain").unwrap();
     namespace.apply(&servers::web()).unwrap();
@@ -40,7 +45,8 @@ fn cordon_and_drain_move_pods_away() {
 
 #[test]
 fn an_unplugged_node_is_unreachable_and_comes_back() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     let namespace = pair(cluster, "unplug");
     connect(&namespace, "two").unwrap();
     let unplugged = cluster.unplug("node2").unwrap();
@@ -52,7 +58,8 @@ fn an_unplugged_node_is_unreachable_and_comes_back() {
 /// Both in one test, since either takes the control plane half a minute to notice.
 #[test]
 fn a_node_cut_from_the_control_plane_goes_on_serving_and_a_killed_one_returns_with_its_pods() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     let namespace = pair(cluster, "lost");
     namespace.apply(&servers::pod("three", "node3")).unwrap();
     namespace.wait("condition=Ready", "pod/three").unwrap();

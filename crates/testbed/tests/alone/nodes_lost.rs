@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Alone, Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{restarts, start_job, wait_undisturbed};
 use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
@@ -17,11 +17,13 @@ struct Stage {
     cluster: &'static Cluster,
     namespace: Namespace,
     node: String,
+    _alone: Alone,
 }
 
 impl Stage {
     fn set(name: &str) -> Self {
-        let cluster = cluster();
+        let alone = alone();
+        let cluster = alone.cluster;
         install(cluster);
         cluster.ask(&["cordon", "node2", "node3"]).unwrap();
         let operator = ["--namespace", "slinky"];
@@ -45,6 +47,7 @@ impl Stage {
             cluster,
             namespace,
             node,
+            _alone: alone,
         }
     }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::cluster::Cluster;
 use testbed::command::output;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
 use crate::common::operator::{
@@ -121,7 +121,8 @@ fn outdated(namespace: &Namespace, object: &str) -> Result<String> {
 
 #[test]
 fn with_upstreams_definitions_clusters_run_and_an_upgrade_is_asked_for() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let _put_back = PutBack(cluster);
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testbed::cluster::Cluster;
 use testbed::command::output;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
 use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, slurm, wait_idle};
@@ -61,7 +61,8 @@ pub(crate) fn expect_no_writes(cluster: &Cluster) {
 
 #[test]
 fn a_cluster_at_rest_causes_no_writes() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let namespace = Namespace::create(cluster, "rest").unwrap();
     install_chart(cluster, &namespace, ONE_WORKER).unwrap();
@@ -74,7 +75,8 @@ fn a_cluster_at_rest_causes_no_writes() {
 
 #[test]
 fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let replicas = |count: &str| {
         let chart = paths::repository().join("charts/slurm-operator");

@@ -1,12 +1,13 @@
 //! Slurm while nodes die.
 
-use testbed::harness::{cluster, eventually};
+use testbed::harness::{alone, eventually};
 
 use crate::common::slurm::{SOON, idle, install, slurm};
 
 #[test]
 fn a_worker_returns_after_its_node_was_killed() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     let namespace = install(cluster, "slurm-node");
     let node_of = |pod: &str| namespace.field(&format!("pod/{pod}"), ".spec.nodeName").unwrap();
     // Not slurmctld's: killed before it has saved all of its state once, it refuses to start again ("No Assoc usage file").

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::operator::{
     ONE_WORKER, PutBack, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
@@ -60,7 +60,8 @@ fn delete_namespace(cluster: &Cluster, namespace: &Namespace) {
 
 #[test]
 fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let _put_back = PutBack(cluster);
     let namespace = one_worker(cluster, "comeback");
@@ -122,7 +123,8 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
 
 #[test]
 fn the_operator_first_then_the_cluster_then_the_namespace() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let _put_back = PutBack(cluster);
     let namespace = one_worker(cluster, "operator-first");
@@ -135,7 +137,8 @@ fn the_operator_first_then_the_cluster_then_the_namespace() {
 
 #[test]
 fn the_cluster_first_and_the_operator_right_after_it() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let _put_back = PutBack(cluster);
     let namespace = one_worker(cluster, "cluster-first");
@@ -147,7 +150,8 @@ fn the_cluster_first_and_the_operator_right_after_it() {
 
 #[test]
 fn a_namespace_goes_with_everything_in_it() {
-    let cluster = cluster();
+    let alone = alone();
+    let cluster = alone.cluster;
     install(cluster);
     let namespace = one_worker(cluster, "doomed");
     let job = slurm(

@@ -1,11 +1,11 @@
-//! The `testbed` command on the tests' cluster.
+//! The `testbed` command on a tests' cluster.
 
 use std::process::Command;
 
-use testbed::paths::Layout;
+use testbed::cluster::Cluster;
 
-pub fn testbed() -> Command {
+pub fn testbed(cluster: &Cluster) -> Command {
     let mut command = Command::new(testbed::sibling("testbed").unwrap());
-    command.args(["--cluster", &Layout::test_cluster()]);
+    command.args(["--cluster", &cluster.layout.cluster]);
     command
 }

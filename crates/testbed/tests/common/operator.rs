@@ -1,5 +1,6 @@
 //! The operator on the tests' cluster, installed from its charts as anyone would, and clusters made with it.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use testbed::cluster::Cluster;
 use testbed::command::{output, output_with_input};
-use testbed::harness::{Namespace, eventually, expect};
+use testbed::harness::{Namespace, eventually, expect, once_for};
 use testbed::{images, paths};
 
 pub const SOON: Duration = Duration::from_mins(2);
@@ -60,9 +61,10 @@ spec:
 
 /// Installs the operator in namespace `slinky`, once.
 pub fn install(cluster: &Cluster) {
-    static INSTALLED: OnceLock<()> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        cluster.load(&images::operator().unwrap()).unwrap();
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    once_for(cluster, "operator", || {
+        let archive = ARCHIVE.get_or_init(|| images::operator().unwrap());
+        cluster.load(archive).unwrap();
         install_charts(cluster).unwrap();
     });
 }

@@ -1,20 +1,18 @@
 //! The test server (examples/apis.rs) as an image, and manifests that run it.
 
-use std::sync::OnceLock;
-
 use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::cluster::Cluster;
-use testbed::harness::Namespace;
+use testbed::harness::{Namespace, once_for};
 use testbed::{image, pki};
 
 pub const IMAGE: &str = "localhost/testbed-apis:1";
 
 /// Loads the server's image once for all tests.
 pub fn load(cluster: &Cluster) {
-    static LOADED: OnceLock<()> = OnceLock::new();
-    LOADED.get_or_init(|| {
-        let archive = std::env::temp_dir().join(format!("testbed-apis-{}.tar", std::process::id()));
+    once_for(cluster, "servers", || {
+        let name = format!("testbed-apis-{}-{}.tar", cluster.layout.cluster, std::process::id());
+        let archive = std::env::temp_dir().join(name);
         let binary = testbed::sibling("examples/apis").unwrap();
         image::scratch_image(&archive, IMAGE, &[&binary], &["/apis"]).unwrap();
         cluster.load(&archive).unwrap();

@@ -31,7 +31,7 @@ fn without_root_it_says_so_and_starts_nothing() {
 #[test]
 fn env_gives_any_client_access_over_loopback() {
     cluster();
-    let lines = output(testbed().arg("env")).unwrap();
+    let lines = output(testbed(cluster()).arg("env")).unwrap();
     let line = format!("{lines}\nkubectl get nodes -o name && helm version --short && helm-unittest --help");
     let said = output(Command::new("bash").args(["-c", &line])).unwrap();
     assert!(
@@ -57,15 +57,19 @@ fn env_gives_any_client_access_over_loopback() {
 #[test]
 fn status_and_logs_tell_what_runs() {
     cluster();
-    let status = output(testbed().arg("status")).unwrap();
+    let status = output(testbed(cluster()).arg("status")).unwrap();
     for word in ["kube-apiserver", "etcd", "coredns", "node3", "kubelet", "containerd"] {
         assert!(status.contains(word), "{word} is missing:\n{status}");
     }
     assert!(!status.contains("ENDED"), "{status}");
     assert!(
-        output(testbed().args(["logs", "node1/kubelet"]))
+        output(testbed(cluster()).args(["logs", "node1/kubelet"]))
             .unwrap()
             .contains("kubelet")
     );
-    assert!(output(testbed().arg("logs")).unwrap().contains("kube-apiserver.log"));
+    assert!(
+        output(testbed(cluster()).arg("logs"))
+            .unwrap()
+            .contains("kube-apiserver.log")
+    );
 }

@@ -9,6 +9,7 @@ mod recorded;
 
 mod adoption;
 mod api;
+mod belongings;
 mod chart;
 mod children;
 mod draining;

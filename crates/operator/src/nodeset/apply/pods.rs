@@ -1,5 +1,7 @@
 //! Making workers, and looking after those that stay.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
@@ -44,28 +46,28 @@ impl Hands<'_> {
         self.create_pods(creations, plan.desired, applied).await;
     }
 
-    /// In batches that double as long as they succeed: what the API server refuses, it is asked for once and not 250
-    /// times.
+    /// The first alone and then all others: what the API server refuses anyway, it is asked for once and not 500 times.
+    /// What it refuses on the way, because a quota is used up, ends the rest.
     async fn create_pods(&self, creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut Applied) {
-        if creations.is_empty() {
+        let Some(((pod, claims), others)) = creations.split_first() else {
             return;
-        }
+        };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
         self.ctx.events.normal(self.nodeset(), "ScalingUp", message);
-        let mut rest = creations.as_slice();
-        let mut size = 1;
-        while !rest.is_empty() {
-            let (batch, later) = rest.split_at(size.min(rest.len()));
-            let steps: Vec<_> = batch.iter().map(|(pod, claims)| self.create_pod(pod, claims)).collect();
-            let results = at_once(steps, AT_ONCE).await;
-            let mut failed = false;
-            for result in results {
-                failed |= applied.take(result).is_none();
+        if applied.take(self.create_pod(pod, claims).await).is_none() {
+            return;
+        }
+        let refused = &AtomicBool::new(false);
+        let steps = others.iter().map(|(pod, claims)| async move {
+            if refused.load(Ordering::Relaxed) {
+                return Ok(());
             }
-            if failed {
-                return;
-            }
-            (rest, size) = (later, size * 2);
+            let created = self.create_pod(pod, claims).await;
+            refused.fetch_or(created.is_err(), Ordering::Relaxed);
+            created
+        });
+        for created in at_once(steps.collect(), AT_ONCE).await {
+            applied.take(created);
         }
     }
 

@@ -242,8 +242,8 @@ pub struct Plan {
     pub requeue: Option<Duration>,
 }
 
-/// Workers made in one go, as upstream's. More would not be done within one reconcile's time.
-const BURST: usize = 250;
+/// Workers made in one go. More would not be done within one reconcile's time.
+const BURST: usize = 500;
 /// A worker that has just become ready counts as available only later; and caches can miss an event.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// A node that drains is seen by the poller; this is for what the poller cannot see.

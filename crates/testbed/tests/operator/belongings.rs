@@ -1,0 +1,102 @@
+//! What belongs to a worker beyond its pod: the Kubernetes node it is pinned to, its claims, and the set it came from.
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, workers};
+
+const SET: &str = "nodeset/compute";
+
+/// Three workers, each pinned to where it first ran and with a volume of its own that goes when the set is scaled in.
+fn with_belongings(namespace: &Namespace) {
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(0)).unwrap();
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Mi" } } },
+    });
+    let spec = json!({ "spec": {
+        "replicas": 3,
+        "pinToNode": true,
+        "volumeClaimTemplates": [claim],
+        "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Delete" },
+    } });
+    let patch = ["patch", SET, "--type=merge", "--patch", &spec.to_string()];
+    namespace.ask(&patch).unwrap();
+    wait_idle(namespace, 3).unwrap();
+}
+
+/// The workers' volumes, with their UIDs.
+fn claims(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
+    let shown = namespace.ask(&[
+        "get",
+        "pvc",
+        "-o",
+        "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{\"\\n\"}{end}",
+    ])?;
+    let ours = shown.lines().filter(|claim| claim.starts_with("data-"));
+    Ok(ours.map(str::to_owned).collect())
+}
+
+#[test]
+fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volume() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "belongings").unwrap();
+    with_belongings(&namespace);
+    let before = claims(&namespace).unwrap();
+    assert_eq!(before.len(), 3, "{before:?}");
+
+    let pod = "pod/compute-2";
+    let node = namespace.field(pod, ".spec.nodeName").unwrap();
+    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    assert_eq!(namespace.field(SET, ".status.ordinalToNode.2").unwrap(), node);
+    namespace.ask(&["delete", pod, "--grace-period=1"]).unwrap();
+    eventually("another pod", SOON, || {
+        let now = namespace.field(pod, ".metadata.uid")?;
+        expect(now != uid, now)
+    })
+    .unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    assert_eq!(namespace.field(pod, ".spec.nodeName").unwrap(), node);
+    let affinity = namespace.field(pod, ".spec.affinity.nodeAffinity").unwrap();
+    assert!(affinity.contains(&node), "{affinity}");
+    assert_eq!(claims(&namespace).unwrap(), before);
+
+    namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
+    eventually("the volume of the third is gone", SOON, || {
+        let now = claims(&namespace)?;
+        expect(now == before[..2], now)
+    })
+    .unwrap();
+    namespace.ask(&["delete", SET]).unwrap();
+    assert_eq!(claims(&namespace).unwrap(), before[..2]);
+}
+
+#[test]
+fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is_lost() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "orphans").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let uid = || namespace.field("pod/compute-0", ".metadata.uid");
+    let before = uid().unwrap();
+    let job = start_job(&namespace, "-p all", "sleep 15").unwrap();
+    // It comes to its end when the job has, since the set's line in slurm.conf goes with it.
+    namespace
+        .ask(&["delete", SET, "--cascade=orphan", "--timeout=120s"])
+        .unwrap();
+    wait_done(&namespace, &job).unwrap();
+    assert_eq!(uid().unwrap(), before);
+
+    namespace.apply(&workers(1)).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    assert_eq!(uid().unwrap(), before);
+    let owner = namespace
+        .field("pod/compute-0", ".metadata.ownerReferences[0].uid")
+        .unwrap();
+    assert_eq!(owner, namespace.field(SET, ".metadata.uid").unwrap());
+    assert_eq!(slurm(&namespace, "srun -p compute hostname").unwrap(), "compute-0\n");
+}
