@@ -5,6 +5,7 @@
 mod common;
 
 mod control_plane;
+mod deaths;
 mod draining;
 mod metrics;
 mod nodes;

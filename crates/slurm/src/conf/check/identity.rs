@@ -30,6 +30,8 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
 }
 
 const SLURMCTLD_HOST: &str = "SlurmctldHost";
+/// Slurm's own, where nothing is said.
+const PORT: &str = "6817";
 
 /// The operator's own lines follow its replicas, and slurmctld is started for them; another name among a person's
 /// lines has no slurmctld behind it.
@@ -45,6 +47,7 @@ fn check_hosts(configuration: &Configuration, live: &Configuration, known: &Know
 
 fn is_same(key: &str, old: Option<&str>, new: Option<&str>) -> bool {
     match (old, new) {
+        (old, new) if key == "SlurmctldPort" => old.unwrap_or(PORT) == new.unwrap_or(PORT),
         (Some(old), Some(new)) if key == "ClusterName" => old.eq_ignore_ascii_case(new),
         (Some(old), Some(new)) if key.starts_with("AuthAlt") => options(old) == options(new),
         (old, new) => old == new,

@@ -163,7 +163,10 @@ fn check_value(
 ) {
     let (judged, severity) = match spec.kind {
         ValueKind::Word(_) | ValueKind::Words(_) => (known.knows_all_keys(), severity),
-        ValueKind::IgnoredWords(_) | ValueKind::NodePlugin(_) => (known.knows_all_keys(), Severity::Warn),
+        ValueKind::IgnoredWords(_) => (known.knows_all_keys(), Severity::Warn),
+        // Nothing runs yet, or it runs with it. Else every slurmd would die of it, with its jobs.
+        ValueKind::NodePlugin(_) if !known.is_new(spec.name, value) => (known.knows_all_keys(), Severity::Warn),
+        ValueKind::NodePlugin(_) => (known.knows_all_keys(), severity),
         _ => (true, severity),
     };
     if !judged || spec.kind.accepts(value) {
@@ -176,7 +179,10 @@ fn check_value(
             format!(
                 "{name}={value} names a plugin that is not Slurm's own; a slurmd that cannot load it does not start"
             ),
-            format!("write {}, unless your slurmd image brings it", spec.kind.expected()),
+            format!(
+                "write {}; if your slurmd image brings it, make a new cluster with it",
+                spec.kind.expected()
+            ),
         ),
         ValueKind::IgnoredWords(_) => (
             format!("{name} cannot be {value:?}, and slurmctld passes over it"),

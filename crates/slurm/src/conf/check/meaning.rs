@@ -35,7 +35,7 @@ pub(super) fn check_values(configuration: &Configuration, known: &Known<'_>, pro
     check_tres(configuration, known, problems);
     check_gres_types(configuration, problems);
     check_topology(configuration, problems);
-    check_scripts(configuration, problems);
+    check_scripts(configuration, known, problems);
 }
 
 /// Measured: with KeepPartInfo a running slurmctld passes over what slurm.conf says of partitions it has.
@@ -215,7 +215,7 @@ fn check_topology(configuration: &Configuration, problems: &mut Problems) {
 }
 
 /// Scripts of these keys travel with the files when they are named without a directory or lie in ours.
-fn check_scripts(configuration: &Configuration, problems: &mut Problems) {
+fn check_scripts(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     for key in ["Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld"] {
         for (at, setting) in global_settings(configuration, key) {
             let is_pattern = setting.value.contains(['*', '?', '[']);
@@ -223,8 +223,14 @@ fn check_scripts(configuration: &Configuration, problems: &mut Problems) {
                 .filter(|name| !is_pattern && !name.is_empty() && !configuration.has(name));
             if let Some(name) = missing {
                 let name = shortened(name);
+                // Jobs would fail to start by it, or fail to end; if they do already, the rest need not wait for it.
+                let severity = if known.live.is_none() || known.is_new(key, &setting.value) {
+                    Severity::Refuse
+                } else {
+                    Severity::Warn
+                };
                 problems.add(
-                    Severity::Warn,
+                    severity,
                     at,
                     Some(key),
                     format!("{key} names the script {name:?}, which is not among the files"),

@@ -57,6 +57,11 @@ impl Known<'_> {
         self.release.is_none_or(|release| release <= KNOWN_RELEASE)
     }
 
+    /// Whether slurmctld runs, and runs with another value.
+    fn is_new(&self, key: &str, value: &str) -> bool {
+        self.live.is_some_and(|live| live.value(key) != Some(value))
+    }
+
     fn is_users(&self, at: At<'_>) -> bool {
         match (self.user_lines, at.line) {
             (Some(lines), Some(line)) if at.file == SLURM_CONF => lines.contains(&line),

@@ -252,7 +252,9 @@ pub(super) const GLOBAL: &[KeySpec] = &[
     key("SlurmctldParameters", Text),
     key("SlurmctldPidFile", Text),
     removed("SlurmctldPlugstack", "take it out"),
-    key("SlurmctldPort", Ports).needs(Needs::ControllerRestart, LISTENING),
+    key("SlurmctldPort", Ports)
+        .identity()
+        .needs(Needs::ControllerRestart, LISTENING),
     key("SlurmctldPrimaryOffProg", Text),
     key("SlurmctldPrimaryOnProg", Text),
     key("SlurmctldSyslogDebug", LogLevel),
