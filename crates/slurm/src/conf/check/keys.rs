@@ -162,11 +162,10 @@ fn check_value(
     problems: &mut Problems,
 ) {
     let (judged, severity) = match spec.kind {
-        ValueKind::Word(_) | ValueKind::Words(_) => (known.knows_all_keys(), severity),
         ValueKind::IgnoredWords(_) => (known.knows_all_keys(), Severity::Warn),
         // Nothing runs yet, or it runs with it. Else every slurmd would die of it, with its jobs.
         ValueKind::NodePlugin(_) if !known.is_new(spec.name, value) => (known.knows_all_keys(), Severity::Warn),
-        ValueKind::NodePlugin(_) => (known.knows_all_keys(), severity),
+        ValueKind::Word(_) | ValueKind::Words(_) | ValueKind::NodePlugin(_) => (known.knows_all_keys(), severity),
         _ => (true, severity),
     };
     if !judged || spec.kind.accepts(value) {
