@@ -9,6 +9,7 @@
 //! * [`revision`] is all files of a cluster's configuration together (pure).
 //! * [`token`] signs the tokens Slurm accepts (pure).
 //! * [`rest`] is the slurmrestd client.
+//! * [`rpc`] is the client for slurmctld itself, in Slurm's own wire protocol.
 //! * [`agent`] is what operator and agent say to each other, and the client for it.
 
 #[macro_use]
@@ -27,6 +28,7 @@ pub mod partition;
 pub mod reservation;
 pub mod rest;
 pub mod revision;
+pub mod rpc;
 pub mod token;
 
 pub use answer::Answer;

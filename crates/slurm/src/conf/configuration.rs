@@ -121,6 +121,11 @@ impl Configuration {
         self.includes_elsewhere
     }
 
+    /// slurm.conf and the files it includes, each counted once.
+    pub(super) fn files_read(&self) -> usize {
+        self.included.len()
+    }
+
     /// Of all files together.
     pub fn bytes(&self) -> usize {
         self.bytes

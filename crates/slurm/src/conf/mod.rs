@@ -16,6 +16,7 @@ mod configuration;
 mod diff;
 mod document;
 mod file;
+mod hash;
 mod key;
 pub mod keys;
 mod line;

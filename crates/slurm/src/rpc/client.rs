@@ -1,0 +1,203 @@
+//! One question, one connection, one answer, as Slurm's own programs do it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::config::{self, ServedFile};
+use super::error::Error;
+use super::frame::{Frame, MAX_FRAME, MessageType};
+use super::live_conf;
+use super::return_code::ReturnCode;
+use super::version::Version;
+use super::wire::{Reader, Unpackable};
+use crate::answer::ServedConf;
+use crate::token::Issuer;
+
+/// slurmctld 26.05 serves metrics on the same port, and takes what does not begin with a version it knows for a request
+/// of that kind: the answer begins like this (measured). Older ones answer with an error of authentication.
+const NO_SUCH_VERSION: &[u8; 4] = b"HTTP";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// For one question, from connecting to the last byte.
+    pub timeout: Duration,
+    /// For a reconfigure, which is answered when it is over.
+    pub reconfigure_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            // What Slurm's own programs wait (MessageTimeout).
+            timeout: Duration::from_secs(10),
+            // A missing Include holds slurmctld up for a minute.
+            reconfigure_timeout: Duration::from_secs(90),
+        }
+    }
+}
+
+/// The way to one slurmctld. It costs nothing until it is used.
+#[derive(Debug)]
+pub struct Client {
+    /// `host:port`.
+    address: String,
+    issuer: Issuer,
+    options: Options,
+    version: Mutex<Version>,
+}
+
+impl Client {
+    pub fn new(address: impl Into<String>, issuer: Issuer, options: Options) -> Self {
+        Self {
+            address: address.into(),
+            issuer,
+            options,
+            version: Mutex::new(Version::NEWEST),
+        }
+    }
+
+    /// The version slurmctld was last seen to understand; the newest until it was asked.
+    pub fn version(&self) -> Version {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.command(MessageType::PING, |_| Ok(Vec::new())).await
+    }
+
+    /// The files slurmctld serves to nodes. After a failed reconfigure they can be others than it runs with, until the
+    /// next one: [`live_conf`](Self::live_conf) tells.
+    pub async fn served_files(&self) -> Result<Vec<ServedFile>, Error> {
+        let answer = self
+            .ask(MessageType::CONFIG, self.options.timeout, |_| {
+                Ok(config::pack_question())
+            })
+            .await?;
+        match answer.kind {
+            MessageType::RESPONSE_CONFIG => config::unpack_served_files(&answer.body).map_err(Error::malformed),
+            kind => Err(Error::unexpected(kind)),
+        }
+    }
+
+    /// The process of slurmctld and the hash of the slurm.conf it runs with.
+    pub async fn live_conf(&self) -> Result<ServedConf, Error> {
+        let question = live_conf::pack_question();
+        let question = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, question);
+        let answer = self.exchange(&question, self.options.timeout).await?;
+        match answer.kind {
+            MessageType::RESPONSE_BUILD_INFO => live_conf::unpack_live_conf(&answer.body).map_err(Error::malformed),
+            kind => Err(Error::unexpected(kind)),
+        }
+    }
+
+    /// Returns when slurmctld runs with the files on its disk.
+    pub async fn reconfigure(&self) -> Result<(), Error> {
+        let patience = self.options.reconfigure_timeout;
+        let answer = self.ask(MessageType::RECONFIGURE, patience, |_| Ok(Vec::new())).await?;
+        succeeded(&answer)
+    }
+
+    async fn command(
+        &self,
+        kind: MessageType,
+        body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
+    ) -> Result<(), Error> {
+        succeeded(&self.ask(kind, self.options.timeout, body).await?)
+    }
+
+    /// In the version slurmctld last understood, and in older ones if it does not. A message that it cannot read has no
+    /// effect, so another attempt is safe.
+    async fn ask(
+        &self,
+        kind: MessageType,
+        patience: Duration,
+        body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
+    ) -> Result<Frame, Error> {
+        let mut version = self.version();
+        loop {
+            let question = Frame::new(version, kind, body(version)?);
+            let answer = self.exchange(&question, patience).await;
+            match (&answer, version.older()) {
+                (Err(Error::Unauthorized(_) | Error::Unsupported), Some(older)) => version = older,
+                // Perhaps it was replaced by one that no longer speaks the version we kept to.
+                (Err(Error::Unauthorized(_) | Error::Unsupported), None) => {
+                    self.understood(Version::NEWEST);
+                    return answer;
+                }
+                (Err(Error::Unreachable { .. } | Error::Unpackable(_) | Error::Token(_)), _) => return answer,
+                (Ok(_) | Err(Error::Refused(_) | Error::Malformed { .. }), _) => {
+                    self.understood(version);
+                    return answer;
+                }
+            }
+        }
+    }
+
+    fn understood(&self, version: Version) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+    }
+
+    /// An answer that is no refusal.
+    async fn exchange(&self, question: &Frame, patience: Duration) -> Result<Frame, Error> {
+        let token = self.issuer.token(SystemTime::now())?;
+        let packed = question.pack(token.secret())?;
+        let answer = timeout(patience, self.converse(&packed))
+            .await
+            .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))?;
+        let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
+        match return_code(&answer)? {
+            None | Some(ReturnCode::SUCCESS) => Ok(answer),
+            Some(code @ (ReturnCode::AUTHENTICATION | ReturnCode::VERSION)) => {
+                self.issuer.forget();
+                Err(Error::Unauthorized(code))
+            }
+            Some(code) => Err(Error::Refused(code)),
+        }
+    }
+
+    async fn converse(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
+        let broken = |source| Error::unreachable(format!("{}: the connection broke", self.address), source);
+        let mut stream = TcpStream::connect(&self.address)
+            .await
+            .map_err(|source| Error::unreachable(format!("{}: {source}", self.address), source))?;
+        // One message each way: waiting for more to send with it would only delay it.
+        let _ = stream.set_nodelay(true);
+        stream.write_all(packed).await.map_err(broken)?;
+        let length = stream.read_u32().await.map_err(broken)?;
+        if length.to_be_bytes() == *NO_SUCH_VERSION {
+            return Err(Error::Unsupported);
+        }
+        if usize::try_from(length).map_or(true, |length| length > MAX_FRAME) {
+            return Err(Error::Malformed {
+                what: format!("it has {length} bytes"),
+            });
+        }
+        // Grows with what arrives, not with what was announced.
+        let mut answer = Vec::new();
+        let read = (&mut stream).take(length.into()).read_to_end(&mut answer).await;
+        if read.map_err(broken)? < usize::try_from(length).unwrap_or(usize::MAX) {
+            return Err(broken(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(answer)
+    }
+}
+
+fn succeeded(answer: &Frame) -> Result<(), Error> {
+    match return_code(answer)? {
+        // Others have been turned into errors.
+        Some(_) => Ok(()),
+        None => Err(Error::unexpected(answer.kind)),
+    }
+}
+
+fn return_code(answer: &Frame) -> Result<Option<ReturnCode>, Error> {
+    if answer.kind != MessageType::RESPONSE_RETURN_CODE {
+        return Ok(None);
+    }
+    let code = Reader::new(&answer.body).i32().map_err(Error::malformed)?;
+    Ok(Some(ReturnCode(code)))
+}

@@ -1,0 +1,68 @@
+use thiserror::Error;
+
+use super::frame::MessageType;
+use super::return_code::ReturnCode;
+use super::wire::{Malformed, Unpackable};
+
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Nobody answered in time. After a command it may have happened.
+    #[error("slurmctld cannot be reached: {reason}")]
+    Unreachable {
+        reason: String,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The token was not accepted: another key, or clocks apart.
+    #[error("slurmctld does not accept our token: {0}")]
+    Unauthorized(ReturnCode),
+    /// slurmctld understood and said no. After an update, the fields it looked at first may have changed all the same.
+    #[error("slurmctld refused: {0}")]
+    Refused(ReturnCode),
+    /// An answer that means nothing to us. After a command it may have happened.
+    #[error("slurmctld's answer makes no sense: {what}")]
+    Malformed { what: String },
+    /// Nothing has happened.
+    #[error("slurmctld speaks none of the versions 42 to 45 of Slurm's protocol; Slurm 24.11 to 26.05 do")]
+    Unsupported,
+    /// Nothing was sent.
+    #[error("this cannot be said to slurmctld: {0}")]
+    Unpackable(#[from] Unpackable),
+    /// Nothing was sent.
+    #[error("no token could be made: {0}")]
+    Token(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Whether slurmctld itself decided. Otherwise a command may or may not have taken effect, and has to be looked up.
+    pub fn is_definite(&self) -> bool {
+        match self {
+            // "Unspecified error" is as likely a failure halfway as a refusal.
+            Self::Refused(code) => *code != ReturnCode(-1),
+            Self::Unauthorized(_) | Self::Unsupported | Self::Unpackable(_) | Self::Token(_) => true,
+            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+        }
+    }
+
+    pub(super) fn unreachable(
+        reason: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Unreachable {
+            reason: reason.into(),
+            source: Some(source.into()),
+        }
+    }
+
+    pub(super) fn malformed(malformed: Malformed) -> Self {
+        Self::Malformed {
+            what: malformed.to_string(),
+        }
+    }
+
+    pub(super) fn unexpected(MessageType(kind): MessageType) -> Self {
+        Self::Malformed {
+            what: format!("it is a message of type {kind}"),
+        }
+    }
+}

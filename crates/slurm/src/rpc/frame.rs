@@ -1,0 +1,163 @@
+//! One message: a header, a credential, a body.
+
+use super::version::Version;
+use super::wire::{Malformed, Reader, Unpackable, Writer};
+
+/// Above what slurmctld can have to say to us: all files of a configuration, of which the operator allows a few megabytes.
+pub const MAX_FRAME: usize = 64 * 1024 * 1024;
+
+/// The plugin whose credential follows the header: auth/jwt.
+const AUTH_JWT: u32 = 102;
+
+/// Version, flags, type, length of the body, then the numbers of hops and of answers collected on the way, and the kind of
+/// the sender's address: each zero where nothing follows, as in a message that goes straight to its reader.
+const SHORTEST_HEADER: usize = 16;
+
+/// What a message is. Slurm's name for each is in capitals in its sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageType(pub u16);
+
+impl MessageType {
+    pub const RECONFIGURE: Self = Self(1003);
+    pub const PING: Self = Self(1008);
+    pub const BUILD_INFO: Self = Self(2001);
+    pub const RESPONSE_BUILD_INFO: Self = Self(2002);
+    pub const CONFIG: Self = Self(2015);
+    pub const RESPONSE_CONFIG: Self = Self(2016);
+    pub const UPDATE_NODE: Self = Self(3002);
+    pub const CREATE_PARTITION: Self = Self(3003);
+    pub const DELETE_PARTITION: Self = Self(3004);
+    pub const UPDATE_PARTITION: Self = Self(3005);
+    pub const DELETE_NODE: Self = Self(3014);
+    pub const CREATE_NODE: Self = Self(3015);
+    pub const RESPONSE_RETURN_CODE: Self = Self(8001);
+}
+
+/// What stands between the two lengths of a message: that of the whole in front, and the body it ends with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// As on the wire: of a release we do not know, perhaps.
+    pub version: u16,
+    pub kind: MessageType,
+    pub body: Vec<u8>,
+}
+
+impl Frame {
+    pub fn new(version: Version, kind: MessageType, body: Vec<u8>) -> Self {
+        Self {
+            version: version.wire(),
+            kind,
+            body,
+        }
+    }
+
+    /// With the length of the whole in front, ready to be sent.
+    pub fn pack(&self, token: &str) -> Result<Vec<u8>, Unpackable> {
+        let mut frame = Writer::default();
+        frame.u16(self.version);
+        frame.u16(0);
+        frame.u16(self.kind.0);
+        frame.length(self.body.len())?;
+        frame.u16(0);
+        frame.u16(0);
+        frame.u16(0);
+        frame.u32(AUTH_JWT);
+        frame.text(Some(token.as_bytes()))?;
+        // The user is in the token.
+        frame.text(None)?;
+        frame.raw(&self.body);
+        let frame = frame.into_bytes();
+        if frame.len() > MAX_FRAME {
+            return Err(Unpackable::TooLarge);
+        }
+        let mut sent = Writer::default();
+        sent.length(frame.len())?;
+        sent.raw(&frame);
+        Ok(sent.into_bytes())
+    }
+
+    /// From what follows the length of the whole. slurmctld's answers have no credential (measured): who answers at the
+    /// address is taken for it.
+    pub fn unpack(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u16()?;
+        let _flags = reader.u16()?;
+        let kind = MessageType(reader.u16()?);
+        let length = usize::try_from(reader.u32()?).map_err(|_| Malformed::Truncated)?;
+        let start = bytes.len().checked_sub(length).ok_or(Malformed::Truncated)?;
+        if start < SHORTEST_HEADER {
+            return Err(Malformed::Truncated);
+        }
+        let body = bytes.get(start..).ok_or(Malformed::Truncated)?.to_vec();
+        Ok(Self { version, kind, body })
+    }
+
+    /// The token of a message that came straight from a client, for whoever plays slurmctld.
+    pub fn token(bytes: &[u8]) -> Result<String, Malformed> {
+        let mut reader = Reader::new(bytes);
+        reader.take(SHORTEST_HEADER)?;
+        let _plugin = reader.u32()?;
+        let token = reader.text()?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(token).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_message_looks_like_this_on_the_wire() {
+        let frame = Frame::new(Version::V45, MessageType::DELETE_PARTITION, b"body".to_vec());
+        let packed = frame.pack("tok").unwrap();
+        assert_eq!(
+            packed,
+            [
+                &[0, 0, 0, 36][..],
+                &[0x2d, 0, 0, 0, 0x0b, 0xbc, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0],
+                &[0, 0, 0, 102, 0, 0, 0, 4],
+                b"tok\0",
+                &[0, 0, 0, 0],
+                b"body"
+            ]
+            .concat()
+        );
+        assert_eq!(Frame::unpack(&packed[4..]), Ok(frame));
+        assert_eq!(Frame::token(&packed[4..]).unwrap(), "tok");
+    }
+
+    #[test]
+    fn a_body_longer_than_its_message_is_malformed() {
+        let packed = Frame::new(Version::V42, MessageType::PING, vec![]).pack("t").unwrap();
+        let mut longer = packed[4..].to_vec();
+        longer[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert_eq!(Frame::unpack(&longer), Err(Malformed::Truncated));
+        // Or it would begin inside the header.
+        longer[6..10].copy_from_slice(&20_u32.to_be_bytes());
+        assert_eq!(Frame::unpack(&longer), Err(Malformed::Truncated));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_sent() {
+        let frame = Frame::new(Version::V42, MessageType::PING, vec![0; MAX_FRAME]);
+        assert_eq!(frame.pack("t"), Err(Unpackable::TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_or_read_within_its_bounds(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(frame) = Frame::unpack(&bytes) {
+                prop_assert!(frame.body.len() + SHORTEST_HEADER <= bytes.len());
+            }
+            let _ = Frame::token(&bytes);
+        }
+
+        #[test]
+        fn whatever_the_body_it_comes_back(body in prop::collection::vec(any::<u8>(), 0..200), kind in any::<u16>()) {
+            let frame = Frame::new(Version::V43, MessageType(kind), body);
+            prop_assert_eq!(Frame::unpack(&frame.pack("token").unwrap()[4..]), Ok(frame));
+        }
+    }
+}

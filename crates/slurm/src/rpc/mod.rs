@@ -1,0 +1,26 @@
+//! Slurm's own wire protocol, as far as we speak it: the questions that are answered with a return code, the files
+//! slurmctld serves, and what it says of itself.
+//!
+//! A message is a frame ([`Frame`]) with a header, a credential (auth/jwt, the same token as for slurmrestd) and a body.
+//! [`Client`] sends one per connection, as Slurm's own programs do. Everything but the client is pure and has both
+//! directions, so that a test can answer with the bytes slurmctld would send.
+//!
+//! The large answers (nodes, jobs, partitions) are laid out anew in every release; they are read by [`rest`](crate::rest).
+
+mod client;
+mod config;
+mod error;
+mod frame;
+mod live_conf;
+mod return_code;
+mod version;
+mod wire;
+
+pub use client::{Client, Options};
+pub use config::{ServedFile, pack_served_files};
+pub use error::Error;
+pub use frame::{Frame, MAX_FRAME, MessageType};
+pub use live_conf::pack_live_conf;
+pub use return_code::ReturnCode;
+pub use version::Version;
+pub use wire::{Malformed, Unpackable};

@@ -1,0 +1,206 @@
+//! The client for slurmctld, with one that answers what slurmctld 26.05.5 was seen to answer, or anything else.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod slurmctld;
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use slurm::answer::ServedConf;
+use slurm::rpc::{Error, MessageType, ReturnCode, ServedFile, Version, pack_live_conf, pack_served_files};
+use slurmctld::{Act, Fake, client, code};
+
+/// What slurmctld 26.05.5 answered to REQUEST_BUILD_INFO in version 42, and to REQUEST_CONFIG.
+const BUILD_INFO: &[u8] = include_bytes!("slurmctld/build-info-42.bin");
+const CONFIG: &[u8] = include_bytes!("slurmctld/config-45.bin");
+
+fn versions(fake: &Fake) -> Vec<u16> {
+    fake.seen().iter().map(|frame| frame.version >> 8).collect()
+}
+
+#[tokio::test]
+async fn a_ping_is_answered() {
+    let fake = Fake::start(|_| code(0)).await;
+    fake.client().ping().await.unwrap();
+    let seen = fake.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[0].kind, seen[0].body.len()), (MessageType::PING, 0));
+}
+
+#[tokio::test]
+async fn real_answers_are_read() {
+    let fake = Fake::start(|frame| match frame.kind {
+        MessageType::CONFIG => Act::Answer(MessageType::RESPONSE_CONFIG, CONFIG.to_vec()),
+        MessageType::BUILD_INFO => Act::Answer(MessageType::RESPONSE_BUILD_INFO, BUILD_INFO.to_vec()),
+        _ => code(1000),
+    })
+    .await;
+    let files = fake.client().served_files().await.unwrap();
+    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "acct_gather.conf",
+            "cgroup.conf",
+            "cli_filter.lua",
+            "gres.conf",
+            "helpers.conf",
+            "job_container.conf",
+            "mpi.conf",
+            "namespace.yaml",
+            "oci.conf",
+            "plugstack.conf",
+            "scrun.lua",
+            "slurm.conf",
+            "topology.conf",
+            "topology.yaml"
+        ]
+    );
+    let there = |name: &str| files.iter().find(|file| file.name == name).unwrap().content.clone();
+    assert_eq!(there("slurm.conf").unwrap(), include_bytes!("hash/slurm.conf"));
+    assert_eq!(there("cgroup.conf").unwrap(), b"CgroupPlugin=disabled\n");
+    assert_eq!(there("gres.conf"), None);
+
+    let conf = fake.client().live_conf().await.unwrap();
+    assert_eq!((conf.boot_time, conf.hash), (1_794_742_297, 0x7c04_bc84));
+    assert_eq!(versions(&fake), [45, 42]);
+}
+
+#[tokio::test]
+async fn slurmctlds_own_words_come_with_a_refusal() {
+    let fake = Fake::start(|_| code(2010)).await;
+    let error = fake.client().served_files().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "slurmctld refused: Invalid user id (ESLURM_USER_ID_MISSING, 2010)"
+    );
+    assert!(error.is_definite());
+    let fake = Fake::start(|_| code(-1)).await;
+    let error = fake.client().reconfigure().await.unwrap_err();
+    assert!(matches!(error, Error::Refused(ReturnCode(-1))) && !error.is_definite());
+}
+
+#[tokio::test]
+async fn an_older_release_is_spoken_to_in_its_version() {
+    let fake = Fake::of_release(Version::V43, |_| code(0)).await;
+    let client = fake.client();
+    client.ping().await.unwrap();
+    client.ping().await.unwrap();
+    assert_eq!(versions(&fake), [45, 44, 43, 43], "found once, kept to from then on");
+    assert_eq!(client.version(), Version::V43);
+}
+
+#[tokio::test]
+async fn the_answer_of_26_05_to_a_version_it_does_not_know_is_understood() {
+    let html = b"HTTP/1.1 405 NOT ALLOWED\r\nConnection: Close\r\n\r\nInvalid HTTP method";
+    let fake = Fake::start(move |frame| {
+        if frame.version > Version::V44.wire() {
+            Act::Raw(html.to_vec())
+        } else {
+            code(0)
+        }
+    })
+    .await;
+    fake.client().ping().await.unwrap();
+    assert_eq!(versions(&fake), [45, 44]);
+    let fake = Fake::start(move |_| Act::Raw(html.to_vec())).await;
+    let error = fake.client().ping().await.unwrap_err();
+    assert!(matches!(error, Error::Unsupported) && error.is_definite(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_accepted_is_no_matter_of_versions_in_the_end() {
+    let fake = Fake::start(|_| code(1007)).await;
+    let client = fake.client();
+    let error = client.ping().await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unauthorized(ReturnCode::AUTHENTICATION)) && error.is_definite(),
+        "{error:?}"
+    );
+    assert_eq!(versions(&fake), [45, 44, 43, 42]);
+    assert_eq!(client.version(), Version::NEWEST, "nothing was learnt");
+}
+
+#[tokio::test]
+async fn whoever_is_away_slow_or_senseless_has_not_decided_anything() {
+    let error = client("127.0.0.1:1").ping().await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unreachable { .. }) && !error.is_definite(),
+        "{error:?}"
+    );
+    for (act, is_unreachable) in [
+        (Act::Hang, true),
+        (Act::Close, true),
+        (Act::Raw(vec![0, 0, 0, 90, 1]), true),
+        (Act::Raw(vec![0xff; 100]), false),
+        (Act::Raw(vec![0, 0, 0, 3, 1, 2, 3]), false),
+        (Act::Answer(MessageType(4711), vec![]), false),
+        (Act::Answer(MessageType::RESPONSE_RETURN_CODE, vec![0]), false),
+    ] {
+        let fake = Fake::start(move |_| act.clone()).await;
+        let start = Instant::now();
+        let error = fake.client().ping().await.unwrap_err();
+        assert_eq!(matches!(error, Error::Unreachable { .. }), is_unreachable, "{error:?}");
+        assert_eq!(matches!(error, Error::Malformed { .. }), !is_unreachable, "{error:?}");
+        assert!(!error.is_definite());
+        assert!(start.elapsed() < Duration::from_secs(2));
+    }
+}
+
+#[tokio::test]
+async fn a_reconfigure_is_given_more_time_than_a_question() {
+    let fake = Fake::start(|frame| match frame.kind {
+        MessageType::RECONFIGURE => {
+            std::thread::sleep(Duration::from_millis(700));
+            code(0)
+        }
+        _ => code(0),
+    })
+    .await;
+    fake.client().reconfigure().await.unwrap();
+}
+
+#[test]
+fn the_real_answers_cut_short_are_refused() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for end in [0, 1, 4, 100, CONFIG.len() - 1] {
+            let fake = Fake::start(move |_| Act::Answer(MessageType::RESPONSE_CONFIG, CONFIG[..end].to_vec())).await;
+            let error = fake.client().served_files().await.unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What a fake says in tests of others is what the client reads.
+    #[test]
+    fn what_a_fake_answers_is_what_is_read(content in "[^\\x00]{0,40}", hash in any::<u32>()) {
+        let file = ServedFile { name: "slurm.conf".to_owned(), content: Some(content.into_bytes()), executable: false };
+        let conf = ServedConf { boot_time: 1, now: 2, hash: hash.into() };
+        let (files_body, conf_body) = (pack_served_files(std::slice::from_ref(&file)).unwrap(), pack_live_conf(&conf).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let fake = Fake::start(move |frame| match frame.kind {
+                MessageType::CONFIG => Act::Answer(MessageType::RESPONSE_CONFIG, files_body.clone()),
+                _ => Act::Answer(MessageType::RESPONSE_BUILD_INFO, conf_body.clone()),
+            }).await;
+            assert_eq!(fake.client().served_files().await.unwrap(), [file]);
+            assert_eq!(fake.client().live_conf().await.unwrap(), conf);
+        });
+    }
+
+    #[test]
+    fn no_answer_of_any_kind_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![2002, 2016, 8001])) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let fake = Fake::start(move |_| Act::Answer(MessageType(kind), bytes.clone())).await;
+            let _ = fake.client().served_files().await;
+            let _ = fake.client().live_conf().await;
+            let _ = fake.client().ping().await;
+        });
+    }
+}
