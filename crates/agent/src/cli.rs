@@ -10,6 +10,9 @@ use slurm::revision::ControllerUid;
 /// Where Slurm looks for its files.
 const CONFIG_DIR: &str = "/etc/slurm";
 
+/// Memory that a slurmctld pod has anyway, and may write to.
+const SCRATCH_DIR: &str = "/run";
+
 #[derive(Debug, Parser)]
 #[command(
     name = "slurm-agent",
@@ -29,6 +32,8 @@ pub enum Command {
     Serve(Serve),
     /// Fill /etc/slurm with the newest revision there is, before any daemon starts
     Prepare(Prepare),
+    /// Tell whether slurmctld would run with the files in a directory, without touching the one that runs
+    Check(Check),
     /// Copy this program into a directory that other containers mount
     Install(Install),
     /// Hold a pod's namespaces open
@@ -94,6 +99,10 @@ pub struct Serve {
     #[arg(long, env = "SLURM_AGENT_CONTROL", value_name = "PATH")]
     pub control: PathBuf,
 
+    /// Where dry runs may write
+    #[arg(long, env = "SLURM_AGENT_SCRATCH_DIR", default_value = SCRATCH_DIR, value_name = "DIR")]
+    pub scratch_dir: PathBuf,
+
     /// The UID of this pod
     #[arg(long, env = "SLURM_AGENT_POD_UID", value_name = "UID")]
     pub pod_uid: String,
@@ -106,6 +115,17 @@ pub struct Serve {
         value_name = "ADDRESS"
     )]
     pub listen: SocketAddr,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// The directory with slurm.conf and the files beside it
+    #[arg(default_value = CONFIG_DIR, value_name = "DIR")]
+    pub directory: PathBuf,
+
+    /// Where the dry run may write
+    #[arg(long, env = "SLURM_AGENT_SCRATCH_DIR", default_value = SCRATCH_DIR, value_name = "DIR")]
+    pub scratch_dir: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]

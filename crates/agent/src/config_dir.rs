@@ -148,6 +148,22 @@ impl ConfigDir {
         }
     }
 
+    /// What lies there, read; `None` if a part of it cannot be.
+    pub fn read(&self, files: &Files) -> Option<Revision> {
+        let directory = self.path.join(&files.name);
+        let read = |name: &FileName| {
+            let path = directory.join(name.as_str());
+            let content = fs::read(&path).ok()?;
+            let executable = fs::metadata(&path).ok()?.permissions().mode() & 0o100 != 0;
+            Some((name.clone(), File { content, executable }))
+        };
+        Some(Revision {
+            sequence: files.summary.sequence,
+            controller: files.summary.controller.clone(),
+            files: files.summary.files.keys().map(read).collect::<Option<_>>()?,
+        })
+    }
+
     fn files(&self, name: String) -> Option<Files> {
         let text = fs::read(self.path.join(&name).join(SUMMARY)).ok()?;
         let summary = serde_json::from_slice(&text).ok()?;
@@ -332,6 +348,8 @@ mod tests {
         let mode = |name: &str| fs::metadata(place.config.path.join(name)).unwrap().mode() & 0o777;
         assert_eq!(mode("slurm.conf"), 0o640);
         assert_eq!(mode("prolog.sh"), 0o750);
+        let read = place.config.read(&files).unwrap();
+        assert_eq!(read.summary(), files.summary, "what was written, modes and all");
         assert_eq!(place.config.live(), Some(files.clone()));
         assert_eq!(place.config.check(&files), Ok(()));
         // As the kubelet would have it.

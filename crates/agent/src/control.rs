@@ -37,6 +37,8 @@ pub struct State {
     /// The directory in /etc/slurm whose files it runs with.
     pub files: Option<String>,
     pub reconfiguring: bool,
+    /// How often in a row it ended by itself, with these files, before it was ready.
+    pub stillborn: u32,
 }
 
 /// How a reconfigure ended.

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::Parser as _;
 use slurm_agent::cli::{Args, Command};
-use slurm_agent::{install, pause, prepare, serve, supervise};
+use slurm_agent::{check, install, pause, prepare, serve, supervise};
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
@@ -44,10 +44,31 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
                 serve::run(options).await?;
                 Ok(ExitCode::SUCCESS)
             }
+            Command::Check(options) => Ok(check(&options).await),
             Command::Pause => {
                 pause::run().await?;
                 Ok(ExitCode::SUCCESS)
             }
         }
     })
+}
+
+/// 1 means that the files are refused, 2 that nothing is known about them.
+async fn check(options: &slurm_agent::cli::Check) -> ExitCode {
+    match check::run(options).await {
+        Ok(findings) => {
+            for line in &findings.lines {
+                println!("{line}");
+            }
+            if findings.refused {
+                return ExitCode::FAILURE;
+            }
+            println!("slurmctld would run with {}", options.directory.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("slurm-agent: {error}");
+            ExitCode::from(2)
+        }
+    }
 }

@@ -1,18 +1,20 @@
 //! The revisions of one Controller on slurmctld's state volume: what a pod starts from when it died right after a change.
 //!
-//! `.slurm-operator/<uid>/<sequence>.bundle`, each durable before it goes live, and `fence`, the highest term of a leader.
-//! The journal of a change's steps will be here, too.
+//! `.slurm-operator/<uid>/<sequence>.bundle`, each durable before it goes live; `verified`, which of them slurmctld was last
+//! seen to run with; `fence`, the highest term of a leader; and `journal`, see [`Journal`].
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use slurm::Revision;
-use slurm::revision::{ControllerUid, DecodeError, TooLarge};
+use slurm::revision::{ControllerUid, DecodeError, Digest, Summary, TooLarge};
 use thiserror::Error;
 use tracing::warn;
 
 use crate::durable;
+use crate::journal::Journal;
 
 /// What is live, what was live before, and one more for a person who looks.
 const KEPT: usize = 3;
@@ -27,6 +29,13 @@ pub enum Error {
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+}
+
+/// Last known good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    pub sequence: u64,
+    pub digest: Digest,
 }
 
 #[derive(Debug, Clone)]
@@ -73,6 +82,12 @@ impl Store {
             }
         }
         Ok(None)
+    }
+
+    /// `None` if it is not there, or of no use.
+    pub fn load(&self, sequence: u64) -> Option<Revision> {
+        let bundle = fs::read(self.path_of(sequence)).ok()?;
+        self.check(sequence, Revision::from_bundle(&bundle)).ok()
     }
 
     fn check(&self, sequence: u64, decoded: Result<Revision, DecodeError>) -> Result<Revision, String> {
@@ -122,6 +137,28 @@ impl Store {
         durable::replace(&path, format!("{term}\n").as_bytes(), 0o640).map_err(|source| Error::Write { path, source })
     }
 
+    /// What slurmctld was last seen to run with.
+    pub fn verified(&self) -> Option<Verified> {
+        let text = fs::read(self.directory.join("verified")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// On the disk when it returns.
+    pub fn save_verified(&self, revision: &Summary) -> Result<(), Error> {
+        let verified = Verified {
+            sequence: revision.sequence,
+            digest: revision.digest,
+        };
+        self.create_directory()?;
+        let path = self.directory.join("verified");
+        let text = serde_json::to_vec(&verified).unwrap_or_default();
+        durable::replace(&path, &text, 0o640).map_err(|source| Error::Write { path, source })
+    }
+
+    pub fn journal(&self) -> Journal {
+        Journal::new(&self.directory)
+    }
+
     fn path_of(&self, sequence: u64) -> PathBuf {
         self.directory.join(format!("{sequence}.{SUFFIX}"))
     }
@@ -146,7 +183,8 @@ impl Store {
     fn prune(&self) {
         let sequences = self.sequences().unwrap_or_default();
         let (old, _) = sequences.split_at(sequences.len().saturating_sub(KEPT));
-        for sequence in old {
+        let good = self.verified().map(|verified| verified.sequence);
+        for sequence in old.iter().filter(|sequence| Some(**sequence) != good) {
             if let Err(error) = self.remove(*sequence) {
                 warn!(%error, "an old revision stays");
             }
@@ -199,6 +237,21 @@ mod tests {
         assert_eq!(store.sequences().unwrap(), [18, 19, 20]);
         let directory = volume.path().join(".slurm-operator/a");
         assert_eq!(fs::read_dir(directory).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_slurmctld_last_ran_with_is_kept_however_many_come_after_it() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        assert_eq!(store.verified(), None);
+        store.save(&revision(1)).unwrap();
+        store.save_verified(&revision(1).summary()).unwrap();
+        for sequence in 2..=20 {
+            store.save(&revision(sequence)).unwrap();
+        }
+        assert_eq!(store.verified().unwrap().sequence, 1);
+        assert_eq!(store.load(1), Some(revision(1)));
+        assert_eq!(store.load(2), None);
     }
 
     #[test]

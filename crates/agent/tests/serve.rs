@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{
-    AgentKey, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Options,
-    Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status,
+    Action, AgentKey, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName,
+    Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status,
 };
 use slurm::revision::{ControllerUid, File, FileName};
 use slurm::{JobHandle, ReservationName, ReservationRequest, Revision};
@@ -34,6 +34,21 @@ use tokio::time::sleep;
 const PATIENCE: Duration = Duration::from_secs(20);
 const POD: &str = "pod-1";
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+/// What slurmctld does in a dry run. It does not find out what the real one finds "bad".
+const DRY_RUN: &str = r#"
+for conf; do :; done
+echo "slurmctld: reading $conf" >&2
+if grep -q stuck "$conf"; then sleep 100; fi
+if grep -q full "$conf"; then echo "slurmctld: fatal: write: No space left on device" >&2; exit 1; fi
+if grep -q wrong "$conf"; then
+    echo "slurmctld: error: Parse error in file $conf line 1: wrong" >&2
+    echo "slurmctld: fatal: Unable to process configuration file" >&2
+    exit 1
+fi
+echo "slurmctld: Running as primary controller" >&2
+exec sleep 100
+"#;
 
 #[test]
 fn the_daemon() {
@@ -69,7 +84,7 @@ impl Pod {
     /// Prepared from this bundle; nothing runs yet.
     fn prepared(bundle: &Revision) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["etc", "keys", "state", "run", "bin"] {
+        for name in ["etc", "keys", "state", "run", "bin", "scratch"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
         fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
@@ -81,6 +96,7 @@ impl Pod {
             supervisor: None,
             agent: None,
         };
+        pod.tool("slurmctld", DRY_RUN);
         assert!(pod.command("prepare").status().unwrap().success());
         pod
     }
@@ -110,6 +126,7 @@ impl Pod {
             .env("SLURM_AGENT_POD_UID", POD)
             .env("SLURM_AGENT_CONTROL", self.path("run/control"))
             .env("SLURM_AGENT_LISTEN", self.address.to_string())
+            .env("SLURM_AGENT_SCRATCH_DIR", self.path("scratch"))
             .env("PATH", path);
         command
     }
@@ -136,9 +153,42 @@ impl Pod {
     }
 
     fn serve(&mut self) {
+        self.serve_until("");
+    }
+
+    /// An agent that dies right after it has noted this step.
+    fn serve_until(&mut self, step: &str) {
         let mut command = self.command("serve");
-        command.stdout(self.log("story")).stderr(self.log("serve.log"));
+        command
+            .env("SLURM_AGENT_DIE_AT", step)
+            .stdout(self.log("story"))
+            .stderr(self.log("serve.log"));
         self.agent = Some(command.spawn().unwrap());
+    }
+
+    /// The pod is made again, on whatever node: only the state volume and the bundle are left.
+    async fn replaced(mut self) -> Self {
+        self.end();
+        for name in ["etc", "run", "scratch"] {
+            fs::remove_dir_all(self.path(name)).unwrap();
+            fs::create_dir(self.path(name)).unwrap();
+        }
+        let _ = fs::remove_file(self.path("lives"));
+        assert!(self.command("prepare").status().unwrap().success());
+        self.supervise();
+        self.serve();
+        self.phase(Phase::Verified).await;
+        self
+    }
+
+    fn end(&mut self) {
+        for mut child in [self.agent.take(), self.supervisor.take()].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for pid in self.lives() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
     }
 
     fn kill_agent(&mut self) {
@@ -218,13 +268,7 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        for child in [&mut self.agent, &mut self.supervisor].into_iter().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for pid in self.lives() {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
+        self.end();
     }
 }
 
@@ -243,7 +287,7 @@ async fn a_push_is_durable_live_and_taken_by_slurmctld() {
     assert_eq!(slurmctld.pid, pod.lives().last().map(|pid| pid.as_raw()));
     assert_eq!(pod.conf(), "two");
     assert_eq!(pod.lives().len(), 2, "one reconfigure");
-    assert_eq!(pod.stored(), [2]);
+    assert_eq!(pod.stored(), [1, 2]);
     assert_eq!(
         pod.story(),
         [
@@ -268,7 +312,7 @@ async fn a_revision_that_slurmctld_refuses_is_taken_back_with_its_own_words() {
     assert_eq!(pushed.status.live, Some(revision(2, "two").summary()));
     assert_eq!(pushed.status.rolled_back.as_ref(), Some(rolled_back));
     assert_eq!(pod.conf(), "two");
-    assert_eq!(pod.stored(), [2], "the next pod must not start from it");
+    assert_eq!(pod.stored(), [1, 2], "the next pod must not start from it");
     // 1 was the start, 2 the good push, and the third is the reconfigure with the old files.
     assert_eq!(pod.lives().len(), 3);
     assert_eq!(
@@ -285,12 +329,116 @@ async fn a_revision_that_slurmctld_refuses_is_taken_back_with_its_own_words() {
 }
 
 #[tokio::test]
+async fn a_revision_that_the_dry_run_refuses_touches_nothing() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    let pushed = pod.push(&revision(2, "wrong")).await;
+    let Outcome::Rejected(rejected) = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert_eq!(rejected.sequence, 2);
+    assert_eq!(
+        rejected.reason,
+        "error: Parse error in file /etc/slurm/slurm.conf line 1: wrong; fatal: Unable to process configuration file"
+    );
+    assert_eq!(pushed.action, Action::Nothing);
+    assert_eq!(pushed.status.phase, Phase::Verified);
+    assert_eq!(pushed.status.rolled_back, None);
+    assert_eq!(pod.conf(), "one");
+    assert_eq!(pod.stored(), [1], "the next pod must not start from it");
+    assert_eq!(pod.lives().len(), 1);
+    assert_eq!(
+        pod.story()[1..],
+        ["Reconfiguring Slurm...", "Failed to reconfigure, try again..."]
+    );
+    pod.kill_agent();
+    pod.serve();
+    pod.phase(Phase::Verified).await;
+    assert_eq!(pod.conf(), "one");
+    assert_eq!(pod.push(&revision(3, "three")).await.outcome, Outcome::Applied);
+    assert_eq!(
+        fs::read_dir(pod.path("scratch")).unwrap().count(),
+        0,
+        "nothing lies about"
+    );
+}
+
+#[tokio::test]
+async fn a_dry_run_that_cannot_tell_is_a_failure_and_no_refusal() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    for (conf, said) in [
+        ("full", "No space left on device"),
+        ("stuck", "came to no end within 5s"),
+    ] {
+        let failed = pod.refusal(&revision(2, conf)).await;
+        let Error::Refused(Refusal::Failed { detail }) = &failed else {
+            panic!("{failed:?}")
+        };
+        assert!(detail.contains(said), "{detail}");
+    }
+    fs::remove_file(pod.path("bin/slurmctld")).unwrap();
+    let failed = pod.refusal(&revision(2, "two")).await;
+    assert!(matches!(failed, Error::Refused(Refusal::Failed { .. })), "{failed:?}");
+    assert_eq!(pod.conf(), "one");
+    assert_eq!(pod.stored(), [1]);
+}
+
+#[tokio::test]
+async fn a_push_tells_what_was_done_and_how_long_it_took() {
+    let pod = Pod::running(&revision(1, "SlurmctldPort=6817\n")).await;
+    let pushed = pod.push(&revision(2, "SlurmctldPort=6817\nMaxJobCount=5\n")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied);
+    assert_eq!(pushed.action, Action::Reconfigure);
+    let steps = |pushed: &Pushed| pushed.steps.iter().map(|step| step.step).collect::<Vec<_>>();
+    assert_eq!(steps(&pushed), [Phase::Checked, Phase::Swapped, Phase::Verified]);
+    assert!(pushed.steps.iter().map(|step| step.milliseconds).sum::<u64>() <= pushed.milliseconds);
+    let process = pushed.status.slurmctld.unwrap().since;
+    // A port is opened at the start only.
+    let pushed = pod.push(&revision(3, "SlurmctldPort=6827\n")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pushed.action, Action::Restart);
+    let slurmctld = pushed.status.slurmctld.unwrap();
+    assert_eq!(slurmctld.restarts, 0, "no death");
+    assert!(slurmctld.since >= process);
+    assert_eq!(pod.lives().len(), 3);
+    let pushed = pod.push(&revision(4, "SlurmctldPort=6827\nbad\n")).await;
+    assert!(matches!(pushed.outcome, Outcome::RolledBack(_)), "{pushed:?}");
+    assert_eq!(
+        steps(&pushed),
+        [Phase::Checked, Phase::Swapped, Phase::RollingBack, Phase::Verified]
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_only_slurmctld_knows_is_known_to_the_dry_run() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    pod.tool(
+        "scontrol",
+        r#"echo '{"nodes":[{"name":"d1","state":["IDLE"]},{"name":"d2","state":["IDLE"]}],"errors":[]}'"#,
+    );
+    pod.tool(
+        "slurmctld",
+        &format!(
+            r#"for conf; do :; done; cp "$conf" {}{DRY_RUN}"#,
+            pod.path("seen").display()
+        ),
+    );
+    pod.push(&revision(2, "PartitionName=a Nodes=d[2-3]\n")).await;
+    let seen = fs::read_to_string(pod.path("seen")).unwrap();
+    assert!(seen.contains("\nNodeName=d2 State=FUTURE\n"), "{seen}");
+    assert!(!seen.contains("NodeName=d3"), "a mistake stays one");
+    pod.tool("scontrol", "exit 1");
+    pod.push(&revision(3, "PartitionName=a Nodes=d3\n")).await;
+    let seen = fs::read_to_string(pod.path("seen")).unwrap();
+    assert!(seen.contains("\nNodeName=d3 State=FUTURE\n"), "nobody could tell");
+}
+
+#[tokio::test]
 async fn the_same_bytes_cause_no_action() {
     let pod = Pod::running(&revision(1, "one")).await;
     let pushed = pod.push(&revision(5, "one")).await;
     assert_eq!(pushed.outcome, Outcome::Unchanged);
     assert_eq!(pushed.status.live.unwrap().sequence, 5, "the number moves on");
-    assert_eq!(pod.stored(), [5]);
+    assert_eq!(pod.stored(), [1, 5]);
     assert_eq!(
         pod.push(&revision(5, "one")).await.outcome,
         Outcome::Unchanged,
@@ -319,7 +467,7 @@ async fn an_old_or_foreign_revision_is_refused_with_what_is_live() {
         "{refusal:?}"
     );
     assert_eq!(pod.conf(), "five");
-    assert_eq!(pod.stored(), [0_u64; 0]);
+    assert_eq!(pod.stored(), [5]);
 }
 
 #[tokio::test]
@@ -409,7 +557,9 @@ async fn a_push_while_slurmctld_is_away_waits_for_it() {
     let third = revision(3, "three");
     let client = pod.client();
     let (pushed, ()) = tokio::join!(client.push(&third, fence(3)), async {
-        sleep(Duration::from_millis(300)).await;
+        while pod.conf() != "three" {
+            sleep(Duration::from_millis(5)).await;
+        }
         pod.supervise();
     });
     assert_eq!(pushed.unwrap().outcome, Outcome::Applied);
@@ -452,6 +602,127 @@ async fn a_push_that_was_interrupted_after_the_swap_is_gone_on_with_or_taken_bac
         assert_eq!(pod.conf(), expected);
         assert_eq!(pod.lives().len(), 2, "{conf}: reconfigured either way");
     }
+}
+
+/// Kills the agent after each step of a push, good or bad, and has the next agent, or the next pod, go on.
+#[tokio::test]
+async fn an_agent_killed_at_any_step_leaves_the_old_or_the_new_and_never_a_mix() {
+    let cases = [
+        ("staged", "two", "one"),
+        ("checked", "two", "two"),
+        ("swapped", "two", "two"),
+        ("reconfiguring", "two", "two"),
+        ("verified", "two", "two"),
+        ("checked", "bad", "one"),
+        ("swapped", "bad", "one"),
+        ("reconfiguring", "bad", "one"),
+        ("rolling back", "bad", "one"),
+    ];
+    for (step, conf, expected) in cases {
+        for whole_pod in [false, true] {
+            let case = format!("{step}, {conf}, {whole_pod}");
+            let mut pod = Pod::running(&revision(1, "one")).await;
+            pod.kill_agent();
+            pod.serve_until(step);
+            // An agent that finds all well notes that, too.
+            if step == "verified" {
+                pod.agent.take().unwrap().wait().unwrap();
+                pod.serve();
+                pod.phase(Phase::Verified).await;
+                pod.push(&revision(2, conf)).await;
+            } else {
+                pod.status_that("the agent", |status| status.phase == Phase::Verified)
+                    .await;
+                let failed = pod.client().push(&revision(2, conf), fence(2)).await;
+                assert!(failed.is_err(), "{case}: {failed:?}");
+                pod.agent.take().unwrap().wait().unwrap();
+            }
+            if whole_pod {
+                pod = pod.replaced().await;
+            } else {
+                let _ = pod.agent.take().map(|mut agent| agent.kill());
+                pod.serve();
+                pod.phase(Phase::Verified).await;
+            }
+            assert_eq!(pod.conf(), expected, "{case}");
+            let status = pod.client().status().await.unwrap();
+            let sequence = if expected == "one" { 1 } else { 2 };
+            assert_eq!(status.live, Some(revision(sequence, expected).summary()), "{case}");
+            assert_eq!(
+                pod.stored().last(),
+                Some(&sequence),
+                "{case}: what the next pod starts from"
+            );
+            let directories = fs::read_dir(pod.path("etc")).unwrap().flatten();
+            let directories = directories.filter(|entry| entry.file_type().unwrap().is_dir());
+            assert_eq!(directories.count(), 1, "{case}: nothing lies about");
+            assert_eq!(
+                pod.push(&revision(3, "three")).await.outcome,
+                Outcome::Applied,
+                "{case}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn why_a_revision_was_rolled_back_is_known_to_the_next_agent() {
+    let mut pod = Pod::running(&revision(1, "one")).await;
+    let pushed = pod.push(&revision(2, "bad")).await;
+    let Outcome::RolledBack(refused) = pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    pod.kill_agent();
+    pod.serve();
+    let status = pod.phase(Phase::Verified).await;
+    assert_eq!(status.rolled_back, Some(refused));
+    let pushed = pod.push(&revision(3, "three")).await;
+    assert_eq!(pushed.status.rolled_back, None);
+}
+
+#[tokio::test]
+async fn files_that_need_a_restart_and_let_slurmctld_die_go_back() {
+    let pod = Pod::running(&revision(1, "SlurmctldPort=6817\n")).await;
+    let pushed = pod.push(&revision(2, "SlurmctldPort=6827\nbad\n")).await;
+    let Outcome::RolledBack(refused) = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert!(refused.reason.contains("unrecognized key: bad"), "{refused:?}");
+    assert_eq!(pushed.action, Action::Restart);
+    assert_eq!(pushed.status.slurmctld.unwrap().state, DaemonState::Ready);
+    assert_eq!(pod.conf(), "SlurmctldPort=6817\n");
+    assert_eq!(pod.stored(), [1]);
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_start_with_the_newest_revision_starts_with_the_last_known_good() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    pod.push(&revision(2, "two")).await;
+    Store::new(&pod.path("state"), &uid())
+        .save(&revision(3, "bad"))
+        .unwrap();
+    let mut pod = pod.replaced().await;
+    assert_eq!(pod.conf(), "two");
+    assert_eq!(pod.stored(), [1, 2]);
+    let status = pod.client().status().await.unwrap();
+    assert_eq!(status.live, Some(revision(2, "two").summary()));
+    let refused = status.rolled_back.unwrap();
+    assert_eq!(refused.sequence, 3);
+    assert!(refused.reason.contains("unrecognized key: bad"), "{refused:?}");
+    // What has run here once is not to blame when it cannot start any more.
+    pod.end();
+    fs::write(pod.path("bad"), "").unwrap();
+    let _ = fs::remove_file(pod.path("lives"));
+    pod.supervise();
+    pod.serve();
+    pod.status_that("a few deaths", |status| {
+        status.slurmctld.as_ref().is_some_and(|daemon| daemon.restarts > 2)
+    })
+    .await;
+    assert_eq!(pod.conf(), "two");
+    assert_eq!(pod.stored(), [1, 2]);
+    fs::remove_file(pod.path("bad")).unwrap();
+    pod.phase(Phase::Verified).await;
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use tracing::{debug, warn};
 use super::fences::{Admitted, Fences, Stale, Subject};
 use super::keeper::{Handle, Push};
 use super::slurm_tools::{Read, SlurmTools};
+use super::unsettled::Taken;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
 use crate::store::Store;
@@ -53,7 +54,7 @@ pub(super) struct Door {
     pub(super) supervisor: Supervisor,
     pub(super) fences: Arc<Mutex<Fences>>,
     pub(super) keeper: Handle,
-    pub(super) slurm: SlurmTools,
+    pub(super) slurm: Arc<SlurmTools>,
 }
 
 pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) -> Infallible {
@@ -278,21 +279,25 @@ impl Door {
         };
         let push = Push { revision, fence, reply };
         self.keeper.pushes.send(push).await.map_err(|_| gone())?;
-        let outcome = match timeout(PUSH_PATIENCE, answer).await {
+        let taken = match timeout(PUSH_PATIENCE, answer).await {
             Ok(answer) => answer.map_err(|_| gone())??,
-            Err(_) => Outcome::Pending {
-                reason: self.keeper.shown.borrow().waiting.clone(),
+            Err(_) => Taken {
+                outcome: Outcome::Pending {
+                    reason: self.keeper.shown.borrow().waiting.clone(),
+                },
+                steps: Vec::new(),
+                action: Action::default(),
             },
         };
-        let status = match &outcome {
+        let status = match &taken.outcome {
             Outcome::Pending { .. } => StatusCode::ACCEPTED,
             _ => StatusCode::OK,
         };
         let pushed = Pushed {
-            outcome,
+            outcome: taken.outcome,
             milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-            steps: Vec::new(),
-            action: Action::default(),
+            steps: taken.steps,
+            action: taken.action,
             status: self.status().await,
         };
         Ok(Reply::json(status, &pushed))

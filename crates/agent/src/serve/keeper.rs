@@ -5,27 +5,33 @@
 //! whether that is because of a push, of a restart of either container, or of somebody's hand. A directory of files older
 //! than the live ones means that the change has not ended, and is the way back.
 //!
-//! The steps are `staged → swapped → reconfiguring → verified`. The dry run (`checked`), the journal, and slurmctld's own
-//! word on what it serves are marked where they will stand.
+//! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal. slurmctld's own word on
+//! what it serves is marked where it will stand.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
-use slurm::agent::{Fence, Outcome, Phase, Refusal, Refused};
-use slurm::revision::ControllerUid;
+use slurm::agent::{Action, Fence, Outcome, Phase, Refusal, Refused};
+use slurm::revision::{ControllerUid, Summary};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::fences::{Fences, Stale, Subject};
-use super::plan::{Next, Verdict, plan_next, plan_push};
+use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
 use super::reason::reason;
+use super::slurm_tools::SlurmTools;
+use super::steps::Steps;
 use super::story::{Event, tell};
+use super::unsettled::{Answer, Taken, Unsettled, Waiting};
 use crate::config_dir::{self, ConfigDir, Files};
 use crate::control::{Reconfigured, Supervisor};
+use crate::dry_run::{self, DryRun, configuration_of};
+use crate::fail_point;
+use crate::journal::Entry;
 use crate::store::{self, Store};
 
 /// A missing `Include` holds slurmctld up for a minute; it goes on when we no longer wait.
@@ -34,16 +40,14 @@ const RECONFIGURE_PATIENCE: Duration = Duration::from_secs(90);
 /// A slurmctld that dies is back in a tenth of a second. One that is not after this is not coming soon.
 const PUSH_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often "try again" is said: as often as the script of old did, then ever more seldom.
-const FIRST_WORD: Duration = Duration::from_secs(2);
-const LAST_WORD: Duration = Duration::from_secs(30);
-
 #[derive(Debug, Error)]
 enum Error {
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error(transparent)]
     ConfigDir(#[from] config_dir::Error),
+    #[error(transparent)]
+    DryRun(#[from] dry_run::Error),
     #[error("the revision could not be written: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -59,7 +63,11 @@ pub(super) struct Shown {
     pub(super) rolled_back: Option<Refused>,
 }
 
-type Answer = Result<Outcome, Refusal>;
+/// What came of a revision that was to go live.
+enum Applied {
+    Live,
+    Rejected(Refused),
+}
 
 #[derive(Debug)]
 pub(super) struct Push {
@@ -79,6 +87,8 @@ pub(super) struct Keeper {
     config: ConfigDir,
     store: Store,
     supervisor: Supervisor,
+    dry_run: DryRun,
+    slurm: Arc<SlurmTools>,
     controller: ControllerUid,
     fences: Arc<Mutex<Fences>>,
     pushes: mpsc::Receiver<Push>,
@@ -86,64 +96,28 @@ pub(super) struct Keeper {
     unsettled: Option<Unsettled>,
 }
 
-/// slurmctld is not known to run with the live files.
-#[derive(Debug)]
-struct Unsettled {
-    since: Instant,
-    /// A start with these files was asked for.
-    started: bool,
-    /// People have been told that there is something to reconfigure.
-    told: bool,
-    last_word: Instant,
-    pause: Duration,
-    waiting: Vec<Waiting>,
-}
-
-/// Who wants to know what becomes of a revision.
-#[derive(Debug)]
-struct Waiting {
-    sequence: u64,
-    reply: oneshot::Sender<Answer>,
-}
-
-impl Unsettled {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            since: now,
-            started: false,
-            told: false,
-            last_word: now,
-            pause: FIRST_WORD,
-            waiting: Vec::new(),
-        }
-    }
-
-    fn tell_reconfiguring(&mut self) {
-        if !self.told {
-            self.told = true;
-            tell(&Event::Reconfiguring);
-        }
-    }
-
-    /// Asked often while an answer is near, seldom when it is not.
-    fn poll_after(&self) -> Duration {
-        match self.since.elapsed().as_secs() {
-            0..1 => Duration::from_millis(20),
-            1..10 => Duration::from_millis(200),
-            _ => Duration::from_secs(1),
-        }
-    }
+/// What it works with.
+pub(super) struct Surroundings {
+    pub(super) config: ConfigDir,
+    pub(super) store: Store,
+    pub(super) supervisor: Supervisor,
+    pub(super) dry_run: DryRun,
+    pub(super) slurm: Arc<SlurmTools>,
+    pub(super) controller: ControllerUid,
+    pub(super) fences: Arc<Mutex<Fences>>,
 }
 
 impl Keeper {
-    pub(super) fn new(
-        config: ConfigDir,
-        store: Store,
-        supervisor: Supervisor,
-        controller: ControllerUid,
-        fences: Arc<Mutex<Fences>>,
-    ) -> (Self, Handle) {
+    pub(super) fn new(surroundings: Surroundings) -> (Self, Handle) {
+        let Surroundings {
+            config,
+            store,
+            supervisor,
+            dry_run,
+            slurm,
+            controller,
+            fences,
+        } = surroundings;
         let (sender, pushes) = mpsc::channel(1);
         let (shown, receiver) = watch::channel(Shown {
             phase: Phase::Swapped,
@@ -155,11 +129,13 @@ impl Keeper {
             config,
             store,
             supervisor,
+            dry_run,
+            slurm,
             controller,
             fences,
             pushes,
             shown,
-            unsettled: Some(Unsettled::new()),
+            unsettled: Some(Unsettled::at_start()),
         };
         let handle = Handle {
             pushes: sender,
@@ -186,14 +162,35 @@ impl Keeper {
         }
     }
 
-    /// A push that had been made durable, and no more, when the agent ended. A pod that starts now would start from it.
+    /// What was under way when the agent before this one ended, and how the last change ended.
     async fn go_on(&mut self) {
         let Some(live) = self.config.live() else { return };
+        if let Some(entry) = self.store.journal().entries().pop() {
+            info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
+            if let Some(refused) = entry.refused {
+                let going_back = entry.step == Phase::RollingBack && entry.sequence == live.summary.sequence;
+                let way_back = if going_back { self.way_back(&live) } else { None };
+                match (way_back, self.unsettled.take()) {
+                    (Some(before), Some(unsettled)) => {
+                        self.roll_back(unsettled, &live, &before, refused).await;
+                        return;
+                    }
+                    (None, Some(mut unsettled)) => {
+                        unsettled.rolled_back = Some(refused);
+                        self.unsettled = Some(unsettled);
+                    }
+                    (_, None) => {}
+                }
+            }
+        }
+        // A push that had been made durable, and no more. A pod that starts now would start from it.
         match self.store.newest() {
             Ok(Some(stored)) if stored.sequence > live.summary.sequence => {
                 info!(sequence = stored.sequence, "going on with a push that was interrupted");
-                if let Err(error) = self.apply(stored, Some(live)).await {
-                    error!(%error, "cannot go on with it");
+                match self.apply(stored, Some(live), &mut Steps::begin()).await {
+                    Ok(Applied::Live) => {}
+                    Ok(Applied::Rejected(refused)) => warn!(reason = %refused.reason, "it is given up"),
+                    Err(error) => error!(%error, "cannot go on with it"),
                 }
             }
             Ok(_) => {}
@@ -214,73 +211,106 @@ impl Keeper {
         let live = self.config.live();
         let sequence = revision.sequence;
         let verdict = plan_push(live.as_ref().map(|live| &live.summary), &self.controller, &revision);
+        let mut steps = Steps::begin();
         let done = match (verdict, live) {
             (Verdict::Refuse(refusal), _) => {
                 info!(sequence, %refusal, "push refused");
                 let _ = reply.send(Err(refusal));
                 return;
             }
-            (Verdict::Repeat, Some(live)) if self.is_untouched(&live) => Ok(()),
+            (Verdict::Repeat, Some(live)) if self.is_untouched(&live) => Ok(Applied::Live),
             (Verdict::Renumber, Some(live)) if self.is_untouched(&live) => self.renumber(revision, live).await,
-            (Verdict::Repeat | Verdict::Renumber | Verdict::Apply, live) => self.apply(revision, live).await,
-        };
-        match done {
-            Err(error) => {
-                error!(sequence, %error, "push failed");
-                let _ = reply.send(Err(Refusal::Failed {
-                    detail: error.to_string(),
-                }));
+            (Verdict::Repeat | Verdict::Renumber | Verdict::Apply, live) => {
+                self.apply(revision, live, &mut steps).await
             }
-            Ok(()) => match &mut self.unsettled {
-                Some(unsettled) => unsettled.waiting.push(Waiting { sequence, reply }),
-                None => {
-                    let _ = reply.send(Ok(Outcome::Unchanged));
-                }
-            },
-        }
+        };
+        let answer = match (done, &mut self.unsettled) {
+            (Err(error), _) => {
+                error!(sequence, %error, "push failed");
+                Err(Refusal::Failed {
+                    detail: error.to_string(),
+                })
+            }
+            (Ok(Applied::Rejected(refused)), _) => Ok(Taken::at_rest(Outcome::Rejected(refused), &steps)),
+            (Ok(Applied::Live), Some(unsettled)) => {
+                unsettled.waiting.push(Waiting { sequence, reply });
+                return;
+            }
+            (Ok(Applied::Live), None) => Ok(Taken::at_rest(Outcome::Unchanged, &steps)),
+        };
+        let _ = reply.send(answer);
     }
 
     fn is_untouched(&self, live: &Files) -> bool {
         self.config.check(live).is_ok()
     }
 
-    async fn renumber(&mut self, revision: Revision, live: Files) -> Result<(), Error> {
+    async fn renumber(&mut self, revision: Revision, live: Files) -> Result<Applied, Error> {
         info!(sequence = revision.sequence, "the same bytes are live already");
         let summary = revision.summary();
         self.save(revision).await?;
         self.config.renumber(&live, &summary)?;
-        Ok(())
+        Ok(Applied::Live)
     }
 
-    async fn apply(&mut self, revision: Revision, live: Option<Files>) -> Result<(), Error> {
+    async fn apply(&mut self, revision: Revision, live: Option<Files>, steps: &mut Steps) -> Result<Applied, Error> {
         let sequence = revision.sequence;
         info!(sequence, digest = %revision.digest(), "taking a revision");
         let phase = self.shown.borrow().phase;
         let untried = live.as_ref().is_none_or(|live| live.summary.sequence < sequence);
         self.show(Phase::Staged, true);
-        if let Err(error) = self.stage_and_swap(revision, live).await {
+        let summary = revision.summary();
+        self.note(&summary, Phase::Staged, None).await;
+        let applied = self.check_and_swap(revision, live, steps).await;
+        if !matches!(applied, Ok(Applied::Live)) {
             // Nothing has changed, and the next pod must not start from what nobody has tried.
             if untried && let Err(error) = self.store.remove(sequence) {
                 warn!(%error, "an untried revision stays on the state volume");
             }
             self.show(phase, false);
-            return Err(error);
+            return applied;
         }
         self.show(Phase::Swapped, true);
-        let mut unsettled = Unsettled::new();
+        self.note(&summary, Phase::Swapped, None).await;
+        steps.reach(Phase::Swapped);
+        let mut unsettled = Unsettled::new(steps.clone());
         unsettled.tell_reconfiguring();
-        if let Some(before) = self.unsettled.replace(unsettled) {
-            answer(before.waiting, |_| Outcome::Pending {
+        if let Some(mut before) = self.unsettled.replace(unsettled) {
+            before.answer(&Outcome::Pending {
                 reason: format!("revision {sequence} has taken its place"),
             });
         }
-        Ok(())
+        applied
     }
 
-    async fn stage_and_swap(&self, revision: Revision, live: Option<Files>) -> Result<(), Error> {
+    /// Only what a slurmctld would run with comes onto the state volume, where the next pod may start from it.
+    async fn check_and_swap(
+        &self,
+        revision: Revision,
+        live: Option<Files>,
+        steps: &mut Steps,
+    ) -> Result<Applied, Error> {
+        match self.dry_run.run(&revision.files, || self.slurm.node_names()).await? {
+            dry_run::Verdict::Accepted => {}
+            dry_run::Verdict::Refused { last_words } => {
+                steps.reach(Phase::Checked);
+                let (sequence, reason) = (revision.sequence, reason(&last_words));
+                warn!(sequence, %reason, "the dry run refused the revision");
+                tell(&Event::Reconfiguring);
+                tell(&Event::Failed);
+                return Ok(Applied::Rejected(Refused {
+                    sequence,
+                    reason,
+                    last_words,
+                }));
+            }
+        }
+        steps.reach(Phase::Checked);
+        self.show(Phase::Checked, true);
         self.save(revision.clone()).await?;
-        // The dry run comes here, and `Phase::Checked` after it.
-        Ok(self.swap(&revision, live)?)
+        self.note(&revision.summary(), Phase::Checked, None).await;
+        self.swap(&revision, live)?;
+        Ok(Applied::Live)
     }
 
     async fn save(&self, revision: Revision) -> Result<(), Error> {
@@ -311,11 +341,13 @@ impl Keeper {
             Ok(state) => state,
             Err(error) => return self.wait(unsettled, &error.to_string()),
         };
-        match plan_next(&state, &live.name, unsettled.started) {
+        let action = *unsettled.action.get_or_insert_with(|| self.plan_action(&live));
+        match plan_next(&state, &live.name, &unsettled, action) {
             Next::Settled => {
-                self.settled(unsettled, &live);
+                self.settled(unsettled, &live).await;
                 Duration::ZERO
             }
+            Next::RollBack => self.refused(unsettled, &live, state.daemon.last_words).await,
             Next::Wait(why) => self.wait(unsettled, why),
             Next::Start => {
                 info!(
@@ -328,18 +360,42 @@ impl Keeper {
                     Err(error) => self.wait(unsettled, &error.to_string()),
                 }
             }
+            Next::Restart => {
+                info!(
+                    sequence = live.summary.sequence,
+                    "restarting slurmctld, which the change needs"
+                );
+                unsettled.tell_reconfiguring();
+                self.show_unless_rolling_back(Phase::Reconfiguring);
+                self.note_unless_rolling_back(&live, Phase::Reconfiguring).await;
+                unsettled.restarted = Some(Instant::now());
+                unsettled.healthy_before = true;
+                match self.supervisor.restart().await {
+                    Ok(_) => self.wait(unsettled, RESTARTING),
+                    Err(error) => self.wait(unsettled, &error.to_string()),
+                }
+            }
             Next::Reconfigure => self.reconfigure(unsettled, live).await,
         }
     }
 
+    fn plan_action(&self, live: &Files) -> Action {
+        let configurations = self
+            .config
+            .before(live)
+            .and_then(|before| Some((self.config.read(&before)?, self.config.read(live)?)))
+            .map(|(before, live)| (configuration_of(&before.files), configuration_of(&live.files)));
+        plan_action(configurations.as_ref().map(|(before, live)| (before, live)))
+    }
+
     async fn reconfigure(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
         let rolling_back = self.shown.borrow().phase == Phase::RollingBack;
-        if !rolling_back {
-            self.show(Phase::Reconfiguring, true);
-        }
+        self.show_unless_rolling_back(Phase::Reconfiguring);
         self.shown
             .send_modify(|shown| "slurmctld is busy with the reconfigure".clone_into(&mut shown.waiting));
+        self.note_unless_rolling_back(&live, Phase::Reconfiguring).await;
         unsettled.tell_reconfiguring();
+        unsettled.healthy_before = true;
         info!(
             sequence = live.summary.sequence,
             rolling_back, "reconfiguring slurmctld"
@@ -349,7 +405,7 @@ impl Keeper {
                 self.unsettled = Some(unsettled);
                 Duration::ZERO
             }
-            Ok(Reconfigured::Failed { last_words }) => self.refused(unsettled, &live, last_words),
+            Ok(Reconfigured::Failed { last_words }) => self.refused(unsettled, &live, last_words).await,
             Ok(Reconfigured::Died) => self.wait(unsettled, "slurmctld died and is started again"),
             Ok(Reconfigured::Away) => self.wait(unsettled, "slurmctld is not ready for a reconfigure"),
             // A late answer is no answer: it may still take them.
@@ -357,59 +413,102 @@ impl Keeper {
         }
     }
 
-    /// slurmctld said no and goes on with what it had; with what it had must it be told to go on, too: 25.11 and 26.05
-    /// serve to the nodes what lies on disk after a failure.
-    fn refused(&mut self, mut unsettled: Unsettled, live: &Files, last_words: Vec<String>) -> Duration {
+    /// slurmctld cannot run with the live files, in its own words.
+    async fn refused(&mut self, mut unsettled: Unsettled, live: &Files, last_words: Vec<String>) -> Duration {
         let sequence = live.summary.sequence;
         let reason = reason(&last_words);
         tell(&Event::Failed);
-        let Some(before) = self.config.before(live) else {
-            // The files it started with: only what is around them can have changed.
+        let Some(before) = self.way_back(live) else {
+            // It ran with them before, or there are no others: what is around them must change.
             warn!(sequence, %reason, "slurmctld refused the files it has; trying again");
-            let pause = unsettled.pause;
-            unsettled.pause = (pause * 2).min(LAST_WORD);
-            unsettled.last_word = Instant::now();
+            unsettled.healthy_before = false;
+            let pause = unsettled.next_pause();
             self.wait(unsettled, &reason);
             return pause;
         };
-        warn!(sequence, %reason, back_to = before.summary.sequence, "slurmctld refused the revision, rolling back");
+        let refused = Refused {
+            sequence,
+            reason,
+            last_words,
+        };
+        self.roll_back(unsettled, live, &before, refused).await
+    }
+
+    /// Files that slurmctld is known to have run with; failing that, those of before. `None` if the live ones are such.
+    fn way_back(&self, live: &Files) -> Option<Files> {
+        let good = self.store.verified();
+        let is_good = |files: &Files| good.is_some_and(|good| good.digest == files.summary.digest);
+        if is_good(live) {
+            return None;
+        }
+        let before = self.config.before(live);
+        match before {
+            Some(before) if is_good(&before) => Some(before),
+            other => self.last_known_good(live).or(other),
+        }
+    }
+
+    /// From the state volume.
+    fn last_known_good(&self, live: &Files) -> Option<Files> {
+        let good = self.store.verified()?;
+        let revision = self.store.load(good.sequence)?;
+        if revision.sequence >= live.summary.sequence || revision.digest() != good.digest {
+            return None;
+        }
+        match self.config.write(&revision) {
+            Ok(files) => Some(files),
+            Err(error) => {
+                error!(%error, sequence = good.sequence, "cannot put the last known good revision back");
+                None
+            }
+        }
+    }
+
+    /// slurmctld goes on with what it had; with what it had must it be told to go on, too: 25.11 and 26.05 serve to the
+    /// nodes what lies on disk after a failure.
+    async fn roll_back(
+        &mut self,
+        mut unsettled: Unsettled,
+        live: &Files,
+        before: &Files,
+        refused: Refused,
+    ) -> Duration {
+        let sequence = live.summary.sequence;
+        warn!(sequence, reason = %refused.reason, back_to = before.summary.sequence, "slurmctld refused the revision, rolling back");
         self.shown.send_modify(|shown| {
             shown.phase = Phase::RollingBack;
-            shown.rolled_back = Some(Refused {
-                sequence,
-                reason,
-                last_words,
-            });
+            shown.rolled_back = Some(refused.clone());
         });
-        if let Err(error) = self.config.switch(&before) {
-            error!(%error, "cannot roll back");
-            return self.wait(unsettled, &error.to_string());
-        }
-        self.config.forget(&live.name);
+        self.note(&live.summary, Phase::RollingBack, Some(refused.clone()))
+            .await;
         // The next pod must not start from it.
         if let Err(error) = self.store.remove(sequence) {
             error!(%error, "a refused revision stays on the state volume");
         }
-        unsettled.since = Instant::now();
+        if let Err(error) = self.config.switch(before) {
+            error!(%error, "cannot roll back");
+            return self.wait(unsettled, &error.to_string());
+        }
+        self.config.forget(&live.name);
+        unsettled.roll_back(refused);
         self.unsettled = Some(unsettled);
         Duration::ZERO
     }
 
-    fn settled(&mut self, unsettled: Unsettled, live: &Files) {
+    async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
         // slurmctld's own word comes here: the files it serves (REQUEST_CONFIG) and the hash it runs with. Until then a
         // reconfigure by hand in the very moment of ours can be taken for it.
         if let Err(file) = self.config.check(live) {
             warn!(%file, "a file was changed by somebody else");
         }
+        self.remember_as_good(live).await;
+        self.note(&live.summary, Phase::Verified, unsettled.rolled_back.clone())
+            .await;
         self.config.forget_all_but(live);
-        let rolled_back = match self.shown.borrow().phase {
-            Phase::RollingBack => self.shown.borrow().rolled_back.clone(),
-            _ => None,
-        };
         self.shown.send_modify(|shown| {
             shown.phase = Phase::Verified;
             shown.waiting.clear();
-            shown.rolled_back.clone_from(&rolled_back);
+            shown.rolled_back.clone_from(&unsettled.rolled_back);
         });
         let took = unsettled.since.elapsed();
         info!(
@@ -420,35 +519,79 @@ impl Keeper {
         if unsettled.told {
             tell(&Event::Success);
         }
-        answer(unsettled.waiting, |sequence| match &rolled_back {
-            Some(rolled_back) if rolled_back.sequence == sequence => Outcome::RolledBack(rolled_back.clone()),
-            _ => Outcome::Applied,
+        unsettled.steps.reach(Phase::Verified);
+        unsettled.answer(&Outcome::Applied);
+    }
+
+    /// A later revision that slurmctld cannot start with gives way to this one.
+    async fn remember_as_good(&self, live: &Files) {
+        if self
+            .store
+            .verified()
+            .is_some_and(|good| good.digest == live.summary.digest)
+        {
+            return;
+        }
+        let (store, config, live) = (self.store.clone(), self.config.clone(), live.clone());
+        let saved = tokio::task::spawn_blocking(move || {
+            // What came with the pod, and not by a push, is not on the volume yet.
+            if store.load(live.summary.sequence).is_none()
+                && let Some(revision) = config.read(&live)
+            {
+                store.save(&revision)?;
+            }
+            store.save_verified(&live.summary)
         });
+        match saved.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "it is not on the state volume that slurmctld runs with this revision"),
+            Err(error) => error!(%error, "it is not on the state volume that slurmctld runs with this revision"),
+        }
+    }
+
+    async fn note_unless_rolling_back(&self, live: &Files, step: Phase) {
+        if self.shown.borrow().phase != Phase::RollingBack {
+            self.note(&live.summary, step, None).await;
+        }
+    }
+
+    /// For whoever comes after this agent. A disk that is full does not keep a change from going on.
+    async fn note(&self, revision: &Summary, step: Phase, refused: Option<Refused>) {
+        let entry = Entry::new(revision, step, refused);
+        let journal = self.store.journal();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || journal.note(entry)).await {
+            warn!(%error, %step, "a step is not in the journal");
+        }
+        fail_point::reach(step);
     }
 
     fn wait(&mut self, mut unsettled: Unsettled, why: &str) -> Duration {
+        // A slurmctld that does not come back with the old files, either, is nothing that a push has to wait for.
+        let patient = unsettled.since.elapsed() < PUSH_PATIENCE;
         self.shown.send_modify(|shown| {
-            if shown.phase != Phase::RollingBack {
+            if shown.phase != Phase::RollingBack || !patient {
                 shown.phase = Phase::Swapped;
             }
             why.clone_into(&mut shown.waiting);
         });
-        if unsettled.last_word.elapsed() >= unsettled.pause {
-            unsettled.last_word = Instant::now();
-            unsettled.pause = (unsettled.pause * 2).min(LAST_WORD);
+        if unsettled.is_time_for_a_word() {
             warn!(why, "slurmctld does not run with the live files yet");
             if unsettled.told {
                 tell(&Event::Failed);
             }
         }
-        if unsettled.since.elapsed() >= PUSH_PATIENCE {
-            answer(std::mem::take(&mut unsettled.waiting), |_| Outcome::Pending {
-                reason: why.to_owned(),
-            });
+        if !patient {
+            unsettled.answer(&Outcome::Pending { reason: why.to_owned() });
         }
         let after = unsettled.poll_after();
         self.unsettled = Some(unsettled);
         after
+    }
+
+    fn show_unless_rolling_back(&self, phase: Phase) {
+        if self.shown.borrow().phase != Phase::RollingBack {
+            self.show(phase, true);
+        }
     }
 
     fn show(&self, phase: Phase, busy: bool) {
@@ -456,12 +599,5 @@ impl Keeper {
             shown.phase = phase;
             shown.busy = busy;
         });
-    }
-}
-
-fn answer(waiting: Vec<Waiting>, outcome: impl Fn(u64) -> Outcome) {
-    for Waiting { sequence, reply } in waiting {
-        // Whoever asked may be gone.
-        let _ = reply.send(Ok(outcome(sequence)));
     }
 }

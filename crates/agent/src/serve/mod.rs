@@ -8,9 +8,11 @@ mod fences;
 mod http;
 mod keeper;
 mod plan;
-mod reason;
-mod slurm_tools;
+pub(crate) mod reason;
+pub(crate) mod slurm_tools;
+mod steps;
 mod story;
+mod unsettled;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,9 +26,10 @@ use tracing::info;
 use crate::cli;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
+use crate::dry_run::DryRun;
 use crate::store::Store;
 use fences::Fences;
-use keeper::Keeper;
+use keeper::{Keeper, Surroundings};
 use slurm_tools::SlurmTools;
 
 #[derive(Debug, Error)]
@@ -44,6 +47,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let cli::Serve {
         places,
         control,
+        scratch_dir,
         pod_uid,
         listen,
     } = options;
@@ -52,13 +56,16 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let store = Store::new(&places.state_dir, &places.controller_uid);
     let supervisor = Supervisor::new(&control);
     let fences = Arc::new(Mutex::new(Fences::since(store.term())));
-    let (keeper, handle) = Keeper::new(
-        config.clone(),
-        store.clone(),
-        supervisor.clone(),
-        places.controller_uid,
-        Arc::clone(&fences),
-    );
+    let slurm = Arc::new(SlurmTools::default());
+    let (keeper, handle) = Keeper::new(Surroundings {
+        config: config.clone(),
+        store: store.clone(),
+        supervisor: supervisor.clone(),
+        dry_run: DryRun::new(&scratch_dir, Some(&places.keys_dir)),
+        slurm: Arc::clone(&slurm),
+        controller: places.controller_uid,
+        fences: Arc::clone(&fences),
+    });
     let door = http::Door {
         pod: pod_uid,
         keys: places.keys_dir,
@@ -67,7 +74,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         supervisor,
         fences,
         keeper: handle,
-        slurm: SlurmTools::default(),
+        slurm,
     };
     let address = listener.local_addr().unwrap_or(listen);
     info!(%address, "serving");

@@ -1,9 +1,14 @@
 //! What to do next, decided from what is known. Pure.
 
+use std::time::Duration;
+
 use slurm::Revision;
-use slurm::agent::{DaemonState, Refusal};
+use slurm::agent::{Action, DaemonState, Refusal};
+use slurm::conf::keys::Needs;
+use slurm::conf::{Changes, Configuration};
 use slurm::revision::{ControllerUid, Summary};
 
+use super::unsettled::Unsettled;
 use crate::control::State;
 
 /// What a push asks for.
@@ -41,25 +46,57 @@ pub(super) fn plan_push(live: Option<&Summary>, controller: &ControllerUid, push
     }
 }
 
+/// The smallest action that makes the change from one configuration to the other live; where nobody knows what slurmctld
+/// has, a reconfigure makes all of it live that can be. slurmctld's own hash of slurm.conf covers comments, so even a
+/// change of those takes one.
+pub(super) fn plan_action(change: Option<(&Configuration, &Configuration)>) -> Action {
+    match change.map(|(before, live)| Changes::between(before, live).needs()) {
+        Some(Needs::ControllerRestart | Needs::NodeRestart) => Action::Restart,
+        None | Some(Needs::Nothing | Needs::PartitionRpc | Needs::Reconfigure) => Action::Reconfigure,
+    }
+}
+
 /// What makes slurmctld run with what is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// It does.
     Settled,
     Reconfigure,
+    /// It is to save its state, end, and start with the live files.
+    Restart,
     /// It is between two lives, and the next one may begin now.
     Start,
+    /// It cannot start with these files, and could with others.
+    RollBack,
     Wait(&'static str),
 }
 
-/// `live` is the name of the directory with the live files; `started` whether a start with them was already asked for, so
-/// that a slurmctld that dies of them is started ever more slowly.
-pub(super) fn plan_next(state: &State, live: &str, started: bool) -> Next {
+/// slurmctld saves its state before it ends. One that has not ended after this has not heard.
+const LONGEST_RESTART: Duration = Duration::from_mins(1);
+
+/// Once may be an accident of the moment; the second attempt comes a twentieth of a second later.
+const STILLBORN: u32 = 2;
+
+pub(super) const RESTARTING: &str = "slurmctld is restarting";
+
+/// `live` is the name of the directory with the live files. A start with them is asked for once, so that a slurmctld that
+/// dies of them is started ever more slowly.
+pub(super) fn plan_next(state: &State, live: &str, unsettled: &Unsettled, action: Action) -> Next {
+    let restarting = unsettled
+        .restarted
+        .is_some_and(|since| since.elapsed() < LONGEST_RESTART);
     match state.daemon.state {
         _ if state.reconfiguring => Next::Wait("slurmctld is still busy with a reconfigure"),
         DaemonState::Ready if state.files.as_deref() == Some(live) => Next::Settled,
+        DaemonState::Ready if restarting => Next::Wait(RESTARTING),
+        DaemonState::Ready if action == Action::Restart => Next::Restart,
         DaemonState::Ready => Next::Reconfigure,
-        DaemonState::Down if !started => Next::Start,
+        DaemonState::Down
+            if unsettled.healthy_before && state.stillborn >= STILLBORN && state.files.as_deref() == Some(live) =>
+        {
+            Next::RollBack
+        }
+        DaemonState::Down if !unsettled.started => Next::Start,
         DaemonState::Down => Next::Wait("slurmctld does not run; its next start takes the new files"),
         DaemonState::Starting => Next::Wait("slurmctld is starting"),
         DaemonState::Stopping => Next::Wait("slurmctld is stopping; its next start takes the new files"),
@@ -70,10 +107,12 @@ pub(super) fn plan_next(state: &State, live: &str, started: bool) -> Next {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Instant;
 
     use slurm::agent::Daemon;
     use slurm::revision::{File, FileName};
 
+    use super::super::steps::Steps;
     use super::*;
 
     fn uid(text: &str) -> ControllerUid {
@@ -133,33 +172,99 @@ mod tests {
             },
             files: files.map(str::to_owned),
             reconfiguring: false,
+            stillborn: 0,
         }
+    }
+
+    fn unsettled() -> Unsettled {
+        Unsettled::new(Steps::begin())
+    }
+
+    fn next(state: &State, unsettled: &Unsettled) -> Next {
+        plan_next(state, "..1", unsettled, Action::Reconfigure)
     }
 
     #[test]
     fn slurmctld_is_reconfigured_unless_it_runs_with_what_is_live() {
-        let next = |files| plan_next(&state(DaemonState::Ready, files), "..1", false);
+        let next = |files| next(&state(DaemonState::Ready, files), &unsettled());
         assert_eq!(next(Some("..1")), Next::Settled);
         assert_eq!(next(Some("..0")), Next::Reconfigure);
         assert_eq!(next(None), Next::Reconfigure);
     }
 
     #[test]
+    fn a_slurmctld_that_needs_a_restart_is_told_once() {
+        let mut unsettled = unsettled();
+        let running = state(DaemonState::Ready, Some("..0"));
+        assert_eq!(plan_next(&running, "..1", &unsettled, Action::Restart), Next::Restart);
+        unsettled.restarted = Some(Instant::now());
+        assert_eq!(
+            plan_next(&running, "..1", &unsettled, Action::Restart),
+            Next::Wait(RESTARTING)
+        );
+        let done = state(DaemonState::Ready, Some("..1"));
+        assert_eq!(plan_next(&done, "..1", &unsettled, Action::Restart), Next::Settled);
+    }
+
+    #[test]
+    fn the_smallest_action_is_by_what_changed() {
+        let conf = |text: &str| Configuration::parse([("slurm.conf", text.as_bytes())]);
+        let live = conf("ClusterName=a\nSlurmctldPort=6817\n");
+        for (new, expected) in [
+            (
+                "ClusterName=a\nSlurmctldPort=6817\nPartitionName=p Nodes=ALL\n",
+                Action::Reconfigure,
+            ),
+            ("# why\nClusterName=a\nSlurmctldPort=6817\n", Action::Reconfigure),
+            ("ClusterName=a\nSlurmctldPort=6827\n", Action::Restart),
+        ] {
+            assert_eq!(plan_action(Some((&live, &conf(new)))), expected, "{new}");
+        }
+        assert_eq!(plan_action(None), Action::Reconfigure);
+    }
+
+    #[test]
     fn a_slurmctld_that_is_down_is_started_once_and_then_waited_for() {
-        let next = |started| plan_next(&state(DaemonState::Down, None), "..1", started);
-        assert_eq!(next(false), Next::Start);
-        assert!(matches!(next(true), Next::Wait(_)));
+        let mut unsettled = unsettled();
+        let down = state(DaemonState::Down, None);
+        assert_eq!(next(&down, &unsettled), Next::Start);
+        unsettled.started = true;
+        assert!(matches!(next(&down, &unsettled), Next::Wait(_)));
+    }
+
+    #[test]
+    fn files_that_a_healthy_slurmctld_cannot_start_with_go_back() {
+        let mut unsettled = unsettled();
+        unsettled.started = true;
+        let dead = |stillborn, files| State {
+            stillborn,
+            ..state(DaemonState::Down, files)
+        };
+        assert!(
+            matches!(next(&dead(9, Some("..1")), &unsettled), Next::Wait(_)),
+            "it died before"
+        );
+        unsettled.healthy_before = true;
+        assert!(
+            matches!(next(&dead(1, Some("..1")), &unsettled), Next::Wait(_)),
+            "an accident"
+        );
+        assert!(
+            matches!(next(&dead(2, Some("..0")), &unsettled), Next::Wait(_)),
+            "of others"
+        );
+        assert_eq!(next(&dead(2, Some("..1")), &unsettled), Next::RollBack);
     }
 
     #[test]
     fn a_slurmctld_that_starts_stops_or_is_busy_is_left_alone() {
         for daemon in [DaemonState::Starting, DaemonState::Stopping, DaemonState::Unknown] {
-            assert!(matches!(plan_next(&state(daemon, None), "..1", false), Next::Wait(_)));
+            assert!(matches!(next(&state(daemon, None), &unsettled()), Next::Wait(_)));
         }
         let busy = State {
             reconfiguring: true,
             ..state(DaemonState::Ready, Some("..1"))
         };
-        assert!(matches!(plan_next(&busy, "..1", false), Next::Wait(_)));
+        assert!(matches!(next(&busy, &unsettled()), Next::Wait(_)));
     }
 }

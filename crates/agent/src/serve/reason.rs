@@ -2,7 +2,7 @@
 
 /// What it died of, with the error that led there; else all errors; else all it said. It complains at every start about
 /// things that do not matter, so earlier errors are left out; they are in the last words.
-pub(super) fn reason(last_words: &[String]) -> String {
+pub(crate) fn reason(last_words: &[String]) -> String {
     let lines: Vec<Line> = last_words.iter().map(|line| Line::parse(line)).collect();
     let fatal = lines.iter().position(|line| line.text.starts_with("fatal:"));
     let chosen: Vec<&str> = match fatal {

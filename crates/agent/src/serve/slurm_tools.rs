@@ -1,10 +1,12 @@
 //! Slurm's own programs, run in this container: reads for an operator without a slurmrestd, and commands.
 
+use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, Reason, Refusal, ReservationCommand};
-use slurm::{Line, NodeDescription, NodeFeatures, ReservationRequest};
+use slurm::answer::decode;
+use slurm::{Line, Node, NodeDescription, NodeFeatures, ReservationRequest};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -12,6 +14,9 @@ use tracing::info;
 
 /// Slurm's programs wait 10 s for slurmctld (`MessageTimeout`) and then say so.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A slurmctld that answers tells its nodes within this; one that does not is not waited for.
+const NODES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Each loads all nodes or jobs; more at once would only slow slurmctld down.
 const AT_ONCE: usize = 4;
@@ -32,7 +37,7 @@ const RUNS_NO_MORE: [&str; 2] = ["Job is pending execution", "Job/step already c
 const LONGEST_COMPLAINT: usize = 2048;
 
 #[derive(Debug)]
-pub(super) struct SlurmTools {
+pub(crate) struct SlurmTools {
     free: Semaphore,
 }
 
@@ -65,6 +70,13 @@ impl Read {
 }
 
 impl SlurmTools {
+    /// The names of the nodes slurmctld has; `None` if it does not say.
+    pub(crate) async fn node_names(&self) -> Option<BTreeSet<String>> {
+        let json = timeout(NODES_PATIENCE, self.read(Read::Nodes)).await.ok()?.ok()?;
+        let nodes = decode::<Vec<Node>>(&json).ok()?.value;
+        Some(nodes.into_iter().map(|node| node.name).collect())
+    }
+
     /// JSON, as the program printed it.
     pub(super) async fn read(&self, read: Read) -> Result<Vec<u8>, Refusal> {
         let command: Vec<String> = read.command().iter().map(|word| (*word).to_owned()).collect();

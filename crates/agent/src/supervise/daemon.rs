@@ -78,6 +78,8 @@ pub struct Daemon {
     attempt: Option<Attempt>,
     /// The files it runs with. `None` if that cannot be told.
     files: Option<String>,
+    /// How often in a row it ended by itself before it was ready, always with these files.
+    stillborn: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +123,11 @@ impl Daemon {
         self.files.as_deref()
     }
 
+    /// How often in a row it could not even start with [`files`](Self::files). Being killed does not count.
+    pub fn stillborn(&self) -> u32 {
+        self.stillborn
+    }
+
     pub fn state(&self, now: Instant) -> DaemonState {
         match self.main {
             _ if self.stopping => DaemonState::Stopping,
@@ -137,6 +144,9 @@ impl Daemon {
             ready: None,
             primary: false,
         });
+        if self.files != files {
+            self.stillborn = 0;
+        }
         self.files = files;
         self.attempt = None;
         self.restarting = false;
@@ -212,6 +222,11 @@ impl Daemon {
         self.main = None;
         self.attempt = None;
         self.last = Some(exit);
+        self.stillborn = match exit {
+            Exit::Code(1..) if !running.is_settled(now) => self.stillborn + 1,
+            Exit::Code(_) => 0,
+            Exit::Signal(_) => self.stillborn,
+        };
         if self.stopping {
             Verdict::Finished(exit.code())
         } else if self.restarting {
@@ -366,6 +381,26 @@ mod tests {
         daemon.started(pid(11), None, now);
         daemon.reaped(pid(11), Exit::Code(1), true, now);
         assert_eq!(daemon.restarts(), 1);
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_start_with_its_files_is_counted() {
+        let now = Instant::now();
+        let mut daemon = Daemon::default();
+        let mut life = |files: &str, ready: bool, exit: Exit| {
+            daemon.started(pid(10), Some(files.to_owned()), now);
+            if ready {
+                daemon.said_ready(now);
+                daemon.said_primary();
+            }
+            daemon.reaped(pid(10), exit, true, now);
+            daemon.stillborn()
+        };
+        assert_eq!(life("a", false, Exit::Code(1)), 1);
+        assert_eq!(life("a", false, Exit::Signal(Signal::SIGKILL)), 1, "not of its files");
+        assert_eq!(life("a", false, Exit::Code(1)), 2);
+        assert_eq!(life("b", false, Exit::Code(1)), 1, "others");
+        assert_eq!(life("b", true, Exit::Code(1)), 0, "they are good for a start");
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
 }
 
 /// slurmctld's words when it has acted on all its files and takes requests.
-const IN_CHARGE: &str = "Running as primary controller";
+pub(crate) const IN_CHARGE: &str = "Running as primary controller";
 /// slurmctld's and slurmd's words when they go on with what they had.
 const FAILED: &str = "reconfigure failed";
 
@@ -290,6 +290,7 @@ impl Supervisor {
             },
             files: self.daemon.files().map(str::to_owned),
             reconfiguring: self.daemon.is_reconfiguring(now),
+            stillborn: self.daemon.stillborn(),
         }
     }
 

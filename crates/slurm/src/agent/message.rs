@@ -34,9 +34,9 @@ pub struct Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// On the state volume.
+    /// Taken, and not yet in anybody's way: its dry run is under way.
     Staged,
-    /// Its dry run went well.
+    /// Its dry run went well; it goes onto the state volume.
     Checked,
     /// In /etc/slurm. It stays here as long as slurmctld does not run: its next start takes the files.
     Swapped,

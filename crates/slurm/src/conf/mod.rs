@@ -5,6 +5,7 @@
 //! * [`keys`] is what Slurm knows: every key, its values, and what a change of it takes.
 //! * [`Changes`] is what differs between two configurations, and the smallest action that makes it live.
 //! * [`check`] finds what is wrong before Slurm does.
+//! * [`render_scratch`] makes a configuration safe for a slurmctld that only tries it.
 //! * `render_*` writes the files the operator makes.
 //!
 //! All of it is pure; nothing here opens a file.
@@ -23,6 +24,7 @@ mod line;
 mod merge;
 mod plugstack;
 mod record;
+mod scratch;
 mod slurm_conf;
 mod topology_yaml;
 
@@ -38,6 +40,7 @@ pub use line::{Content, Line, Setting};
 pub use merge::merge_options;
 pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
+pub use scratch::{Scratch, render_scratch, unexplained_nodes};
 pub use slurm_conf::{
     AccountingStorage, ExternalConf, NodeSetLines, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT, SlurmConf,
     SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
