@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use slurm::answer::ServedConf;
-use slurm::rpc::{Error, MessageType, ReturnCode, ServedFile, Version, pack_live_conf, pack_served_files};
+use slurm::rpc::{
+    Error, MessageType, NodeUpdate, PartitionUpdate, ReturnCode, ServedFile, Version, pack_live_conf, pack_served_files,
+};
 use slurmctld::{Act, Fake, client, code};
 
 /// What slurmctld 26.05.5 answered to REQUEST_BUILD_INFO in version 42, and to REQUEST_CONFIG.
@@ -78,7 +80,51 @@ async fn slurmctlds_own_words_come_with_a_refusal() {
     assert!(error.is_definite());
     let fake = Fake::start(|_| code(-1)).await;
     let error = fake.client().reconfigure().await.unwrap_err();
-    assert!(matches!(error, Error::Refused(ReturnCode(-1))) && !error.is_definite());
+    assert!(
+        matches!(
+            error,
+            Error::Refused {
+                code: ReturnCode(-1),
+                ..
+            }
+        ) && !error.is_definite()
+    );
+}
+
+#[tokio::test]
+async fn what_slurmctld_says_of_the_very_case_is_kept() {
+    let body = [&2028_i32.to_be_bytes()[..], b"\0\0\0\x1afailed to delete nodes n1\0"].concat();
+    let fake = Fake::start(move |_| Act::Answer(MessageType::RESPONSE_RETURN_CODE_AND_TEXT, body.clone())).await;
+    let error = fake.client().delete_nodes("n1").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "slurmctld refused: Invalid node state specified (ESLURM_INVALID_NODE_STATE, 2028): failed to delete nodes n1"
+    );
+}
+
+#[tokio::test]
+async fn commands_go_out_in_the_version_that_is_understood() {
+    let fake = Fake::of_release(Version::V42, |_| code(0)).await;
+    let client = fake.client();
+    client.update_partition(&PartitionUpdate::new("p")).await.unwrap();
+    client.update_node(&NodeUpdate::new("n1")).await.unwrap();
+    client.create_partition(&PartitionUpdate::new("p")).await.unwrap();
+    client.delete_partition("p").await.unwrap();
+    client.create_node("NodeName=n9 State=FUTURE").await.unwrap();
+    client.delete_nodes("n9").await.unwrap();
+    let seen = fake.seen();
+    let understood: Vec<_> = seen.iter().skip(3).map(|frame| frame.kind.0).collect();
+    assert_eq!(understood, [3005, 3002, 3003, 3004, 3015, 3014]);
+    let lengths: Vec<_> = seen.iter().take(4).map(|frame| frame.body.len()).collect();
+    assert_eq!(lengths, [118, 118, 118, 114], "only 25.05 and later have the topology");
+    let mut node = NodeUpdate::new("n1");
+    node.topology = Some("default:s1".to_owned());
+    let error = client.update_node(&node).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unpackable(_)) && error.is_definite(),
+        "{error:?}"
+    );
+    assert_eq!(fake.seen().len(), seen.len(), "nothing was sent");
 }
 
 #[tokio::test]
@@ -194,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn no_answer_of_any_kind_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![2002, 2016, 8001])) {
+    fn no_answer_of_any_kind_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![2002, 2016, 8001, 8002])) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let fake = Fake::start(move |_| Act::Answer(MessageType(kind), bytes.clone())).await;

@@ -11,9 +11,11 @@ use super::config::{self, ServedFile};
 use super::error::Error;
 use super::frame::{Frame, MAX_FRAME, MessageType};
 use super::live_conf;
+use super::node::{self, NodeUpdate};
+use super::partition::{self, PartitionUpdate};
 use super::return_code::ReturnCode;
 use super::version::Version;
-use super::wire::{Reader, Unpackable};
+use super::wire::{Malformed, Reader, Unpackable};
 use crate::answer::ServedConf;
 use crate::token::Issuer;
 
@@ -101,6 +103,45 @@ impl Client {
         succeeded(&answer)
     }
 
+    /// [`ReturnCode::INVALID_PARTITION_NAME`] also if there is one of that name. It is gone after the next reconfigure
+    /// unless slurm.conf has it too.
+    pub async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Error> {
+        self.command(MessageType::CREATE_PARTITION, |version| partition.pack(version))
+            .await
+    }
+
+    /// Success does not mean that everything was applied: Slurm passes over some values in silence. A refusal does not
+    /// mean that nothing was.
+    pub async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Error> {
+        self.command(MessageType::UPDATE_PARTITION, |version| partition.pack(version))
+            .await
+    }
+
+    /// Refused as [in use](ReturnCode::PARTITION_IN_USE) while it has jobs or reservations, but not while its last job is
+    /// completing.
+    pub async fn delete_partition(&self, name: &str) -> Result<(), Error> {
+        self.command(MessageType::DELETE_PARTITION, |_| partition::pack_name(name))
+            .await
+    }
+
+    pub async fn update_node(&self, node: &NodeUpdate) -> Result<(), Error> {
+        self.command(MessageType::UPDATE_NODE, |version| node.pack(version))
+            .await
+    }
+
+    /// `line` is as in slurm.conf, `NodeName=n1 CPUs=4 State=FUTURE`. Slurm takes FUTURE, CLOUD and EXTERNAL ones.
+    pub async fn create_node(&self, line: &str) -> Result<(), Error> {
+        self.command(MessageType::CREATE_NODE, |version| node::pack_line(version, line))
+            .await
+    }
+
+    /// Removes the records of dynamic nodes. Slurm refuses while a job runs there, but not while one is suspended.
+    pub async fn delete_nodes(&self, names: &str) -> Result<(), Error> {
+        let node = NodeUpdate::new(names);
+        self.command(MessageType::DELETE_NODE, |version| node.pack(version))
+            .await
+    }
+
     async fn command(
         &self,
         kind: MessageType,
@@ -129,7 +170,7 @@ impl Client {
                     return answer;
                 }
                 (Err(Error::Unreachable { .. } | Error::Unpackable(_) | Error::Token(_)), _) => return answer,
-                (Ok(_) | Err(Error::Refused(_) | Error::Malformed { .. }), _) => {
+                (Ok(_) | Err(Error::Refused { .. } | Error::Malformed { .. }), _) => {
                     self.understood(version);
                     return answer;
                 }
@@ -149,13 +190,13 @@ impl Client {
             .await
             .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))?;
         let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
-        match return_code(&answer)? {
-            None | Some(ReturnCode::SUCCESS) => Ok(answer),
-            Some(code @ (ReturnCode::AUTHENTICATION | ReturnCode::VERSION)) => {
+        match return_code(&answer).map_err(Error::malformed)? {
+            None | Some((ReturnCode::SUCCESS, _)) => Ok(answer),
+            Some((code @ (ReturnCode::AUTHENTICATION | ReturnCode::VERSION), _)) => {
                 self.issuer.forget();
                 Err(Error::Unauthorized(code))
             }
-            Some(code) => Err(Error::Refused(code)),
+            Some((code, said)) => Err(Error::Refused { code, said }),
         }
     }
 
@@ -187,17 +228,22 @@ impl Client {
 }
 
 fn succeeded(answer: &Frame) -> Result<(), Error> {
-    match return_code(answer)? {
+    match return_code(answer).map_err(Error::malformed)? {
         // Others have been turned into errors.
         Some(_) => Ok(()),
         None => Err(Error::unexpected(answer.kind)),
     }
 }
 
-fn return_code(answer: &Frame) -> Result<Option<ReturnCode>, Error> {
-    if answer.kind != MessageType::RESPONSE_RETURN_CODE {
-        return Ok(None);
+fn return_code(answer: &Frame) -> Result<Option<(ReturnCode, Option<String>)>, Malformed> {
+    let mut body = Reader::new(&answer.body);
+    match answer.kind {
+        MessageType::RESPONSE_RETURN_CODE => Ok(Some((ReturnCode(body.i32()?), None))),
+        MessageType::RESPONSE_RETURN_CODE_AND_TEXT => {
+            let code = ReturnCode(body.i32()?);
+            let said = body.text()?.map(|text| String::from_utf8_lossy(text).into_owned());
+            Ok(Some((code, said)))
+        }
+        _ => Ok(None),
     }
-    let code = Reader::new(&answer.body).i32().map_err(Error::malformed)?;
-    Ok(Some(ReturnCode(code)))
 }

@@ -17,8 +17,12 @@ pub enum Error {
     #[error("slurmctld does not accept our token: {0}")]
     Unauthorized(ReturnCode),
     /// slurmctld understood and said no. After an update, the fields it looked at first may have changed all the same.
-    #[error("slurmctld refused: {0}")]
-    Refused(ReturnCode),
+    #[error("slurmctld refused: {code}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
+    Refused {
+        code: ReturnCode,
+        /// What it said of this very case, which it rarely does.
+        said: Option<String>,
+    },
     /// An answer that means nothing to us. After a command it may have happened.
     #[error("slurmctld's answer makes no sense: {what}")]
     Malformed { what: String },
@@ -38,7 +42,7 @@ impl Error {
     pub fn is_definite(&self) -> bool {
         match self {
             // "Unspecified error" is as likely a failure halfway as a refusal.
-            Self::Refused(code) => *code != ReturnCode(-1),
+            Self::Refused { code, .. } => *code != ReturnCode(-1),
             Self::Unauthorized(_) | Self::Unsupported | Self::Unpackable(_) | Self::Token(_) => true,
             Self::Unreachable { .. } | Self::Malformed { .. } => false,
         }

@@ -31,6 +31,8 @@ impl MessageType {
     pub const DELETE_NODE: Self = Self(3014);
     pub const CREATE_NODE: Self = Self(3015);
     pub const RESPONSE_RETURN_CODE: Self = Self(8001);
+    /// Likewise, with words.
+    pub const RESPONSE_RETURN_CODE_AND_TEXT: Self = Self(8002);
 }
 
 /// What stands between the two lengths of a message: that of the whole in front, and the body it ends with.

@@ -19,10 +19,15 @@ pub enum Unpackable {
     Nul,
     #[error("it is too large")]
     TooLarge,
+    /// The release on the other side is too old for it.
+    #[error("its release has no {0} here")]
+    Lacking(&'static str),
 }
 
-/// No value.
+/// No value: left as it is by an update.
+pub(super) const UNSET_U16: u16 = 0xfffe;
 pub(super) const UNSET_U32: u32 = 0xffff_fffe;
+pub(super) const UNSET_U64: u64 = 0xffff_ffff_ffff_fffe;
 
 #[derive(Debug, Default)]
 pub(super) struct Writer(Vec<u8>);
@@ -63,6 +68,10 @@ impl Writer {
         self.0.extend(text);
         self.0.push(0);
         Ok(())
+    }
+
+    pub(super) fn str(&mut self, text: Option<&str>) -> Result<(), Unpackable> {
+        self.text(text.map(str::as_bytes))
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {

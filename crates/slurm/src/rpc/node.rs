@@ -1,0 +1,121 @@
+//! What can be said of nodes: UPDATE_NODE, and CREATE_NODE and DELETE_NODE, which have the same body.
+
+use super::version::Version;
+use super::wire::{UNSET_U32, Unpackable, Writer};
+use crate::rest::NodeCommand;
+
+/// A change of some nodes. What is not set stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeUpdate {
+    /// A hostlist.
+    pub names: String,
+    pub state: Option<NodeCommand>,
+    pub reason: Option<String>,
+    pub comment: Option<String>,
+    pub extra: Option<String>,
+    /// With commas in between. Slurm refuses available features that leave an active one out.
+    pub features: Option<String>,
+    pub active_features: Option<String>,
+    /// Slurm 25.05 and later.
+    pub topology: Option<String>,
+    pub weight: Option<u32>,
+}
+
+impl NodeUpdate {
+    pub fn new(names: impl Into<String>) -> Self {
+        Self {
+            names: names.into(),
+            state: None,
+            reason: None,
+            comment: None,
+            extra: None,
+            features: None,
+            active_features: None,
+            topology: None,
+            weight: None,
+        }
+    }
+
+    pub(super) fn pack(&self, version: Version) -> Result<Vec<u8>, Unpackable> {
+        let Self {
+            names,
+            state,
+            reason,
+            comment,
+            extra,
+            features,
+            active_features,
+            topology,
+            weight,
+        } = self;
+        let mut body = Writer::default();
+        // A certificate's token.
+        body.str(None)?;
+        body.str(comment.as_deref())?;
+        // CpuBind.
+        body.u32(0);
+        body.str(extra.as_deref())?;
+        body.str(features.as_deref())?;
+        body.str(active_features.as_deref())?;
+        // Gres, the cloud's id and type of instance, address, host name.
+        for _ in 0..5 {
+            body.str(None)?;
+        }
+        body.str(Some(names))?;
+        body.u32(state.map_or(UNSET_U32, state_number));
+        if version >= Version::V45 {
+            // Which of the node's power actions.
+            body.str(None)?;
+        }
+        body.str(reason.as_deref())?;
+        // When a node that is down is resumed by itself.
+        body.u32(UNSET_U32);
+        if version >= Version::V43 {
+            body.str(topology.as_deref())?;
+        } else if topology.is_some() {
+            return Err(Unpackable::Lacking("topology of a node"));
+        }
+        body.u32(weight.unwrap_or(UNSET_U32));
+        Ok(body.into_bytes())
+    }
+}
+
+/// The line stands where updates have the node's own `extra`.
+pub(super) fn pack_line(version: Version, line: &str) -> Result<Vec<u8>, Unpackable> {
+    let mut node = NodeUpdate::new("");
+    node.extra = Some(line.to_owned());
+    node.pack(version)
+}
+
+const fn state_number(command: NodeCommand) -> u32 {
+    match command {
+        NodeCommand::Down => 1,
+        NodeCommand::Undrain => 0x40,
+        NodeCommand::Resume => 0x100,
+        NodeCommand::Drain => 0x200,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_releases_have_more_fields() {
+        let node = NodeUpdate::new("n1");
+        let length = |version| node.pack(version).unwrap().len();
+        // Eleven texts without the name, which has seven bytes; five numbers.
+        assert_eq!(length(Version::V42), 11 * 4 + 7 + 4 * 4);
+        assert_eq!(length(Version::V43), length(Version::V42) + 4);
+        assert_eq!(length(Version::V44), length(Version::V43));
+        assert_eq!(length(Version::V45), length(Version::V44) + 4);
+    }
+
+    #[test]
+    fn a_field_that_the_release_has_not_is_not_dropped_in_silence() {
+        let mut node = NodeUpdate::new("n1");
+        node.topology = Some("default:s1".to_owned());
+        assert_eq!(node.pack(Version::V42), Err(Unpackable::Lacking("topology of a node")));
+        assert!(node.pack(Version::V43).is_ok());
+    }
+}

@@ -1,0 +1,236 @@
+//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, and DELETE_PARTITION.
+
+use super::version::Version;
+use super::wire::{UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
+use crate::partition::PartitionStateName;
+
+/// A partition to be made or changed. What is not set stays as it is, or as Slurm makes it by default.
+///
+/// Numbers are as Slurm has them: minutes, megabytes, and the greatest of their kind for "no limit".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartitionUpdate {
+    pub name: String,
+    /// A hostlist or the names of node sets.
+    pub nodes: Option<String>,
+    pub state: Option<PartitionStateName>,
+    /// Those to be set and those to be taken away.
+    pub flags: Vec<PartitionFlag>,
+    pub allow_accounts: Option<String>,
+    pub allow_groups: Option<String>,
+    pub allow_qos: Option<String>,
+    pub deny_accounts: Option<String>,
+    pub deny_qos: Option<String>,
+    pub alternate: Option<String>,
+    pub billing_weights: Option<String>,
+    pub cpu_bind: Option<u32>,
+    /// Per node, or per CPU with [`Self::MEMORY_PER_CPU`] in it.
+    pub default_memory: Option<u64>,
+    pub max_memory: Option<u64>,
+    pub default_time: Option<u32>,
+    pub max_time: Option<u32>,
+    /// DefCPUPerGPU and DefMemPerGPU.
+    pub job_defaults: Option<String>,
+    pub grace_time: Option<u32>,
+    pub max_cpus_per_node: Option<u32>,
+    pub max_cpus_per_socket: Option<u32>,
+    pub max_nodes: Option<u32>,
+    pub min_nodes: Option<u32>,
+    /// OverSubscribe: how many jobs share, with [`Self::SHARE_FORCED`] in it for FORCE; 0 is EXCLUSIVE.
+    pub max_share: Option<u16>,
+    pub over_time_limit: Option<u16>,
+    pub preempt_mode: Option<u16>,
+    pub priority_job_factor: Option<u16>,
+    pub priority_tier: Option<u16>,
+    pub qos: Option<String>,
+    /// Slurm 25.05 and later.
+    pub topology: Option<String>,
+}
+
+/// What a partition is or is not. As Slurm keeps them: a bit to set each, and another one to take it away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PartitionFlag {
+    Default(bool),
+    Hidden(bool),
+    DisableRootJobs(bool),
+    RootOnly(bool),
+    ReqResv(bool),
+    Lln(bool),
+    ExclusiveUser(bool),
+    PowerDownOnIdle(bool),
+    ExclusiveTopo(bool),
+}
+
+impl PartitionFlag {
+    const fn bit(self) -> u32 {
+        let (is_set, set, clear) = match self {
+            Self::Default(is_set) => (is_set, 0x1, 0x100),
+            Self::Hidden(is_set) => (is_set, 0x2, 0x200),
+            Self::DisableRootJobs(is_set) => (is_set, 0x4, 0x400),
+            Self::RootOnly(is_set) => (is_set, 0x8, 0x800),
+            Self::ReqResv(is_set) => (is_set, 0x10, 0x1000),
+            Self::Lln(is_set) => (is_set, 0x20, 0x2000),
+            Self::ExclusiveUser(is_set) => (is_set, 0x40, 0x4000),
+            Self::PowerDownOnIdle(is_set) => (is_set, 0x80, 0x8000),
+            Self::ExclusiveTopo(is_set) => (is_set, 0x1_0000, 0x2_0000),
+        };
+        if is_set { set } else { clear }
+    }
+}
+
+impl PartitionUpdate {
+    pub const MEMORY_PER_CPU: u64 = 1 << 63;
+    pub const SHARE_FORCED: u16 = 0x8000;
+
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn pack(&self, version: Version) -> Result<Vec<u8>, Unpackable> {
+        let Self {
+            name,
+            nodes,
+            state,
+            flags,
+            allow_accounts,
+            allow_groups,
+            allow_qos,
+            deny_accounts,
+            deny_qos,
+            alternate,
+            billing_weights,
+            cpu_bind,
+            default_memory,
+            max_memory,
+            default_time,
+            max_time,
+            job_defaults,
+            grace_time,
+            max_cpus_per_node,
+            max_cpus_per_socket,
+            max_nodes,
+            min_nodes,
+            max_share,
+            over_time_limit,
+            preempt_mode,
+            priority_job_factor,
+            priority_tier,
+            qos,
+            topology,
+        } = self;
+        let mut body = Writer::default();
+        body.str(allow_accounts.as_deref())?;
+        // AllocNodes: slurmctld passes over it (measured).
+        body.str(None)?;
+        body.str(allow_groups.as_deref())?;
+        body.str(allow_qos.as_deref())?;
+        body.str(alternate.as_deref())?;
+        body.str(billing_weights.as_deref())?;
+        body.u32(cpu_bind.unwrap_or(0));
+        body.u64(default_memory.unwrap_or(UNSET_U64));
+        body.u32(default_time.unwrap_or(UNSET_U32));
+        body.str(deny_accounts.as_deref())?;
+        body.str(deny_qos.as_deref())?;
+        body.u32(flags.iter().fold(0, |bits, flag| bits | flag.bit()));
+        body.str(job_defaults.as_deref())?;
+        body.u32(grace_time.unwrap_or(UNSET_U32));
+        body.u32(max_cpus_per_node.unwrap_or(UNSET_U32));
+        body.u32(max_cpus_per_socket.unwrap_or(UNSET_U32));
+        body.u64(max_memory.unwrap_or(UNSET_U64));
+        body.u32(max_nodes.unwrap_or(UNSET_U32));
+        body.u16(max_share.unwrap_or(UNSET_U16));
+        body.u32(max_time.unwrap_or(UNSET_U32));
+        body.u32(min_nodes.unwrap_or(UNSET_U32));
+        body.str(Some(name))?;
+        body.str(nodes.as_deref())?;
+        body.u16(over_time_limit.unwrap_or(UNSET_U16));
+        body.u16(preempt_mode.unwrap_or(UNSET_U16));
+        body.u16(priority_job_factor.unwrap_or(UNSET_U16));
+        body.u16(priority_tier.unwrap_or(UNSET_U16));
+        body.str(qos.as_deref())?;
+        body.u16(state.map_or(UNSET_U16, state_number));
+        if version >= Version::V43 {
+            body.str(topology.as_deref())?;
+        } else if topology.is_some() {
+            return Err(Unpackable::Lacking("topology of a partition"));
+        }
+        Ok(body.into_bytes())
+    }
+}
+
+pub(super) fn pack_name(name: &str) -> Result<Vec<u8>, Unpackable> {
+    let mut body = Writer::default();
+    body.str(Some(name))?;
+    Ok(body.into_bytes())
+}
+
+/// One bit for "jobs may be submitted", one for "jobs may start".
+const fn state_number(state: PartitionStateName) -> u16 {
+    match state {
+        PartitionStateName::Inactive => 0,
+        PartitionStateName::Down => 1,
+        PartitionStateName::Drain => 2,
+        PartitionStateName::Up => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_that_changes_nothing_says_so_in_every_field() {
+        let body = PartitionUpdate::new("p").pack(Version::V42).unwrap();
+        let none = [0; 4];
+        let (unset_u16, unset_u32) = ([0xff, 0xfe], [0xff, 0xff, 0xff, 0xfe]);
+        let unset_u64 = [[0xff; 4], unset_u32].concat();
+        let expected = [
+            &none.repeat(6)[..],
+            &[0; 4],
+            &unset_u64,
+            &unset_u32,
+            &none.repeat(2),
+            &[0; 4],
+            &none,
+            &unset_u32.repeat(3),
+            &unset_u64,
+            &unset_u32,
+            &unset_u16,
+            &unset_u32.repeat(2),
+            b"\0\0\0\x02p\0",
+            &none,
+            &unset_u16.repeat(4),
+            &none,
+            &unset_u16,
+        ]
+        .concat();
+        assert_eq!(body, expected);
+        let later = PartitionUpdate::new("p").pack(Version::V43).unwrap();
+        assert_eq!(later, [&expected[..], &none].concat());
+    }
+
+    #[test]
+    fn a_flag_is_set_or_taken_away() {
+        let update = PartitionUpdate {
+            flags: vec![PartitionFlag::Default(true), PartitionFlag::Hidden(false)],
+            ..PartitionUpdate::new("p")
+        };
+        let body = update.pack(Version::V42).unwrap();
+        assert_eq!(body[48..52], [0, 0, 2, 1]);
+    }
+
+    #[test]
+    fn a_field_that_the_release_has_not_is_not_dropped_in_silence() {
+        let update = PartitionUpdate {
+            topology: Some("block".to_owned()),
+            ..PartitionUpdate::new("p")
+        };
+        assert_eq!(
+            update.pack(Version::V42),
+            Err(Unpackable::Lacking("topology of a partition"))
+        );
+        assert!(update.pack(Version::V43).is_ok());
+    }
+}
