@@ -8,10 +8,10 @@
 mod common;
 
 mod api;
+mod configuration;
 mod ground;
 mod memory;
 mod observer;
-mod partition;
 mod propagation;
 mod requests;
 mod scale;
@@ -29,7 +29,7 @@ use testbed::steps::long_step;
 use common::operator::{install, install_chart, wait_idle};
 use table::{Row, Table};
 
-const SUBJECTS: [&str; 3] = ["ground", "partition", "scale"];
+const SUBJECTS: [&str; 3] = ["ground", "configuration", "scale"];
 
 /// As many as upstream's figures were taken with.
 const FAKE_NODES: u32 = 100;
@@ -72,21 +72,23 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
     if wants("ground") {
         ground::measure(cluster, table)?;
     }
-    if !wants("partition") && !wants("scale") {
+    if !wants("configuration") && !wants("scale") {
         return Ok(());
     }
     install(cluster);
     let namespace = Namespace::create(cluster, "slurm")?;
     install_chart(cluster, &namespace, VALUES)?;
     wait_idle(&namespace, 1)?;
-    if wants("partition") {
+    if wants("configuration") {
         // The kubelet takes minutes, in which it needs next to nothing.
         thread::scope(|scope| {
             let alone = scope.spawn(|| long_step("ConfigMaps into pods", || propagation::measure(cluster)));
-            let edits = long_step("partition edits", || partition::measure(cluster, &namespace));
+            let mut bench = configuration::Bench::new(cluster, &namespace)?;
+            let edits = bench.quiet();
             let alone = alone.join().unwrap_or_else(|_| bail!("a thread panicked"));
-            partition::report(&edits?, &alone?, table);
-            anyhow::Ok(())
+            edits?.report_against(&alone?, table);
+            bench.burst(table)?;
+            bench.under_circumstances(table)
         })?;
     }
     if wants("scale") {

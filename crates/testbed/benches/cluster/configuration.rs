@@ -1,0 +1,218 @@
+//! A partition edited on its NodeSet, until slurmctld serves it: on a quiet cluster and under circumstances.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use serde_json::json;
+use testbed::cluster::Cluster;
+use testbed::command::output;
+use testbed::harness::{Namespace, eventually, expect};
+use testbed::steps::long_step;
+use tokio::runtime::Runtime;
+
+use crate::api;
+use crate::common::operator::slurm;
+use crate::observer::Observer;
+use crate::table::{Row, Table, percentile};
+
+/// Enough for a p99 on a quiet cluster, and for a p90 under circumstances.
+const EDITS: u32 = 200;
+const FEW_EDITS: u32 = 30;
+/// Between reconfigures the operator leaves a second; an edit is measured that does not have to wait for the one before.
+const APART: Duration = Duration::from_millis(1200);
+const PATIENCE: Duration = Duration::from_mins(2);
+const BURST: u32 = 100;
+
+const LIMIT: &str = "`scontrol reconfigure` alone";
+
+/// Times of edits, and of what Slurm itself needs for a reconfigure at that time.
+#[derive(Debug)]
+pub(crate) struct Edits {
+    ours: Vec<Duration>,
+    limit: Vec<Duration>,
+}
+
+pub(crate) struct Bench<'a> {
+    namespace: &'a Namespace,
+    runtime: Runtime,
+    sets: Api<DynamicObject>,
+    observer: Observer,
+    /// The last value that was set, so that each is another one.
+    minutes: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(cluster: &Cluster, namespace: &'a Namespace) -> Result<Self> {
+        let line = "scontrol --oneliner show partition slinky | grep -o 'MaxTime=[^ ]*'";
+        let observer = Observer::start(namespace, "slurm-controller-0 -c slurmctld", line, 0.01)?;
+        observer.wait_for("MaxTime=UNLIMITED", PATIENCE)?;
+        let runtime = Runtime::new()?;
+        let client = runtime.block_on(api::client(cluster))?;
+        let sets = Api::namespaced_with(client, &namespace.name, &api::node_sets());
+        Ok(Self {
+            namespace,
+            runtime,
+            sets,
+            observer,
+            minutes: 0,
+        })
+    }
+
+    /// On a cluster that does nothing else.
+    pub(crate) fn quiet(&mut self) -> Result<Edits> {
+        long_step("edits of a quiet cluster", || self.edit_often(EDITS))
+    }
+
+    /// What costs Slurm itself time: each with the limit at that time, since nobody can be faster than that.
+    pub(crate) fn under_circumstances(&mut self, table: &mut Table) -> Result<()> {
+        let hold = "sbatch --hold --array=1-1000 --chdir=/tmp -o /dev/null --wrap true";
+        slurm(self.namespace, hold)?;
+        let edits = long_step("edits with 1,000 pending jobs", || self.edit_often(FEW_EDITS))?;
+        slurm(
+            self.namespace,
+            "scancel --state=PENDING --user=root; scancel --state=PENDING --user=slurm",
+        )?;
+        edits.report("partition edit with 1,000 pending jobs, p50, s", 50, table);
+        edits.report("partition edit with 1,000 pending jobs, p90, s", 90, table);
+
+        // Nobody listens there, which is known at once.
+        self.add_nodes(
+            "NodeName=far[1-1000] NodeAddr=127.0.0.1 Port=1 State=DOWN Reason=bench",
+            "far1000",
+        )?;
+        let edits = long_step("edits with 1,000 further nodes", || self.edit_often(FEW_EDITS))?;
+        edits.report("partition edit with 1,000 nodes more, p50, s", 50, table);
+        edits.report("partition edit with 1,000 nodes more, p90, s", 90, table);
+
+        // An address that nobody has: it takes a while to find that out.
+        self.add_nodes("NodeName=away NodeAddr=10.244.1.253", "away")?;
+        let edits = long_step("edits with an unreachable node", || self.edit_often(FEW_EDITS))?;
+        edits.report("partition edit with a node out of reach, p50, s", 50, table);
+        edits.report("partition edit with a node out of reach, p90, s", 90, table);
+        self.set_extra("")
+    }
+
+    /// How often slurmctld reads its files for a burst of edits.
+    pub(crate) fn burst(&mut self, table: &mut Table) -> Result<()> {
+        thread::sleep(APART);
+        let before = self.reconfigures()?;
+        let begun = Instant::now();
+        for _ in 0..BURST {
+            self.edit()?;
+        }
+        let took = begun.elapsed();
+        let last = self.shown();
+        self.observer.wait_for(&last, PATIENCE)?;
+        thread::sleep(APART);
+        let read = self.reconfigures()? - before;
+        table.add(Row::alone(
+            "100 edits in a burst, all sent after, s",
+            took.as_secs_f64(),
+        ));
+        table.add(Row {
+            what: "100 edits in a burst, reconfigures",
+            ours: f64::from(read),
+            baseline: Some(("one for each edit", f64::from(BURST))),
+            upstream: None,
+        });
+        Ok(())
+    }
+
+    fn edit_often(&mut self, edits: u32) -> Result<Edits> {
+        let mut ours = Vec::new();
+        let mut limit = Vec::new();
+        for edit in 0..edits {
+            thread::sleep(APART);
+            let sent = SystemTime::now();
+            self.edit()?;
+            let served = self.observer.wait_for(&self.shown(), PATIENCE)?;
+            ours.push(served.duration_since(sent)?);
+            if edit % 5 == 0 {
+                thread::sleep(APART);
+                limit.push(self.reconfigure()?);
+            }
+        }
+        Ok(Edits { ours, limit })
+    }
+
+    fn edit(&mut self) -> Result<()> {
+        self.minutes = self.minutes % 1_000 + 1;
+        let config = format!("MaxTime={}", self.minutes);
+        let patch = Patch::Merge(json!({ "spec": { "partition": { "config": config } } }));
+        let parameters = PatchParams::default();
+        let patched = self.sets.patch("slurm-worker-slinky", &parameters, &patch);
+        self.runtime.block_on(patched)?;
+        Ok(())
+    }
+
+    /// As scontrol writes the value.
+    fn shown(&self) -> String {
+        format!("MaxTime={:02}:{:02}:00", self.minutes / 60, self.minutes % 60)
+    }
+
+    /// The time that `scontrol reconfigure` takes, by the clock of the pod.
+    fn reconfigure(&self) -> Result<Duration> {
+        let line = "begun=$EPOCHREALTIME; scontrol reconfigure; echo $begun $EPOCHREALTIME";
+        let said = slurm(self.namespace, line)?;
+        let mut times = said.split_whitespace().map(str::parse::<f64>);
+        let mut next = || times.next().context("no time")?.context("no number");
+        let (begun, ended) = (next()?, next()?);
+        Ok(Duration::try_from_secs_f64(ended - begun)?)
+    }
+
+    fn add_nodes(&self, line: &str, last: &str) -> Result<()> {
+        self.set_extra(line)?;
+        eventually(&format!("node {last}"), PATIENCE, || {
+            slurm(self.namespace, &format!("scontrol show node {last}"))
+        })
+        .map(drop)
+    }
+
+    fn set_extra(&self, line: &str) -> Result<()> {
+        let patch = json!({ "spec": { "extraConf": line } }).to_string();
+        self.namespace
+            .ask(&["patch", "controller/slurm", "--type=merge", "--patch", &patch])?;
+        eventually("it is in the file", PATIENCE, || {
+            let conf = slurm(self.namespace, "cat /etc/slurm/slurm.conf")?;
+            expect(conf.contains(line), "not yet")
+        })
+    }
+
+    fn reconfigures(&self) -> Result<u32> {
+        let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
+        let said = output(&mut self.namespace.kubectl(&logs))?;
+        Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
+    }
+}
+
+impl Edits {
+    pub(crate) fn report(&self, what: &'static str, percent: usize, table: &mut Table) {
+        table.add(Row {
+            what,
+            ours: percentile(&self.ours, percent),
+            baseline: Some((LIMIT, percentile(&self.limit, percent))),
+            upstream: None,
+        });
+    }
+
+    pub(crate) fn report_against(&self, alone: &[Duration], table: &mut Table) {
+        for (what, percent) in [
+            ("partition edit to live, p50, s", 50),
+            ("partition edit to live, p99, s", 99),
+        ] {
+            let kubelet = (
+                "a ConfigMap into a pod, by the kubelet alone",
+                percentile(alone, percent),
+            );
+            table.add(Row {
+                what,
+                ours: percentile(&self.ours, percent),
+                baseline: Some(kubelet),
+                upstream: None,
+            });
+            self.report(what, percent, table);
+        }
+    }
+}
