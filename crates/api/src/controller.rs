@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     claims::ClaimSpec,
     conditions::Condition,
+    configuration::ConfigurationStatus,
     external::ExternalConfig,
     metrics::Metrics,
     names::ControllerName,
@@ -211,6 +212,10 @@ pub struct ControllerStatus {
     /// The `metadata.generation` this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+
+    /// Where the configuration stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<ConfigurationStatus>,
 }
 
 impl Controller {

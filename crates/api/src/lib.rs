@@ -21,6 +21,7 @@ pub mod token;
 
 pub mod claims;
 pub mod conditions;
+pub mod configuration;
 pub mod drain;
 pub mod external;
 pub mod int_or_string;

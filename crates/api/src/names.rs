@@ -99,6 +99,11 @@ impl ControllerName {
         format!("{self}-candidate")
     }
 
+    /// ConfigMap with the last revisions that were accepted and refused, for people.
+    pub fn history_config_map(&self) -> String {
+        format!("{self}-history")
+    }
+
     /// Claim of the first slurmctld pod's state.
     pub fn state_claim(&self) -> String {
         format!("{}-{}", wellknown::STATE_VOLUME, self.pod(0))

@@ -3,7 +3,9 @@
 mod active;
 mod apply;
 mod build;
+mod configuration;
 mod fault;
+mod history;
 mod inputs;
 mod observe;
 mod plan;
@@ -38,7 +40,7 @@ impl ControllerReconciler {
     pub fn new(context: Context) -> Self {
         Self {
             writer: Writer::new(&context, Self::NAME),
-            pushers: push::Pushers::new(context.fence.clone(), context.triggers.controller.clone()),
+            pushers: push::Pushers::new(&context),
             context,
         }
     }
@@ -65,11 +67,17 @@ impl Reconciler for ControllerReconciler {
             context.definitions.outdated(),
             context.definitions.has_service_monitors(),
         );
-        let plan = plan::plan(&observed);
+        let mut plan = plan::plan(&observed);
+        let history = history::build_history(&observed, &plan, context.clock.now());
+        // Before the revision itself: whoever takes over in between writes both again.
+        plan.config_maps.splice(0..0, history);
         let look_again = context.warn(controller.as_ref(), plan.faults.iter().map(fault::Fault::warning));
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
+        if let Some((reason, message)) = status::setback(&observed, &plan, &status) {
+            context.events.warn(controller.as_ref(), reason, message);
+        }
         let outcome = self.writer.finish(controller.as_ref(), status, applied, state).await?;
         Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
     }

@@ -34,6 +34,7 @@ pub(super) struct Observed {
     pub(super) stateful_set: Option<Arc<StatefulSet>>,
     pub(super) config: Option<Arc<ConfigMap>>,
     pub(super) bundle: Option<Arc<ConfigMap>>,
+    pub(super) history: Option<Arc<ConfigMap>>,
     /// slurmctld's, by name.
     pub(super) pods: Vec<Arc<Pod>>,
     pub(super) report: Report,
@@ -86,6 +87,7 @@ pub(super) fn observe(
         stateful_set,
         config: caches.config_maps.get(&namespace, &names.config_map()),
         bundle: caches.config_maps.get(&namespace, &names.bundle_config_map()),
+        history: caches.config_maps.get(&namespace, &names.history_config_map()),
         pods,
         report,
         images,

@@ -3,6 +3,7 @@
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
     conditions::{DEGRADED, PROGRESSING, READY},
+    configuration::RejectedBy,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -10,16 +11,19 @@ use slurm::revision::Digest;
 
 use super::{
     build::{Parent, containers::is_supervised},
+    configuration::{self, build_configuration},
     fault::{Blocks, Fault, worst},
     observe::Observed,
     plan::{ConfigState, Plan},
-    pods, reason,
+    pods,
+    push::Rejection,
+    reason,
     revise::Held,
 };
 use crate::runtime::{Failure, State, Wanted, remarks, settle};
 
-/// slurmctld runs with the newest configuration; the message says which revision, and which way it came.
-pub(super) const CONFIG_APPLIED: &str = "ConfigApplied";
+/// slurmctld runs with the newest configuration; the message says which revision.
+pub(super) const CONFIG_APPLIED: &str = "ConfigurationApplied";
 /// slurmctld runs under the agent, which restarts it and keeps its last words.
 pub(super) const SUPERVISED: &str = "Supervised";
 
@@ -35,8 +39,9 @@ pub(super) fn build_status(
     let previous = conditions_of(observed);
     ControllerStatus {
         conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
-        // Upstream's definitions, which may be the installed ones, drop it: it would be written again and again.
+        // Upstream's definitions, which may be the installed ones, drop these: they would be written again and again.
         observed_generation: observed.outdated.is_empty().then_some(generation),
+        configuration: build_configuration(observed, plan, now).filter(|_| observed.outdated.is_empty()),
     }
 }
 
@@ -79,7 +84,10 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
         ConfigState::External => {
             return Wanted::holds(READY, reason::EXTERNAL, "slurmctld runs outside Kubernetes");
         }
-        ConfigState::Rejected { .. } | ConfigState::Away { .. } | ConfigState::Waiting { .. } => {
+        ConfigState::Rejected { .. }
+        | ConfigState::Retrying { .. }
+        | ConfigState::Away { .. }
+        | ConfigState::Waiting { .. } => {
             return Wanted {
                 type_: READY,
                 ..config_applied(plan)
@@ -143,7 +151,10 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
     }
     if matches!(
         plan.config,
-        ConfigState::Rejected { .. } | ConfigState::Away { .. } | ConfigState::Waiting { .. }
+        ConfigState::Rejected { .. }
+            | ConfigState::Retrying { .. }
+            | ConfigState::Away { .. }
+            | ConfigState::Waiting { .. }
     ) {
         return Wanted {
             type_: DEGRADED,
@@ -204,13 +215,16 @@ fn config_applied(plan: &Plan) -> Wanted {
                 "the configuration {digest} waits, and slurmctld goes on with the one it has, since its agent cannot be reached: {why}; look at the log of the container reconfigure"
             ),
         ),
-        ConfigState::Rejected { digest, pod, why } => Wanted::fails(
+        ConfigState::Retrying { digest, pod, why } => Wanted::fails(
             CONFIG_APPLIED,
-            reason::CONFIG_REJECTED,
+            reason::RETRYING,
             format!(
-                "slurmctld in pod {pod} refused the configuration {digest} and goes on with the one before: {why}; correct spec.extraConf, the referenced files or the NodeSets' partitions"
+                "the configuration {digest} is tried again, and slurmctld goes on with the one it has, since the agent of pod {pod} could not carry it out: {why}"
             ),
         ),
+        ConfigState::Rejected { pod, rejection } => {
+            Wanted::fails(CONFIG_APPLIED, reason::CONFIG_REJECTED, rejected(pod, rejection))
+        }
         ConfigState::Restarting { digest } => Wanted::fails(
             CONFIG_APPLIED,
             reason::PUSHING,
@@ -228,6 +242,47 @@ fn held(plan: &Plan) -> Option<(&'static str, String)> {
         .map(|Held { source, why, .. }| format!("{source} is held at its last good version: {why}"))
         .collect();
     Some((first.reason, lines.join("\n")))
+}
+
+fn rejected(pod: &str, rejection: &Rejection) -> String {
+    const REMEDY: &str = "correct spec.extraConf, the referenced files or the NodeSets' partitions";
+    let Rejection {
+        sequence,
+        digest,
+        by,
+        why,
+    } = rejection;
+    let revision = format!("revision {sequence} ({digest})");
+    match by {
+        RejectedBy::Slurmctld => format!(
+            "slurmctld in pod {pod} refused {revision} and was put back to the one before, with which it runs: {why}; {REMEDY}"
+        ),
+        RejectedBy::Agent => format!(
+            "the agent of pod {pod} cannot read {revision}, and slurmctld goes on with the one before: {why}; {REMEDY}"
+        ),
+        RejectedBy::DryRun | RejectedBy::Other(_) => format!(
+            "a dry run in pod {pod} refused {revision}, of which the running slurmctld was told nothing; it goes on with the one before: {why}; {REMEDY}"
+        ),
+    }
+}
+
+/// What is worth an event: that the configuration does not come through, when that is new.
+pub(super) fn setback<'a>(
+    observed: &Observed,
+    plan: &Plan,
+    status: &'a ControllerStatus,
+) -> Option<(&'static str, &'a str)> {
+    const SETBACKS: [&str; 3] = [reason::CONFIG_REJECTED, reason::AGENT_AWAY, reason::RETRYING];
+    let held = plan.held.iter().map(|held| held.reason);
+    let applied = |conditions: &'a [Condition]| conditions.iter().find(|condition| condition.type_ == CONFIG_APPLIED);
+    let now = applied(&status.conditions)?;
+    let word = SETBACKS.into_iter().chain(held).find(|word| *word == now.reason)?;
+    let said = conditions_of(observed).iter().any(|before| {
+        // Another refusal is news; another failure to reach the same agent is not.
+        let passing = [reason::AGENT_AWAY, reason::RETRYING].contains(&word);
+        before.type_ == CONFIG_APPLIED && before.reason == now.reason && (passing || before.message == now.message)
+    });
+    (!said).then_some((word, now.message.as_str()))
 }
 
 fn supervised(observed: &Observed) -> Option<Wanted> {
@@ -269,9 +324,10 @@ fn conditions_of(observed: &Observed) -> &[Condition] {
 
 /// Whether the status says that slurmctld runs with this configuration.
 pub(super) fn says_applied(observed: &Observed, digest: &Digest) -> bool {
-    conditions_of(observed).iter().any(|condition| {
-        condition.type_ == CONFIG_APPLIED
-            && condition.status == ConditionStatus::True
-            && condition.message.contains(&digest.to_string())
-    })
+    configuration::says_applied(observed, digest)
+        || conditions_of(observed).iter().any(|condition| {
+            condition.type_ == CONFIG_APPLIED
+                && condition.status == ConditionStatus::True
+                && condition.message.contains(&digest.to_string())
+        })
 }

@@ -1,6 +1,10 @@
-//! What the operator counts. Labels are words from a fixed set, never names of objects.
+//! What the operator counts. Labels are words from a fixed set, never names of objects but those of [`configuration`].
+
+mod configuration;
 
 use std::sync::Arc;
+
+pub use configuration::ConfigurationMetrics;
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -49,6 +53,7 @@ struct Inner {
     undecodable: Family<Watched, Counter>,
     dropped_events: Counter,
     outdated: Gauge,
+    configuration: ConfigurationMetrics,
 }
 
 fn number(count: usize) -> i64 {
@@ -111,6 +116,7 @@ impl Metrics {
             "Definitions older than this operator",
             outdated.clone(),
         );
+        let configuration = ConfigurationMetrics::new(&mut registry);
         Self(Arc::new(Inner {
             registry,
             reconciles,
@@ -124,6 +130,7 @@ impl Metrics {
             undecodable,
             dropped_events,
             outdated,
+            configuration,
         }))
     }
 
@@ -132,6 +139,11 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.0.registry)?;
         Ok(text)
+    }
+
+    /// How changes of clusters' configurations went.
+    pub fn configuration(&self) -> &ConfigurationMetrics {
+        &self.0.configuration
     }
 
     pub(super) fn reconciled(&self, kind: &'static str, outcome: &'static str, seconds: f64) {

@@ -58,7 +58,7 @@ pub use finish::Warning;
 pub use key::Key;
 pub use kinds::{Cached, Caches, Change};
 pub use lease::{Candidate, Lost};
-pub use metrics::Metrics;
+pub use metrics::{ConfigurationMetrics, Metrics};
 pub use operator::{Ended, Foundations, Operator, Options};
 pub use reconciler::{Outcome, Reconciler, State};
 pub use service_monitor::ServiceMonitor;

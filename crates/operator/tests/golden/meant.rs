@@ -129,6 +129,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     ("ConfigMap slurm-bundle", "", "the last accepted revision of all files"),
     (
+        "ConfigMap slurm-history",
+        "",
+        "the last revisions that were accepted and refused, for people",
+    ),
+    (
         "PodDisruptionBudget",
         "spec minAvailable",
         "a number needs no arithmetic on the owners of the pods",

@@ -17,6 +17,7 @@ use crate::controller::{
         config::{build_bundle, build_config_map, build_files, read_bundle},
         containers::is_supervised,
     },
+    configuration,
     fault::{Blocks, Fault, is_blocked},
     inputs::Inputs,
     observe::Observed,
@@ -42,8 +43,10 @@ pub(in crate::controller) enum ConfigState {
     Waiting { digest: Digest, pod: String, why: String },
     /// The agent cannot be reached.
     Away { digest: Digest, why: String },
-    /// slurmctld refused it.
-    Rejected { digest: Digest, pod: String, why: String },
+    /// The agent could not carry it out, and is asked again.
+    Retrying { digest: Digest, pod: String, why: String },
+    /// It was refused.
+    Rejected { pod: String, rejection: push::Rejection },
     /// Waits for a restart, as the user wants it.
     Restarting { digest: Digest },
 }
@@ -100,6 +103,7 @@ pub(super) fn plan_config(
                 controller: uid,
                 target: target.clone(),
                 floor: accepted.as_ref().map_or(0, |accepted| accepted.sequence),
+                rejected: configuration::rejected_before(observed),
                 jwt_key: push::JwtKey(keys.jwt_bytes.clone()),
             })));
         }
@@ -269,10 +273,14 @@ impl Situation {
                 digest,
                 why: why.clone(),
             },
-            (Some(_), push::State::Refused { digest: refused, why }) if *refused == digest => ConfigState::Rejected {
+            (Some(_), push::State::Failed { why }) => ConfigState::Retrying {
                 digest,
                 pod: pod(),
                 why: why.clone(),
+            },
+            (Some(_), push::State::Refused(rejection)) if rejection.digest == digest => ConfigState::Rejected {
+                pod: pod(),
+                rejection: rejection.clone(),
             },
             // A new leader has not asked yet; what the object says was found out by the one before.
             (Some(_), push::State::Busy) if self.live.is_none() && self.was_applied => ConfigState::Applied {

@@ -124,6 +124,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             parent.names.config_map(),
             parent.names.bundle_config_map(),
             parent.names.candidate_config_map(),
+            parent.names.history_config_map(),
         ]),
         stateful_sets: BTreeSet::from([parent.names.stateful_set()]),
         service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),

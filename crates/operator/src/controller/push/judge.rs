@@ -1,11 +1,9 @@
 //! What to do next by what the agent says is live. Pure.
 
-use slurm::{
-    agent::{Phase, Refused, Status},
-    revision::Digest,
-};
+use api::configuration::RejectedBy;
+use slurm::agent::{Phase, Refused, Status};
 
-use super::{Live, State, Wanted};
+use super::{Live, Rejection, State, Wanted};
 
 /// The most of slurmctld's last words that fit well into a condition.
 const LONGEST_WORDS: usize = 5;
@@ -13,8 +11,10 @@ const LONGEST_WORDS: usize = 5;
 /// What the actor remembers between two steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// What slurmctld refused last, and why.
-    pub(super) refused: Option<(Digest, String)>,
+    /// What was refused last.
+    pub(super) refused: Option<Rejection>,
+    /// A push whose end is not known.
+    pub(super) open: Option<Live>,
     /// The highest sequence that was tried.
     pub(super) highest: u64,
 }
@@ -44,11 +44,12 @@ pub(super) fn judge(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
     if status.phase == Phase::RollingBack {
         return Next::Ask(State::Busy);
     }
-    if let Some((digest, why)) = memory.refused.as_ref().filter(|(digest, _)| *digest == wanted.digest) {
-        return Next::Rest(State::Refused {
-            digest: *digest,
-            why: why.clone(),
-        });
+    let refused = memory
+        .refused
+        .clone()
+        .filter(|rejection| rejection.digest == wanted.digest);
+    if let Some(rejection) = refused.or_else(|| refused_meanwhile(wanted, status, memory)) {
+        return Next::Rest(State::Refused(rejection));
     }
     let rolled_back = status
         .rolled_back
@@ -63,6 +64,16 @@ pub(super) fn judge(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
     Next::Push {
         sequence: highest.into_iter().max().unwrap_or_default() + 1,
     }
+}
+
+/// What the agent rolled back while nobody waited for its answer, or for a leader before this one. It knows the number only;
+/// which files had it we know ourselves.
+fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Option<Rejection> {
+    let refused = status.rolled_back.as_ref()?;
+    let tried = [memory.open, wanted.rejected].into_iter().flatten();
+    let mut same = tried.filter(|tried| tried.sequence == refused.sequence && tried.digest == wanted.digest);
+    same.next()
+        .map(|tried| rejection_of(refused, tried, RejectedBy::Slurmctld))
 }
 
 fn waiting_for(phase: Phase, status: &Status) -> String {
@@ -80,12 +91,18 @@ fn quote(words: &[String]) -> String {
     last.join(" / ")
 }
 
-pub(super) fn refusal_of(refused: &Refused) -> String {
+pub(super) fn rejection_of(refused: &Refused, tried: Live, by: RejectedBy) -> Rejection {
     let Refused { reason, last_words, .. } = refused;
-    if last_words.is_empty() {
+    let why = if last_words.is_empty() {
         reason.clone()
     } else {
         format!("{reason}: {}", quote(last_words))
+    };
+    Rejection {
+        sequence: tried.sequence,
+        digest: tried.digest,
+        by,
+        why,
     }
 }
 
@@ -95,7 +112,7 @@ mod tests {
 
     use slurm::{
         agent::{Daemon, DaemonState, Fence},
-        revision::{ControllerUid, Summary},
+        revision::{ControllerUid, Digest, Summary},
     };
 
     use super::{super::JwtKey, *};
@@ -116,6 +133,7 @@ mod tests {
                 address: "10.0.0.1:6822".parse().unwrap(),
             },
             floor,
+            rejected: None,
             jwt_key: JwtKey(vec![1]),
         }
     }
@@ -161,7 +179,10 @@ mod tests {
             (0, None, 0, 1),
             (1, Some((2, "a")), 5, 6),
         ] {
-            let memory = Memory { highest, refused: None };
+            let memory = Memory {
+                highest,
+                ..Memory::default()
+            };
             let next = judge(&wanted("b", floor), &status(live, Phase::Verified), &memory);
             assert_eq!(next, Next::Push { sequence: expected });
         }
@@ -179,16 +200,68 @@ mod tests {
 
     #[test]
     fn what_slurmctld_refused_waits_for_something_else_to_be_wanted() {
+        let rejection = Rejection {
+            sequence: 8,
+            digest: digest("b"),
+            by: RejectedBy::DryRun,
+            why: "unknown key".to_owned(),
+        };
         let memory = Memory {
-            refused: Some((digest("b"), "unknown key".to_owned())),
+            refused: Some(rejection.clone()),
+            open: None,
             highest: 8,
         };
         let live = status(Some((7, "a")), Phase::Verified);
-        let Next::Rest(State::Refused { why, .. }) = judge(&wanted("b", 7), &live, &memory) else {
-            panic!("it is pushed again")
-        };
-        assert_eq!(why, "unknown key");
+        assert_eq!(
+            judge(&wanted("b", 7), &live, &memory),
+            Next::Rest(State::Refused(rejection))
+        );
         assert_eq!(judge(&wanted("c", 7), &live, &memory), Next::Push { sequence: 9 });
+    }
+
+    #[test]
+    fn what_was_rolled_back_while_nobody_waited_is_not_pushed_again() {
+        let mut agent = status(Some((7, "a")), Phase::Verified);
+        agent.rolled_back = Some(Refused {
+            sequence: 8,
+            reason: "no".to_owned(),
+            last_words: vec!["fatal: Nonsense".to_owned()],
+        });
+        let tried = |files| Live {
+            sequence: 8,
+            digest: digest(files),
+        };
+        let refused = Next::Rest(State::Refused(Rejection {
+            sequence: 8,
+            digest: digest("b"),
+            by: RejectedBy::Slurmctld,
+            why: "no: fatal: Nonsense".to_owned(),
+        }));
+        // Our own push, whose answer was lost.
+        let memory = Memory {
+            open: Some(tried("b")),
+            highest: 8,
+            ..Memory::default()
+        };
+        assert_eq!(judge(&wanted("b", 7), &agent, &memory), refused);
+        // That of a leader before, by what it wrote down.
+        let mut after_another = wanted("b", 7);
+        after_another.rejected = Some(tried("b"));
+        assert_eq!(judge(&after_another, &agent, &Memory::default()), refused);
+        // Other files, or another number, were not refused.
+        after_another.rejected = Some(tried("c"));
+        assert_eq!(
+            judge(&after_another, &agent, &Memory::default()),
+            Next::Push { sequence: 9 }
+        );
+        after_another.rejected = Some(Live {
+            sequence: 5,
+            digest: digest("b"),
+        });
+        assert_eq!(
+            judge(&after_another, &agent, &Memory::default()),
+            Next::Push { sequence: 9 }
+        );
     }
 
     #[test]

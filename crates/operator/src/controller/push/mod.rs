@@ -12,12 +12,20 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use slurm::revision::{ControllerUid, Digest, Summary};
-use tokio::{sync::watch, task::JoinHandle};
+use api::configuration::RejectedBy;
+use jiff::Timestamp;
+use slurm::{
+    agent::{Action, StepTime},
+    revision::{ControllerUid, Digest, Summary},
+};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use self::task::Task;
 use super::{active, build::config::Files, pods::Target};
-use crate::runtime::{Fence, Key, Trigger};
+use crate::runtime::{Clock, Context, Fence, Key, Metrics, Trigger};
+
+/// Changes come at least a second apart, and the reconciler writes the last ones down within milliseconds.
+const REMEMBERED: usize = 4;
 
 /// The cluster's JWT key, which commands to the agent are signed with.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +47,23 @@ pub(super) struct Wanted {
     pub(super) target: Target,
     /// The highest sequence that Kubernetes knows of.
     pub(super) floor: u64,
+    /// What was refused last, by the Controller's status.
+    pub(super) rejected: Option<Live>,
     pub(super) jwt_key: JwtKey,
+}
+
+/// What is wanted, and since when.
+#[derive(Clone, Debug)]
+struct Wish {
+    wanted: Wanted,
+    seen: Instant,
+}
+
+impl Wish {
+    /// Whether both ask the same agent for the same files.
+    fn is_about_the_same(&self, wanted: &Wanted) -> bool {
+        self.wanted.digest == wanted.digest && self.wanted.target == wanted.target
+    }
 }
 
 /// A revision in a pod.
@@ -68,10 +92,35 @@ pub(super) enum State {
     Done,
     /// What is live has not been taken by slurmctld.
     Waiting { why: String },
-    /// slurmctld refused these files.
-    Refused { digest: Digest, why: String },
+    /// These files were refused; they wait for something else to be wanted.
+    Refused(Rejection),
+    /// The agent could not carry it out, and is asked again.
+    Failed { why: String },
     /// The agent cannot be reached, or does not listen to us.
     Away { why: String },
+}
+
+/// A revision that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rejection {
+    pub(super) sequence: u64,
+    pub(super) digest: Digest,
+    pub(super) by: RejectedBy,
+    /// In Slurm's own words.
+    pub(super) why: String,
+}
+
+/// A push that has come to its end: slurmctld runs with the files, or they were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) sequence: u64,
+    pub(super) digest: Digest,
+    pub(super) files: Arc<Files>,
+    pub(super) at: Timestamp,
+    pub(super) action: Action,
+    pub(super) milliseconds: u64,
+    pub(super) steps: Vec<StepTime>,
+    pub(super) rejection: Option<Rejection>,
 }
 
 /// What the actor knows.
@@ -83,14 +132,23 @@ pub(super) struct Report {
     pub(super) state: State,
     /// Name of the pod whose slurmctld serves, where there are several.
     pub(super) active: Option<String>,
+    /// The last pushes that came to their end, the newest last.
+    pub(super) ended: Vec<Arc<Ended>>,
 }
 
 impl Report {
     fn forget_agent(&mut self) {
         *self = Self {
             active: self.active.take(),
+            ended: std::mem::take(&mut self.ended),
             ..Self::default()
         };
+    }
+
+    fn remember(&mut self, ended: Ended) {
+        self.ended.push(Arc::new(ended));
+        let surplus = self.ended.len().saturating_sub(REMEMBERED);
+        self.ended.drain(..surplus);
     }
 }
 
@@ -99,12 +157,14 @@ impl Report {
 pub(super) struct Pushers {
     actors: Mutex<HashMap<Key, Actor>>,
     fence: Fence,
+    clock: Clock,
+    metrics: Metrics,
     trigger: Trigger,
 }
 
 #[derive(Debug)]
 struct Actor {
-    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    wanted: watch::Sender<Option<Arc<Wish>>>,
     candidates: watch::Sender<Vec<active::Candidate>>,
     report: Arc<Mutex<Report>>,
     tasks: [JoinHandle<()>; 2],
@@ -119,11 +179,13 @@ impl Drop for Actor {
 }
 
 impl Pushers {
-    pub(super) fn new(fence: Fence, trigger: Trigger) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         Self {
             actors: Mutex::default(),
-            fence,
-            trigger,
+            fence: context.fence.clone(),
+            clock: context.clock.clone(),
+            metrics: context.metrics.clone(),
+            trigger: context.triggers.controller.clone(),
         }
     }
 
@@ -137,11 +199,15 @@ impl Pushers {
     pub(super) fn want(&self, key: &Key, wanted: Wanted) {
         self.with(key, |actor| {
             actor.wanted.send_if_modified(|current| {
-                let differs = current.as_deref() != Some(&wanted);
-                if differs {
-                    *current = Some(Arc::new(wanted));
+                let before = current.as_deref();
+                if before.is_some_and(|before| before.wanted == wanted) {
+                    return false;
                 }
-                differs
+                let seen = before
+                    .filter(|before| before.is_about_the_same(&wanted))
+                    .map_or_else(Instant::now, |before| before.seen);
+                *current = Some(Arc::new(Wish { wanted, seen }));
+                true
             });
         });
     }
@@ -168,6 +234,7 @@ impl Pushers {
     /// The cluster is gone.
     pub(super) fn forget(&self, key: &Key) {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.metrics.configuration().forget(key);
     }
 
     fn with(&self, key: &Key, act: impl FnOnce(&Actor)) {
@@ -184,7 +251,12 @@ impl Pushers {
             report: Arc::clone(&report),
             trigger: self.trigger.clone(),
         };
-        let task = Task::new(teller.clone(), self.fence.clone());
+        let task = Task::new(
+            teller.clone(),
+            self.fence.clone(),
+            self.clock.clone(),
+            self.metrics.clone(),
+        );
         Actor {
             wanted,
             candidates,

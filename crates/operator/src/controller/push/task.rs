@@ -2,18 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::configuration::RejectedBy;
 use slurm::{
     Revision,
-    agent::{AgentKey, Client, Error, Options, Outcome, Pushed, Refusal, Status},
+    agent::{Action, AgentKey, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    JwtKey, Live, Report, State, Teller, Wanted,
-    judge::{Memory, Next, judge, refusal_of},
+    Ended, JwtKey, Live, Rejection, Report, State, Teller, Wanted, Wish,
+    judge::{Memory, Next, judge, rejection_of},
 };
-use crate::{controller::pods::Target, runtime::Fence};
+use crate::{
+    controller::pods::Target,
+    runtime::{Clock, Fence, Metrics},
+};
 
 /// Reconfigures of one slurmctld are at least this far apart, so that a burst of edits is one of them.
 const REST: Duration = Duration::from_secs(1);
@@ -28,35 +32,46 @@ const RECHECK: Duration = Duration::from_mins(1);
 pub(super) struct Task {
     teller: Teller,
     fence: Fence,
+    clock: Clock,
+    metrics: Metrics,
     memory: Memory,
     client: Option<(Target, JwtKey, Client)>,
+    /// What the agent said last, and when: as long as nothing went wrong since, a change need not wait for it to be asked.
+    known: Option<(Instant, Status)>,
     failures: u32,
 }
 
 impl Task {
-    pub(super) fn new(teller: Teller, fence: Fence) -> Self {
+    pub(super) fn new(teller: Teller, fence: Fence, clock: Clock, metrics: Metrics) -> Self {
         Self {
             teller,
             fence,
+            clock,
+            metrics,
             memory: Memory::default(),
             client: None,
+            known: None,
             failures: 0,
         }
     }
 
-    pub(super) async fn run(mut self, mut wishes: watch::Receiver<Option<Arc<Wanted>>>) {
+    pub(super) async fn run(mut self, mut wishes: watch::Receiver<Option<Arc<Wish>>>) {
         let mut rested: Option<Instant> = None;
         loop {
             let wish = wishes.borrow_and_update().clone();
-            let pause = if let Some(wanted) = wish {
-                Some(self.step(&wanted, &mut rested, &mut wishes).await)
+            let pause = if let Some(wish) = wish {
+                Some(self.step(&wish, &mut rested, &mut wishes).await)
             } else {
                 self.client = None;
+                self.known = None;
                 self.teller.tell(Report::forget_agent);
                 None
             };
             let changed = match pause {
-                Some(pause) => tokio::time::timeout(pause, wishes.changed()).await.unwrap_or(Ok(())),
+                Some(pause) => tokio::time::timeout(pause, wishes.changed()).await.unwrap_or_else(|_| {
+                    self.known = None;
+                    Ok(())
+                }),
                 None => wishes.changed().await,
             };
             if changed.is_err() {
@@ -65,30 +80,37 @@ impl Task {
         }
     }
 
-    /// One question, and one push if it takes one. The result is when to ask again if nothing else is wanted.
+    /// One question, unless its answer is known, and one push if it takes one. The result is when to ask again if nothing
+    /// else is wanted.
     async fn step(
         &mut self,
-        wanted: &Wanted,
+        wish: &Wish,
         rested: &mut Option<Instant>,
-        wishes: &mut watch::Receiver<Option<Arc<Wanted>>>,
+        wishes: &mut watch::Receiver<Option<Arc<Wish>>>,
     ) -> Duration {
+        let wanted = &wish.wanted;
         let status = match self.ask(wanted).await {
             Ok(status) => status,
-            Err(why) => return self.failed(wanted, why),
+            Err(why) => return self.failed(wanted, State::Away { why }),
         };
-        self.failures = 0;
         let live = status.live.as_ref().map(Live::from);
         match judge(wanted, &status, &self.memory) {
             Next::Rest(state) => {
+                self.failures = 0;
+                self.close(wish, &state);
                 self.say(wanted, live, state);
                 RECHECK
             }
             Next::Ask(state) => {
+                self.failures = 0;
                 self.say(wanted, live, state);
                 IMPATIENCE
             }
             Next::Push { sequence } => {
-                self.say(wanted, live, State::Busy);
+                // What went wrong stays said until it goes well.
+                if self.failures == 0 {
+                    self.say(wanted, live, State::Busy);
+                }
                 if let Some(last) = *rested
                     && last.elapsed() < REST
                     && tokio::time::timeout_at(last + REST, wishes.changed()).await.is_ok()
@@ -99,7 +121,7 @@ impl Task {
                 if self.fence.remaining().is_none() {
                     return LONGEST_BACKOFF;
                 }
-                let pause = self.push(wanted, sequence).await;
+                let pause = self.push(wish, sequence).await;
                 *rested = Some(Instant::now());
                 pause
             }
@@ -107,11 +129,26 @@ impl Task {
     }
 
     async fn ask(&mut self, wanted: &Wanted) -> Result<Status, String> {
-        let client = self.client(wanted)?;
-        client.status().await.map_err(|error| error.to_string())
+        self.client(wanted)?;
+        if let Some((at, status)) = &self.known
+            && at.elapsed() < RECHECK
+        {
+            return Ok(status.clone());
+        }
+        let status = self.client(wanted)?.status().await;
+        let status = status.map_err(|error| error.to_string())?;
+        self.know(&status);
+        Ok(status)
     }
 
-    async fn push(&mut self, wanted: &Wanted, sequence: u64) -> Duration {
+    /// Only what is at rest is as it was when the next change comes.
+    fn know(&mut self, status: &Status) {
+        let at_rest = status.phase == slurm::agent::Phase::Verified;
+        self.known = at_rest.then(|| (Instant::now(), status.clone()));
+    }
+
+    async fn push(&mut self, wish: &Wish, sequence: u64) -> Duration {
+        let wanted = &wish.wanted;
         let revision = Revision {
             sequence,
             controller: wanted.controller.clone(),
@@ -119,66 +156,139 @@ impl Task {
         };
         info!(cluster = %self.teller.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "pushing the configuration");
         let fence = self.fence.next();
+        let tried = Live {
+            sequence,
+            digest: wanted.digest,
+        };
+        self.known = None;
         let answer = match self.client(wanted) {
             Ok(client) => client.push(&revision, fence).await,
-            Err(why) => return self.failed(wanted, why),
+            Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
         match answer {
-            Ok(pushed) => self.pushed(wanted, &pushed),
+            Ok(pushed) => self.pushed(wish, tried, &pushed),
             Err(Error::Refused(Refusal::Busy { .. })) => IMPATIENCE,
             Err(Error::Refused(Refusal::StaleSequence { live })) => {
                 self.memory.highest = self.memory.highest.max(live.sequence);
                 SHORTEST_BACKOFF
             }
             Err(Error::Refused(Refusal::Malformed { detail })) => {
-                self.memory.refused = Some((wanted.digest, detail));
+                let rejection = Rejection {
+                    sequence,
+                    digest: wanted.digest,
+                    by: RejectedBy::Agent,
+                    why: detail,
+                };
+                self.end(wish, tried, Course::default(), Some(rejection));
                 Duration::ZERO
             }
-            Err(error) => self.failed(wanted, error.to_string()),
+            Err(Error::Refused(Refusal::Failed { detail })) => {
+                self.metrics.configuration().failed(&self.teller.key);
+                self.failed(wanted, State::Failed { why: detail })
+            }
+            Err(error) => {
+                // The agent may have it all the same.
+                self.memory.open = Some(tried);
+                self.metrics.configuration().failed(&self.teller.key);
+                self.failed(wanted, State::Away { why: error.to_string() })
+            }
         }
     }
 
-    fn pushed(&mut self, wanted: &Wanted, pushed: &Pushed) -> Duration {
+    fn pushed(&mut self, wish: &Wish, tried: Live, pushed: &Pushed) -> Duration {
+        let wanted = &wish.wanted;
         let live = pushed.status.live.as_ref().map(Live::from);
-        let milliseconds = pushed.milliseconds;
-        match &pushed.outcome {
+        self.failures = 0;
+        self.know(&pushed.status);
+        let (refused, by) = match &pushed.outcome {
             Outcome::Applied | Outcome::Unchanged => {
-                info!(cluster = %self.teller.key, pod = %wanted.target.pod, milliseconds, "slurmctld runs with the configuration");
-                self.memory.refused = None;
+                self.end(wish, tried, Course::of(pushed), None);
                 self.say(wanted, live, State::Done);
-                RECHECK
-            }
-            Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
-                let why = refusal_of(refused);
-                warn!(cluster = %self.teller.key, pod = %wanted.target.pod, milliseconds, %why, "slurmctld refused the configuration");
-                self.memory.refused = Some((wanted.digest, why.clone()));
-                let digest = wanted.digest;
-                self.say(wanted, live, State::Refused { digest, why });
-                RECHECK
+                return RECHECK;
             }
             Outcome::Pending { reason } => {
+                self.memory.open = Some(tried);
                 self.say(wanted, live, State::Waiting { why: reason.clone() });
-                IMPATIENCE
+                return IMPATIENCE;
             }
-            Outcome::Unknown => IMPATIENCE,
+            Outcome::Unknown => {
+                self.memory.open = Some(tried);
+                return IMPATIENCE;
+            }
+            Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
+            Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
+        };
+        let rejection = rejection_of(refused, tried, by);
+        self.end(wish, tried, Course::of(pushed), Some(rejection.clone()));
+        self.say(wanted, live, State::Refused(rejection));
+        RECHECK
+    }
+
+    /// A push that nobody waited for has come to its end.
+    fn close(&mut self, wish: &Wish, state: &State) {
+        let Some(open) = self.memory.open.take() else { return };
+        if open.digest != wish.wanted.digest {
+            return;
+        }
+        match state {
+            State::Done => self.end(wish, open, Course::default(), None),
+            State::Refused(rejection) => self.end(wish, open, Course::default(), Some(rejection.clone())),
+            State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. } => {}
         }
     }
 
-    fn failed(&mut self, wanted: &Wanted, why: String) -> Duration {
+    fn end(&mut self, wish: &Wish, tried: Live, course: Course, rejection: Option<Rejection>) {
+        let Live { sequence, digest } = tried;
+        let Course {
+            action,
+            milliseconds,
+            steps,
+        } = course;
+        let (key, pod) = (&self.teller.key, &wish.wanted.target.pod);
+        let counts = self.metrics.configuration();
+        match &rejection {
+            None => {
+                let seen = wish.seen.elapsed();
+                info!(cluster = %key, %pod, sequence, milliseconds, ?seen, "slurmctld runs with the configuration");
+                counts.accepted(key, action, seen.as_secs_f64());
+            }
+            Some(Rejection { by, why, .. }) => {
+                warn!(cluster = %key, %pod, sequence, milliseconds, %by, %why, "the configuration was refused");
+                counts.rejected(key, *by == RejectedBy::Slurmctld);
+            }
+        }
+        self.memory.open = None;
+        self.memory.refused.clone_from(&rejection);
+        let ended = Ended {
+            sequence,
+            digest,
+            files: Arc::clone(&wish.wanted.files),
+            at: self.clock.now(),
+            action,
+            milliseconds,
+            steps,
+            rejection,
+        };
+        self.teller.tell(|report| report.remember(ended));
+    }
+
+    /// Says what went wrong and how long to wait before the next attempt.
+    fn failed(&mut self, wanted: &Wanted, state: State) -> Duration {
         let backoff = SHORTEST_BACKOFF
             .saturating_mul(2_u32.saturating_pow(self.failures))
             .min(LONGEST_BACKOFF);
+        self.known = None;
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            warn!(cluster = %self.teller.key, pod = %wanted.target.pod, error = %why, "the agent does not answer as it should, asking again");
+            warn!(cluster = %self.teller.key, pod = %wanted.target.pod, ?state, "the agent does not answer as it should, asking again");
         }
         self.teller.tell(|report| {
             if report.pod != wanted.target.uid {
                 report.live = None;
             }
             report.pod.clone_from(&wanted.target.uid);
-            report.state = State::Away { why };
+            report.state = state;
         });
         backoff
     }
@@ -200,10 +310,30 @@ impl Task {
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
             // What another pod, or another slurmctld, refused says nothing about this one.
             self.memory.refused = None;
+            self.memory.open = None;
+            self.known = None;
         }
         match &self.client {
             Some((_, _, client)) => Ok(client),
             None => Err("there is no agent".to_owned()),
+        }
+    }
+}
+
+/// How a push went, as far as it is known.
+#[derive(Debug, Default)]
+struct Course {
+    action: Action,
+    milliseconds: u64,
+    steps: Vec<StepTime>,
+}
+
+impl Course {
+    fn of(pushed: &Pushed) -> Self {
+        Self {
+            action: pushed.action,
+            milliseconds: pushed.milliseconds,
+            steps: pushed.steps.clone(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! process and an agent on this machine. In real time, since the agent is asked over a real socket.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -34,12 +35,15 @@ const NAMESPACE: &str = "hpc";
 /// The bytes that `keys` has base64 of.
 const JWT_KEY: &[u8] = b"jwt";
 
-/// An agent, and a slurmctld that refuses a configuration with `Nonsense` in it.
+/// An agent whose dry run refuses a configuration with `Typo` in it, and a slurmctld that refuses one with `Nonsense`.
 #[derive(Debug, Default)]
 struct Agent {
     live: Option<Revision>,
     pushes: Vec<Revision>,
+    /// How often it was asked what is live.
+    questions: usize,
     silent: bool,
+    disk_full: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,16 +79,24 @@ impl FakeAgent {
             .is_some_and(|live| live.sequence >= revision.sequence);
         assert!(!stale, "revision {} is not newer", revision.sequence);
         self.lock().pushes.push(revision.clone());
+        if self.lock().disk_full {
+            let failed = json!({ "refused": "failed", "detail": "No space left on device" });
+            return (StatusCode::INTERNAL_SERVER_ERROR, failed);
+        }
         let conf = revision
             .files
             .iter()
             .find(|(name, _)| name.as_str() == "slurm.conf")
             .map(|(_, file)| file.content.clone());
-        let outcome = if String::from_utf8(conf.unwrap()).unwrap().contains("Nonsense") {
-            json!({ "outcome": "rolledBack", "sequence": revision.sequence, "reason": "refused", "lastWords": ["unrecognized key"] })
+        let conf = String::from_utf8(conf.unwrap()).unwrap();
+        let refused = |outcome: &str| json!({ "outcome": outcome, "sequence": revision.sequence, "reason": "refused", "lastWords": ["unrecognized key"] });
+        let outcome = if conf.contains("Nonsense") {
+            refused("rolledBack")
+        } else if conf.contains("Typo") {
+            refused("rejected")
         } else {
             self.lock().live = Some(revision);
-            json!({ "outcome": "applied" })
+            json!({ "outcome": "applied", "action": "reconfigure", "steps": [{ "step": "verified", "milliseconds": 80 }] })
         };
         let mut answer = outcome;
         answer["milliseconds"] = 90.into();
@@ -102,9 +114,11 @@ async fn answer(Extract(agent): Extract<FakeAgent>, method: Method, headers: Hea
         .unwrap()
         .trim_start_matches("Bearer ")
         .to_owned();
-    let (status, answer) = match method {
-        Method::PUT => agent.take(&body),
-        _ => (StatusCode::OK, agent.status()),
+    let (status, answer) = if method == Method::PUT {
+        agent.take(&body)
+    } else {
+        agent.lock().questions += 1;
+        (StatusCode::OK, agent.status())
     };
     let answer = answer.to_string();
     let key = AgentKey::derive(JWT_KEY).unwrap();
@@ -196,6 +210,16 @@ impl World {
             .unwrap_or_default()
     }
 
+    fn configuration(&self) -> Value {
+        self.get("controllers", "slurm").unwrap()["status"]["configuration"].clone()
+    }
+
+    fn history(&self) -> Vec<String> {
+        let history = self.get("configmaps", "slurm-history").unwrap_or_default();
+        let data = history["data"].as_object().cloned().unwrap_or_default();
+        data.keys().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     fn slurm_conf(&self) -> String {
         let config = self.get("configmaps", "slurm-config");
         config
@@ -216,7 +240,7 @@ impl World {
 
     async fn until_settled(&self) {
         self.until("settled", |world| {
-            world.condition("Ready") == "True: Ready" && world.condition("ConfigApplied") == "True: Applied"
+            world.condition("Ready") == "True: Ready" && world.condition("ConfigurationApplied") == "True: Applied"
         })
         .await;
     }
@@ -307,7 +331,7 @@ async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() 
     world.extra_conf("Nonsense=1");
     world
         .until("told", |world| {
-            world.condition("ConfigApplied") == "False: ConfigRejected"
+            world.condition("ConfigurationApplied") == "False: ConfigRejected"
         })
         .await;
     assert_eq!(world.condition("Ready"), "False: ConfigRejected");
@@ -330,7 +354,9 @@ async fn while_the_agent_is_silent_a_change_waits_and_goes_through_when_it_is_ba
     world.agent.lock().silent = true;
     world.extra_conf("SchedulerParameters=defer");
     world
-        .until("told", |world| world.condition("ConfigApplied") == "False: AgentAway")
+        .until("told", |world| {
+            world.condition("ConfigurationApplied") == "False: AgentAway"
+        })
         .await;
     assert!(!world.slurm_conf().contains("defer"));
     world.agent.lock().silent = false;
@@ -398,4 +424,84 @@ async fn a_missing_secret_is_named_and_the_cluster_comes_up_when_it_is_there() {
         .edit(|store| store.create(&at("secrets", ""), super::secret("mine", "k", "YQ=="), "kubectl"))
         .unwrap();
     world.until_settled().await;
+}
+
+#[tokio::test]
+async fn a_change_is_pushed_without_a_question_while_the_agent_is_known() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    let questions = world.agent.lock().questions;
+    for edit in 1..4 {
+        world.extra_conf(&format!("# {edit}"));
+        world
+            .until("served", |world| world.agent.lock().pushes.len() == edit)
+            .await;
+        world.until_settled().await;
+    }
+    assert_eq!(world.agent.lock().questions, questions);
+}
+
+#[tokio::test]
+async fn status_and_history_tell_of_changes_that_were_taken_and_refused() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    assert_eq!(world.history(), ["accepted-00000001"]);
+    assert_eq!(world.configuration()["delivery"], "Written");
+
+    world.extra_conf("Typo=1");
+    world
+        .until("refused", |world| world.configuration()["rejected"]["by"] == "DryRun")
+        .await;
+    let refused = world.configuration();
+    assert_eq!(
+        (&refused["rejected"]["sequence"], &refused["applied"]["sequence"]),
+        (&json!(2), &json!(1))
+    );
+    world.extra_conf("Nonsense=1");
+    world
+        .until("refused", |world| {
+            world.configuration()["rejected"]["by"] == "Slurmctld"
+        })
+        .await;
+
+    world.extra_conf("SchedulerParameters=defer");
+    world.until_settled().await;
+    let taken = world.configuration();
+    assert_eq!(taken["applied"]["sequence"], 4);
+    assert_eq!(taken["lastChange"]["action"], "Reconfigure");
+    assert_eq!(taken["lastChange"]["steps"][0]["milliseconds"], 80);
+    assert_eq!(taken["delivery"], "Agent");
+    assert!(taken.get("rejected").is_none(), "{taken:#}");
+    assert_eq!(
+        world.history(),
+        [
+            "accepted-00000001",
+            "accepted-00000004",
+            "rejected-00000002",
+            "rejected-00000003"
+        ]
+    );
+    world.server.writes();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.server.writes(), [], "nothing is written at rest");
+}
+
+#[tokio::test]
+async fn an_agent_that_fails_is_asked_again_until_it_does_not() {
+    let world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.agent.lock().disk_full = true;
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("told", |world| {
+            world.condition("ConfigurationApplied") == "False: Retrying"
+        })
+        .await;
+    world
+        .until("tried again", |world| world.agent.lock().pushes.len() > 1)
+        .await;
+    assert_eq!(world.condition("ConfigurationApplied"), "False: Retrying");
+    world.agent.lock().disk_full = false;
+    world.until_settled().await;
+    assert!(world.slurm_conf().contains("defer"));
 }

@@ -2,9 +2,11 @@
 
 mod end_to_end;
 mod golden;
+mod history;
 mod properties;
 mod rules;
 mod snapshots;
+mod visible;
 
 use std::sync::Arc;
 

@@ -67,6 +67,7 @@ fn any_report() -> impl Strategy<Value = Report> {
         }),
         state,
         active: None,
+        ended: Vec::new(),
     })
 }
 

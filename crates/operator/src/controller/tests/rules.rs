@@ -1,6 +1,6 @@
 //! What a Controller does in which situation.
 
-use api::{ConditionStatus, Controller};
+use api::{ConditionStatus, Controller, configuration::RejectedBy};
 use serde_json::{Value, json};
 use slurm::revision::Digest;
 
@@ -8,14 +8,14 @@ use super::{
     super::{
         build::config::read_bundle,
         plan::{ConfigState, Effect, Plan, plan},
-        push::{Live, Report, State},
+        push::{Live, Rejection, Report, State},
         status::build_status,
     },
     UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
 };
 use crate::runtime::{Caches, Change, Delta, Key};
 
-const NOW: &str = "2026-01-02T00:00:00Z";
+pub(super) const NOW: &str = "2026-01-02T00:00:00Z";
 
 fn with_keys(spec: &Value) -> Vec<Value> {
     let mut objects = keys();
@@ -24,7 +24,7 @@ fn with_keys(spec: &Value) -> Vec<Value> {
 }
 
 /// The objects of a cluster that has been made, with its pod running.
-fn running(spec: &Value) -> Vec<Value> {
+pub(super) fn running(spec: &Value) -> Vec<Value> {
     let mut objects = with_keys(spec);
     objects.extend(written(&planned(objects.clone())));
     let mut pod = pod(0);
@@ -34,7 +34,7 @@ fn running(spec: &Value) -> Vec<Value> {
 }
 
 /// The same cluster with another spec.
-fn changed(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
+pub(super) fn changed(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
     let controller = objects
         .iter_mut()
         .find(|object| object["kind"] == "Controller")
@@ -52,17 +52,18 @@ fn annotated(mut objects: Vec<Value>, key: &str, value: &str) -> Vec<Value> {
     objects
 }
 
-fn report(live: Option<Live>, state: State) -> Report {
+pub(super) fn report(live: Option<Live>, state: State) -> Report {
     Report {
         pod: "pod-0".to_owned(),
         live,
         state,
         active: None,
+        ended: Vec::new(),
     }
 }
 
 /// What the agent says of a cluster that runs with what its bundle holds.
-fn live_as_bundled(objects: &[Value]) -> Report {
+pub(super) fn live_as_bundled(objects: &[Value]) -> Report {
     let (sequence, digest) = bundled(objects).unwrap();
     report(Some(Live { sequence, digest }), State::Done)
 }
@@ -75,7 +76,7 @@ fn bundled(objects: &[Value]) -> Option<(u64, Digest)> {
     Some((revision.sequence, revision.digest()))
 }
 
-fn condition(objects: Vec<Value>, report: Report, type_: &str) -> (ConditionStatus, String, String) {
+pub(super) fn condition(objects: Vec<Value>, report: Report, type_: &str) -> (ConditionStatus, String, String) {
     let observed = observed(objects, report);
     let plan = plan(&observed);
     let status = build_status(&observed, &plan, None, NOW.parse().unwrap());
@@ -91,7 +92,7 @@ fn template(plan: &Plan) -> Value {
     serde_json::to_value(plan.stateful_set.as_ref().unwrap()).unwrap()["spec"]["template"].clone()
 }
 
-fn pushes(plan: &Plan) -> Vec<Digest> {
+pub(super) fn pushes(plan: &Plan) -> Vec<Digest> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
@@ -491,7 +492,7 @@ fn while_the_agent_is_away_a_change_waits() {
     let plan = planned(objects.clone());
     assert!(!slurm_conf(&plan).contains("defer"));
     assert!(plan.effects.contains(&Effect::StopPushing));
-    let (status, reason, _) = condition(objects, Report::default(), "ConfigApplied");
+    let (status, reason, _) = condition(objects, Report::default(), "ConfigurationApplied");
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "AgentAway"));
 }
 
@@ -501,10 +502,15 @@ fn what_slurmctld_refused_is_told_in_its_own_words_and_not_kept() {
     let live = live_as_bundled(&objects).live;
     let objects = changed(objects, &json!({ "extraConf": "Nonsense=1" }));
     let [digest] = pushes(&planned(objects.clone())).try_into().unwrap();
-    let why = "unrecognized key: Nonsense".to_owned();
-    let refused = report(live, State::Refused { digest, why });
+    let rejection = Rejection {
+        sequence: 2,
+        digest,
+        by: RejectedBy::Slurmctld,
+        why: "unrecognized key: Nonsense".to_owned(),
+    };
+    let refused = report(live, State::Refused(rejection));
     assert!(!slurm_conf(&plan(&observed(objects.clone(), refused.clone()))).contains("Nonsense"));
-    for type_ in ["Ready", "ConfigApplied"] {
+    for type_ in ["Ready", "ConfigurationApplied"] {
         let (status, reason, message) = condition(objects.clone(), refused.clone(), type_);
         assert_eq!((status, reason.as_str()), (ConditionStatus::False, "ConfigRejected"));
         assert!(message.contains("unrecognized key: Nonsense"), "{message}");

@@ -1,0 +1,168 @@
+//! What `status.configuration` says. Pure: times are those of facts, and what is known already keeps the time it has.
+
+use api::configuration::{
+    AppliedRevision, ConfigurationAction, ConfigurationChange, ConfigurationStatus, ConfigurationStep, Delivery,
+    HeldInput, RejectedRevision, WantedRevision,
+};
+use jiff::Timestamp;
+use slurm::{
+    agent::{Action, StepTime},
+    revision::Digest,
+};
+
+use super::{
+    observe::Observed,
+    plan::{ConfigState, Plan},
+    push::{Ended, Live},
+    revise::Held,
+};
+
+/// Where the configuration stands; as before while it cannot be made, and nothing if it is somebody else's.
+pub(super) fn build_configuration(observed: &Observed, plan: &Plan, now: Timestamp) -> Option<ConfigurationStatus> {
+    let before = before(observed).cloned().unwrap_or_default();
+    let wanted = match &plan.config {
+        ConfigState::External => return None,
+        ConfigState::Unknown => return self::before(observed).cloned(),
+        ConfigState::Written { sequence, digest } | ConfigState::Applied { sequence, digest, .. } => {
+            revision(Some(*sequence), digest)
+        }
+        ConfigState::Rejected { rejection, .. } => revision(Some(rejection.sequence), &rejection.digest),
+        ConfigState::Pushing { digest, .. }
+        | ConfigState::Waiting { digest, .. }
+        | ConfigState::Away { digest, .. }
+        | ConfigState::Retrying { digest, .. }
+        | ConfigState::Restarting { digest } => revision(None, digest),
+    };
+    let last = observed.report.ended.last();
+    Some(ConfigurationStatus {
+        applied: applied(observed, plan, &before, now),
+        rejected: rejected(observed, plan, &before),
+        held_inputs: plan.held.iter().map(held).collect(),
+        delivery: Some(delivery(observed, plan, &wanted, &before)),
+        lagging_nodes: None,
+        last_change: last.map(|ended| change(ended)).or(before.last_change),
+        wanted: Some(wanted),
+    })
+}
+
+/// Whether the status says that slurmctld runs with this configuration.
+pub(super) fn says_applied(observed: &Observed, digest: &Digest) -> bool {
+    let applied = before(observed).and_then(|before| before.applied.as_ref());
+    applied.is_some_and(|applied| applied.digest == digest.to_string())
+}
+
+/// What the status says was refused, for a leader that has refused nothing itself yet.
+pub(super) fn rejected_before(observed: &Observed) -> Option<Live> {
+    let rejected = before(observed)?.rejected.as_ref()?;
+    Some(Live {
+        sequence: u64::try_from(rejected.sequence).ok()?,
+        digest: rejected.digest.parse().ok()?,
+    })
+}
+
+fn before(observed: &Observed) -> Option<&ConfigurationStatus> {
+    observed.controller.status.as_ref()?.configuration.as_ref()
+}
+
+fn revision(sequence: Option<u64>, digest: &Digest) -> WantedRevision {
+    WantedRevision {
+        sequence: sequence.map(number),
+        digest: digest.to_string(),
+    }
+}
+
+fn applied(observed: &Observed, plan: &Plan, before: &ConfigurationStatus, now: Timestamp) -> Option<AppliedRevision> {
+    let ConfigState::Applied { sequence, digest, .. } = &plan.config else {
+        return before.applied.clone();
+    };
+    let pushed = accepted(observed, digest).map(|ended| time(ended.at));
+    let noted = before
+        .applied
+        .as_ref()
+        .filter(|applied| applied.digest == digest.to_string());
+    Some(AppliedRevision {
+        sequence: number(*sequence),
+        digest: digest.to_string(),
+        time: pushed
+            .or_else(|| noted.map(|applied| applied.time.clone()))
+            .unwrap_or_else(|| time(now)),
+    })
+}
+
+fn rejected(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> Option<RejectedRevision> {
+    if matches!(plan.config, ConfigState::Applied { .. }) {
+        return None;
+    }
+    let Some(last) = observed.report.ended.last() else {
+        return before.rejected.clone();
+    };
+    let rejection = last.rejection.as_ref()?;
+    Some(RejectedRevision {
+        sequence: number(rejection.sequence),
+        digest: rejection.digest.to_string(),
+        time: time(last.at),
+        by: rejection.by.clone(),
+        reason: rejection.why.clone(),
+    })
+}
+
+fn held(Held { source, reason, why }: &Held) -> HeldInput {
+    HeldInput {
+        source: source.clone(),
+        reason: (*reason).to_owned(),
+        message: why.clone(),
+    }
+}
+
+fn delivery(observed: &Observed, plan: &Plan, wanted: &WantedRevision, before: &ConfigurationStatus) -> Delivery {
+    // Where it was not pushed, which way it came is what was said while it was on its way.
+    let noted = before
+        .wanted
+        .as_ref()
+        .filter(|before| before.digest == wanted.digest)
+        .and(before.delivery.clone());
+    match &plan.config {
+        ConfigState::Written { .. } => Delivery::Written,
+        ConfigState::Restarting { .. } => Delivery::Restart,
+        ConfigState::Applied { digest, .. } if accepted(observed, digest).is_some() => Delivery::Agent,
+        ConfigState::Applied { .. } => noted.unwrap_or(Delivery::Written),
+        _ => noted.unwrap_or(Delivery::Agent),
+    }
+}
+
+/// The push that made these files live.
+fn accepted<'a>(observed: &'a Observed, digest: &Digest) -> Option<&'a Ended> {
+    let newest = observed.report.ended.iter().rev();
+    let mut accepted = newest.filter(|ended| ended.rejection.is_none() && ended.digest == *digest);
+    accepted.next().map(AsRef::as_ref)
+}
+
+fn change(ended: &Ended) -> ConfigurationChange {
+    ConfigurationChange {
+        sequence: number(ended.sequence),
+        time: time(ended.at),
+        action: match ended.action {
+            Action::Nothing => Some(ConfigurationAction::Nothing),
+            Action::Reconfigure => Some(ConfigurationAction::Reconfigure),
+            Action::Restart => Some(ConfigurationAction::Restart),
+            Action::Unknown => None,
+        },
+        milliseconds: number(ended.milliseconds),
+        steps: ended.steps.iter().map(step).collect(),
+    }
+}
+
+fn step(StepTime { step, milliseconds }: &StepTime) -> ConfigurationStep {
+    ConfigurationStep {
+        step: step.to_string(),
+        milliseconds: number(*milliseconds),
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn time(at: Timestamp) -> api::time::Timestamp {
+    format!("{at:.3}").into()
+}

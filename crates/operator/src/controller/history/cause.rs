@@ -1,0 +1,137 @@
+//! Which of the user's objects a change came from, read off the files themselves: what is known of the revision before is
+//! its files alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::wellknown::SLURM_CONF_FILE;
+use kube::ResourceExt as _;
+use slurm::revision::FileName;
+
+use crate::controller::{build::config::Files, observe::Observed};
+
+/// Sections of slurm.conf as the operator writes them, and what each is made from.
+const SECTIONS: [(&str, Section); 8] = [
+    ("GENERAL", Section::Spec),
+    ("LOGGING", Section::Spec),
+    ("PLUGINS & PARAMETERS", Section::Spec),
+    ("ACCOUNTING", Section::Accounting),
+    ("SLURMCTLD PROLOG & EPILOG", Section::Scripts),
+    ("PROLOG & EPILOG", Section::Scripts),
+    ("NODESET & PARTITION", Section::NodeSets),
+    ("EXTRA CONFIG", Section::Extra),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Section {
+    Spec,
+    Accounting,
+    Scripts,
+    NodeSets,
+    Extra,
+}
+
+/// The sources of a change: objects, or fields of the Controller.
+pub(super) fn find_causes(observed: &Observed, old: &Files, new: &Files) -> Vec<String> {
+    let mut causes = Vec::new();
+    let names: BTreeSet<&FileName> = old.keys().chain(new.keys()).collect();
+    for name in names.into_iter().filter(|name| old.get(name) != new.get(name)) {
+        if name.as_str() == SLURM_CONF_FILE {
+            let text = |files: &Files| {
+                let content = files.get(name).map(|file| file.content.as_slice()).unwrap_or_default();
+                String::from_utf8_lossy(content).into_owned()
+            };
+            causes.splice(0..0, causes_in_slurm_conf(observed, &text(old), &text(new)));
+        } else {
+            causes.push(cause_of_file(observed, name));
+        }
+    }
+    causes
+}
+
+fn cause_of_file(observed: &Observed, name: &FileName) -> String {
+    let mut holders = observed.config_maps.iter().filter(|(_, config_map)| {
+        let text = config_map.data.iter().flat_map(BTreeMap::keys);
+        let binary = config_map.binary_data.iter().flat_map(BTreeMap::keys);
+        text.chain(binary).any(|entry| entry == name.as_str())
+    });
+    match holders.next() {
+        Some((holder, _)) => format!("ConfigMap {holder} ({name})"),
+        None => format!("{name}"),
+    }
+}
+
+fn causes_in_slurm_conf(observed: &Observed, old: &str, new: &str) -> Vec<String> {
+    let (before, after) = (sections(old), sections(new));
+    let sections: BTreeSet<Section> = before.keys().chain(after.keys()).copied().collect();
+    let mut causes = Vec::new();
+    for section in sections {
+        let (before, after) = (before.get(&section), after.get(&section));
+        if before == after {
+            continue;
+        }
+        match section {
+            Section::Spec => causes.push("spec".to_owned()),
+            Section::Accounting => causes.push(match observed.controller.spec.accounting_name() {
+                Some(name) => format!("Accounting {name}"),
+                None => "spec.accountingRef".to_owned(),
+            }),
+            Section::Scripts => causes.push("script references".to_owned()),
+            Section::NodeSets => causes.extend(changed_node_sets(observed, before, after)),
+            Section::Extra => causes.push("spec.extraConf".to_owned()),
+        }
+    }
+    causes
+}
+
+/// The lines of each section. What comes after the user's own lines is made from those.
+fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
+    let mut sections: BTreeMap<Section, Vec<&str>> = BTreeMap::new();
+    let mut current = Section::Spec;
+    for line in conf.lines() {
+        let title = line
+            .strip_prefix("### ")
+            .and_then(|title| title.strip_suffix(" ###"))
+            .filter(|_| current != Section::Extra);
+        if let Some((_, section)) = SECTIONS.iter().find(|(known, _)| Some(*known) == title) {
+            current = *section;
+        } else if line != "#" {
+            sections.entry(current).or_default().push(line);
+        }
+    }
+    sections
+}
+
+/// The NodeSets whose lines differ, by the names of the objects where those still exist.
+fn changed_node_sets(observed: &Observed, before: Option<&Vec<&str>>, after: Option<&Vec<&str>>) -> Vec<String> {
+    let (before, after) = (lines_by_name(before), lines_by_name(after));
+    let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+    let changed = names.into_iter().filter(|name| before.get(name) != after.get(name));
+    let found: Vec<String> = changed
+        .map(|name| {
+            let mut objects = observed
+                .node_sets
+                .iter()
+                .filter(|node_set| node_set.slurm_name() == name);
+            match objects.next() {
+                Some(node_set) => format!("NodeSet {}", node_set.name_any()),
+                None => format!("NodeSet {name} (gone)"),
+            }
+        })
+        .collect();
+    if found.is_empty() {
+        return vec!["NodeSets".to_owned()];
+    }
+    found
+}
+
+fn lines_by_name<'a>(lines: Option<&Vec<&'a str>>) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in lines.into_iter().flatten() {
+        let name = ["NodeSet=", "PartitionName="]
+            .iter()
+            .find_map(|key| line.strip_prefix(key))
+            .and_then(|rest| rest.split_whitespace().next());
+        by_name.entry(name.unwrap_or_default()).or_default().push(line);
+    }
+    by_name
+}

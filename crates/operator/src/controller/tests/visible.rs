@@ -1,0 +1,285 @@
+//! What a Controller's status, its history and its events say about changes of the configuration.
+
+use std::sync::Arc;
+
+use api::{
+    ControllerStatus,
+    configuration::{ConfigurationStatus, Delivery, RejectedBy},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use slurm::agent::{Action, Phase, StepTime};
+
+use super::{
+    super::{
+        plan::{Effect, plan},
+        push::{Ended, Live, Rejection, Report, State, Wanted},
+        status::{build_status, setback},
+    },
+    observed,
+    rules::{NOW, changed, condition, live_as_bundled, report, running},
+};
+
+const LATER: &str = "2026-02-02T00:00:00Z";
+const PUSHED: &str = "2026-01-01T12:00:00.123Z";
+
+fn at(time: &str) -> Timestamp {
+    time.parse().unwrap()
+}
+
+fn status_at(objects: Vec<Value>, report: Report, now: &str) -> ControllerStatus {
+    let observed = observed(objects, report);
+    build_status(&observed, &plan(&observed), None, at(now))
+}
+
+fn configuration(objects: Vec<Value>, report: Report) -> ConfigurationStatus {
+    status_at(objects, report, NOW).configuration.unwrap()
+}
+
+/// The same objects with this status on the Controller.
+fn with_status(mut objects: Vec<Value>, status: &ControllerStatus) -> Vec<Value> {
+    let mut controllers = objects.iter_mut().filter(|object| object["kind"] == "Controller");
+    controllers.next().unwrap()["status"] = serde_json::to_value(status).unwrap();
+    objects
+}
+
+/// What is pushed for these objects.
+pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
+    let plan = plan(&observed(objects.to_vec(), report.clone()));
+    let mut pushes = plan.effects.into_iter().filter_map(|effect| match effect {
+        Effect::PushConfig(wanted) => Some(*wanted),
+        _ => None,
+    });
+    pushes.next().unwrap()
+}
+
+/// The end of a push of these files.
+pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>) -> Arc<Ended> {
+    Arc::new(Ended {
+        sequence,
+        digest: wanted.digest,
+        files: Arc::clone(&wanted.files),
+        at: at(PUSHED),
+        action: Action::Reconfigure,
+        milliseconds: 143,
+        steps: vec![
+            StepTime {
+                step: Phase::Checked,
+                milliseconds: 21,
+            },
+            StepTime {
+                step: Phase::Verified,
+                milliseconds: 97,
+            },
+        ],
+        rejection: refused.map(|by| rejection(wanted, sequence, by)),
+    })
+}
+
+fn rejection(wanted: &Wanted, sequence: u64, by: RejectedBy) -> Rejection {
+    Rejection {
+        sequence,
+        digest: wanted.digest,
+        by,
+        why: "unrecognized key: Nonsense".to_owned(),
+    }
+}
+
+/// A running cluster whose spec was changed, what was live before, and what is pushed for it.
+pub(super) fn edited(extra_conf: &str) -> (Vec<Value>, Report, Wanted) {
+    let objects = running(&json!({}));
+    let before = live_as_bundled(&objects);
+    let objects = changed(objects, &json!({ "extraConf": extra_conf }));
+    let wanted = pushed(&objects, &before);
+    (objects, before, wanted)
+}
+
+/// The agent's word after it took what was pushed.
+pub(super) fn taken(wanted: &Wanted, sequence: u64) -> Report {
+    let live = Live {
+        sequence,
+        digest: wanted.digest,
+    };
+    Report {
+        ended: vec![ended(wanted, sequence, None)],
+        ..report(Some(live), State::Done)
+    }
+}
+
+/// And after it was refused.
+pub(super) fn refused(before: &Report, wanted: &Wanted, sequence: u64, by: RejectedBy) -> Report {
+    Report {
+        ended: vec![ended(wanted, sequence, Some(by.clone()))],
+        ..report(before.live, State::Refused(rejection(wanted, sequence, by)))
+    }
+}
+
+#[test]
+fn a_change_that_was_taken_is_shown_with_number_time_steps_and_action() {
+    let (objects, _, wanted) = edited("SchedulerParameters=defer");
+    let mut shown = configuration(objects, taken(&wanted, 2));
+    let digest = wanted.digest.to_string();
+    assert_eq!(shown.wanted.as_ref().unwrap().digest, digest);
+    assert_eq!(shown.applied.as_ref().unwrap().digest, digest);
+    shown.wanted.as_mut().unwrap().digest.clear();
+    shown.applied.as_mut().unwrap().digest.clear();
+    insta::assert_yaml_snapshot!(shown, @r#"
+    wanted:
+      sequence: 2
+      digest: ""
+    applied:
+      sequence: 2
+      digest: ""
+      time: "2026-01-01T12:00:00.123Z"
+    delivery: Agent
+    lastChange:
+      sequence: 2
+      time: "2026-01-01T12:00:00.123Z"
+      action: Reconfigure
+      milliseconds: 143
+      steps:
+        - step: checked
+          milliseconds: 21
+        - step: verified
+          milliseconds: 97
+    "#);
+}
+
+#[test]
+fn a_refused_change_is_shown_beside_what_is_live() {
+    let objects = running(&json!({}));
+    let before = live_as_bundled(&objects);
+    let objects = with_status(
+        objects.clone(),
+        &status_at(objects, before.clone(), "2026-01-01T00:00:00Z"),
+    );
+    let objects = changed(objects, &json!({ "extraConf": "Nonsense=1" }));
+    let wanted = pushed(&objects, &before);
+    let shown = configuration(objects, refused(&before, &wanted, 2, RejectedBy::DryRun));
+    assert_eq!(shown.wanted.unwrap().sequence, Some(2));
+    let applied = shown.applied.unwrap();
+    assert_eq!(
+        (applied.sequence, applied.time.as_str()),
+        (1, "2026-01-01T00:00:00.000Z")
+    );
+    let rejected = shown.rejected.unwrap();
+    assert_eq!((rejected.sequence, rejected.time.as_str()), (2, PUSHED));
+    assert_eq!(rejected.by, RejectedBy::DryRun);
+    assert_eq!(rejected.reason, "unrecognized key: Nonsense");
+    assert_eq!(rejected.digest, wanted.digest.to_string());
+}
+
+#[test]
+fn a_refusal_is_forgotten_when_something_else_is_live() {
+    let (objects, before, wanted) = edited("Nonsense=1");
+    let status = status_at(
+        objects.clone(),
+        refused(&before, &wanted, 2, RejectedBy::Slurmctld),
+        NOW,
+    );
+    let objects = changed(
+        with_status(objects, &status),
+        &json!({ "extraConf": "SchedulerParameters=defer" }),
+    );
+    let corrected = pushed(&objects, &before);
+    assert!(configuration(objects.clone(), before).rejected.is_some());
+    assert_eq!(configuration(objects, taken(&corrected, 3)).rejected, None);
+}
+
+#[test]
+fn a_dry_run_that_refused_and_a_slurmctld_that_was_put_back_are_told_apart() {
+    let (objects, before, wanted) = edited("Nonsense=1");
+    for (by, words) in [
+        (RejectedBy::DryRun, "a dry run in pod slurm-controller-0 refused"),
+        (RejectedBy::Slurmctld, "was put back to the one before"),
+        (RejectedBy::Agent, "cannot read"),
+    ] {
+        let report = refused(&before, &wanted, 2, by);
+        let (_, reason, message) = condition(objects.clone(), report, "ConfigurationApplied");
+        assert_eq!(reason, "ConfigRejected");
+        assert!(message.contains(words), "{message}");
+        assert!(message.contains("unrecognized key: Nonsense"), "{message}");
+    }
+}
+
+#[test]
+fn an_agent_that_fails_is_tried_again_and_says_why() {
+    let (objects, before, _) = edited("SchedulerParameters=defer");
+    let why = "No space left on device".to_owned();
+    let failed = report(before.live, State::Failed { why });
+    for type_ in ["Ready", "ConfigurationApplied"] {
+        let (_, reason, message) = condition(objects.clone(), failed.clone(), type_);
+        assert_eq!(reason, "Retrying");
+        assert!(message.contains("No space left on device"), "{message}");
+    }
+}
+
+#[test]
+fn the_way_a_revision_came_is_remembered() {
+    let objects = running(&json!({}));
+    let mut without_pod = objects.clone();
+    without_pod.retain(|object| object["kind"] != "Pod");
+    let written = status_at(without_pod, Report::default(), NOW);
+    let delivery = |status: &ControllerStatus| status.configuration.clone().unwrap().delivery.unwrap();
+    assert_eq!(delivery(&written), Delivery::Written);
+
+    let started = status_at(with_status(objects.clone(), &written), live_as_bundled(&objects), NOW);
+    assert_eq!(delivery(&started), Delivery::Written);
+
+    let restarts = json!({ "configUpdate": "Restart" });
+    let objects = running(&restarts);
+    let before = live_as_bundled(&objects);
+    let changes = json!({ "configUpdate": "Restart", "extraConf": "SchedulerParameters=defer" });
+    let status = status_at(changed(objects, &changes), before, NOW);
+    assert_eq!(delivery(&status), Delivery::Restart);
+}
+
+#[test]
+fn what_is_said_stays_the_same_while_nothing_happens_and_for_a_new_leader() {
+    let (objects, _, wanted) = edited("SchedulerParameters=defer");
+    let report = taken(&wanted, 2);
+    let status = status_at(objects.clone(), report.clone(), NOW);
+    let objects = with_status(objects, &status);
+    assert_eq!(status_at(objects.clone(), report.clone(), LATER), status);
+    let asked = Report {
+        ended: Vec::new(),
+        ..report
+    };
+    assert_eq!(status_at(objects, asked, LATER), status);
+}
+
+#[test]
+fn older_definitions_are_spared_what_they_would_drop() {
+    let objects = running(&json!({}));
+    let mut observed = observed(objects.clone(), live_as_bundled(&objects));
+    observed.outdated = vec!["controllers".to_owned()];
+    let status = build_status(&observed, &plan(&observed), None, at(NOW));
+    assert_eq!(status.configuration, None);
+}
+
+#[test]
+fn a_setback_is_an_event_once() {
+    let (objects, before, wanted) = edited("Nonsense=1");
+    let said = |objects: &[Value], report: &Report| {
+        let observed = observed(objects.to_vec(), report.clone());
+        let plan = plan(&observed);
+        let status = build_status(&observed, &plan, None, at(NOW));
+        let said = setback(&observed, &plan, &status).map(|(reason, _)| reason);
+        (said, with_status(objects.to_vec(), &status))
+    };
+    let report = refused(&before, &wanted, 2, RejectedBy::DryRun);
+    let (first, objects) = said(&objects, &report);
+    assert_eq!(first, Some("ConfigRejected"));
+    let (again, objects) = said(&objects, &report);
+    assert_eq!(again, None);
+    let (another, objects) = said(&objects, &refused(&before, &wanted, 3, RejectedBy::DryRun));
+    assert_eq!(another, Some("ConfigRejected"));
+
+    let away = |why: &str| super::rules::report(before.live, State::Away { why: why.to_owned() });
+    let (first, objects) = said(&objects, &away("no answer"));
+    assert_eq!(first, Some("AgentAway"));
+    let (again, objects) = said(&objects, &away("connection refused"));
+    assert_eq!(again, None);
+    let (well, _) = said(&objects, &taken(&wanted, 4));
+    assert_eq!(well, None);
+}
