@@ -6,12 +6,23 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{CONTROLLER, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers};
 
+const REST_API: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: RestApi
+metadata:
+  name: slurm
+spec:
+  controllerRef:
+    name: slurm
+";
+
 #[test]
-fn a_worker_is_drained_by_annotation_and_by_scontrol_and_neither_fights_the_other() {
+fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the_other() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "drain").unwrap();
     namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(REST_API).unwrap();
     namespace.apply(&workers(2)).unwrap();
     wait_idle(&namespace, 2).unwrap();
     let annotate = |words: &[&str]| {
@@ -51,6 +62,28 @@ fn a_worker_is_drained_by_annotation_and_by_scontrol_and_neither_fights_the_othe
     open("compute-1");
     wait_node(&namespace, "compute-0", &["DRAIN", "Reason=fan"], &[]).unwrap();
     slurm(&namespace, "scontrol update nodename=compute-0 state=resume").unwrap();
+    open("compute-0");
+
+    // The same by REST, typed as the guide has it, with the one header that slurmrestd does not do without.
+    let token = slurm(&namespace, "scontrol token username=slurm lifespan=600").unwrap();
+    let token = token.trim().strip_prefix("SLURM_JWT=").unwrap();
+    let rest = |body: &str| {
+        let line = format!(
+            r#"SLURMRESTD=http://slurm-restapi:6820 TOKEN={token}; curl -sS -X POST "$SLURMRESTD/slurm/v0.0.44/node/compute-0" \
+     -H "X-SLURM-USER-TOKEN: $TOKEN" -H 'Content-Type: application/json' \
+     -d '{body}'"#
+        );
+        slurm(&namespace, &line).unwrap()
+    };
+    let said = rest(r#"{"state": ["DRAIN"], "reason": "Manual maintenance"}"#);
+    wait_node(&namespace, "compute-0", &["DRAIN", "Reason=Manual maintenance"], &[])
+        .unwrap_or_else(|error| panic!("{error:#}: {said}"));
+    annotate(&["nodeset.slinky.slurm.net/pod-cordon=true"]);
+    wait_node(&namespace, "compute-1", &["DRAIN", "Reason=slurm-operator"], &[]).unwrap();
+    annotate(&["nodeset.slinky.slurm.net/pod-cordon-"]);
+    open("compute-1");
+    wait_node(&namespace, "compute-0", &["DRAIN", "Reason=Manual maintenance"], &[]).unwrap();
+    rest(r#"{"state": ["RESUME"]}"#);
     open("compute-0");
 
     // Somebody resumes a node whose pod is cordoned: that is a person's word too.
