@@ -13,4 +13,5 @@ mod nodes_lost;
 mod older_definitions;
 mod operator;
 mod slurm;
+mod transactions;
 mod uninstall;

@@ -1,0 +1,93 @@
+//! Whoever takes part in a change of the configuration dies in the middle of it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, alone, eventually, expect};
+
+use crate::common::jobs::{start_job, wait_undisturbed};
+use crate::common::operator::{SOON, install, install_chart, kill_operator, slurm, wait_idle, wait_saved};
+
+const VALUES: &str = "nodesets:
+  slinky:
+    replicas: 1
+    partition:
+      enabled: true
+partitions:
+  all:
+    enabled: true
+";
+const POD: &str = "slurm-controller-0";
+/// A change is live after some 150 ms, so they die in all of its steps and right after it.
+const DELAYS: [u64; 4] = [0, 60, 120, 240];
+
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Agent,
+    Slurmctld,
+    Pod,
+    Operator,
+}
+
+fn kill(cluster: &Cluster, namespace: &Namespace, victim: Victim) {
+    match victim {
+        Victim::Agent => cluster.kill_container(namespace.pod(POD), "reconfigure").unwrap(),
+        Victim::Slurmctld => cluster.kill_container(namespace.pod(POD), "slurmctld").unwrap(),
+        Victim::Pod => {
+            let now = ["delete", "pod", POD, "--force", "--grace-period=0"];
+            namespace.ask(&now).map(drop).unwrap();
+        }
+        Victim::Operator => kill_operator(cluster).unwrap(),
+    }
+}
+
+/// The new value is what slurmctld says, what its file says, and what the object says; and the two files are the same.
+fn expect_everywhere(namespace: &Namespace, minutes: u64) -> anyhow::Result<()> {
+    let live = slurm(namespace, "scontrol --oneliner show partition slinky")?;
+    expect(live.contains(&format!("MaxTime=00:{minutes:02}:00")), &live)?;
+    let file = slurm(namespace, "cat /etc/slurm/slurm.conf")?;
+    expect(file.contains(&format!("MaxTime={minutes}")), &file)?;
+    let object = namespace.field("configmap/slurm-config", ".data.slurm\\.conf")?;
+    expect(object == file, (object, file))?;
+    let applied = namespace.field(
+        "controller/slurm",
+        ".status.conditions[?(@.type==\"ConfigurationApplied\")].status",
+    )?;
+    expect(applied == "True", applied)
+}
+
+#[test]
+fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
+    let alone = alone();
+    let cluster = alone.cluster;
+    install(cluster);
+    let namespace = Namespace::create(cluster, "transactions").unwrap();
+    install_chart(cluster, &namespace, VALUES).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let job = start_job(&namespace, 120);
+    wait_saved(&namespace).unwrap();
+    let mut minutes = 0;
+    for victim in [Victim::Agent, Victim::Slurmctld, Victim::Operator, Victim::Pod] {
+        for delay in DELAYS {
+            minutes += 1;
+            let patch = json!({ "spec": { "partition": { "config": format!("MaxTime={minutes}") } } }).to_string();
+            let words = [
+                "patch",
+                "nodeset/slurm-worker-slinky",
+                "--type=merge",
+                "--patch",
+                &patch,
+            ];
+            namespace.ask(&words).unwrap();
+            std::thread::sleep(Duration::from_millis(delay));
+            kill(cluster, &namespace, victim);
+            eventually(&format!("{victim:?} killed after {delay} ms"), SOON, || {
+                expect_everywhere(&namespace, minutes)
+            })
+            .unwrap();
+        }
+    }
+    wait_undisturbed(&namespace, &job, 0);
+    wait_idle(&namespace, 1).unwrap();
+}
