@@ -54,6 +54,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "StatefulSet",
+        "spec template spec containers slurmctld volumeMounts /usr/local/bin/slurm-agent",
+        "the agent on the PATH, for `slurm-agent check`",
+    ),
+    (
+        "StatefulSet",
         "spec template spec initContainers install-agent",
         "puts the agent into the pod",
     ),

@@ -10,7 +10,7 @@ use slurm::agent;
 use super::{
     Parent,
     layout::{
-        AGENT, AGENT_DIR, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR, BUNDLE_FILE, BUNDLE_VOLUME,
+        AGENT, AGENT_COMMAND, AGENT_DIR, AGENT_FILE, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR, BUNDLE_FILE, BUNDLE_VOLUME,
         CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME, LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir,
         variable,
     },
@@ -91,6 +91,7 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
             { "mountPath": LOG_DIR, "name": LOG_VOLUME },
             { "mountPath": KEYS_DIR, "name": KEYS_VOLUME, "readOnly": true },
             { "mountPath": AGENT_DIR, "name": AGENT_VOLUME, "readOnly": true },
+            { "mountPath": AGENT_COMMAND, "name": AGENT_VOLUME, "readOnly": true, "subPath": AGENT_FILE },
         ],
     }));
     if is_supervised(parent) {

@@ -17,6 +17,10 @@ pub(in crate::controller) const BUNDLE_FILE: &str = "bundle";
 pub(in crate::controller) const AGENT_VOLUME: &str = "slurm-agent";
 pub(in crate::controller) const AGENT_DIR: &str = "/opt/slurm-agent";
 pub(in crate::controller) const AGENT: &str = "/opt/slurm-agent/slurm-agent";
+/// Where every image's PATH leads, for people who type `slurm-agent check`. The PATH itself is the image's own, and not known.
+pub(in crate::controller) const AGENT_COMMAND: &str = "/usr/local/bin/slurm-agent";
+/// The agent in its volume.
+pub(in crate::controller) const AGENT_FILE: &str = "slurm-agent";
 pub(in crate::controller) const RUN_VOLUME: &str = "run";
 pub(in crate::controller) const RUN_DIR: &str = "/run";
 /// Where `supervise` listens for `serve`, in the volume the two containers share.
