@@ -203,6 +203,32 @@ fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
 }
 
 #[test]
+fn a_daemon_that_would_die_for_ever_of_a_file_it_never_wrote_is_told_to_do_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let script = r#"case "$*" in
+        *-i) echo "forgiven" >&2; exec sleep 100;;
+        *) echo "fatal: No Assoc usage file (/s/assoc_usage) to recover" >&2; exit 1;;
+    esac"#;
+    let mut supervisor = Command::new(env!("CARGO_BIN_EXE_slurm-agent"))
+        .args(["supervise", "--", "sh", "-c", script, "daemon"])
+        .env("RUNTIME_DIRECTORY", directory.path())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let text = || fs::read_to_string(&log).unwrap();
+    eventually("its second life", || text().contains("forgiven").then_some(()));
+    kill(Pid::from_raw(supervisor.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    supervisor.wait().unwrap();
+    assert_eq!(
+        text().matches("to recover").count(),
+        3,
+        "said, and quoted twice:\n{}",
+        text()
+    );
+}
+
+#[test]
 fn a_command_that_does_not_exist_is_an_error_in_one_sentence() {
     let output = Command::new(env!("CARGO_BIN_EXE_slurm-agent"))
         .args(["supervise", "--", "/no/such/daemon"])

@@ -8,13 +8,16 @@
 //! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal. slurmctld's own word on
 //! what it serves is marked where it will stand.
 
+mod memory;
+mod way_back;
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
 use slurm::agent::{Action, Fence, Outcome, Phase, Refusal, Refused};
-use slurm::revision::{ControllerUid, Summary};
+use slurm::revision::ControllerUid;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -30,8 +33,6 @@ use super::unsettled::{Answer, Taken, Unsettled, Waiting};
 use crate::config_dir::{self, ConfigDir, Files};
 use crate::control::{Reconfigured, Supervisor};
 use crate::dry_run::{self, DryRun, configuration_of};
-use crate::fail_point;
-use crate::journal::Entry;
 use crate::store::{self, Store};
 
 /// A missing `Include` holds slurmctld up for a minute; it goes on when we no longer wait.
@@ -413,88 +414,6 @@ impl Keeper {
         }
     }
 
-    /// slurmctld cannot run with the live files, in its own words.
-    async fn refused(&mut self, mut unsettled: Unsettled, live: &Files, last_words: Vec<String>) -> Duration {
-        let sequence = live.summary.sequence;
-        let reason = reason(&last_words);
-        tell(&Event::Failed);
-        let Some(before) = self.way_back(live) else {
-            // It ran with them before, or there are no others: what is around them must change.
-            warn!(sequence, %reason, "slurmctld refused the files it has; trying again");
-            unsettled.healthy_before = false;
-            let pause = unsettled.next_pause();
-            self.wait(unsettled, &reason);
-            return pause;
-        };
-        let refused = Refused {
-            sequence,
-            reason,
-            last_words,
-        };
-        self.roll_back(unsettled, live, &before, refused).await
-    }
-
-    /// Files that slurmctld is known to have run with; failing that, those of before. `None` if the live ones are such.
-    fn way_back(&self, live: &Files) -> Option<Files> {
-        let good = self.store.verified();
-        let is_good = |files: &Files| good.is_some_and(|good| good.digest == files.summary.digest);
-        if is_good(live) {
-            return None;
-        }
-        let before = self.config.before(live);
-        match before {
-            Some(before) if is_good(&before) => Some(before),
-            other => self.last_known_good(live).or(other),
-        }
-    }
-
-    /// From the state volume.
-    fn last_known_good(&self, live: &Files) -> Option<Files> {
-        let good = self.store.verified()?;
-        let revision = self.store.load(good.sequence)?;
-        if revision.sequence >= live.summary.sequence || revision.digest() != good.digest {
-            return None;
-        }
-        match self.config.write(&revision) {
-            Ok(files) => Some(files),
-            Err(error) => {
-                error!(%error, sequence = good.sequence, "cannot put the last known good revision back");
-                None
-            }
-        }
-    }
-
-    /// slurmctld goes on with what it had; with what it had must it be told to go on, too: 25.11 and 26.05 serve to the
-    /// nodes what lies on disk after a failure.
-    async fn roll_back(
-        &mut self,
-        mut unsettled: Unsettled,
-        live: &Files,
-        before: &Files,
-        refused: Refused,
-    ) -> Duration {
-        let sequence = live.summary.sequence;
-        warn!(sequence, reason = %refused.reason, back_to = before.summary.sequence, "slurmctld refused the revision, rolling back");
-        self.shown.send_modify(|shown| {
-            shown.phase = Phase::RollingBack;
-            shown.rolled_back = Some(refused.clone());
-        });
-        self.note(&live.summary, Phase::RollingBack, Some(refused.clone()))
-            .await;
-        // The next pod must not start from it.
-        if let Err(error) = self.store.remove(sequence) {
-            error!(%error, "a refused revision stays on the state volume");
-        }
-        if let Err(error) = self.config.switch(before) {
-            error!(%error, "cannot roll back");
-            return self.wait(unsettled, &error.to_string());
-        }
-        self.config.forget(&live.name);
-        unsettled.roll_back(refused);
-        self.unsettled = Some(unsettled);
-        Duration::ZERO
-    }
-
     async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
         // slurmctld's own word comes here: the files it serves (REQUEST_CONFIG) and the hash it runs with. Until then a
         // reconfigure by hand in the very moment of ours can be taken for it.
@@ -521,48 +440,6 @@ impl Keeper {
         }
         unsettled.steps.reach(Phase::Verified);
         unsettled.answer(&Outcome::Applied);
-    }
-
-    /// A later revision that slurmctld cannot start with gives way to this one.
-    async fn remember_as_good(&self, live: &Files) {
-        if self
-            .store
-            .verified()
-            .is_some_and(|good| good.digest == live.summary.digest)
-        {
-            return;
-        }
-        let (store, config, live) = (self.store.clone(), self.config.clone(), live.clone());
-        let saved = tokio::task::spawn_blocking(move || {
-            // What came with the pod, and not by a push, is not on the volume yet.
-            if store.load(live.summary.sequence).is_none()
-                && let Some(revision) = config.read(&live)
-            {
-                store.save(&revision)?;
-            }
-            store.save_verified(&live.summary)
-        });
-        match saved.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "it is not on the state volume that slurmctld runs with this revision"),
-            Err(error) => error!(%error, "it is not on the state volume that slurmctld runs with this revision"),
-        }
-    }
-
-    async fn note_unless_rolling_back(&self, live: &Files, step: Phase) {
-        if self.shown.borrow().phase != Phase::RollingBack {
-            self.note(&live.summary, step, None).await;
-        }
-    }
-
-    /// For whoever comes after this agent. A disk that is full does not keep a change from going on.
-    async fn note(&self, revision: &Summary, step: Phase, refused: Option<Refused>) {
-        let entry = Entry::new(revision, step, refused);
-        let journal = self.store.journal();
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || journal.note(entry)).await {
-            warn!(%error, %step, "a step is not in the journal");
-        }
-        fail_point::reach(step);
     }
 
     fn wait(&mut self, mut unsettled: Unsettled, why: &str) -> Duration {

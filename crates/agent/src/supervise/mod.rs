@@ -2,7 +2,7 @@
 //!
 //! A daemon started with `--systemd` survives a reconfigure it cannot digest, which one started with `-D` does not. In
 //! return it wants a service manager: a notify socket, somebody who follows its main process from one re-execution to the
-//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`last_words`] and
+//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`last_words`] and
 //! [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
 
 pub mod backoff;
@@ -12,6 +12,7 @@ pub mod last_words;
 pub mod line_buffer;
 pub mod notify;
 pub mod process;
+pub mod remedy;
 pub mod signals;
 pub mod socket;
 pub mod user;
@@ -140,10 +141,14 @@ impl Supervisor {
     }
 
     fn start(&mut self) -> Result<(), process::Error> {
+        let remedy = remedy::remedy(self.words.lines());
+        if let Some(remedy) = remedy {
+            warn!(last_words = %self.words, "starting it with {remedy}, or it would die of this for ever");
+        }
         self.words.clear();
         // Before it starts: if others are put there while it does, what it has read is not known to be those.
         let files = config_dir::live_name(&self.config_dir);
-        let pid = self.launcher.launch()?;
+        let pid = self.launcher.launch(remedy)?;
         self.daemon.started(pid, files, Instant::now());
         self.begun = Some(SystemTime::now());
         info!(%pid, command = %self.launcher, "daemon started");

@@ -93,13 +93,17 @@ impl Launcher {
         !kept.is_empty() && name.starts_with(&kept)
     }
 
-    pub fn launch(&self) -> Result<Pid, Error> {
+    /// `more` is for this life only.
+    pub fn launch(&self, more: Option<&str>) -> Result<Pid, Error> {
         let failed = |source| Error::Launch {
             command: self.program.clone(),
             source,
         };
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).env("NOTIFY_SOCKET", &self.notify);
+        command
+            .args(&self.arguments)
+            .args(more)
+            .env("NOTIFY_SOCKET", &self.notify);
         command.stderr(self.writer.try_clone().map_err(failed)?);
         if let Some(User { uid, gid }) = self.user {
             // The standard library drops the supplementary groups along with root.
