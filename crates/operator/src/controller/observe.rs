@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 
 use super::{inputs::created, push::Report};
 use crate::{
+    access::Knowledge,
     defaults::Images,
     runtime::{Caches, Key},
 };
@@ -38,6 +39,8 @@ pub(super) struct Observed {
     /// slurmctld's, by name.
     pub(super) pods: Vec<Arc<Pod>>,
     pub(super) report: Report,
+    /// What Slurm said of its nodes and jobs.
+    pub(super) knowledge: Knowledge,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -50,6 +53,7 @@ pub(super) fn observe(
     controller: Arc<Controller>,
     caches: &Caches,
     report: Report,
+    knowledge: Knowledge,
     images: Images,
     outdated: Vec<String>,
     has_service_monitors: bool,
@@ -90,6 +94,7 @@ pub(super) fn observe(
         history: caches.config_maps.get(&namespace, &names.history_config_map()),
         pods,
         report,
+        knowledge,
         images,
         outdated,
         has_service_monitors,
