@@ -4,9 +4,8 @@
 //! (the revisions, and which of them is [verified](crate::store::Store::verified)) is on the disk by itself, and an agent
 //! that finds no journal, or an older one, goes by what it finds in the directories.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -75,13 +74,7 @@ impl Journal {
             fs::create_dir_all(directory)?;
         }
         let new = self.path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
+        fs::write(&new, text)?;
         fs::rename(&new, &self.path)
     }
 }

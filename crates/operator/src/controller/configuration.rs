@@ -39,7 +39,7 @@ pub(super) fn build_configuration(observed: &Observed, plan: &Plan, now: Timesta
         rejected: rejected(observed, plan, &before),
         held_inputs: plan.held.iter().map(held).collect(),
         delivery: Some(delivery(observed, plan, &wanted, &before)),
-        lagging_nodes: None,
+        lagging_nodes: observed.lagging.clone(),
         last_change: last.map(|ended| change(ended)).or(before.last_change),
         wanted: Some(wanted),
     })
@@ -58,6 +58,16 @@ pub(super) fn rejected_before(observed: &Observed) -> Option<Live> {
         sequence: u64::try_from(rejected.sequence).ok()?,
         digest: rejected.digest.parse().ok()?,
     })
+}
+
+/// Nodes that lagged by what the status says.
+pub(super) fn lagging_before(observed: &Observed) -> Option<String> {
+    before(observed)?.lagging_nodes.clone()
+}
+
+/// When the last change ended, by what the status says.
+pub(super) fn changed_before(observed: &Observed) -> Option<Timestamp> {
+    before(observed)?.last_change.as_ref()?.time.as_str().parse().ok()
 }
 
 fn before(observed: &Observed) -> Option<&ConfigurationStatus> {
@@ -90,17 +100,10 @@ fn applied(observed: &Observed, plan: &Plan, before: &ConfigurationStatus, now: 
 }
 
 fn rejected(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> Option<RejectedRevision> {
-    if matches!(plan.config, ConfigState::Applied { .. }) && plan.held.is_empty() {
+    if matches!(plan.config, ConfigState::Applied { .. }) {
         return None;
     }
-    let mut newest = observed.report.ended.iter().rev();
-    // Where inputs are held, others may have gone live since.
-    let last = if plan.held.is_empty() {
-        newest.next()
-    } else {
-        newest.find(|ended| ended.rejection.is_some())
-    };
-    let Some(last) = last else {
+    let Some(last) = observed.report.ended.last() else {
         return before.rejected.clone();
     };
     let rejection = last.rejection.as_ref()?;

@@ -11,7 +11,6 @@ use kube::ResourceExt as _;
 
 use super::{inputs::created, push::Report};
 use crate::{
-    access::Knowledge,
     defaults::Images,
     runtime::{Caches, Key},
 };
@@ -39,8 +38,8 @@ pub(super) struct Observed {
     /// slurmctld's, by name.
     pub(super) pods: Vec<Arc<Pod>>,
     pub(super) report: Report,
-    /// What Slurm said of its nodes and jobs.
-    pub(super) knowledge: Knowledge,
+    /// Nodes that have not taken the last change over, as a hostlist.
+    pub(super) lagging: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -53,7 +52,6 @@ pub(super) fn observe(
     controller: Arc<Controller>,
     caches: &Caches,
     report: Report,
-    knowledge: Knowledge,
     images: Images,
     outdated: Vec<String>,
     has_service_monitors: bool,
@@ -94,7 +92,7 @@ pub(super) fn observe(
         history: caches.config_maps.get(&namespace, &names.history_config_map()),
         pods,
         report,
-        knowledge,
+        lagging: None,
         images,
         outdated,
         has_service_monitors,

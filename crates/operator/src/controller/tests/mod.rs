@@ -2,7 +2,6 @@
 
 mod end_to_end;
 mod golden;
-mod held;
 mod history;
 mod properties;
 mod rules;
@@ -19,7 +18,7 @@ use super::{
     plan::{Plan, plan},
     push::Report,
 };
-use crate::{access::Knowledge, defaults::Images, runtime::Caches};
+use crate::{defaults::Images, runtime::Caches};
 
 pub(super) const UID: &str = "c0000000-0000-0000-0000-000000000001";
 
@@ -83,16 +82,7 @@ fn observed(objects: Vec<Value>, report: Report) -> Observed {
         .iter()
         .find(|controller| controller.metadata.uid.as_deref() == Some(UID))
         .unwrap();
-    let knowledge = Knowledge::unknown("nobody was asked");
-    observe(
-        Arc::clone(controller),
-        &caches,
-        report,
-        knowledge,
-        images(),
-        Vec::new(),
-        true,
-    )
+    observe(Arc::clone(controller), &caches, report, images(), Vec::new(), true)
 }
 
 fn planned(objects: Vec<Value>) -> Plan {

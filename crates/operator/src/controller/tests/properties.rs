@@ -1,7 +1,5 @@
 //! Whatever stands in a manifest, a plan is made without a panic, and it is the same plan each time.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -70,7 +68,6 @@ fn any_report() -> impl Strategy<Value = Report> {
         state,
         active: None,
         ended: Vec::new(),
-        refusals: Arc::default(),
     })
 }
 
