@@ -23,5 +23,6 @@ mod mistakes;
 mod modes;
 mod restarts;
 mod scaling;
+mod story;
 mod updates;
 mod view;

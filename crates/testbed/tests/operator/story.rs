@@ -1,0 +1,269 @@
+//! How a change of the configuration travels can be followed with the commands of the guides, typed as they stand there, and
+//! its three troubleshooting cases end well.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use testbed::cluster::Cluster;
+use testbed::command::output;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+
+const POD: &str = "slurm-controller-0";
+
+/// Someone's shell, with kubectl on the PATH and the namespace as the current one.
+struct Shell {
+    home: tempfile::TempDir,
+    path: String,
+}
+
+impl Shell {
+    fn open(cluster: &Cluster, namespace: &Namespace) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let path = format!(
+            "{}:{}",
+            cluster.binaries.folder().display(),
+            std::env::var("PATH").unwrap()
+        );
+        std::fs::copy(cluster.layout.kubeconfig(), home.path().join("config")).unwrap();
+        let shell = Self { home, path };
+        let set = format!("kubectl config set-context --current --namespace={}", namespace.name);
+        shell.run(&set).unwrap();
+        shell
+    }
+
+    /// Runs a line of a guide with the names filled in. What follows a log for ever is looked at for some seconds.
+    fn run(&self, line: &str) -> Result<String> {
+        let line = line
+            .replace("<controller-pod>", POD)
+            .replace("<controller>", "slurm")
+            .replace("kubectl logs", "timeout 5 kubectl logs");
+        let mut bash = Command::new("bash");
+        let follows = line.ends_with(" -f");
+        let line = if follows {
+            format!("{line} || [ $? = 124 ]")
+        } else {
+            line
+        };
+        output(
+            bash.args(["-o", "pipefail", "-c", &line])
+                .env("KUBECONFIG", self.home.path().join("config"))
+                .env("PATH", &self.path),
+        )
+    }
+}
+
+fn set_extra_conf(namespace: &Namespace, text: &str) {
+    let patch = serde_json::json!({ "spec": { "extraConf": text } }).to_string();
+    namespace
+        .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch])
+        .unwrap();
+}
+
+/// Status, reason and message of `ConfigurationApplied`.
+fn applied(namespace: &Namespace) -> Result<(String, String, String)> {
+    let field = |name: &str| {
+        let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{name}");
+        namespace.field("controller/slurm", &path)
+    };
+    Ok((field("status")?, field("reason")?, field("message")?))
+}
+
+fn wait_applied(namespace: &Namespace, status: &str, reason: &str) -> String {
+    eventually(&format!("ConfigurationApplied={status}, {reason}"), SOON, || {
+        let now = applied(namespace)?;
+        expect(now.0 == status && now.1 == reason, &now)?;
+        Ok(now.2)
+    })
+    .unwrap()
+}
+
+/// Waits until slurmctld shows these words.
+fn wait_shown(namespace: &Namespace, line: &str, words: &str) {
+    eventually(&format!("{words} in `{line}`"), SOON, || {
+        let shown = slurm(namespace, line)?;
+        expect(shown.contains(words), shown)
+    })
+    .unwrap();
+}
+
+/// The user's own partition, with a limit to tell changes by.
+fn partition(minutes: u32) -> String {
+    format!("PartitionName=mine Nodes=ALL MaxTime={minutes}")
+}
+
+#[test]
+fn every_diagnostic_of_the_guides_answers() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "story").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    set_extra_conf(&namespace, &partition(33));
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
+    wait_applied(&namespace, "True", "Applied");
+    let shell = Shell::open(cluster, &namespace);
+
+    let log = shell.run("kubectl logs <controller-pod> -c reconfigure -f").unwrap();
+    for words in ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"] {
+        assert!(log.contains(words), "{words} is missing:\n{log}");
+    }
+    let in_pod = shell
+        .run(r#"kubectl exec <controller-pod> -c slurmctld -- cat /etc/slurm/slurm.conf | grep -E "NodeSet|Partition""#)
+        .unwrap();
+    assert!(in_pod.contains(&partition(33)), "{in_pod}");
+    let in_config_map = shell
+        .run(r#"kubectl get configmap <controller>-config -o jsonpath='{.data.slurm\.conf}' | grep -E "NodeSet|Partition""#)
+        .unwrap();
+    assert_eq!(in_config_map, in_pod);
+    shell
+        .run("kubectl exec <controller-pod> -c slurmctld -- scontrol reconfigure")
+        .unwrap();
+    let shown = shell
+        .run("kubectl exec <controller-pod> -c slurmctld -- scontrol show partition")
+        .unwrap();
+    assert!(shown.contains("PartitionName=mine"), "{shown}");
+    let shown = shell
+        .run("kubectl exec <controller-pod> -c slurmctld -- sinfo -a")
+        .unwrap();
+    assert!(shown.contains("mine"), "{shown}");
+    let mounts = shell
+        .run("kubectl get pod <controller-pod> -o yaml | grep -A5 volumeMounts")
+        .unwrap();
+    assert!(!mounts.contains("subPath"), "{mounts}");
+    let log = shell.run("kubectl logs <controller-pod> -c slurmctld").unwrap();
+    assert!(!log.is_empty());
+    let log = shell
+        .run("kubectl logs <controller-pod> -c reconfigure | tail -20")
+        .unwrap();
+    assert!(log.contains("SUCCESS"), "{log}");
+    // Slurm has no `slurmctld -t`; this is ours.
+    for container in ["slurmctld", "reconfigure"] {
+        shell
+            .run(&format!(
+                "kubectl exec <controller-pod> -c {container} -- slurm-agent check"
+            ))
+            .unwrap();
+    }
+
+    let uid = namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap();
+    shell.run("kubectl delete pod <controller-pod>").unwrap();
+    namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
+    assert_ne!(namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap(), uid);
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
+
+    // And ours: the status, and what changed when and why.
+    let way = namespace
+        .field("controller/slurm", ".status.configuration.lastChange.action")
+        .unwrap();
+    assert_eq!(way, "Reconfigure");
+    let history = namespace.field("configmap/slurm-history", ".data").unwrap();
+    assert!(history.contains("cause: spec.extraConf"), "{history}");
+    assert!(history.contains("+PartitionName=mine"), "{history}");
+}
+
+#[test]
+fn the_three_troubleshooting_cases_of_the_guide_end_well() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "trouble").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let shell = Shell::open(cluster, &namespace);
+    let conf = || {
+        shell.run(
+            r#"kubectl exec <controller-pod> -c slurmctld -- cat /etc/slurm/slurm.conf | grep -E "NodeSet|Partition""#,
+        )
+    };
+
+    // 1. The object has changed, the files in the pod have not: the agent does not run.
+    let frozen = cluster.pause_container(namespace.pod(POD), "reconfigure").unwrap();
+    set_extra_conf(&namespace, &partition(11));
+    wait_applied(&namespace, "False", "AgentAway");
+    assert!(!conf().unwrap().contains("mine"));
+    assert_eq!(
+        slurm(&namespace, "srun -p all hostname").unwrap().lines().count(),
+        1,
+        "slurmctld goes on"
+    );
+    frozen.heal().unwrap();
+    wait_applied(&namespace, "True", "Applied");
+    assert!(conf().unwrap().contains(&partition(11)));
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
+
+    // 2. The reconfigure fails: the file is bad …
+    set_extra_conf(&namespace, &format!("{}\nJobSubmitPlugins=nope", partition(22)));
+    let message = wait_applied(&namespace, "False", "ConfigRejected");
+    assert!(message.contains("nope"), "{message}");
+    let log = shell.run("kubectl logs <controller-pod> -c reconfigure").unwrap();
+    assert!(log.contains("Failed to reconfigure, try again..."), "{log}");
+    shell.run("kubectl logs <controller-pod> -c slurmctld").unwrap();
+    shell
+        .run("kubectl exec <controller-pod> -c slurmctld -- slurm-agent check")
+        .unwrap();
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
+    let history = namespace.field("configmap/slurm-history", ".data").unwrap();
+    assert!(history.contains("refused by: the dry run"), "{history}");
+    let events = namespace
+        .ask(&["get", "events", "--field-selector=reason=ConfigRejected", "-o", "name"])
+        .unwrap();
+    assert_eq!(events.lines().count(), 1, "{events}");
+    set_extra_conf(&namespace, &partition(22));
+    wait_applied(&namespace, "True", "Applied");
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:22:00");
+
+    // … or slurmctld is not up yet.
+    let frozen = cluster.pause_container(namespace.pod(POD), "slurmctld").unwrap();
+    set_extra_conf(&namespace, &partition(44));
+    eventually("it is told", SOON, || {
+        let (status, reason, message) = applied(&namespace)?;
+        expect(status == "False" && reason != "Pushing", (reason, message))
+    })
+    .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    frozen.heal().unwrap();
+    wait_applied(&namespace, "True", "Applied");
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:44:00");
+
+    // 3. A partition is in slurm.conf, and sinfo does not show it.
+    slurm(&namespace, "scontrol delete partitionname=mine").unwrap();
+    assert!(conf().unwrap().contains("PartitionName=mine"));
+    let listed = || shell.run("kubectl exec <controller-pod> -c slurmctld -- sinfo -a");
+    assert!(!listed().unwrap().contains("mine"));
+    shell
+        .run("kubectl logs <controller-pod> -c reconfigure | tail -20")
+        .unwrap();
+    shell
+        .run("kubectl exec <controller-pod> -c slurmctld -- scontrol reconfigure")
+        .unwrap();
+    let shown = listed().unwrap();
+    assert!(shown.contains("mine"), "{shown}");
+}
+
+#[test]
+fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "lagging").unwrap();
+    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let lagging = |expected: &str| {
+        eventually(&format!("lagging nodes: {expected:?}"), SOON, || {
+            let listed = namespace.field("controller/slurm", ".status.configuration.laggingNodes")?;
+            expect(listed == expected, listed)
+        })
+        .unwrap();
+    };
+    // Before its startup probe has succeeded the kubelet would restart it.
+    namespace.wait("condition=Ready", "pod/slurm-worker-slinky-1").unwrap();
+    let worker = namespace.pod("slurm-worker-slinky-1");
+    let frozen = cluster.pause_container(worker, "slurmd").unwrap();
+    set_extra_conf(&namespace, &partition(11));
+    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
+    wait_applied(&namespace, "True", "Applied");
+    lagging("slinky-1");
+    frozen.heal().unwrap();
+    lagging("");
+}
