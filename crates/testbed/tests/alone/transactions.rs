@@ -19,8 +19,14 @@ partitions:
     enabled: true
 ";
 const POD: &str = "slurm-controller-0";
-/// A change is live after some 150 ms, so they die in all of its steps and right after it.
-const DELAYS: [u64; 4] = [0, 60, 120, 240];
+/// Who dies, and how many milliseconds after the edit. A change is live after some 150, so they die in all of its steps and
+/// right after it. It takes a while until a pod is back, so those die less often.
+const DEATHS: [(Victim, &[u64]); 4] = [
+    (Victim::Agent, &[0, 60, 120, 240]),
+    (Victim::Slurmctld, &[0, 60, 120, 240]),
+    (Victim::Operator, &[30, 90]),
+    (Victim::Pod, &[60, 120]),
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Victim {
@@ -68,8 +74,8 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
     let job = start_job(&namespace, 120);
     wait_saved(&namespace).unwrap();
     let mut minutes = 0;
-    for victim in [Victim::Agent, Victim::Slurmctld, Victim::Operator, Victim::Pod] {
-        for delay in DELAYS {
+    for (victim, delays) in DEATHS {
+        for delay in delays {
             minutes += 1;
             let patch = json!({ "spec": { "partition": { "config": format!("MaxTime={minutes}") } } }).to_string();
             let words = [
@@ -80,7 +86,7 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
                 &patch,
             ];
             namespace.ask(&words).unwrap();
-            std::thread::sleep(Duration::from_millis(delay));
+            std::thread::sleep(Duration::from_millis(*delay));
             kill(cluster, &namespace, victim);
             eventually(&format!("{victim:?} killed after {delay} ms"), SOON, || {
                 expect_everywhere(&namespace, minutes)
