@@ -19,14 +19,14 @@ use slurm::{
     Revision,
     agent::{AgentKey, PROOF_HEADER},
 };
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
 use super::super::ControllerReconciler;
 use crate::{
     access::Access,
     defaults::Defaults,
     runtime::{
-        Clients, Operator, Options, Stopper, Triggers,
+        Clients, Ended, Operator, Options, Stopper, Triggers,
         fake::{FakeServer, Path},
     },
 };
@@ -42,8 +42,11 @@ struct Agent {
     pushes: Vec<Revision>,
     /// How often it was asked what is live.
     questions: usize,
+    rolled_back: Option<Value>,
     silent: bool,
     disk_full: bool,
+    /// slurmctld takes its time over what is pushed, and the answer with it.
+    slow: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,10 +66,12 @@ impl FakeAgent {
     }
 
     fn status(&self) -> Value {
-        let live = self.lock().live.as_ref().map(Revision::summary);
+        let agent = self.lock();
+        let live = agent.live.as_ref().map(Revision::summary);
+        let phase = if agent.slow { "reconfiguring" } else { "verified" };
         json!({
-            "protocol": 1, "agent": "0.1.0", "live": live, "phase": "verified", "slurmctld": null, "rolledBack": null,
-            "fence": { "term": 0, "sequence": 0 },
+            "protocol": 1, "agent": "0.1.0", "live": live, "phase": phase, "slurmctld": null,
+            "rolledBack": agent.rolled_back, "fence": { "term": 0, "sequence": 0 },
         })
     }
 
@@ -91,6 +96,7 @@ impl FakeAgent {
         let conf = String::from_utf8(conf.unwrap()).unwrap();
         let refused = |outcome: &str| json!({ "outcome": outcome, "sequence": revision.sequence, "reason": "refused", "lastWords": ["unrecognized key"] });
         let outcome = if conf.contains("Nonsense") {
+            self.lock().rolled_back = Some(refused("rolledBack"));
             refused("rolledBack")
         } else if conf.contains("Typo") {
             refused("rejected")
@@ -115,7 +121,11 @@ async fn answer(Extract(agent): Extract<FakeAgent>, method: Method, headers: Hea
         .trim_start_matches("Bearer ")
         .to_owned();
     let (status, answer) = if method == Method::PUT {
-        agent.take(&body)
+        let outcome = agent.take(&body);
+        while agent.lock().slow {
+            sleep(Duration::from_millis(10)).await;
+        }
+        outcome
     } else {
         agent.lock().questions += 1;
         (StatusCode::OK, agent.status())
@@ -140,7 +150,7 @@ fn at(plural: &str, name: &str) -> Path {
 struct World {
     server: FakeServer,
     agent: FakeAgent,
-    _stopper: Stopper,
+    operator: (Stopper, JoinHandle<Result<(), Ended>>),
 }
 
 impl World {
@@ -162,20 +172,19 @@ impl World {
                 .create(&at("controllers", ""), super::controller(spec), "helm")
                 .unwrap();
         });
-        let (triggers, inboxes) = Triggers::new();
-        let clients = Clients::same(server.client());
-        let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |_| {
-            Access::default()
-        });
-        operator.add(ControllerReconciler::new(operator.context()), inboxes.controller);
-        let (stopper, stop) = Stopper::new();
-        tokio::spawn(operator.run(stop));
         tokio::spawn(run_pods(server.clone(), agent.clone(), port));
         Self {
+            operator: start_operator(&server),
             server,
             agent,
-            _stopper: stopper,
         }
+    }
+
+    /// The operator ends in the middle of whatever it does, and another one leads.
+    async fn replace_operator(&mut self) {
+        self.operator.1.abort();
+        drop((&mut self.operator.1).await);
+        self.operator = start_operator(&self.server);
     }
 
     fn get(&self, plural: &str, name: &str) -> Option<Value> {
@@ -244,6 +253,17 @@ impl World {
         })
         .await;
     }
+}
+
+fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<Result<(), Ended>>) {
+    let (triggers, inboxes) = Triggers::new();
+    let clients = Clients::same(server.client());
+    let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |_| {
+        Access::default()
+    });
+    operator.add(ControllerReconciler::new(operator.context()), inboxes.controller);
+    let (stopper, stop) = Stopper::new();
+    (stopper, tokio::spawn(operator.run(stop)))
 }
 
 /// The StatefulSet's controller and the kubelet: one pod, which starts from the bundle.
@@ -504,4 +524,50 @@ async fn an_agent_that_fails_is_asked_again_until_it_does_not() {
     world.agent.lock().disk_full = false;
     world.until_settled().await;
     assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothing_twice() {
+    let mut world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.agent.lock().slow = true;
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("pushed", |world| world.agent.lock().pushes.len() == 1)
+        .await;
+    let questions = world.agent.lock().questions;
+    world.replace_operator().await;
+    world
+        .until("asked", |world| world.agent.lock().questions > questions + 1)
+        .await;
+    assert_ne!(world.condition("ConfigurationApplied"), "True: Applied");
+    world.agent.lock().slow = false;
+    world.until_settled().await;
+    assert!(world.slurm_conf().contains("defer"));
+    assert_eq!(world.agent.lock().pushes.len(), 1);
+    assert_eq!(world.history(), ["accepted-00000001", "accepted-00000002"]);
+}
+
+#[tokio::test]
+async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() {
+    let mut world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.extra_conf("Nonsense=1");
+    world
+        .until("refused", |world| world.configuration()["rejected"]["sequence"] == 2)
+        .await;
+    let refused = world.configuration();
+    let questions = world.agent.lock().questions;
+    world.replace_operator().await;
+    world
+        .until("asked", |world| world.agent.lock().questions > questions)
+        .await;
+    world
+        .until("told again", |world| {
+            world.condition("ConfigurationApplied") == "False: ConfigRejected"
+        })
+        .await;
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(world.agent.lock().pushes.len(), 1);
+    assert_eq!(world.configuration(), refused);
 }
