@@ -7,27 +7,15 @@ use std::path::Path;
 
 /// Writes a file under another name, on the disk, and then renames it, on the disk.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    rename_into_place(path, bytes, mode, File::sync_all)?;
-    sync_directory(path.parent().unwrap_or(Path::new("/")))
-}
-
-/// The same without a wait for the disk: nobody sees a torn file unless the machine itself goes down.
-pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    rename_into_place(path, bytes, mode, |_| Ok(()))
-}
-
-fn rename_into_place(path: &Path, bytes: &[u8], mode: u32, sync: fn(&File) -> io::Result<()>) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Pods of one Controller may share the volume.
     let temporary = directory.join(format!(".{name}.{}-{}", hostname(), std::process::id()));
-    let written = write(&temporary, bytes, mode)
-        .and_then(|file| sync(&file))
-        .and_then(|()| fs::rename(&temporary, path));
+    let written = write(&temporary, bytes, mode).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written
+    written.and_then(|()| sync_directory(directory))
 }
 
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
@@ -42,7 +30,7 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<File> {
+fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -50,7 +38,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<File> {
         .mode(mode)
         .open(path)?;
     file.write_all(bytes)?;
-    Ok(file)
+    file.sync_all()
 }
 
 pub(crate) fn hostname() -> String {

@@ -75,6 +75,9 @@ pub mod annotations {
     pub const POD_DEADLINE: &str = "nodeset.slinky.slurm.net/pod-deadline";
     /// NodeSet that is being deleted: `true` has it go without its jobs being waited for.
     pub const FORCE_DELETION: &str = "nodeset.slinky.slurm.net/force-deletion";
+    /// Controller: a change of the configuration that could end jobs is made at once. The value is the digest that the
+    /// condition names, so that it is good for this change alone, or `true` for every change.
+    pub const FORCE_CONFIG: &str = "slinky.slurm.net/force-config";
     /// Kubernetes node: why it is cordoned, for Slurm's drain reason.
     pub const NODE_CORDON_REASON: &str = "nodeset.slinky.slurm.net/node-cordon-reason";
     /// Kubernetes node: the host name of a worker pod on it, in DaemonSet mode.

@@ -46,7 +46,10 @@ fn slurmdbd() -> AccountingStorage {
 #[test]
 fn a_the_defaults() {
     let conf = cluster("g-a_slurm", "g-a");
-    assert_eq!(render_slurm_conf(&conf), include_str!("golden/a-default.slurm.conf"));
+    assert_eq!(
+        render_slurm_conf(&conf).text,
+        include_str!("golden/a-default.slurm.conf")
+    );
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn b_everything() {
         .to_owned(),
         ..cluster("full", "g-b")
     };
-    assert_eq!(render_slurm_conf(&conf), include_str!("golden/b-full.slurm.conf"));
+    assert_eq!(render_slurm_conf(&conf).text, include_str!("golden/b-full.slurm.conf"));
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn c_two_slurmctlds() {
         node_sets: vec![node_set("slinky", None)],
         ..cluster("g-f_slurm", "g-f")
     };
-    assert_eq!(render_slurm_conf(&conf), include_str!("golden/c-ha.slurm.conf"));
+    assert_eq!(render_slurm_conf(&conf).text, include_str!("golden/c-ha.slurm.conf"));
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn e_node_sets_with_and_without_settings() {
         node_sets: vec![node_set("daemon", Some("MaxTime=1:00:00")), node_set("node", Some(""))],
         ..cluster("g-e_slurm", "g-e")
     };
-    assert_eq!(render_slurm_conf(&conf), include_str!("golden/e-nodes.slurm.conf"));
+    assert_eq!(render_slurm_conf(&conf).text, include_str!("golden/e-nodes.slurm.conf"));
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn the_four_rows_of_the_partition_table() {
             node_sets: vec![node_set("foo", settings)],
             ..cluster("c", "n")
         };
-        let text = render_slurm_conf(&conf);
+        let text = render_slurm_conf(&conf).text;
         assert_eq!(text.lines().find(|line| line.starts_with("PartitionName")), line);
         assert!(text.contains("\nNodeSet=foo Feature=foo\n"));
     }
@@ -147,10 +150,36 @@ fn scripts_are_sorted_so_that_their_order_does_not_matter() {
         epilog_slurmctld: names(["c", "d"]),
         ..cluster("c", "n")
     };
-    let text = render_slurm_conf(&one);
-    assert_eq!(text, render_slurm_conf(&other));
+    let text = render_slurm_conf(&one).text;
+    assert_eq!(text, render_slurm_conf(&other).text);
     assert!(text.contains("EpilogSlurmctld=/etc/slurm/c\nEpilogSlurmctld=/etc/slurm/d\n"));
     assert!(text.ends_with("### PROLOG & EPILOG ###\nEpilog=a\nEpilog=b\n"));
+}
+
+#[test]
+fn every_line_is_known_to_be_somebodys() {
+    let conf = SlurmConf {
+        node_sets: vec![node_set("a", Some("Default=YES")), node_set("b", None)],
+        extra: "SchedulerParameters=defer\n# mine\nAuthInfo=ttl=30".to_owned(),
+        ..cluster("c", "n")
+    };
+    let rendered = render_slurm_conf(&conf);
+    let line = |number: usize| rendered.text.lines().nth(number - 1).unwrap();
+    let [(a, Some(partition)), (b, None)] = rendered.node_sets[..] else {
+        panic!("{:?}", rendered.node_sets)
+    };
+    assert_eq!(line(a), "NodeSet=a Feature=a");
+    assert_eq!(line(partition), "PartitionName=a Nodes=a Default=YES");
+    assert_eq!(line(b), "NodeSet=b Feature=b");
+    let lines =
+        |range: Option<std::ops::RangeInclusive<usize>>| range.unwrap().map(line).collect::<Vec<_>>().join("\n");
+    assert_eq!(lines(rendered.extra.clone()), conf.extra);
+    assert_eq!(
+        lines(rendered.merged.clone()),
+        "#\n### MERGED CONFIG ###\nAuthInfo=ttl=30,use_client_ids"
+    );
+    let plain = render_slurm_conf(&cluster("c", "n"));
+    assert_eq!((plain.extra, plain.merged), (None, None));
 }
 
 mod merged {
@@ -163,6 +192,7 @@ mod merged {
             ..cluster("c", "n")
         };
         render_slurm_conf(&conf)
+            .text
             .split_once("#\n### MERGED CONFIG ###\n")
             .map(|(_, merged)| merged.to_owned())
     }

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::Error;
 use crate::supervise::IN_CHARGE;
 use crate::supervise::last_words::LastWords;
+use crate::supervise::process::adopt_orphans;
 
 const PROGRAM: &str = "slurmctld";
 
@@ -49,6 +50,8 @@ pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error>
         program: PROGRAM,
         source,
     };
+    // Its helper outlives it for a moment, and whoever is the first process here may reap nobody but its own children.
+    adopt_orphans().map_err(|error| Error::Environment { why: error.to_string() })?;
     let mut child = Command::new(PROGRAM)
         .args(["-D", "-c", "-f"])
         .arg(conf)
@@ -61,7 +64,7 @@ pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error>
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        // Its helper (slurmscriptd) is in the same group, and outlives it for a moment.
+        // Its helper (slurmscriptd) is in the same group.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
@@ -113,7 +116,7 @@ async fn listen(stderr: ChildStderr, words: &mut LastWords, child: &mut Child) -
     }
 }
 
-/// The agent is the first process of its container, to which orphans come. Where it is not, somebody else reaps them.
+/// Its orphans come to us.
 async fn reap(group: Pid) {
     let look = async {
         loop {

@@ -22,6 +22,7 @@ use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest};
 pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
     deadlines::Deadlines,
+    followers::Follower,
     knowledge::{Knowledge, Seen},
 };
 use self::{
@@ -29,7 +30,7 @@ use self::{
     followers::Followers,
     poller::Poller,
 };
-use crate::runtime::{Caches, Clock, Fence, Key, Trigger};
+use crate::runtime::{Caches, Clock, Fence, Key, Triggers};
 
 /// A poller looks at least every five seconds and gives up on a look after twenty: what is older than this is no longer
 /// knowledge.
@@ -47,8 +48,8 @@ struct Shared {
     caches: Caches,
     fence: Fence,
     clock: Clock,
-    /// Into the queue of NodeSets.
-    node_sets: Trigger,
+    /// Into the queues of those who wait for news.
+    triggers: Triggers,
     connections: Connections,
     followers: Followers,
 }
@@ -56,19 +57,19 @@ struct Shared {
 /// For tests of a kind alone: no cluster is known.
 impl Default for Access {
     fn default() -> Self {
-        Self::new(Caches::default(), Fence::new(), Clock::system(), Trigger::nowhere())
+        Self::new(Caches::default(), Fence::new(), Clock::system(), Triggers::nowhere())
     }
 }
 
 impl Access {
-    /// `node_sets` is told of NodeSets whose nodes have changed in Slurm.
-    pub fn new(caches: Caches, fence: Fence, clock: Clock, node_sets: Trigger) -> Self {
+    /// `triggers` are told of NodeSets whose nodes have changed in Slurm, and of all who follow jobs.
+    pub fn new(caches: Caches, fence: Fence, clock: Clock, triggers: Triggers) -> Self {
         Self {
             shared: Arc::new(Shared {
                 caches,
                 fence,
                 clock,
-                node_sets,
+                triggers,
                 connections: Connections::default(),
                 followers: Followers::default(),
             }),
@@ -77,7 +78,7 @@ impl Access {
     }
 
     /// What the cluster of this Controller answered last. It begins to be asked from now on, until no NodeSet refers to
-    /// the Controller any more.
+    /// the Controller any more and nobody follows its jobs.
     pub fn knowledge(&self, controller: &Key) -> Knowledge {
         let knowledge = self.poller(controller, Poller::latest);
         match knowledge {
@@ -119,10 +120,10 @@ impl Access {
         drop(tokio::time::timeout(patience, looked).await);
     }
 
-    /// Says whether a NodeSet waits for the end of jobs. While one does, its cluster's jobs are read at every look and it
+    /// Says whether somebody waits for the end of jobs. While one does, its cluster's jobs are read at every look and it
     /// is told of each.
-    pub fn follow_jobs(&self, controller: &Key, nodeset: &Key, follows: bool) {
-        if self.shared.followers.set(controller, nodeset, follows) {
+    pub fn follow_jobs(&self, controller: &Key, follower: &Follower, follows: bool) {
+        if self.shared.followers.set(controller, follower, follows) {
             self.poller(controller, Poller::wake);
         }
     }

@@ -1,4 +1,4 @@
-//! Looks at one cluster again and again, and wakes the NodeSets whose nodes have changed. It writes nothing.
+//! Looks at one cluster again and again, and wakes the NodeSets whose nodes have changed and those who follow jobs. It writes nothing.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use tokio::{
 use tracing::info;
 
 use super::{
-    Knowledge, Seen, Shared,
+    Follower, Knowledge, Seen, Shared,
     deadlines::{self, Reading},
 };
 use crate::{
@@ -105,25 +105,29 @@ impl Rounds {
         loop {
             let Some(shared) = self.shared.upgrade() else { return };
             let sets = shared.node_sets_of(&self.controller);
-            if sets.is_empty() {
-                return;
-            }
             // Slurm counts jobs faster than it lists them, so they are listed only while they decide something.
             let waiting = shared.followers.of(&self.controller);
+            if sets.is_empty() && waiting.is_empty() {
+                return;
+            }
             let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty();
             let now = shared.observe(&self.controller, with_jobs).await;
             let mut now = shared.with_reservations(&self.controller, &sets, now).await;
             self.add_deadlines(&shared, &sets, &mut now, &mut reading).await;
             let before = self.replace(now.clone());
             let mut concerned = waiting;
-            concerned.extend(shared.concerned(&sets, before.as_ref(), &now));
+            let changed = shared.concerned(&sets, before.as_ref(), &now);
+            concerned.extend(changed.into_iter().map(Follower::NodeSet));
             pause = if concerned.is_empty() {
                 (pause + pause / 2).min(QUIET)
             } else {
                 BUSY
             };
-            for key in concerned {
-                shared.node_sets.add(key);
+            for follower in concerned {
+                match follower {
+                    Follower::Controller => shared.triggers.controller.add(self.controller.clone()),
+                    Follower::NodeSet(key) => shared.triggers.node_set.add(key),
+                }
             }
             drop(shared);
             tokio::select! {

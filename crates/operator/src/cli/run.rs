@@ -155,7 +155,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
         images: arguments.images.into(),
     };
     let mut operator = Operator::new(clients, options, defaults, triggers, |on| {
-        Access::new(on.caches, on.fence, on.clock, on.triggers.node_set)
+        Access::new(on.caches, on.fence, on.clock, on.triggers)
     });
     let context = operator.context();
     operator.add(ControllerReconciler::new(context.clone()), inboxes.controller);

@@ -100,10 +100,17 @@ fn applied(observed: &Observed, plan: &Plan, before: &ConfigurationStatus, now: 
 }
 
 fn rejected(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> Option<RejectedRevision> {
-    if matches!(plan.config, ConfigState::Applied { .. }) {
+    if matches!(plan.config, ConfigState::Applied { .. }) && plan.held.is_empty() {
         return None;
     }
-    let Some(last) = observed.report.ended.last() else {
+    let mut newest = observed.report.ended.iter().rev();
+    // Where inputs are held, others may have gone live since.
+    let last = if plan.held.is_empty() {
+        newest.next()
+    } else {
+        newest.find(|ended| ended.rejection.is_some())
+    };
+    let Some(last) = last else {
         return before.rejected.clone();
     };
     let rejection = last.rejection.as_ref()?;

@@ -8,6 +8,8 @@ use crate::runtime::Warning;
 pub(super) enum Blocks {
     /// Nothing: it is told, and the rest goes on.
     Nothing,
+    /// Some of the configuration stays as it is, and the rest goes on.
+    Input,
     /// The configuration stays as it is.
     Configuration,
     /// The pods stay as they are.

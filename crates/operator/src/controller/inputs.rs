@@ -1,6 +1,7 @@
-//! What goes into the configuration from other objects: files, scripts, Accounting and NodeSets. Pure.
+//! What goes into the configuration beside the Controller's plain fields: its extraConf, files, scripts, Accounting and
+//! NodeSets. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::{
     Accounting, NodeSet,
@@ -11,13 +12,13 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
 use slurm::{
-    conf::{AccountingStorage, Document, RecordKind},
+    conf::AccountingStorage,
     revision::{File, FileName},
 };
 
 use super::{
-    build::config::Files,
     fault::{Blocks, Fault},
     observe::Observed,
     reason,
@@ -26,85 +27,139 @@ use super::{
 /// Names that Slurm takes for something else.
 const RESERVED_NAMES: &[&str] = &["all", "default"];
 
-/// Everything slurm.conf is rendered from that is not in the Controller.
+/// Everything a person wrote that the files are rendered from, by where it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inputs {
-    /// The user's, by name.
-    pub(super) files: Files,
-    pub(super) scripts: Scripts,
+    pub(super) extra_conf: String,
     pub(super) accounting: Option<AccountingStorage>,
-    /// Slurm's name, and the rest of the partition's line if there is a partition; in the order of the NodeSets' own names.
-    pub(super) node_sets: Vec<(String, Option<String>)>,
+    /// By their own names.
+    pub(super) node_sets: BTreeMap<String, NodeSetInput>,
+    pub(super) files: BTreeMap<FileName, UserFile>,
 }
 
-/// File names of scripts, by what runs them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Scripts {
-    pub(super) prolog: Vec<String>,
-    pub(super) epilog: Vec<String>,
-    pub(super) prolog_slurmctld: Vec<String>,
-    pub(super) epilog_slurmctld: Vec<String>,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NodeSetInput {
+    /// In Slurm.
+    pub(super) name: String,
+    /// The rest of the partition's line, if there is a partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) partition: Option<String>,
 }
 
-/// Collects the inputs, and what is wrong with them.
-pub(super) fn gather(observed: &Observed) -> (Inputs, Vec<Fault>) {
+/// An entry of a ConfigMap that becomes a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UserFile {
+    pub(super) file: File,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Origin {
+    pub(super) config_map: String,
+    pub(super) entry: String,
+    /// What runs it, if it is a script.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) runs_as: BTreeSet<Script>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Script {
+    Prolog,
+    Epilog,
+    PrologSlurmctld,
+    EpilogSlurmctld,
+}
+
+impl Inputs {
+    /// Names of the scripts that run as this.
+    pub(super) fn scripts(&self, script: Script) -> Vec<String> {
+        let runs = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.origin.runs_as.contains(&script));
+        runs.map(|(name, _)| name.to_string()).collect()
+    }
+}
+
+/// Something that cannot even be read, and what of the inputs it concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) concerns: Concerns,
+    pub(super) fault: Fault,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Concerns {
+    ConfigMap(String),
+    /// An entry of a ConfigMap, and the file it would be if its name is one.
+    Entry {
+        config_map: String,
+        entry: String,
+        file: Option<FileName>,
+    },
+    Accounting,
+    /// Of the NodeSet of this name.
+    Partition(String),
+}
+
+/// Collects the inputs, what cannot be read of them, and what is wrong beside.
+pub(super) fn gather(observed: &Observed) -> (Inputs, Vec<Trouble>, Vec<Fault>) {
+    let mut troubles = Vec::new();
     let mut faults = Vec::new();
-    let mut inputs = Inputs::default();
-    gather_files(observed, &mut inputs, &mut faults);
-    inputs.accounting = gather_accounting(observed, &mut faults);
-    inputs.node_sets = gather_node_sets(observed, &mut faults);
-    (inputs, faults)
+    let mut inputs = Inputs {
+        extra_conf: observed.controller.spec.extra_conf.clone().unwrap_or_default(),
+        ..Inputs::default()
+    };
+    gather_files(observed, &mut inputs, &mut troubles);
+    match gather_accounting(observed) {
+        Ok(accounting) => inputs.accounting = accounting,
+        Err(fault) => troubles.push(Trouble {
+            concerns: Concerns::Accounting,
+            fault,
+        }),
+    }
+    gather_node_sets(observed, &mut inputs, &mut troubles, &mut faults);
+    (inputs, troubles, faults)
 }
 
-fn gather_files(observed: &Observed, inputs: &mut Inputs, faults: &mut Vec<Fault>) {
+fn gather_files(observed: &Observed, inputs: &mut Inputs, troubles: &mut Vec<Trouble>) {
     let spec = &observed.controller.spec;
-    let mut sources: BTreeMap<FileName, String> = BTreeMap::new();
     for (field, references) in spec.file_refs() {
+        let script = match field {
+            "prologScriptRefs" => Some(Script::Prolog),
+            "epilogScriptRefs" => Some(Script::Epilog),
+            "prologSlurmctldScriptRefs" => Some(Script::PrologSlurmctld),
+            "epilogSlurmctldScriptRefs" => Some(Script::EpilogSlurmctld),
+            _ => None,
+        };
         for (index, ObjectRef { name, namespace: _ }) in references.iter().enumerate() {
             let Some(config_map) = observed.config_maps.get(name) else {
-                faults.push(missing(&format!("spec.{field}[{index}].name"), "ConfigMap", name));
+                troubles.push(missing(&format!("spec.{field}[{index}].name"), name));
                 continue;
             };
-            let scripts = match field {
-                "prologScriptRefs" => Some(&mut inputs.scripts.prolog),
-                "epilogScriptRefs" => Some(&mut inputs.scripts.epilog),
-                "prologSlurmctldScriptRefs" => Some(&mut inputs.scripts.prolog_slurmctld),
-                "epilogSlurmctldScriptRefs" => Some(&mut inputs.scripts.epilog_slurmctld),
-                _ => None,
-            };
-            let executable = scripts.is_some();
-            if let Some(scripts) = scripts {
-                scripts.extend(config_map.data.iter().flatten().map(|(file, _)| file.clone()));
-            }
-            for (file, content) in entries(config_map) {
-                let file = match check_file(spec.jwks_key_ref.is_some(), name, &file) {
-                    Ok(file) => file,
-                    Err(message) => {
-                        faults.push(Fault::new(
+            for (entry, content) in entries(config_map) {
+                let runs_as = script.filter(|_| is_text(config_map, &entry));
+                let file = File {
+                    content,
+                    executable: script.is_some(),
+                };
+                if let Err((file, message)) =
+                    add_file(inputs, spec.jwks_key_ref.is_some(), name, &entry, &file, runs_as)
+                {
+                    troubles.push(Trouble {
+                        concerns: Concerns::Entry {
+                            config_map: name.clone(),
+                            entry,
+                            file,
+                        },
+                        fault: Fault::new(
                             Blocks::Configuration,
                             reason::BAD_FILE,
                             format!("spec.{field}[{index}] {message}"),
-                        ));
-                        continue;
-                    }
-                };
-                let added = inputs
-                    .files
-                    .entry(file.clone())
-                    .or_insert_with(|| File::config(content.clone()));
-                added.executable |= executable;
-                if added.content != content {
-                    let other = sources.get(&file).map(String::as_str).unwrap_or_default();
-                    faults.push(Fault::new(
-                        Blocks::Configuration,
-                        reason::BAD_FILE,
-                        format!(
-                            "spec.{field}[{index}] names ConfigMap {name:?}, whose entry {:?} differs from that of ConfigMap {other:?}; rename one of the two, since both become a file in /etc/slurm",
-                            file.as_str(),
                         ),
-                    ));
+                    });
                 }
-                sources.entry(file).or_insert_with(|| name.clone());
             }
         }
     }
@@ -112,28 +167,79 @@ fn gather_files(observed: &Observed, inputs: &mut Inputs, faults: &mut Vec<Fault
         let config_map = observed.config_maps.get(&reference.name);
         let content = config_map.and_then(|config_map| entries(config_map).find(|(key, _)| *key == reference.key));
         match (config_map, content, FileName::new(JWKS_FILE)) {
-            (_, Some((_, content)), Ok(file)) => {
-                inputs.files.insert(file, File::config(content));
+            (_, Some((entry, content)), Ok(file)) => {
+                let origin = Origin {
+                    config_map: reference.name.clone(),
+                    entry,
+                    runs_as: BTreeSet::new(),
+                };
+                let file_of_it = File::config(content);
+                inputs.files.insert(file, UserFile { file: file_of_it, origin });
             }
-            (Some(_), _, _) => faults.push(Fault::new(
-                Blocks::Configuration,
-                reason::CONFIG_MAP_MISSING,
-                format!(
-                    "spec.jwksKeyRef.key names entry {:?}, which ConfigMap {:?} does not have; add it, or name another",
-                    reference.key, reference.name,
+            (Some(_), _, file) => troubles.push(Trouble {
+                concerns: Concerns::Entry {
+                    config_map: reference.name.clone(),
+                    entry: reference.key.clone(),
+                    file: file.ok(),
+                },
+                fault: Fault::new(
+                    Blocks::Configuration,
+                    reason::CONFIG_MAP_MISSING,
+                    format!(
+                        "spec.jwksKeyRef.key names entry {:?}, which ConfigMap {:?} does not have; add it, or name another",
+                        reference.key, reference.name,
+                    ),
                 ),
-            )),
-            (None, _, _) => faults.push(missing("spec.jwksKeyRef.name", "ConfigMap", &reference.name)),
+            }),
+            (None, _, _) => troubles.push(missing("spec.jwksKeyRef.name", &reference.name)),
         }
     }
 }
 
-fn missing(field: &str, kind: &str, name: &str) -> Fault {
-    Fault::new(
-        Blocks::Configuration,
-        reason::CONFIG_MAP_MISSING,
-        format!("{field} names {kind} {name:?}, which does not exist; make it, or remove the reference"),
-    )
+/// Adds one entry of a ConfigMap; or says what is wrong with it, after the words for the reference to the ConfigMap.
+fn add_file(
+    inputs: &mut Inputs,
+    has_jwks: bool,
+    config_map: &str,
+    entry: &str,
+    file: &File,
+    runs_as: Option<Script>,
+) -> Result<(), (Option<FileName>, String)> {
+    let name = check_file(has_jwks, config_map, entry).map_err(|message| (None, message))?;
+    let added = inputs.files.entry(name.clone()).or_insert_with(|| UserFile {
+        file: file.clone(),
+        origin: Origin {
+            config_map: config_map.to_owned(),
+            entry: entry.to_owned(),
+            runs_as: BTreeSet::new(),
+        },
+    });
+    if added.file.content != file.content {
+        let message = format!(
+            "names ConfigMap {config_map:?}, whose entry {entry:?} differs from that of ConfigMap {:?}; rename one of the two, since both become a file in /etc/slurm",
+            added.origin.config_map,
+        );
+        return Err((Some(name), message));
+    }
+    added.file.executable |= file.executable;
+    added.origin.runs_as.extend(runs_as);
+    Ok(())
+}
+
+/// Upstream lists no others as scripts.
+fn is_text(config_map: &ConfigMap, entry: &str) -> bool {
+    config_map.data.as_ref().is_some_and(|data| data.contains_key(entry))
+}
+
+fn missing(field: &str, config_map: &str) -> Trouble {
+    Trouble {
+        concerns: Concerns::ConfigMap(config_map.to_owned()),
+        fault: Fault::new(
+            Blocks::Configuration,
+            reason::CONFIG_MAP_MISSING,
+            format!("{field} names ConfigMap {config_map:?}, which does not exist; make it, or remove the reference"),
+        ),
+    }
 }
 
 fn entries(config_map: &ConfigMap) -> impl Iterator<Item = (String, Vec<u8>)> {
@@ -167,17 +273,20 @@ fn check_file(has_jwks: bool, config_map: &str, file: &str) -> Result<FileName, 
 
 /// Where slurmdbd is. While an Accounting that is named does not exist, the configuration stays as it is: a cluster that
 /// loses its accounting for a moment loses records.
-pub(super) fn gather_accounting(observed: &Observed, faults: &mut Vec<Fault>) -> Option<AccountingStorage> {
-    let name = observed.controller.spec.accounting_name()?;
-    let Some(accounting) = &observed.accounting else {
-        faults.push(Fault::new(
+pub(super) fn gather_accounting(observed: &Observed) -> Result<Option<AccountingStorage>, Fault> {
+    let Some(name) = observed.controller.spec.accounting_name() else {
+        return Ok(None);
+    };
+    match &observed.accounting {
+        Some(accounting) => Ok(Some(storage_of(accounting))),
+        None => Err(Fault::new(
             Blocks::Configuration,
             reason::ACCOUNTING_MISSING,
-            format!("spec.accountingRef.name names Accounting {name:?}, which does not exist; make it, or remove the reference"),
-        ));
-        return None;
-    };
-    Some(storage_of(accounting))
+            format!(
+                "spec.accountingRef.name names Accounting {name:?}, which does not exist; make it, or remove the reference"
+            ),
+        )),
+    }
 }
 
 /// The address of an Accounting's slurmdbd.
@@ -200,10 +309,8 @@ fn storage_of(accounting: &Accounting) -> AccountingStorage {
     }
 }
 
-fn gather_node_sets(observed: &Observed, faults: &mut Vec<Fault>) -> Vec<(String, Option<String>)> {
+fn gather_node_sets(observed: &Observed, inputs: &mut Inputs, troubles: &mut Vec<Trouble>, faults: &mut Vec<Fault>) {
     let owners = name_owners(&observed.node_sets);
-    let extra = Document::parse(observed.controller.spec.extra_conf.as_deref().unwrap_or_default());
-    let mut lines = Vec::new();
     for node_set in &observed.node_sets {
         let own = node_set.name_any();
         let name = node_set.slurm_name();
@@ -223,24 +330,21 @@ fn gather_node_sets(observed: &Observed, faults: &mut Vec<Fault>) -> Vec<(String
             ));
             continue;
         }
-        let partition = node_set.spec.wanted_partition();
+        let mut partition = node_set.spec.wanted_partition();
         if partition.is_some_and(|config| config.contains(['\n', '\r'])) {
-            faults.push(Fault::new(
-                Blocks::Configuration,
-                reason::BAD_PARTITION,
-                format!("spec.partition.config of NodeSet {own:?} has more than one line; write it in one"),
-            ));
+            troubles.push(Trouble {
+                concerns: Concerns::Partition(own.clone()),
+                fault: Fault::new(
+                    Blocks::Configuration,
+                    reason::BAD_PARTITION,
+                    format!("spec.partition.config of NodeSet {own:?} has more than one line; write it in one"),
+                ),
+            });
+            partition = None;
         }
-        if partition.is_some() && extra.record(RecordKind::Partition, &name).is_some() {
-            faults.push(Fault::new(
-                Blocks::Configuration,
-                reason::BAD_PARTITION,
-                format!("spec.extraConf defines partition {name:?}, which NodeSet {own:?} has too, and Slurm refuses a second one; remove it from spec.extraConf, or set spec.partition.enabled to false on the NodeSet"),
-            ));
-        }
-        lines.push((name, partition.map(str::to_owned)));
+        let partition = partition.map(str::to_owned);
+        inputs.node_sets.insert(own, NodeSetInput { name, partition });
     }
-    lines
 }
 
 /// Which NodeSet has each name in Slurm: the oldest that asks for it.

@@ -65,6 +65,10 @@ pub(super) struct Lagging {
 impl Before {
     /// What is known of the nodes since the last change. `now` is what Slurm said last.
     pub(super) fn find_lagging(&self, key: &Key, observed: &Observed, now: &Knowledge) -> Lagging {
+        // Slurm is asked on behalf of NodeSets only.
+        if observed.node_sets.is_empty() {
+            return Lagging::default();
+        }
         let said = configuration::lagging_before(observed);
         let seen = match now {
             Knowledge::Known(seen) => Some(seen),

@@ -27,6 +27,7 @@ use api::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt as _};
 
+use crate::access::Follower;
 use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, Writer};
 
 /// Brings Controllers to what their specs ask for.
@@ -67,17 +68,19 @@ impl Reconciler for ControllerReconciler {
             Arc::clone(&controller),
             &context.caches,
             self.pushers.report(key),
+            context.access.knowledge(key),
             context.defaults.images.clone(),
             context.definitions.outdated(),
             context.definitions.has_service_monitors(),
         );
-        let lagging = self.find_lagging(key, &observed);
+        let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);
         let history = history::build_history(&observed, &plan, context.clock.now());
         // Before the revision itself: whoever takes over in between writes both again.
         plan.config_maps.splice(0..0, history);
-        let look_again = context.warn(controller.as_ref(), plan.faults.iter().map(fault::Fault::warning));
+        context.access.follow_jobs(key, &Follower::Controller, plan.needs_jobs);
+        let look_again = context.warn(controller.as_ref(), plan.warnings());
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
@@ -85,19 +88,11 @@ impl Reconciler for ControllerReconciler {
             context.events.warn(controller.as_ref(), reason, message);
         }
         let outcome = self.writer.finish(controller.as_ref(), status, applied, state).await?;
-        let look_again = look_again.into_iter().chain(lagging.look_again);
+        let look_again = look_again
+            .into_iter()
+            .chain(plan.look_again())
+            .chain(lagging.look_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
-    }
-}
-
-impl ControllerReconciler {
-    fn find_lagging(&self, key: &Key, observed: &observe::Observed) -> lagging::Lagging {
-        // Slurm is asked on behalf of NodeSets only.
-        if observed.node_sets.is_empty() {
-            return lagging::Lagging::default();
-        }
-        let now = self.context.access.knowledge(key);
-        self.before.find_lagging(key, observed, &now)
     }
 }
 

@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 
 use super::{inputs::created, push::Report};
 use crate::{
+    access::Knowledge,
     defaults::Images,
     runtime::{Caches, Key},
 };
@@ -38,6 +39,8 @@ pub(super) struct Observed {
     /// slurmctld's, by name.
     pub(super) pods: Vec<Arc<Pod>>,
     pub(super) report: Report,
+    /// What Slurm said of its nodes and jobs.
+    pub(super) knowledge: Knowledge,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
     pub(super) images: Images,
@@ -52,6 +55,7 @@ pub(super) fn observe(
     controller: Arc<Controller>,
     caches: &Caches,
     report: Report,
+    knowledge: Knowledge,
     images: Images,
     outdated: Vec<String>,
     has_service_monitors: bool,
@@ -92,6 +96,7 @@ pub(super) fn observe(
         history: caches.config_maps.get(&namespace, &names.history_config_map()),
         pods,
         report,
+        knowledge,
         lagging: None,
         images,
         outdated,

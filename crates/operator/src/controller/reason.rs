@@ -43,8 +43,12 @@ pub(super) const PUSHING: &str = "Pushing";
 pub(super) const AGENT_AWAY: &str = "AgentAway";
 /// The pod has no agent: it was made by another operator.
 pub(super) const AGENT_MISSING: &str = "AgentMissing";
-/// slurmctld refused the newest revision and runs with the one before.
+/// Something in the newest configuration is bad, by our own judgement or by slurmctld's.
 pub(super) const CONFIG_REJECTED: &str = "ConfigRejected";
+/// A change could end jobs, and waits for them.
+pub(super) const WAITS_FOR_JOBS: &str = "WaitsForJobs";
+/// Slurm takes the configuration, but something in it is hardly what was meant.
+pub(super) const CONFIG_DOUBTFUL: &str = "ConfigDoubtful";
 /// The newest revision is in place, and slurmctld does not run.
 pub(super) const SLURMCTLD_AWAY: &str = "SlurmctldAway";
 /// The configuration is somebody else's.

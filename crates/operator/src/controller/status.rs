@@ -69,6 +69,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     ];
     wanted.insert(0, ready);
     wanted.extend(supervised(observed));
+    wanted.extend(doubtful(plan));
     wanted.extend(remarks(&observed.outdated, observed.controller.check().warnings()));
     wanted
 }
@@ -231,6 +232,12 @@ fn config_applied(plan: &Plan) -> Wanted {
             format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate asks for"),
         ),
     }
+}
+
+/// What Slurm takes and nobody can have meant, while there is something.
+fn doubtful(plan: &Plan) -> Option<Wanted> {
+    let message = plan.doubts.join("\n");
+    (!message.is_empty()).then(|| Wanted::holds(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
 }
 
 /// What is not in the newest configuration as it was written, and the first reason for that.

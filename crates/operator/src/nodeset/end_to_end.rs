@@ -191,7 +191,7 @@ impl World {
         let (triggers, inboxes) = Triggers::new();
         let clients = Clients::same(server.client());
         let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
-            Access::new(found.caches, found.fence, found.clock, found.triggers.node_set)
+            Access::new(found.caches, found.fence, found.clock, found.triggers)
         });
         operator.add(NodeSetReconciler::new(operator.context()), inboxes.node_set);
         let (stopper, stop) = Stopper::new();

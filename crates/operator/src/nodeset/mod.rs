@@ -38,7 +38,7 @@ use self::{
     plan::{Plan, Worker, plan},
 };
 use crate::{
-    access::Knowledge,
+    access::{Follower, Knowledge},
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -194,7 +194,10 @@ impl Reconciler for NodeSetReconciler {
             told: &self.told,
             asked: &self.asked,
         };
-        self.ctx.access.follow_jobs(&hands.cluster(), key, plan.needs_jobs);
+        let follower = Follower::NodeSet(key.clone());
+        self.ctx
+            .access
+            .follow_jobs(&hands.cluster(), &follower, plan.needs_jobs);
         let mut applied = hands.apply(&plan).await;
         let mirror = self.apply_mirror(key, &hands).await;
         applied.problems.extend(mirror.complaints);

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use api::{keys::labels, templates::Metadata};
+use api::{
+    keys::{annotations, labels},
+    templates::Metadata,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
 /// What labels and annotations are.
 pub(crate) type Words = BTreeMap<String, String>;
 
-/// What an annotation's key begins with that is kubectl's, Helm's or the chart's note about the object it stands on, and none about the
-/// object's children. On a pod template each `kubectl apply` and each adoption by Helm would restart the pods.
+/// What an annotation's key begins with that is a note of kubectl's, Helm's, the chart's or a person's about the object it stands on, and
+/// none about the object's children. On a pod template each `kubectl apply` and each adoption by Helm would restart the pods.
 const OTHERS_NOTES: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubectl.kubernetes.io/restartedAt",
@@ -18,6 +21,7 @@ const OTHERS_NOTES: &[&str] = &[
     "meta.helm.sh/",
     "helm.sh/",
     "slinky.slurm.net/chart-replicas",
+    annotations::FORCE_CONFIG,
 ];
 
 /// What Helm and the charts put on every object of a release. It says which release, not what the pods should be.
@@ -158,6 +162,7 @@ mod tests {
                 ("kubectl.kubernetes.io/last-applied-configuration", "{}"),
                 ("meta.helm.sh/release-name", "slurm"),
                 ("restart-trigger", "1"),
+                (annotations::FORCE_CONFIG, "true"),
             ])),
             labels: Some(words(&[("app.kubernetes.io/managed-by", "Helm"), ("team", "hpc")])),
             ..ObjectMeta::default()
@@ -165,7 +170,7 @@ mod tests {
         let marks = Marks::of_for_pods(&parent);
         assert_eq!(marks.annotations, words(&[("restart-trigger", "1")]));
         assert_eq!(marks.labels, words(&[("team", "hpc")]));
-        assert_eq!(Marks::of(&parent).annotations.len(), 3);
+        assert_eq!(Marks::of(&parent).annotations.len(), 4);
     }
 
     #[test]

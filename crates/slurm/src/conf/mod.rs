@@ -42,7 +42,7 @@ pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
 pub use scratch::{Scratch, render_scratch, unexplained_nodes};
 pub use slurm_conf::{
-    AccountingStorage, ExternalConf, NodeSetLines, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT, SlurmConf,
-    SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
+    AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT,
+    SlurmConf, SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
 };
 pub use topology_yaml::{TopologyYaml, YamlError};

@@ -4,6 +4,8 @@
 //! SlinkyProject/slurm-operator 1.3, so that taking a cluster over changes no byte. The text is therefore written out
 //! and not kept as a [`Document`](super::Document).
 
+use std::ops::RangeInclusive;
+
 use super::document::Document;
 use super::line::is_space;
 use super::merge::merge_options;
@@ -73,7 +75,19 @@ pub struct ExternalConf {
     pub accounting: Option<AccountingStorage>,
 }
 
-pub fn render_slurm_conf(conf: &SlurmConf) -> String {
+/// A slurm.conf, and which of its lines are whose. Lines are counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedSlurmConf {
+    pub text: String,
+    /// In the order of [`SlurmConf::node_sets`]: the node set's line, and that of its partition.
+    pub node_sets: Vec<(usize, Option<usize>)>,
+    /// The lines of [`SlurmConf::extra`].
+    pub extra: Option<RangeInclusive<usize>>,
+    /// Lines that repeat options of the user's beside those the cluster needs.
+    pub merged: Option<RangeInclusive<usize>>,
+}
+
+pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
     let SlurmConf {
         cluster_name,
         slurmctld_hosts,
@@ -139,24 +153,38 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> String {
     if !node_sets.is_empty() {
         text.section("NODESET & PARTITION");
     }
+    let mut places = Vec::new();
     for NodeSetLines { name, partition } in node_sets {
         text.line(&format!("NodeSet={name} Feature={name}"));
-        if let Some(settings) = partition {
+        let node_set = text.lines;
+        let partition = partition.as_ref().map(|settings| {
             text.line(&format!("PartitionName={name} Nodes={name} {settings}"));
-        }
+            text.lines
+        });
+        places.push((node_set, partition));
     }
 
+    let mut extra_lines = None;
     if !extra.is_empty() {
         text.section("EXTRA CONFIG");
+        let before = text.lines;
         text.line(extra);
+        extra_lines = Some(before + 1..=text.lines);
     }
+    let before = text.lines;
     let required: [(&str, &[&str]); 3] = [
         ("AuthAltParameters", auth_alt_parameters),
         ("AuthInfo", &[AUTH_INFO]),
         ("SlurmctldParameters", &SLURMCTLD_PARAMETERS),
     ];
     render_merged(&mut text, extra, &required);
-    text.0
+    let merged = (text.lines > before).then(|| before + 1..=text.lines);
+    RenderedSlurmConf {
+        text: text.text,
+        node_sets: places,
+        extra: extra_lines,
+        merged,
+    }
 }
 
 pub fn render_external_slurm_conf(conf: &ExternalConf) -> String {
@@ -179,7 +207,7 @@ pub fn render_external_slurm_conf(conf: &ExternalConf) -> String {
     text.set("AuthAltTypes", AUTH_ALT_TYPES);
 
     render_accounting(&mut text, accounting.as_ref());
-    text.0
+    text.text
 }
 
 fn render_accounting(text: &mut Text, accounting: Option<&AccountingStorage>) {
@@ -214,12 +242,16 @@ fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&str])]) {
 }
 
 #[derive(Default)]
-struct Text(String);
+struct Text {
+    text: String,
+    lines: usize,
+}
 
 impl Text {
     fn line(&mut self, line: &str) {
-        self.0.push_str(line);
-        self.0.push('\n');
+        self.text.push_str(line);
+        self.text.push('\n');
+        self.lines += 1 + line.bytes().filter(|byte| *byte == b'\n').count();
     }
 
     fn section(&mut self, title: &str) {

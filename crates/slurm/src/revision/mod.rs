@@ -64,11 +64,7 @@ impl File {
 impl Revision {
     /// Over all files; see [`Summary::digest`].
     pub fn digest(&self) -> Digest {
-        digest_of_all(
-            self.files
-                .iter()
-                .map(|(name, file)| (name, file.digest(), file.executable)),
-        )
+        digest_of_files(&self.files)
     }
 
     pub fn summary(&self) -> Summary {
@@ -85,10 +81,14 @@ impl Revision {
     }
 }
 
-/// Lines of `<digest> <x or -> <name>` in the order of names, themselves digested.
-fn digest_of_all<'a>(files: impl Iterator<Item = (&'a FileName, Digest, bool)>) -> Digest {
+/// The digest of a revision with these files: of lines of `<digest> <x or -> <name>` in the order of names.
+pub fn digest_of_files(files: &BTreeMap<FileName, File>) -> Digest {
     let lines: Vec<String> = files
-        .map(|(name, digest, executable)| format!("{digest} {} {name}\n", if executable { 'x' } else { '-' }))
+        .iter()
+        .map(|(name, file)| {
+            let mode = if file.executable { 'x' } else { '-' };
+            format!("{} {mode} {name}\n", file.digest())
+        })
         .collect();
     Digest::of(lines.concat().as_bytes())
 }

@@ -1,48 +1,83 @@
 //! slurm.conf and what goes with it: the files of a revision, and the two ConfigMaps they are kept in.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use api::{
     keys::{apps, components},
-    wellknown::{CGROUP_CONF_FILE, SLURM_CONF_FILE},
+    wellknown::{CGROUP_CONF_FILE, JWKS_FILE, SLURM_CONF_FILE},
 };
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use slurm::{
     Revision,
     conf::{
-        AccountingStorage, ExternalConf, NodeSetLines, SlurmConf, SlurmctldHost, render_cgroup_conf,
+        AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost, render_cgroup_conf,
         render_external_slurm_conf, render_slurm_conf,
     },
-    revision::{File, FileName, TooLarge},
+    revision::{File, FileName, MAX_BUNDLE, TooLarge},
 };
 
 use super::{Parent, layout};
 use crate::{
-    controller::inputs::{Inputs, Scripts},
+    controller::{
+        inputs::{Inputs, NodeSetInput, Script, UserFile},
+        revise::Accepted,
+    },
     template::metadata::{Marks, component_labels},
 };
-
-/// As many dynamic nodes as upstream has room for.
-const MAX_NODE_COUNT: u32 = 1024;
 
 /// All files of a revision, by name.
 pub(in crate::controller) type Files = BTreeMap<FileName, File>;
 
+/// The files, and whose the lines of slurm.conf are.
+#[derive(Clone, Debug, Default)]
+pub(in crate::controller) struct Built {
+    pub(in crate::controller) files: Files,
+    pub(in crate::controller) places: Places,
+}
+
+/// Which lines of slurm.conf come from where, counted from 1.
+#[derive(Clone, Debug, Default)]
+pub(in crate::controller) struct Places {
+    /// The NodeSet's own name, its line, and that of its partition.
+    pub(in crate::controller) node_sets: Vec<(String, usize, Option<usize>)>,
+    pub(in crate::controller) extra: Option<RangeInclusive<usize>>,
+    /// Options of the user's beside those the cluster needs.
+    pub(in crate::controller) merged: Option<RangeInclusive<usize>>,
+}
+
 /// The files of the cluster: the user's, with ours beside them.
-pub(in crate::controller) fn build_files(parent: &Parent, inputs: &Inputs) -> Files {
-    let mut files = inputs.files.clone();
-    for (name, content) in [
-        (SLURM_CONF_FILE, render_conf(parent, inputs)),
-        (CGROUP_CONF_FILE, render_cgroup_conf()),
-    ] {
+pub(in crate::controller) fn build_files(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Built {
+    let RenderedSlurmConf {
+        text,
+        node_sets,
+        extra,
+        merged,
+    } = render_conf(parent, inputs, max_node_count);
+    let mut files: Files = inputs
+        .files
+        .iter()
+        .map(|(name, UserFile { file, .. })| (name.clone(), file.clone()))
+        .collect();
+    for (name, content) in [(SLURM_CONF_FILE, text), (CGROUP_CONF_FILE, render_cgroup_conf())] {
         if let Ok(name) = FileName::new(name) {
             files.entry(name).or_insert_with(|| File::config(content));
         }
     }
-    files
+    let owners = inputs.node_sets.keys().cloned();
+    let node_sets = owners
+        .zip(node_sets)
+        .map(|(own, (node_set, partition))| (own, node_set, partition));
+    Built {
+        files,
+        places: Places {
+            node_sets: node_sets.collect(),
+            extra,
+            merged,
+        },
+    }
 }
 
-fn render_conf(parent: &Parent, inputs: &Inputs) -> String {
+fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> RenderedSlurmConf {
     let Parent {
         controller,
         names,
@@ -54,47 +89,45 @@ fn render_conf(parent: &Parent, inputs: &Inputs) -> String {
         let address = format!("{name}.{internal}.{namespace}");
         SlurmctldHost { name, address }
     };
-    let Scripts {
-        prolog,
-        epilog,
-        prolog_slurmctld,
-        epilog_slurmctld,
-    } = inputs.scripts.clone();
     render_slurm_conf(&SlurmConf {
         cluster_name: controller.cluster_name(),
         slurmctld_hosts: (0..controller.spec.replicas()).map(host).collect(),
         slurmctld_address: format!("{}.{namespace}", names.service()),
-        max_node_count: MAX_NODE_COUNT,
-        jwks: controller.spec.jwks_key_ref.is_some(),
+        max_node_count,
+        jwks: controller.spec.jwks_key_ref.is_some() && has_file(inputs, JWKS_FILE),
         metrics: controller
             .spec
             .metrics
             .as_ref()
             .is_some_and(api::metrics::Metrics::is_enabled),
         accounting: inputs.accounting.clone(),
-        prolog_slurmctld,
-        epilog_slurmctld,
-        prolog,
-        epilog,
+        prolog_slurmctld: inputs.scripts(Script::PrologSlurmctld),
+        epilog_slurmctld: inputs.scripts(Script::EpilogSlurmctld),
+        prolog: inputs.scripts(Script::Prolog),
+        epilog: inputs.scripts(Script::Epilog),
         node_sets: inputs
             .node_sets
-            .iter()
-            .map(|(name, partition)| NodeSetLines {
+            .values()
+            .map(|NodeSetInput { name, partition }| NodeSetLines {
                 name: name.clone(),
                 partition: partition.clone(),
             })
             .collect(),
-        extra: controller.spec.extra_conf.clone().unwrap_or_default(),
+        extra: inputs.extra_conf.clone(),
     })
 }
 
+fn has_file(inputs: &Inputs, name: &str) -> bool {
+    inputs.files.keys().any(|file| file.as_str() == name)
+}
+
 /// slurm.conf and cgroup.conf for people, diagnostics and slurmrestd. A cgroup.conf of the user's is in their own ConfigMap.
-pub(in crate::controller) fn build_config_map(parent: &Parent, files: &Files, inputs: &Inputs) -> ConfigMap {
+pub(in crate::controller) fn build_config_map(parent: &Parent, files: &Files, inputs: Option<&Inputs>) -> ConfigMap {
     let text = |name: &str| {
         let (_, file) = files.iter().find(|(file, _)| file.as_str() == name)?;
         Some((name.to_owned(), String::from_utf8_lossy(&file.content).into_owned()))
     };
-    let users_cgroup = inputs.files.keys().any(|file| file.as_str() == CGROUP_CONF_FILE);
+    let users_cgroup = inputs.is_some_and(|inputs| has_file(inputs, CGROUP_CONF_FILE));
     let cgroup = text(CGROUP_CONF_FILE).filter(|_| !users_cgroup);
     let data = text(SLURM_CONF_FILE).into_iter().chain(cgroup).collect();
     config_map(parent, parent.marks(), data)
@@ -133,14 +166,24 @@ fn config_map(parent: &Parent, marks: Marks, data: BTreeMap<String, String>) -> 
     }
 }
 
-/// The last accepted revision, which a pod without state starts from.
-pub(in crate::controller) fn build_bundle(parent: &Parent, revision: &Revision) -> Result<ConfigMap, TooLarge> {
+/// The last accepted revision, which a pod without state starts from, and what it was made from.
+pub(in crate::controller) fn build_bundle(
+    parent: &Parent,
+    revision: &Revision,
+    accepted: Option<&Accepted>,
+) -> Result<ConfigMap, TooLarge> {
     let bundle = ByteString(revision.to_bundle()?);
+    // A ConfigMap has room for so much in all its entries. Without the inputs the revision is still a whole one.
+    let room = MAX_BUNDLE.saturating_sub(bundle.0.len());
+    let inputs = accepted
+        .map(|accepted| accepted.to_json(revision))
+        .filter(|json| json.len() <= room);
     Ok(ConfigMap {
         metadata: parent
             .marks()
             .into_meta(&parent.namespace, parent.names.bundle_config_map(), parent.owner()),
         binary_data: Some(BTreeMap::from([(layout::BUNDLE_FILE.to_owned(), bundle)])),
+        data: inputs.map(|json| BTreeMap::from([(layout::INPUTS_FILE.to_owned(), json)])),
         ..ConfigMap::default()
     })
 }
@@ -149,4 +192,9 @@ pub(in crate::controller) fn build_bundle(parent: &Parent, revision: &Revision) 
 pub(in crate::controller) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
     let ByteString(bundle) = config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE)?;
     Revision::from_bundle(bundle).ok()
+}
+
+/// What that revision was made from, if it is known.
+pub(in crate::controller) fn read_inputs(config_map: &ConfigMap, revision: &Revision) -> Option<Accepted> {
+    Accepted::from_json(config_map.data.as_ref()?.get(layout::INPUTS_FILE)?, revision)
 }

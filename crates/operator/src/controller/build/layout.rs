@@ -14,6 +14,8 @@ pub(in crate::controller) const BUNDLE_VOLUME: &str = "slurm-bundle";
 pub(in crate::controller) const BUNDLE_DIR: &str = "/etc/slurm-bundle";
 /// The entry of the bundle's ConfigMap, and its file name.
 pub(in crate::controller) const BUNDLE_FILE: &str = "bundle";
+/// The entry beside it that says what the revision was made from. Nobody but the operator reads it.
+pub(in crate::controller) const INPUTS_FILE: &str = "inputs";
 pub(in crate::controller) const AGENT_VOLUME: &str = "slurm-agent";
 pub(in crate::controller) const AGENT_DIR: &str = "/opt/slurm-agent";
 pub(in crate::controller) const AGENT: &str = "/opt/slurm-agent/slurm-agent";

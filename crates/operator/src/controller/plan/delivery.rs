@@ -14,15 +14,17 @@ use super::{Effect, Plan, active_pod, keys::Keys};
 use crate::controller::{
     build::{
         Parent,
-        config::{build_bundle, build_config_map, build_files, read_bundle},
+        config::{build_bundle, build_config_map, read_bundle, read_inputs},
         containers::is_supervised,
     },
     configuration,
     fault::{Blocks, Fault, is_blocked},
-    inputs::Inputs,
+    inputs::gather,
     observe::Observed,
     pods::{self, Target},
-    push, reason, status,
+    push, reason,
+    revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
+    status,
 };
 
 /// Where the newest configuration is.
@@ -51,49 +53,80 @@ pub(in crate::controller) enum ConfigState {
     Restarting { digest: Digest },
 }
 
-/// Decides where the newest configuration goes. The result is its digest if a change of it is to restart slurmctld.
+/// Decides what the newest configuration is and where it goes. The result is its digest if a change of it is to restart
+/// slurmctld.
 pub(super) fn plan_config(
     observed: &Observed,
     parent: &Parent,
-    inputs: &Inputs,
     keys: Option<&Keys>,
     plan: &mut Plan,
     faults: &mut Vec<Fault>,
 ) -> Option<Digest> {
     let uid = ControllerUid::new(parent.controller.metadata.uid.clone().unwrap_or_default()).ok()?;
-    let bundle = observed
-        .bundle
-        .as_ref()
-        .and_then(|bundle| read_bundle(bundle))
-        .filter(|bundle| bundle.controller == uid);
+    let former = Former::of(observed, &uid);
     let way = Way::of(parent);
     let restarts = way != Way::InPlace;
-    if is_blocked(faults, Blocks::Configuration) {
-        // What was accepted stays, and is put back if somebody changes it.
-        if let Some(bundle) = &bundle {
-            write(parent, inputs, bundle, plan, faults);
-        }
-        return bundle.filter(|_| restarts).map(|bundle| bundle.digest());
+    let (mut wanted, troubles, input_faults) = gather(observed);
+    faults.extend(input_faults);
+    let mut blocks = Blocks::Configuration;
+    if let Some(accepted) = &former.accepted {
+        // What was accepted has a last good version of everything.
+        plan.held = hold_unreadable(&mut wanted, &accepted.inputs, &troubles);
+        blocks = Blocks::Input;
     }
-    let files = build_files(parent, inputs);
+    faults.extend(troubles.into_iter().map(|trouble| Fault {
+        blocks,
+        ..trouble.fault
+    }));
+    let revised = if is_blocked(faults, Blocks::Configuration) {
+        None
+    } else {
+        let surroundings = Surroundings {
+            parent,
+            before: former.before(observed),
+            knowledge: &observed.knowledge,
+            refusals: &observed.report.refusals,
+            max_node_count: max_node_count(&observed.node_sets, former.revision.as_ref()),
+        };
+        revise(&surroundings, &wanted).map_err(|fault| faults.push(fault)).ok()
+    };
+    let Some(revised) = revised else {
+        // What was accepted stays, and is put back if somebody changes it.
+        let digest = former.revision.as_ref().map(Revision::digest);
+        if let Some(revision) = &former.revision {
+            write(parent, revision, former.accepted.as_ref(), plan, faults);
+        }
+        return digest.filter(|_| restarts);
+    };
+    let Revised {
+        inputs,
+        files,
+        held,
+        warnings,
+        needs_jobs,
+    } = revised;
+    faults.extend(held.iter().map(Held::fault));
+    plan.held.extend(held);
+    plan.doubts = warnings;
+    plan.needs_jobs = needs_jobs;
     let newest = Revision {
         sequence: 0,
         controller: uid.clone(),
         files,
     };
-    if let Err(error) = newest.to_bundle() {
-        faults.push(Fault::new(
-            Blocks::Configuration,
-            reason::CONFIG_TOO_LARGE,
-            format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
-        ));
-        return bundle.filter(|_| restarts).map(|bundle| bundle.digest());
-    }
-    let situation = Situation::of(observed, bundle.as_ref(), &newest, way);
-    let (accepted, config) = situation.settle(newest.clone(), bundle);
+    let situation = Situation::of(observed, former.revision.as_ref(), &newest, way);
+    let (accepted, config) = situation.settle(newest.clone(), former.revision);
+    let served = former.accepted.as_ref().is_some_and(|accepted| accepted.served);
+    let record = match &accepted {
+        Some(accepted) if accepted.digest() == newest.digest() => Some(Accepted {
+            inputs,
+            served: served || matches!(config, ConfigState::Applied { .. }),
+        }),
+        _ => former.accepted,
+    };
     plan.config = config;
     if let Some(accepted) = &accepted {
-        write(parent, inputs, accepted, plan, faults);
+        write(parent, accepted, record.as_ref(), plan, faults);
     }
     match (&situation.target, keys) {
         (Some(target), Some(keys)) if !situation.restarts_instead() => {
@@ -112,16 +145,50 @@ pub(super) fn plan_config(
     restarts.then(|| newest.digest())
 }
 
-fn write(parent: &Parent, inputs: &Inputs, accepted: &Revision, plan: &mut Plan, faults: &mut Vec<Fault>) {
-    match build_bundle(parent, accepted) {
+/// What Kubernetes says was accepted.
+struct Former {
+    revision: Option<Revision>,
+    accepted: Option<Accepted>,
+}
+
+impl Former {
+    fn of(observed: &Observed, uid: &ControllerUid) -> Self {
+        let bundle = observed.bundle.as_deref();
+        let revision = bundle.and_then(read_bundle).filter(|bundle| bundle.controller == *uid);
+        let accepted = bundle
+            .zip(revision.as_ref())
+            .and_then(|(bundle, revision)| read_inputs(bundle, revision));
+        Self { revision, accepted }
+    }
+
+    fn before(&self, observed: &Observed) -> Before<'_> {
+        match (&self.revision, &self.accepted) {
+            (Some(revision), Some(accepted)) => Before::Accepted(revision, accepted),
+            (None, _) if !has_started(observed) => Before::Nothing,
+            (revision, _) => Before::Unrecorded(revision.as_ref()),
+        }
+    }
+}
+
+/// Whether anything in a pod may have read a configuration.
+fn has_started(observed: &Observed) -> bool {
+    observed
+        .pods
+        .iter()
+        .any(|pod| pods::has_agent(pod) && pods::has_started(pod))
+}
+
+fn write(parent: &Parent, revision: &Revision, accepted: Option<&Accepted>, plan: &mut Plan, faults: &mut Vec<Fault>) {
+    match build_bundle(parent, revision, accepted) {
         Ok(bundle) => {
-            plan.config_maps.push(build_config_map(parent, &accepted.files, inputs));
+            let users = accepted.map(|accepted| &accepted.inputs);
+            plan.config_maps.push(build_config_map(parent, &revision.files, users));
             plan.config_maps.push(bundle);
         }
         Err(error) => faults.push(Fault::new(
             Blocks::Configuration,
             reason::CONFIG_TOO_LARGE,
-            error.to_string(),
+            format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
         )),
     }
 }
@@ -191,7 +258,7 @@ impl Situation {
             way,
             live: report.and_then(|report| report.live),
             state: report.map(|report| report.state.clone()).unwrap_or_default(),
-            started: ours.iter().any(|pod| pods::has_started(pod)),
+            started: has_started(observed),
             target,
             wanted,
             accepted: bundle.map(|bundle| (bundle.sequence, bundle.digest())),

@@ -4,7 +4,7 @@ mod delivery;
 mod keys;
 mod workload;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
     Severity, Validate,
@@ -30,12 +30,12 @@ use super::{
         services::{build_internal_service, build_service},
     },
     fault::{Blocks, Fault, is_blocked},
-    inputs::{gather, gather_accounting},
+    inputs::gather_accounting,
     observe::Observed,
     pods, push, reason,
     revise::Held,
 };
-use crate::runtime::ServiceMonitor;
+use crate::runtime::{ServiceMonitor, Warning};
 
 /// What is to be done, in the order of its fields, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +53,30 @@ pub(super) struct Plan {
     pub(super) config: ConfigState,
     /// Inputs that are not in the newest configuration as their owners wrote them.
     pub(super) held: Vec<Held>,
+    /// What is in it and hardly meant.
+    pub(super) doubts: Vec<String>,
+    /// Whether Slurm's jobs decide over what is held.
+    pub(super) needs_jobs: bool,
+}
+
+/// Names in Slurm that a plan was judged by may be a few seconds old, and nobody tells when others come.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+impl Plan {
+    /// What its owner should hear of.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = Warning<'_>> {
+        let doubts = self.doubts.iter().map(|message| Warning {
+            reason: reason::CONFIG_DOUBTFUL,
+            message,
+            may_pass: false,
+        });
+        self.faults.iter().map(Fault::warning).chain(doubts)
+    }
+
+    /// When to look again although nothing was heard.
+    pub(super) fn look_again(&self) -> Option<Duration> {
+        (!self.held.is_empty()).then_some(LOOK_AGAIN)
+    }
 }
 
 /// Names of children that stay.
@@ -103,14 +127,12 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     faults.extend(clash);
     let (keys, new_keys, key_faults) = plan_keys(observed);
     faults.extend(key_faults);
-    let (inputs, input_faults) = gather(observed);
-    faults.extend(input_faults);
     let mut plan = Plan {
         services,
         keys: new_keys,
         ..Plan::default()
     };
-    let restart = plan_config(observed, &parent, &inputs, keys.as_ref(), &mut plan, &mut faults);
+    let restart = plan_config(observed, &parent, keys.as_ref(), &mut plan, &mut faults);
     plan_pods(observed, &parent, keys.as_ref(), restart, &mut plan, &mut faults);
     plan_labels(observed, &mut plan);
     plan.keep = Some(Keep {
@@ -201,7 +223,10 @@ fn plan_external(
     service_monitor: Option<ServiceMonitor>,
     mut faults: Vec<Fault>,
 ) -> Plan {
-    let accounting = gather_accounting(observed, &mut faults);
+    let accounting = gather_accounting(observed).unwrap_or_else(|fault| {
+        faults.push(fault);
+        None
+    });
     let blocked = is_blocked(&faults, Blocks::Configuration);
     Plan {
         config_maps: build_external_config_map(parent, accounting)

@@ -1,7 +1,12 @@
 //! What to do next by what the agent says is live. Pure.
 
+use std::collections::BTreeMap;
+
 use api::configuration::RejectedBy;
-use slurm::agent::{Phase, Refused, Status};
+use slurm::{
+    agent::{Phase, Refused, Status},
+    revision::Digest,
+};
 
 use super::{Live, Rejection, State, Wanted};
 
@@ -11,8 +16,8 @@ const LONGEST_WORDS: usize = 5;
 /// What the actor remembers between two steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// What was refused last.
-    pub(super) refused: Option<Rejection>,
+    /// What was refused.
+    pub(super) refused: BTreeMap<Digest, Rejection>,
     /// A push whose end is not known.
     pub(super) open: Option<Live>,
     /// The highest sequence that was tried.
@@ -44,10 +49,7 @@ pub(super) fn judge(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
     if status.phase == Phase::RollingBack {
         return Next::Ask(State::Busy);
     }
-    let refused = memory
-        .refused
-        .clone()
-        .filter(|rejection| rejection.digest == wanted.digest);
+    let refused = memory.refused.get(&wanted.digest).cloned();
     if let Some(rejection) = refused.or_else(|| refused_meanwhile(wanted, status, memory)) {
         return Next::Rest(State::Refused(rejection));
     }
@@ -108,11 +110,11 @@ pub(super) fn rejection_of(refused: &Refused, tried: Live, by: RejectedBy) -> Re
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::sync::Arc;
 
     use slurm::{
         agent::{Daemon, DaemonState, Fence},
-        revision::{ControllerUid, Digest, Summary},
+        revision::{ControllerUid, Summary},
     };
 
     use super::{super::JwtKey, *};
@@ -207,7 +209,7 @@ mod tests {
             why: "unknown key".to_owned(),
         };
         let memory = Memory {
-            refused: Some(rejection.clone()),
+            refused: BTreeMap::from([(rejection.digest, rejection.clone())]),
             open: None,
             highest: 8,
         };

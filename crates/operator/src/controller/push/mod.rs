@@ -21,11 +21,14 @@ use slurm::{
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use self::task::Task;
-use super::{active, build::config::Files, pods::Target};
+use super::{active, build::config::Files, pods::Target, revise::Refusals};
 use crate::runtime::{Clock, Context, Fence, Key, Metrics, Trigger};
 
 /// Changes come at least a second apart, and the reconciler writes the last ones down within milliseconds.
 const REMEMBERED: usize = 4;
+
+/// Far more than it takes to find out which of the inputs slurmctld refuses. Beyond it is forgotten, and found out again.
+const MOST_REFUSALS: usize = 1000;
 
 /// The cluster's JWT key, which commands to the agent are signed with.
 #[derive(Clone, PartialEq, Eq)]
@@ -134,6 +137,8 @@ pub(super) struct Report {
     pub(super) active: Option<String>,
     /// The last pushes that came to their end, the newest last.
     pub(super) ended: Vec<Arc<Ended>>,
+    /// What this slurmctld refused so far.
+    pub(super) refusals: Arc<Refusals>,
 }
 
 impl Report {
@@ -143,6 +148,14 @@ impl Report {
             ended: std::mem::take(&mut self.ended),
             ..Self::default()
         };
+    }
+
+    fn note_refusal(&mut self, digest: Digest, why: String) {
+        let refusals = Arc::make_mut(&mut self.refusals);
+        if refusals.len() >= MOST_REFUSALS {
+            refusals.clear();
+        }
+        refusals.insert(digest, why);
     }
 
     fn remember(&mut self, ended: Ended) {

@@ -11,7 +11,7 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    Ended, JwtKey, Live, Rejection, Report, State, Teller, Wanted, Wish,
+    Ended, JwtKey, Live, MOST_REFUSALS, Rejection, Report, State, Teller, Wanted, Wish,
     judge::{Memory, Next, judge, rejection_of},
 };
 use crate::{
@@ -39,6 +39,8 @@ pub(super) struct Task {
     /// What the agent said last, and when: as long as nothing went wrong since, a change need not wait for it to be asked.
     known: Option<(Instant, Status)>,
     failures: u32,
+    /// When it last may have been.
+    reconfigured: Option<Instant>,
 }
 
 impl Task {
@@ -52,15 +54,15 @@ impl Task {
             client: None,
             known: None,
             failures: 0,
+            reconfigured: None,
         }
     }
 
     pub(super) async fn run(mut self, mut wishes: watch::Receiver<Option<Arc<Wish>>>) {
-        let mut rested: Option<Instant> = None;
         loop {
             let wish = wishes.borrow_and_update().clone();
             let pause = if let Some(wish) = wish {
-                Some(self.step(&wish, &mut rested, &mut wishes).await)
+                Some(self.step(&wish, &mut wishes).await)
             } else {
                 self.client = None;
                 self.known = None;
@@ -82,12 +84,7 @@ impl Task {
 
     /// One question, unless its answer is known, and one push if it takes one. The result is when to ask again if nothing
     /// else is wanted.
-    async fn step(
-        &mut self,
-        wish: &Wish,
-        rested: &mut Option<Instant>,
-        wishes: &mut watch::Receiver<Option<Arc<Wish>>>,
-    ) -> Duration {
+    async fn step(&mut self, wish: &Wish, wishes: &mut watch::Receiver<Option<Arc<Wish>>>) -> Duration {
         let wanted = &wish.wanted;
         let status = match self.ask(wanted).await {
             Ok(status) => status,
@@ -111,7 +108,7 @@ impl Task {
                 if self.failures == 0 {
                     self.say(wanted, live, State::Busy);
                 }
-                if let Some(last) = *rested
+                if let Some(last) = self.reconfigured
                     && last.elapsed() < REST
                     && tokio::time::timeout_at(last + REST, wishes.changed()).await.is_ok()
                 {
@@ -121,9 +118,7 @@ impl Task {
                 if self.fence.remaining().is_none() {
                     return LONGEST_BACKOFF;
                 }
-                let pause = self.push(wish, sequence).await;
-                *rested = Some(Instant::now());
-                pause
+                self.push(wish, sequence).await
             }
         }
     }
@@ -166,6 +161,11 @@ impl Task {
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
+        // A dry run harms nobody, and what was held back for the sake of one bad input is not to wait for it.
+        let only_tried = |pushed: &Pushed| matches!(pushed.outcome, Outcome::Rejected(_));
+        if !answer.as_ref().is_ok_and(only_tried) {
+            self.reconfigured = Some(Instant::now());
+        }
         match answer {
             Ok(pushed) => self.pushed(wish, tried, &pushed),
             Err(Error::Refused(Refusal::Busy { .. })) => IMPATIENCE,
@@ -259,7 +259,13 @@ impl Task {
             }
         }
         self.memory.open = None;
-        self.memory.refused.clone_from(&rejection);
+        if let Some(rejection) = &rejection {
+            if self.memory.refused.len() >= MOST_REFUSALS {
+                self.memory.refused.clear();
+            }
+            self.memory.refused.insert(digest, rejection.clone());
+        }
+        let refusal = rejection.as_ref().map(|rejection| rejection.why.clone());
         let ended = Ended {
             sequence,
             digest,
@@ -270,7 +276,12 @@ impl Task {
             steps,
             rejection,
         };
-        self.teller.tell(|report| report.remember(ended));
+        self.teller.tell(|report| {
+            report.remember(ended);
+            if let Some(why) = refusal {
+                report.note_refusal(digest, why);
+            }
+        });
     }
 
     /// Says what went wrong and how long to wait before the next attempt.
@@ -309,7 +320,8 @@ impl Task {
             let client = Client::new(address, uid, key, Options::default());
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
             // What another pod, or another slurmctld, refused says nothing about this one.
-            self.memory.refused = None;
+            self.memory.refused.clear();
+            self.teller.tell(|report| report.refusals = Arc::default());
             self.memory.open = None;
             self.known = None;
         }

@@ -1,5 +1,38 @@
 //! Which version of each input goes into the next revision. One that is bad, or that must wait, is held at the last
 //! version that was good, and the others go live without it. Pure.
+//!
+//! Bad is what the checker refuses ([`judge`]) and what slurmctld refused ([`Refusals`]); what could end jobs waits for them
+//! ([`jobs`]). slurmctld's opinion takes a push, so it is found out one push at a time: each either makes more of the
+//! inputs live or adds a refusal, and the same function is asked again with what is known then ([`choose`]).
+
+mod accepted;
+mod choose;
+mod jobs;
+mod judge;
+mod node_count;
+mod source;
+mod words;
+
+use std::collections::BTreeMap;
+
+use slurm::{
+    Revision,
+    revision::{Digest, FileName},
+};
+
+pub(super) use self::{accepted::Accepted, node_count::max_node_count};
+use self::{
+    choose::{Choice, Verdict, choose},
+    judge::{Candidate, Judge},
+    source::{Source, compose, differing, entry_label},
+};
+use super::{
+    build::{Parent, config::Files},
+    fault::{Blocks, Fault},
+    inputs::{Concerns, Inputs, Trouble},
+    reason,
+};
+use crate::access::Knowledge;
 
 /// An input that is not live as its owner wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,4 +43,176 @@ pub(super) struct Held {
     pub(super) reason: &'static str,
     /// What is wrong and what to do, or what it waits for.
     pub(super) why: String,
+}
+
+impl Held {
+    /// The same as something that is told of the Controller.
+    pub(super) fn fault(&self) -> Fault {
+        let Self { source, reason, why } = self;
+        let waits = *reason == reason::WAITS_FOR_JOBS;
+        let blocks = if waits { Blocks::Nothing } else { Blocks::Input };
+        let message = if why.starts_with(source.as_str()) {
+            why.clone()
+        } else {
+            format!("{source}: {why}")
+        };
+        Fault::new(blocks, reason, message)
+    }
+}
+
+/// What slurmctld refused, and its words.
+pub(super) type Refusals = BTreeMap<Digest, String>;
+
+/// What the next revision starts from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Before<'a> {
+    /// Nothing has ever run.
+    Nothing,
+    /// What was accepted, and what it was made from.
+    Accepted(&'a Revision, &'a Accepted),
+    /// Something runs, and what it was made from is not known: all inputs go live, or none.
+    Unrecorded(Option<&'a Revision>),
+}
+
+/// Everything that decides over a revision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) parent: &'a Parent<'a>,
+    pub(super) before: Before<'a>,
+    pub(super) knowledge: &'a Knowledge,
+    pub(super) refusals: &'a Refusals,
+    pub(super) max_node_count: u32,
+}
+
+/// The next revision.
+#[derive(Clone, Debug)]
+pub(super) struct Revised {
+    pub(super) inputs: Inputs,
+    pub(super) files: Files,
+    pub(super) held: Vec<Held>,
+    /// What Slurm takes and nobody can have meant.
+    pub(super) warnings: Vec<String>,
+    /// Jobs decide over a change.
+    pub(super) needs_jobs: bool,
+}
+
+/// Why something is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Why {
+    reason: &'static str,
+    words: String,
+}
+
+/// Decides what the next revision is made of; or says why there is none.
+pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result<Revised, Fault> {
+    let nothing = Inputs::default();
+    let before = match surroundings.before {
+        Before::Nothing => &nothing,
+        Before::Accepted(_, accepted) => &accepted.inputs,
+        Before::Unrecorded(_) => return take_all(surroundings, wanted),
+    };
+    let judge = Judge::new(surroundings, before, wanted);
+    let candidate = |taken: &_| judge.judge(compose(before, wanted, taken));
+    let changed = differing(before, wanted);
+
+    let mut sound = choose(&changed, |taken| match candidate(taken) {
+        Ok(_) => Verdict::Good,
+        Err(why) => Verdict::Bad(why),
+    });
+    let accepted = match surroundings.before {
+        Before::Accepted(revision, _) => Some(revision.digest()),
+        Before::Nothing | Before::Unrecorded(_) => None,
+    };
+    let Choice { taken, held } = choose(&sound.taken, |taken| match candidate(taken) {
+        Err(why) => Verdict::Bad(why),
+        Ok(candidate) => match surroundings.refusals.get(&candidate.digest) {
+            Some(words) => Verdict::Bad(Why {
+                reason: reason::CONFIG_REJECTED,
+                words: format!("slurmctld refused it: {words}; correct it"),
+            }),
+            None if Some(candidate.digest) == accepted => Verdict::Good,
+            None => Verdict::Untried,
+        },
+    });
+    sound.held.extend(held);
+    let Candidate {
+        inputs,
+        files,
+        warnings,
+        ..
+    } = judge.build(compose(before, wanted, &taken));
+    let told = |(source, why): (Source, Why)| Held {
+        source: source.label(before, wanted),
+        reason: why.reason,
+        why: why.words,
+    };
+    Ok(Revised {
+        inputs,
+        files,
+        held: sound.held.into_iter().map(told).collect(),
+        warnings,
+        needs_jobs: judge.needs_jobs(),
+    })
+}
+
+fn take_all(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result<Revised, Fault> {
+    let judge = Judge::new(surroundings, wanted, wanted);
+    match judge.judge(wanted.clone()) {
+        Ok(Candidate {
+            inputs,
+            files,
+            warnings,
+            ..
+        }) => Ok(Revised {
+            inputs,
+            files,
+            held: Vec::new(),
+            warnings,
+            needs_jobs: judge.needs_jobs(),
+        }),
+        Err(Why { reason, words }) => Err(Fault::new(Blocks::Configuration, reason, words)),
+    }
+}
+
+/// Holds what cannot be read at its accepted version.
+pub(super) fn hold_unreadable(wanted: &mut Inputs, before: &Inputs, troubles: &[Trouble]) -> Vec<Held> {
+    for Trouble { concerns, .. } in troubles {
+        match concerns {
+            Concerns::ConfigMap(config_map) => {
+                let lost = before
+                    .files
+                    .iter()
+                    .filter(|(_, file)| file.origin.config_map == *config_map);
+                for (name, file) in lost {
+                    wanted.files.entry(name.clone()).or_insert_with(|| file.clone());
+                }
+            }
+            Concerns::Entry { file, .. } => hold_file(wanted, before, file.as_ref()),
+            Concerns::Accounting => wanted.accounting.clone_from(&before.accounting),
+            Concerns::Partition(own) => {
+                if let Some(node_set) = wanted.node_sets.get_mut(own) {
+                    node_set.partition = before.node_sets.get(own).and_then(|before| before.partition.clone());
+                }
+            }
+        }
+    }
+    let held = |Trouble { concerns, fault }: &Trouble| Held {
+        source: match concerns {
+            Concerns::ConfigMap(config_map) => format!("ConfigMap {config_map:?}"),
+            Concerns::Entry { config_map, entry, .. } => entry_label(config_map, entry),
+            Concerns::Accounting => "spec.accountingRef".to_owned(),
+            Concerns::Partition(own) => Source::Partition(own.clone()).label(before, wanted),
+        },
+        reason: fault.reason,
+        why: fault.message.clone(),
+    };
+    troubles.iter().map(held).collect()
+}
+
+fn hold_file(wanted: &mut Inputs, before: &Inputs, name: Option<&FileName>) {
+    let Some(name) = name else { return };
+    match before.files.get(name) {
+        Some(file) => wanted.files.insert(name.clone(), file.clone()),
+        None => wanted.files.remove(name),
+    };
 }

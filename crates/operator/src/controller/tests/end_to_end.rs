@@ -348,7 +348,7 @@ async fn a_burst_of_edits_is_few_reconfigures_and_ends_with_the_last() {
 async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
-    world.extra_conf("Nonsense=1");
+    world.extra_conf("SchedulerParameters=Nonsense");
     world
         .until("told", |world| {
             world.condition("ConfigurationApplied") == "False: ConfigRejected"
@@ -365,6 +365,75 @@ async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() 
     world.extra_conf("SchedulerParameters=defer");
     world.until_settled().await;
     assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn what_slurmctld_refuses_holds_up_nothing_else() {
+    let world = World::new(&json!({ "extraConf": "SchedulerTimeSlice=10" })).await;
+    world.until_settled().await;
+    let node_set = |name: &str, config: &str| {
+        let spec = json!({ "partition": { "config": config } });
+        super::node_set(name, "2026-01-01T00:00:00Z", spec)
+    };
+    world.server.edit(|store| {
+        for node_set in [node_set("a", "MaxTime=5"), node_set("b", "AllowGroups=Nonsense")] {
+            store.create(&at("nodesets", ""), node_set, "kubectl").unwrap();
+        }
+        let patch = json!({ "spec": { "extraConf": "SchedulerTimeSlice=20\nFoo=1" } });
+        store.merge(&at("controllers", "slurm"), &patch, "kubectl").unwrap();
+    });
+    let sources = |world: &World| -> Vec<String> {
+        let held = world.configuration()["heldInputs"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        held.iter()
+            .map(|held| held["source"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    world
+        .until("held", |world| {
+            world.slurm_conf().contains("PartitionName=a Nodes=a MaxTime=5\n")
+                && sources(world) == ["spec.extraConf", "NodeSet \"b\" spec.partition"]
+        })
+        .await;
+    let conf = world.slurm_conf();
+    assert!(
+        conf.contains("NodeSet=b ") && !conf.contains("PartitionName=b"),
+        "{conf}"
+    );
+    assert!(
+        conf.contains("SchedulerTimeSlice=10") && !conf.contains("Foo"),
+        "{conf}"
+    );
+    let live = world.agent.lock().live.clone().unwrap();
+    let live = live
+        .files
+        .iter()
+        .find(|(name, _)| name.as_str() == "slurm.conf")
+        .unwrap()
+        .1
+        .content
+        .clone();
+    assert_eq!(String::from_utf8(live).unwrap(), conf);
+
+    world.extra_conf("SchedulerTimeSlice=20");
+    world
+        .server
+        .edit(|store| {
+            store.merge(
+                &at("nodesets", "b"),
+                &json!({ "spec": { "partition": { "config": "" } } }),
+                "kubectl",
+            )
+        })
+        .unwrap();
+    world.until_settled().await;
+    let conf = world.slurm_conf();
+    assert!(
+        conf.contains("PartitionName=b") && conf.contains("SchedulerTimeSlice=20"),
+        "{conf}"
+    );
 }
 
 #[tokio::test]
@@ -468,7 +537,7 @@ async fn status_and_history_tell_of_changes_that_were_taken_and_refused() {
     assert_eq!(world.history(), ["accepted-00000001"]);
     assert_eq!(world.configuration()["delivery"], "Written");
 
-    world.extra_conf("Typo=1");
+    world.extra_conf("SchedulerParameters=Typo");
     world
         .until("refused", |world| world.configuration()["rejected"]["by"] == "DryRun")
         .await;
@@ -477,7 +546,7 @@ async fn status_and_history_tell_of_changes_that_were_taken_and_refused() {
         (&refused["rejected"]["sequence"], &refused["applied"]["sequence"]),
         (&json!(2), &json!(1))
     );
-    world.extra_conf("Nonsense=1");
+    world.extra_conf("SchedulerParameters=Nonsense");
     world
         .until("refused", |world| {
             world.configuration()["rejected"]["by"] == "Slurmctld"

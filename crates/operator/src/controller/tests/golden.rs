@@ -34,6 +34,7 @@ fn children(recording: &Recording) -> Vec<Value> {
         controller,
         &caches,
         Report::default(),
+        crate::access::Knowledge::unknown("nobody was asked"),
         images.clone(),
         Vec::new(),
         true,

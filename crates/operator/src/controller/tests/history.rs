@@ -78,7 +78,7 @@ fn an_accepted_change_is_noted_with_its_cause_its_time_and_what_changed() {
 
 #[test]
 fn a_refused_change_is_noted_with_who_refused_it_and_why() {
-    let (objects, before, wanted) = edited("Nonsense=1");
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let report = refused(&before, &wanted, 2, RejectedBy::Slurmctld);
     let entries = entries(&objects, &report);
     insta::assert_snapshot!(without_digests(&entries["rejected-00000002"]), @r"
@@ -96,7 +96,7 @@ fn a_refused_change_is_noted_with_who_refused_it_and_why() {
      AccountingStorageType=accounting_storage/none
     +#
     +### EXTRA CONFIG ###
-    +Nonsense=1
+    +SchedulerParameters=Nonsense
     ");
     assert_eq!(history(&noted(objects, &report), &report), None);
 }

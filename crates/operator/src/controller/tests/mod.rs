@@ -2,6 +2,7 @@
 
 mod end_to_end;
 mod golden;
+mod held;
 mod history;
 mod properties;
 mod rules;
@@ -18,7 +19,7 @@ use super::{
     plan::{Plan, plan},
     push::Report,
 };
-use crate::{defaults::Images, runtime::Caches};
+use crate::{access::Knowledge, defaults::Images, runtime::Caches};
 
 pub(super) const UID: &str = "c0000000-0000-0000-0000-000000000001";
 
@@ -82,7 +83,16 @@ fn observed(objects: Vec<Value>, report: Report) -> Observed {
         .iter()
         .find(|controller| controller.metadata.uid.as_deref() == Some(UID))
         .unwrap();
-    observe(Arc::clone(controller), &caches, report, images(), Vec::new(), true)
+    let knowledge = Knowledge::unknown("nobody was asked");
+    observe(
+        Arc::clone(controller),
+        &caches,
+        report,
+        knowledge,
+        images(),
+        Vec::new(),
+        true,
+    )
 }
 
 fn planned(objects: Vec<Value>) -> Plan {

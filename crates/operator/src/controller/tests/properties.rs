@@ -1,5 +1,7 @@
 //! Whatever stands in a manifest, a plan is made without a panic, and it is the same plan each time.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,6 +70,7 @@ fn any_report() -> impl Strategy<Value = Report> {
         state,
         active: None,
         ended: Vec::new(),
+        refusals: Arc::default(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! What a Controller does in which situation.
 
-use api::{ConditionStatus, Controller, configuration::RejectedBy};
+use std::sync::Arc;
+
+use api::{ConditionStatus, Controller};
 use serde_json::{Value, json};
 use slurm::revision::Digest;
 
@@ -8,7 +10,7 @@ use super::{
     super::{
         build::config::read_bundle,
         plan::{ConfigState, Effect, Plan, plan},
-        push::{Live, Rejection, Report, State},
+        push::{Live, Report, State},
         status::build_status,
     },
     UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
@@ -17,7 +19,7 @@ use crate::runtime::{Caches, Change, Delta, Key};
 
 pub(super) const NOW: &str = "2026-01-02T00:00:00Z";
 
-fn with_keys(spec: &Value) -> Vec<Value> {
+pub(super) fn with_keys(spec: &Value) -> Vec<Value> {
     let mut objects = keys();
     objects.push(controller(spec));
     objects
@@ -30,7 +32,20 @@ pub(super) fn running(spec: &Value) -> Vec<Value> {
     let mut pod = pod(0);
     pod["metadata"]["labels"]["controller.slinky.slurm.net/active"] = "true".into();
     objects.push(pod);
+    if bundled(&objects).is_some() {
+        let plan = plan(&observed(objects.clone(), live_as_bundled(&objects)));
+        replace(&mut objects, written(&plan));
+    }
     objects
+}
+
+/// Puts objects in the place of those of the same kind and name.
+pub(super) fn replace(objects: &mut Vec<Value>, new: Vec<Value>) {
+    let is_same = |one: &Value, other: &Value| {
+        one["kind"] == other["kind"] && one["metadata"]["name"] == other["metadata"]["name"]
+    };
+    objects.retain(|old| !new.iter().any(|new| is_same(old, new)));
+    objects.extend(new);
 }
 
 /// The same cluster with another spec.
@@ -43,7 +58,7 @@ pub(super) fn changed(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
     objects
 }
 
-fn annotated(mut objects: Vec<Value>, key: &str, value: &str) -> Vec<Value> {
+pub(super) fn annotated(mut objects: Vec<Value>, key: &str, value: &str) -> Vec<Value> {
     let controller = objects
         .iter_mut()
         .find(|object| object["kind"] == "Controller")
@@ -59,6 +74,7 @@ pub(super) fn report(live: Option<Live>, state: State) -> Report {
         state,
         active: None,
         ended: Vec::new(),
+        refusals: Arc::default(),
     }
 }
 
@@ -68,7 +84,7 @@ pub(super) fn live_as_bundled(objects: &[Value]) -> Report {
     report(Some(Live { sequence, digest }), State::Done)
 }
 
-fn bundled(objects: &[Value]) -> Option<(u64, Digest)> {
+pub(super) fn bundled(objects: &[Value]) -> Option<(u64, Digest)> {
     let bundle = objects
         .iter()
         .find(|object| object["metadata"]["name"] == "slurm-bundle")?;
@@ -242,10 +258,11 @@ fn what_a_controller_refers_to_and_is_not_there_is_named_and_what_runs_goes_on()
     ] {
         let objects = running(&json!({}));
         let before = slurm_conf(&planned(objects.clone()));
+        let live = bundled(&objects).unwrap().1;
         let objects = changed(objects, &spec);
         let plan = planned(objects.clone());
         assert_eq!(slurm_conf(&plan), before, "{spec}");
-        assert_eq!(pushes(&plan), []);
+        assert_eq!(pushes(&plan), [live]);
         let (status, said, message) = condition(objects, Report::default(), "Ready");
         assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
         assert!(
@@ -297,6 +314,7 @@ fn files_and_scripts_of_config_maps_are_in_the_revision() {
     let shown: Vec<&String> = plan
         .config_maps
         .iter()
+        .filter(|map| map.metadata.name.as_deref() == Some("slurm-config"))
         .filter_map(|map| map.data.as_ref())
         .flat_map(|data| data.keys())
         .collect();
@@ -328,8 +346,13 @@ fn a_partition_that_extra_conf_defines_too_is_held_back() {
     let mut objects = with_keys(&json!({ "extraConf": "PartitionName=foo Nodes=ALL\n" }));
     objects.push(node_set("foo", NOW, json!({ "partition": {} })));
     let (_, reason, message) = condition(objects, Report::default(), "Ready");
-    assert_eq!(reason, "BadPartition");
-    assert!(message.contains("remove it from spec.extraConf"), "{message}");
+    assert_eq!(reason, "ConfigRejected");
+    assert!(
+        message.starts_with(
+            "NodeSet \"foo\" spec.partition: spec.extraConf line 1: PartitionName=foo is defined a second time"
+        ),
+        "{message}"
+    );
 }
 
 #[test]
@@ -500,20 +523,17 @@ fn while_the_agent_is_away_a_change_waits() {
 fn what_slurmctld_refused_is_told_in_its_own_words_and_not_kept() {
     let objects = running(&json!({}));
     let live = live_as_bundled(&objects).live;
-    let objects = changed(objects, &json!({ "extraConf": "Nonsense=1" }));
+    let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=nonsense" }));
     let [digest] = pushes(&planned(objects.clone())).try_into().unwrap();
-    let rejection = Rejection {
-        sequence: 2,
-        digest,
-        by: RejectedBy::Slurmctld,
-        why: "unrecognized key: Nonsense".to_owned(),
-    };
-    let refused = report(live, State::Refused(rejection));
-    assert!(!slurm_conf(&plan(&observed(objects.clone(), refused.clone()))).contains("Nonsense"));
+    let mut refused = report(live, State::Done);
+    refused.refusals = Arc::new([(digest, "unrecognized word: nonsense".to_owned())].into());
+    let plan = plan(&observed(objects.clone(), refused.clone()));
+    assert!(!slurm_conf(&plan).contains("nonsense"));
+    assert_eq!(pushes(&plan), [live.unwrap().digest]);
     for type_ in ["Ready", "ConfigurationApplied"] {
         let (status, reason, message) = condition(objects.clone(), refused.clone(), type_);
         assert_eq!((status, reason.as_str()), (ConditionStatus::False, "ConfigRejected"));
-        assert!(message.contains("unrecognized key: Nonsense"), "{message}");
+        assert!(message.contains("unrecognized word: nonsense"), "{message}");
     }
 }
 
@@ -802,14 +822,14 @@ fn an_external_controller_has_a_slurm_conf_and_nothing_else() {
 #[test]
 fn a_restart_can_be_wished_for_instead() {
     let spec = |extra: &str| json!({ "configUpdate": "Restart", "extraConf": extra });
-    let objects = running(&spec("A=1"));
+    let objects = running(&spec("SchedulerTimeSlice=10"));
     let report = live_as_bundled(&objects);
     let before = template(&plan(&observed(objects.clone(), report.clone())));
     let hash = |template: &Value| template["metadata"]["annotations"]["slinky.slurm.net/slurm-config-hash"].clone();
     assert!(hash(&before).is_string());
-    let after = plan(&observed(changed(objects, &spec("A=2")), report));
+    let after = plan(&observed(changed(objects, &spec("SchedulerTimeSlice=20")), report));
     assert_ne!(hash(&template(&after)), hash(&before));
-    assert!(slurm_conf(&after).contains("A=2"));
+    assert!(slurm_conf(&after).contains("SchedulerTimeSlice=20"));
     assert_eq!(pushes(&after), []);
     assert!(matches!(after.config, ConfigState::Restarting { .. }));
 }

@@ -153,7 +153,7 @@ fn a_refused_change_is_shown_beside_what_is_live() {
         objects.clone(),
         &status_at(objects, before.clone(), "2026-01-01T00:00:00Z"),
     );
-    let objects = changed(objects, &json!({ "extraConf": "Nonsense=1" }));
+    let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=Nonsense" }));
     let wanted = pushed(&objects, &before);
     let shown = configuration(objects, refused(&before, &wanted, 2, RejectedBy::DryRun));
     assert_eq!(shown.wanted.unwrap().sequence, Some(2));
@@ -171,7 +171,7 @@ fn a_refused_change_is_shown_beside_what_is_live() {
 
 #[test]
 fn a_refusal_is_forgotten_when_something_else_is_live() {
-    let (objects, before, wanted) = edited("Nonsense=1");
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let status = status_at(
         objects.clone(),
         refused(&before, &wanted, 2, RejectedBy::Slurmctld),
@@ -188,7 +188,7 @@ fn a_refusal_is_forgotten_when_something_else_is_live() {
 
 #[test]
 fn a_dry_run_that_refused_and_a_slurmctld_that_was_put_back_are_told_apart() {
-    let (objects, before, wanted) = edited("Nonsense=1");
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     for (by, words) in [
         (RejectedBy::DryRun, "a dry run in pod slurm-controller-0 refused"),
         (RejectedBy::Slurmctld, "was put back to the one before"),
@@ -259,7 +259,7 @@ fn older_definitions_are_spared_what_they_would_drop() {
 
 #[test]
 fn a_setback_is_an_event_once() {
-    let (objects, before, wanted) = edited("Nonsense=1");
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let said = |objects: &[Value], report: &Report| {
         let observed = observed(objects.to_vec(), report.clone());
         let plan = plan(&observed);

@@ -1,0 +1,141 @@
+//! The inputs that the accepted revision was made from, kept beside it in the bundle's ConfigMap. Contents of files are in
+//! the revision itself and are not repeated.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use slurm::{
+    Revision,
+    conf::AccountingStorage,
+    revision::{Digest, FileName},
+};
+
+use crate::controller::inputs::{Inputs, NodeSetInput, Origin, UserFile};
+
+/// What was accepted last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::controller) struct Accepted {
+    pub(in crate::controller) inputs: Inputs,
+    /// slurmctld has run with it, or with one before it: there may be jobs.
+    pub(in crate::controller) served: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    /// Of the revision it is about.
+    digest: Digest,
+    served: bool,
+    extra_conf: String,
+    accounting: Option<(String, u16)>,
+    node_sets: BTreeMap<String, NodeSetInput>,
+    files: BTreeMap<FileName, Origin>,
+}
+
+impl Accepted {
+    pub(in crate::controller) fn to_json(&self, revision: &Revision) -> String {
+        let Self { inputs, served } = self;
+        let Inputs {
+            extra_conf,
+            accounting,
+            node_sets,
+            files,
+        } = inputs.clone();
+        let wire = Wire {
+            digest: revision.digest(),
+            served: *served,
+            extra_conf,
+            accounting: accounting.map(|AccountingStorage { host, port }| (host, port)),
+            node_sets,
+            files: files.into_iter().map(|(name, file)| (name, file.origin)).collect(),
+        };
+        serde_json::to_string(&wire).unwrap_or_default()
+    }
+
+    /// None if it is about another revision, or cannot be read.
+    pub(in crate::controller) fn from_json(json: &str, revision: &Revision) -> Option<Self> {
+        let wire: Wire = serde_json::from_str(json).ok()?;
+        if wire.digest != revision.digest() {
+            return None;
+        }
+        let file = |(name, origin): (FileName, Origin)| {
+            let file = revision.files.get(&name)?.clone();
+            Some((name, UserFile { file, origin }))
+        };
+        Some(Self {
+            served: wire.served,
+            inputs: Inputs {
+                extra_conf: wire.extra_conf,
+                accounting: wire.accounting.map(|(host, port)| AccountingStorage { host, port }),
+                node_sets: wire.node_sets,
+                files: wire.files.into_iter().map(file).collect::<Option<_>>()?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use slurm::revision::{ControllerUid, File};
+
+    use super::*;
+    use crate::controller::inputs::Script;
+
+    fn accepted() -> (Accepted, Revision) {
+        let name = FileName::new("p.sh").unwrap();
+        let file = File::script("#!/bin/sh\n");
+        let accepted = Accepted {
+            inputs: Inputs {
+                extra_conf: "SchedulerParameters=defer\n".to_owned(),
+                accounting: Some(AccountingStorage {
+                    host: "db".to_owned(),
+                    port: 6819,
+                }),
+                node_sets: BTreeMap::from([(
+                    "own".to_owned(),
+                    NodeSetInput {
+                        name: "slurm".to_owned(),
+                        partition: Some(String::new()),
+                    },
+                )]),
+                files: BTreeMap::from([(
+                    name.clone(),
+                    UserFile {
+                        file: file.clone(),
+                        origin: Origin {
+                            config_map: "scripts".to_owned(),
+                            entry: "p.sh".to_owned(),
+                            runs_as: BTreeSet::from([Script::Prolog, Script::Epilog]),
+                        },
+                    },
+                )]),
+            },
+            served: true,
+        };
+        let revision = Revision {
+            sequence: 3,
+            controller: ControllerUid::new("uid").unwrap(),
+            files: BTreeMap::from([(name, file), (FileName::new("slurm.conf").unwrap(), File::config("x"))]),
+        };
+        (accepted, revision)
+    }
+
+    #[test]
+    fn they_are_read_as_they_were_written() {
+        let (accepted, revision) = accepted();
+        let json = accepted.to_json(&revision);
+        assert_eq!(Accepted::from_json(&json, &revision), Some(accepted));
+        assert!(!json.contains("#!/bin/sh"), "{json}");
+    }
+
+    #[test]
+    fn those_of_another_revision_are_none() {
+        let (accepted, mut revision) = accepted();
+        let json = accepted.to_json(&revision);
+        revision.files.insert(FileName::new("x").unwrap(), File::config("x"));
+        assert_eq!(Accepted::from_json(&json, &revision), None);
+        assert_eq!(Accepted::from_json("nonsense", &revision), None);
+    }
+}

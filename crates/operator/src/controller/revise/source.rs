@@ -1,0 +1,185 @@
+//! The places where people write what goes into a configuration, each of which can be taken anew or left as it was.
+
+use std::{collections::BTreeSet, fmt};
+
+use slurm::revision::FileName;
+
+use crate::controller::inputs::{Inputs, NodeSetInput};
+
+/// In the order in which they are taken: a partition needs its node set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    ExtraConf,
+    Accounting,
+    /// By the NodeSet's own name: that it is there, and what it is called in Slurm.
+    NodeSet(String),
+    /// Of the NodeSet of this name.
+    Partition(String),
+    File(FileName),
+}
+
+impl Source {
+    /// For people. A file is known by the ConfigMap it is from, or was.
+    pub(super) fn label(&self, before: &Inputs, wanted: &Inputs) -> String {
+        match self {
+            Self::ExtraConf => "spec.extraConf".to_owned(),
+            Self::Accounting => "spec.accountingRef".to_owned(),
+            Self::NodeSet(name) => format!("NodeSet {name:?}"),
+            Self::Partition(name) => format!("NodeSet {name:?} spec.partition"),
+            Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
+                Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
+                None => name.to_string(),
+            },
+        }
+    }
+}
+
+pub(super) fn entry_label(config_map: impl fmt::Debug, entry: impl fmt::Debug) -> String {
+    format!("ConfigMap {config_map:?} entry {entry:?}")
+}
+
+/// Where the two differ.
+pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
+    let Inputs {
+        extra_conf,
+        accounting,
+        node_sets,
+        files,
+    } = before;
+    let mut sources = BTreeSet::new();
+    if *extra_conf != wanted.extra_conf {
+        sources.insert(Source::ExtraConf);
+    }
+    if *accounting != wanted.accounting {
+        sources.insert(Source::Accounting);
+    }
+    for own in node_sets.keys().chain(wanted.node_sets.keys()) {
+        let old = node_sets.get(own);
+        let new = wanted.node_sets.get(own);
+        let name = |node_set: &NodeSetInput| node_set.name.clone();
+        let partition = |node_set: Option<&NodeSetInput>| node_set.and_then(|node_set| node_set.partition.clone());
+        if old.map(name) != new.map(name) {
+            sources.insert(Source::NodeSet(own.clone()));
+        }
+        // A NodeSet that goes takes its partition along.
+        if new.is_some() && partition(old) != partition(new) {
+            sources.insert(Source::Partition(own.clone()));
+        }
+    }
+    let changed = files
+        .keys()
+        .chain(wanted.files.keys())
+        .filter(|name| files.get(*name) != wanted.files.get(*name));
+    sources.extend(changed.map(|name| Source::File(name.clone())));
+    sources
+}
+
+/// As before, but for these, which are as wanted.
+pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>) -> Inputs {
+    let mut inputs = before.clone();
+    for source in taken {
+        match source {
+            Source::ExtraConf => inputs.extra_conf.clone_from(&wanted.extra_conf),
+            Source::Accounting => inputs.accounting.clone_from(&wanted.accounting),
+            Source::NodeSet(own) => match wanted.node_sets.get(own) {
+                Some(NodeSetInput { name, .. }) => {
+                    let node_set = inputs.node_sets.entry(own.clone()).or_insert_with(|| NodeSetInput {
+                        name: name.clone(),
+                        partition: None,
+                    });
+                    node_set.name.clone_from(name);
+                }
+                None => {
+                    inputs.node_sets.remove(own);
+                }
+            },
+            Source::Partition(own) => {
+                let partition = wanted
+                    .node_sets
+                    .get(own)
+                    .and_then(|node_set| node_set.partition.clone());
+                if let Some(node_set) = inputs.node_sets.get_mut(own) {
+                    node_set.partition = partition;
+                }
+            }
+            Source::File(name) => match wanted.files.get(name) {
+                Some(file) => {
+                    inputs.files.insert(name.clone(), file.clone());
+                }
+                None => {
+                    inputs.files.remove(name);
+                }
+            },
+        }
+    }
+    inputs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use slurm::{conf::AccountingStorage, revision::File};
+
+    use super::*;
+    use crate::controller::inputs::{Origin, UserFile};
+
+    fn any_inputs() -> impl Strategy<Value = Inputs> {
+        let name = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
+        let node_set =
+            (name(), prop::option::of(name())).prop_map(|(name, partition)| NodeSetInput { name, partition });
+        let file = name().prop_map(|content| UserFile {
+            file: File::config(content),
+            origin: Origin {
+                config_map: "files".to_owned(),
+                entry: "x".to_owned(),
+                runs_as: BTreeSet::new(),
+            },
+        });
+        let file_name = name().prop_map(|name| FileName::new(name).unwrap());
+        (
+            name(),
+            prop::option::of(name()),
+            prop::collection::btree_map(name(), node_set, 0..4),
+            prop::collection::btree_map(file_name, file, 0..4),
+        )
+            .prop_map(
+                |(extra_conf, host, node_sets, files): (_, _, BTreeMap<_, _>, _)| Inputs {
+                    extra_conf,
+                    accounting: host.map(|host| AccountingStorage { host, port: 1 }),
+                    node_sets,
+                    files,
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_differs_makes_the_one_the_other(before in any_inputs(), wanted in any_inputs()) {
+            let all = differing(&before, &wanted);
+            prop_assert_eq!(compose(&before, &wanted, &all), wanted.clone());
+            prop_assert_eq!(compose(&before, &wanted, &BTreeSet::new()), before.clone());
+            prop_assert!(differing(&before, &before).is_empty());
+        }
+
+        #[test]
+        fn what_is_taken_differs_no_more(before in any_inputs(), wanted in any_inputs(), keep in any::<u8>()) {
+            let all = differing(&before, &wanted);
+            let some: BTreeSet<Source> = all
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| keep & (1 << (index % 8)) != 0)
+                .map(|(_, source)| source.clone())
+                .collect();
+            let left = differing(&compose(&before, &wanted, &some), &wanted);
+            prop_assert!(left.is_subset(&all), "{left:?}");
+            let came_back = |source: &Source| match source {
+                // It needs its node set, which was not taken.
+                Source::Partition(own) => some.contains(&Source::NodeSet(own.clone())),
+                source => some.contains(source),
+            };
+            prop_assert!(!left.iter().any(|source| some.contains(source) && came_back(source)), "{left:?}");
+        }
+    }
+}

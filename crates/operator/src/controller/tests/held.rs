@@ -1,0 +1,550 @@
+//! What is bad, or must wait, is held back, and the rest goes on.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::ConditionStatus;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use slurm::revision::Digest;
+
+use super::{
+    super::{
+        build::config::{Files, read_bundle},
+        plan::{ConfigState, Effect, Plan, plan},
+        push::{Live, Report, State},
+    },
+    config_map, node_set, observed, planned,
+    rules::{NOW, annotated, bundled, changed, condition, live_as_bundled, replace, running, with_keys},
+    slurm_conf, written,
+};
+use crate::access::{Knowledge, Seen};
+
+/// The word a slurmctld of these tests refuses wherever it stands, and that the checker knows nothing of.
+const REFUSED: &str = "AllowGroups=refused";
+
+fn running_with(spec: &Value, others: Vec<Value>) -> Vec<Value> {
+    let mut objects = running(&json!({}));
+    objects.extend(others);
+    let objects = changed(objects, spec);
+    converge_knowing(objects, &|_| false, &jobs(&[])).objects
+}
+
+fn partition(name: &str, config: &str) -> Value {
+    node_set(name, NOW, json!({ "partition": { "config": config } }))
+}
+
+struct Converged {
+    objects: Vec<Value>,
+    plan: Plan,
+    report: Report,
+    pushes: usize,
+}
+
+impl Converged {
+    fn held(&self) -> BTreeSet<&str> {
+        self.plan.held.iter().map(|held| held.source.as_str()).collect()
+    }
+
+    fn conf(&self) -> String {
+        slurm_conf(&self.plan)
+    }
+}
+
+/// What an operator and an agent make of these objects in the end, with a slurmctld that refuses some files.
+fn converge(objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool) -> Converged {
+    converge_knowing(objects, refuses, &Knowledge::unknown("nobody was asked"))
+}
+
+fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, knowledge: &Knowledge) -> Converged {
+    let mut report = live_as_bundled(&objects);
+    let mut pushes = 0;
+    for _ in 0..1000 {
+        let mut seen = observed(objects.clone(), report.clone());
+        seen.knowledge = knowledge.clone();
+        let plan = plan(&seen);
+        let before = objects.clone();
+        replace(&mut objects, written(&plan));
+        let (digest, files) = pushed(&plan);
+        let live = report.live.unwrap();
+        if digest == live.digest {
+            if objects.iter().all(|object| before.contains(object)) {
+                return Converged {
+                    objects,
+                    plan,
+                    report,
+                    pushes,
+                };
+            }
+            continue;
+        }
+        pushes += 1;
+        if refuses(&all_text(&files)) {
+            let refusals = Arc::make_mut(&mut report.refusals);
+            assert_eq!(
+                refusals.insert(digest, "fatal: refused".to_owned()),
+                None,
+                "it was pushed again"
+            );
+        } else {
+            let sequence = live.sequence + 1;
+            report.live = Some(Live { sequence, digest });
+        }
+    }
+    panic!("it does not come to rest");
+}
+
+fn pushed(plan: &Plan) -> (Digest, Files) {
+    let wanted = plan.effects.iter().find_map(|effect| match effect {
+        Effect::PushConfig(wanted) => Some((wanted.digest, (*wanted.files).clone())),
+        _ => None,
+    });
+    wanted.unwrap()
+}
+
+fn all_text(files: &Files) -> String {
+    let texts = files
+        .values()
+        .map(|file| String::from_utf8_lossy(&file.content).into_owned());
+    texts.collect()
+}
+
+fn jobs(jobs: &[Value]) -> Knowledge {
+    let mut seen = Seen::of_nodes(Vec::new(), NOW.parse().unwrap());
+    seen.jobs = Some(serde_json::from_value(json!(jobs)).unwrap());
+    Knowledge::Known(seen.into())
+}
+
+fn job(state: &str, partition: &str) -> Value {
+    json!({ "job_id": 7, "job_state": [state], "nodes": "n1", "partition": partition })
+}
+
+#[test]
+fn a_bad_extra_conf_is_held_and_named_and_a_good_partition_beside_it_goes_live() {
+    let good = json!({ "extraConf": "SchedulerParameters=defer" });
+    let objects = running_with(&good, vec![partition("cpu", "Default=YES")]);
+    let mut objects = changed(
+        objects,
+        &json!({ "extraConf": "# mine\nSchedulerParameter=bf_interval=9" }),
+    );
+    replace(&mut objects, vec![partition("cpu", "MaxTime=60")]);
+    let end = converge(objects, &|_| false);
+    assert_eq!(end.pushes, 1);
+    let conf = end.conf();
+    assert!(conf.contains("PartitionName=cpu Nodes=cpu MaxTime=60\n"), "{conf}");
+    assert!(
+        conf.contains("\nSchedulerParameters=defer\n") && !conf.contains("bf_interval"),
+        "{conf}"
+    );
+    assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
+    for type_ in ["Ready", "ConfigurationApplied"] {
+        let (status, reason, message) = condition(end.objects.clone(), end.report.clone(), type_);
+        assert_eq!(
+            (status, reason.as_str()),
+            (ConditionStatus::False, "ConfigRejected"),
+            "{type_}"
+        );
+        assert!(message.contains("spec.extraConf line 2: "), "{message}");
+        assert!(message.contains("SchedulerParameters?"), "{message}");
+    }
+    // The next good edit is live.
+    let end = converge(
+        changed(
+            end.objects,
+            &json!({ "extraConf": "SchedulerParameters=bf_interval=9" }),
+        ),
+        &|_| false,
+    );
+    assert!(end.conf().contains("bf_interval=9") && end.held().is_empty());
+}
+
+#[test]
+fn each_source_is_held_at_its_own_last_good_version_and_a_new_one_is_left_out() {
+    let spec = json!({ "extraConf": "SchedulerParameters=defer", "configFileRefs": [{ "name": "files" }] });
+    let files = |cgroup: &str| config_map("files", &json!({ "cgroup.conf": cgroup, "x": "1" }));
+    let objects = running_with(
+        &spec,
+        vec![files("CgroupPlugin=disabled\n"), partition("cpu", "MaxTime=1")],
+    );
+    let before = slurm_conf(&planned(objects.clone()));
+    for (bad, held, place) in [
+        (
+            vec![partition("cpu", "Foo=1")],
+            "NodeSet \"cpu\" spec.partition",
+            "NodeSet \"cpu\" spec.partition.config: ",
+        ),
+        (
+            vec![partition("gpu", "Foo=1")],
+            "NodeSet \"gpu\" spec.partition",
+            "NodeSet \"gpu\" spec.partition.config: ",
+        ),
+        (
+            vec![files("CgroupPlugin=disabled\nFoo=1\n")],
+            "ConfigMap \"files\" entry \"cgroup.conf\"",
+            "ConfigMap \"files\" entry \"cgroup.conf\" line 2: ",
+        ),
+    ] {
+        let mut objects = objects.clone();
+        replace(&mut objects, bad);
+        let end = converge(objects, &|_| false);
+        assert_eq!(end.held(), BTreeSet::from([held]));
+        let conf = end.conf();
+        let without_new = conf.replace("NodeSet=gpu Feature=gpu\n", "");
+        assert_eq!(without_new, before, "{held}");
+        let fault = &end.plan.faults[0];
+        assert!(fault.message.starts_with(place), "{}", fault.message);
+        assert!(!all_text(&pushed(&end.plan).1).contains("Foo"));
+    }
+}
+
+#[test]
+fn what_slurmctld_refuses_is_found_and_held_and_the_rest_goes_live() {
+    let objects = running_with(&json!({}), vec![partition("a", ""), partition("b", "")]);
+    let mut objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" }));
+    replace(&mut objects, vec![partition("a", REFUSED), partition("b", "MaxTime=5")]);
+    let end = converge(objects, &|text| text.contains(REFUSED));
+    let conf = end.conf();
+    assert!(
+        conf.contains("SchedulerParameters=defer") && conf.contains("Nodes=b MaxTime=5"),
+        "{conf}"
+    );
+    assert!(!conf.contains(REFUSED));
+    assert_eq!(end.held(), BTreeSet::from(["NodeSet \"a\" spec.partition"]));
+    assert!(end.plan.held[0].why.contains("fatal: refused"));
+    assert!(end.pushes <= 5, "{}", end.pushes);
+    assert!(matches!(end.plan.config, ConfigState::Applied { .. }));
+
+    // Another operator, which knows of no refusal, comes to the same.
+    let again = converge(end.objects.clone(), &|text| text.contains(REFUSED));
+    assert_eq!((again.conf(), again.held()), (conf, end.held()));
+}
+
+#[test]
+fn one_that_needs_another_is_live_once_that_is_there() {
+    let extra = json!({ "extraConf": "PartitionName=both Nodes=a,b" });
+    let knows_nodes = Knowledge::Known(Seen::of_nodes(Vec::new(), NOW.parse().unwrap()).into());
+    let objects = running_with(&json!({}), vec![partition("a", "")]);
+    let end = converge_knowing(changed(objects, &extra), &|_| false, &knows_nodes);
+    assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
+    let mut objects = end.objects;
+    objects.push(partition("b", ""));
+    let end = converge_knowing(objects, &|_| false, &knows_nodes);
+    assert!(end.conf().contains("PartitionName=both Nodes=a,b") && end.held().is_empty());
+}
+
+#[test]
+fn what_is_missing_holds_up_nothing_else() {
+    let spec = |extra: &str, files: &str| json!({ "extraConf": extra, "configFileRefs": [{ "name": files }], "accountingRef": { "name": "db" } });
+    let accounting = json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Accounting",
+        "metadata": { "name": "db", "namespace": "hpc", "uid": "db" }, "spec": {},
+    });
+    let files = config_map("files", &json!({ "gres.conf": "AutoDetect=off\n" }));
+    let mut objects = running_with(&spec("", "files"), vec![files, accounting]);
+    objects.retain(|object| object["metadata"]["name"] != "files" && object["kind"] != "Accounting");
+    let end = converge(changed(objects, &spec("SchedulerParameters=defer", "files")), &|_| {
+        false
+    });
+    let conf = end.conf();
+    assert!(
+        conf.contains("SchedulerParameters=defer") && conf.contains("accounting_storage/slurmdbd"),
+        "{conf}"
+    );
+    assert!(all_text(&pushed(&end.plan).1).contains("AutoDetect=off"));
+    assert_eq!(
+        end.held(),
+        BTreeSet::from(["ConfigMap \"files\"", "spec.accountingRef"])
+    );
+    let (status, reason, _) = condition(end.objects, end.report, "Ready");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "ConfigMapMissing"));
+}
+
+#[test]
+fn what_is_wrong_already_is_not_held_against_a_change_of_something_else() {
+    // As an operator without a checker let it through.
+    let mut objects = running_with(
+        &json!({ "extraConf": "SchedulerParameters=defer" }),
+        vec![partition("a", "")],
+    );
+    let bundle = objects
+        .iter()
+        .find(|object| object["metadata"]["name"] == "slurm-bundle")
+        .unwrap();
+    let mut bundle = bundle.clone();
+    let revision = read_bundle(&serde_json::from_value(bundle.clone()).unwrap()).unwrap();
+    let mut spoiled = revision.clone();
+    for (name, file) in &mut spoiled.files {
+        if name.as_str() == "slurm.conf" {
+            let conf = String::from_utf8(file.content.clone()).unwrap();
+            file.content = conf.replace("SchedulerParameters=defer", "OurOwn=1").into_bytes();
+        }
+    }
+    let inputs = bundle["data"]["inputs"].as_str().unwrap();
+    let inputs = inputs
+        .replace("SchedulerParameters=defer", "OurOwn=1")
+        .replace(&revision.digest().to_string(), &spoiled.digest().to_string());
+    bundle["data"]["inputs"] = inputs.into();
+    bundle["binaryData"]["bundle"] =
+        serde_json::to_value(k8s_openapi::ByteString(spoiled.to_bundle().unwrap())).unwrap();
+    replace(&mut objects, vec![bundle, partition("a", "MaxTime=5")]);
+    let end = converge(changed(objects, &json!({ "extraConf": "OurOwn=1" })), &|_| false);
+    assert!(end.conf().contains("Nodes=a MaxTime=5") && end.conf().contains("OurOwn=1"));
+    assert!(end.held().is_empty());
+}
+
+#[test]
+fn where_it_is_not_known_what_runs_was_made_from_all_goes_live_or_nothing() {
+    let mut objects = running(&json!({}));
+    for object in &mut objects {
+        if object["metadata"]["name"] == "slurm-bundle" {
+            object["data"] = Value::Null;
+        }
+    }
+    let before = bundled(&objects);
+    objects.push(partition("a", ""));
+    let bad = changed(objects.clone(), &json!({ "extraConf": "Nonsense=1" }));
+    let plan = super::super::plan::plan(&observed(bad.clone(), live_as_bundled(&bad)));
+    let mut after = bad.clone();
+    replace(&mut after, written(&plan));
+    assert_eq!(bundled(&after), before);
+    let (status, reason, message) = condition(bad, Report::default(), "Ready");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "ConfigRejected"));
+    assert!(message.starts_with("spec.extraConf line 1: "), "{message}");
+    let end = converge(objects, &|_| false);
+    assert!(end.conf().contains("PartitionName=a"));
+    assert!(end.objects.iter().any(|object| object["data"]["inputs"].is_string()));
+}
+
+#[test]
+fn a_new_cluster_starts_without_what_is_bad() {
+    let plan = planned(with_keys(&json!({ "extraConf": "Nonsense=1" })));
+    let conf = slurm_conf(&plan);
+    assert!(conf.contains("ClusterName=") && !conf.contains("Nonsense"), "{conf}");
+    assert!(plan.stateful_set.is_some());
+    assert_eq!(plan.held[0].source, "spec.extraConf");
+}
+
+#[test]
+fn the_identity_of_a_cluster_is_not_for_extra_conf() {
+    let rendered = slurm_conf(&planned(with_keys(&json!({}))));
+    let own = |key: &str| rendered.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    for (other, same) in [
+        ("ClusterName=other", Some("ClusterName=")),
+        ("SlurmctldHost=elsewhere", Some("SlurmctldHost=")),
+        ("AuthType=auth/munge", Some("AuthType=")),
+        ("CredType=auth/munge", Some("CredType=")),
+        ("AuthAltTypes=auth/other", Some("AuthAltTypes=")),
+        ("StateSaveLocation=/tmp", Some("StateSaveLocation=")),
+        ("SlurmUser=root", Some("SlurmUser=")),
+        ("ReconfigFlags=KeepPartInfo", None),
+    ] {
+        let spec = json!({ "extraConf": other });
+        let first = planned(with_keys(&spec));
+        assert_eq!(first.held.len(), 1, "{other} at the first start");
+        assert!(!slurm_conf(&first).contains(other), "{other}");
+        let end = converge(changed(running(&json!({})), &spec), &|_| false);
+        assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]), "{other}");
+        assert_eq!(end.pushes, 0, "{other}");
+        if let Some(key) = same {
+            let spec = json!({ "extraConf": own(key) });
+            assert_eq!(planned(with_keys(&spec)).held, [], "{key}");
+            assert!(
+                converge(changed(running(&json!({})), &spec), &|_| false)
+                    .held()
+                    .is_empty()
+            );
+        }
+    }
+    let more = json!({ "extraConf": "AuthAltParameters=disable_token_creation" });
+    assert_eq!(
+        planned(with_keys(&more)).held,
+        [],
+        "a new cluster takes options beside ours"
+    );
+    assert_eq!(converge(changed(running(&json!({})), &more), &|_| false).pushes, 0);
+}
+
+#[test]
+fn what_the_spec_itself_changes_is_not_held_against_the_inputs() {
+    let mut objects = running(&json!({}));
+    objects.push(config_map("jwks", &json!({ "set": "{}" })));
+    let spec = json!({ "jwksKeyRef": { "name": "jwks", "key": "set" }, "extraConf": "SchedulerParameters=defer" });
+    let end = converge(changed(objects, &spec), &|_| false);
+    assert!(end.held().is_empty(), "{:?}", end.plan.held);
+    assert!(end.conf().contains("jwks=/etc/slurm/jwks.json"));
+}
+
+#[test]
+fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
+    let objects = running_with(&json!({}), vec![partition("a", "")]);
+    let mut objects = changed(objects, &json!({ "extraConf": "GresTypes=gpu" }));
+    replace(&mut objects, vec![partition("a", "MaxTime=5")]);
+    for (knowledge, waits) in [
+        (jobs(&[job("RUNNING", "a")]), true),
+        (jobs(&[job("COMPLETED", "a")]), false),
+        (jobs(&[]), false),
+        (Knowledge::unknown("nobody answers"), true),
+        (
+            Knowledge::Known(Seen::of_nodes(Vec::new(), NOW.parse().unwrap()).into()),
+            true,
+        ),
+    ] {
+        let end = converge_knowing(objects.clone(), &|_| false, &knowledge);
+        assert!(end.conf().contains("Nodes=a MaxTime=5"), "{knowledge:?}");
+        assert_eq!(end.conf().contains("GresTypes=gpu"), !waits, "{knowledge:?}");
+        assert_eq!(end.plan.needs_jobs, waits, "{knowledge:?}");
+        if waits {
+            assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
+            let mut seen = observed(end.objects, end.report);
+            seen.knowledge = knowledge;
+            let status = super::super::status::build_status(&seen, &end.plan, None, NOW.parse().unwrap());
+            let reasons: Vec<(&str, &str)> = status
+                .conditions
+                .iter()
+                .map(|condition| (condition.type_.as_str(), condition.reason.as_str()))
+                .collect();
+            assert!(reasons.contains(&("Ready", "Ready")), "{reasons:?}");
+            assert!(
+                reasons.contains(&("ConfigurationApplied", "WaitsForJobs")),
+                "{reasons:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_partition_does_not_vanish_under_its_jobs() {
+    let objects = running_with(&json!({}), vec![partition("a", ""), partition("b", "")]);
+    let mut gone = objects.clone();
+    gone.retain(|object| !(object["kind"] == "NodeSet" && object["metadata"]["name"] == "b"));
+    let mut disabled = objects.clone();
+    let without = node_set("b", NOW, json!({ "partition": { "enabled": false } }));
+    replace(&mut disabled, vec![without]);
+    let mut renamed = objects;
+    let spec = json!({ "partition": {}, "template": { "spec": { "hostname": "c-" } } });
+    replace(&mut renamed, vec![node_set("b", NOW, spec)]);
+    for (way, objects) in [("gone", gone), ("disabled", disabled), ("renamed", renamed)] {
+        let busy = converge_knowing(objects, &|_| false, &jobs(&[job("PENDING", "b")]));
+        assert!(busy.conf().contains("PartitionName=b "), "{way}");
+        assert_eq!(busy.plan.held[0].reason, "WaitsForJobs", "{way}");
+        let idle = converge_knowing(busy.objects, &|_| false, &jobs(&[job("RUNNING", "a")]));
+        assert!(!idle.conf().contains("PartitionName=b "), "{way}");
+        assert!(idle.held().is_empty(), "{way}");
+    }
+}
+
+#[test]
+fn who_forces_a_change_does_not_wait() {
+    let objects = changed(running(&json!({})), &json!({ "extraConf": "GresTypes=gpu" }));
+    let busy = jobs(&[job("RUNNING", "a")]);
+    let waiting = converge_knowing(objects.clone(), &|_| false, &busy);
+    let words = waiting.plan.held[0].why.clone();
+    let (_, value) = words.split_once("slinky.slurm.net/force-config=").unwrap();
+    for (value, forced) in [(value, true), ("true", true), ("false", false), (&value[1..], false)] {
+        let objects = annotated(objects.clone(), "slinky.slurm.net/force-config", value);
+        let end = converge_knowing(objects, &|_| false, &busy);
+        assert_eq!(end.conf().contains("GresTypes=gpu"), forced, "{value}");
+    }
+    // A digest is good for what it was given for.
+    let objects = annotated(objects, "slinky.slurm.net/force-config", value);
+    let other = changed(objects, &json!({ "extraConf": "GresTypes=gpu,mps" }));
+    assert_eq!(converge_knowing(other, &|_| false, &busy).pushes, 0);
+}
+
+#[test]
+fn a_cluster_that_never_served_has_no_jobs_to_wait_for() {
+    let mut objects = with_keys(&json!({ "extraConf": "SelectType=select/nope" }));
+    objects.extend(written(&planned(objects.clone())));
+    objects.push(super::pod(0));
+    let mut down = live_as_bundled(&objects);
+    down.state = State::Waiting {
+        why: "fatal".to_owned(),
+    };
+    let made = written(&plan(&observed(objects.clone(), down.clone())));
+    replace(&mut objects, made);
+    let objects = changed(objects, &json!({ "extraConf": "SelectType=select/cons_tres" }));
+    let plan = plan(&observed(objects, down));
+    assert_eq!(plan.held, []);
+    assert!(all_text(&pushed(&plan).1).contains("cons_tres"));
+}
+
+#[test]
+fn there_is_room_for_all_nodes_and_it_does_not_shrink() {
+    let sized = |replicas: i32| node_set("a", NOW, json!({ "replicas": replicas }));
+    let objects = running_with(&json!({}), vec![sized(2000)]);
+    let conf = slurm_conf(&plan(&observed(objects.clone(), live_as_bundled(&objects))));
+    assert!(conf.contains("\nMaxNodeCount=2048\n"), "{conf}");
+    let mut objects = objects;
+    replace(&mut objects, vec![sized(1)]);
+    let end = converge(objects, &|_| false);
+    assert!(end.conf().contains("\nMaxNodeCount=2048\n") && end.held().is_empty());
+}
+
+/// How good a source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quality {
+    Good,
+    /// By the checker.
+    Bad,
+    /// By slurmctld.
+    Refused,
+}
+
+fn any_quality() -> impl Strategy<Value = Quality> {
+    prop::sample::select(vec![Quality::Good, Quality::Bad, Quality::Refused])
+}
+
+fn config(quality: Quality) -> &'static str {
+    match quality {
+        Quality::Good => "MaxTime=5",
+        Quality::Bad => "Foo=1",
+        Quality::Refused => REFUSED,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn everything_good_is_live_in_the_end_and_nothing_bad_is(
+        extra in any_quality(),
+        file in any_quality(),
+        partitions in prop::collection::vec(any_quality(), 0..5),
+    ) {
+        let spec = |extra: &str| json!({ "extraConf": extra, "configFileRefs": [{ "name": "files" }] });
+        let files = |content: &str| config_map("files", &json!({ "cgroup.conf": content }));
+        let names: Vec<String> = (0..partitions.len()).map(|index| format!("n{index}")).collect();
+        let mut others = vec![files("CgroupPlugin=disabled\n")];
+        others.extend(names.iter().map(|name| partition(name, "MaxTime=1")));
+        let objects = running_with(&spec("SchedulerParameters=defer"), others);
+
+        let line = |quality| match quality {
+            Quality::Good => "GroupUpdateForce=1".to_owned(),
+            Quality::Bad => "Foo=1".to_owned(),
+            Quality::Refused => format!("PartitionName=extra {REFUSED}"),
+        };
+        let cgroup = match file {
+            Quality::Good => "CgroupPlugin=disabled\n# good\n".to_owned(),
+            Quality::Bad => "Foo=1\n".to_owned(),
+            Quality::Refused => format!("CgroupPlugin=disabled\n# {REFUSED}\n"),
+        };
+        let mut objects = changed(objects, &spec(&line(extra)));
+        let mut new = vec![files(&cgroup)];
+        new.extend(names.iter().zip(&partitions).map(|(name, quality)| partition(name, config(*quality))));
+        replace(&mut objects, new);
+        let end = converge(objects, &|text| text.contains(REFUSED));
+
+        let conf = end.conf();
+        let text = all_text(&pushed(&end.plan).1);
+        prop_assert!(!text.contains("Foo") && !text.contains(REFUSED), "{}", text);
+        prop_assert_eq!(conf.contains("GroupUpdateForce"), extra == Quality::Good);
+        prop_assert_eq!(conf.contains("SchedulerParameters=defer"), extra != Quality::Good);
+        prop_assert_eq!(text.contains("# good"), file == Quality::Good);
+        for (name, quality) in names.iter().zip(&partitions) {
+            let good = conf.contains(&format!("PartitionName={name} Nodes={name} MaxTime=5\n"));
+            let old = conf.contains(&format!("PartitionName={name} Nodes={name} MaxTime=1\n"));
+            prop_assert_eq!((good, old), (*quality == Quality::Good, *quality != Quality::Good), "{}", conf);
+        }
+        let bad = partitions.iter().chain([&extra, &file]).filter(|quality| **quality != Quality::Good).count();
+        prop_assert_eq!(end.plan.held.len(), bad);
+    }
+}
