@@ -4,15 +4,16 @@
 //! (the revisions, and which of them is [verified](crate::store::Store::verified)) is on the disk by itself, and an agent
 //! that finds no journal, or an older one, goes by what it finds in the directories.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use slurm::agent::{Phase, Refused};
 use slurm::revision::{Digest, Summary};
+
+use crate::durable;
 
 /// Four or five changes: the one that matters, and how it came there.
 const KEPT: usize = 20;
@@ -44,7 +45,7 @@ impl Entry {
 
 #[derive(Debug, Clone)]
 pub struct Journal {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Journal {
@@ -62,7 +63,8 @@ impl Journal {
             .collect()
     }
 
-    pub fn note(&self, entry: Entry) -> io::Result<()> {
+    /// See [`Store::note`](crate::store::Store::note).
+    pub(crate) fn note(&self, entry: Entry) -> io::Result<()> {
         let mut entries = self.entries();
         entries.push(entry);
         let (_, kept) = entries.split_at(entries.len().saturating_sub(KEPT));
@@ -71,18 +73,7 @@ impl Journal {
             text.push_str(&serde_json::to_string(entry)?);
             text.push('\n');
         }
-        if let Some(directory) = self.path.parent() {
-            fs::create_dir_all(directory)?;
-        }
-        let new = self.path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, &self.path)
+        durable::replace_unsynced(&self.path, text.as_bytes(), 0o640)
     }
 }
 
@@ -105,7 +96,7 @@ mod tests {
     #[test]
     fn the_last_steps_are_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(&directory.path().join("a/b"));
+        let journal = Journal::new(directory.path());
         assert_eq!(journal.entries(), []);
         for sequence in 1..=50 {
             journal.note(entry(sequence)).unwrap();

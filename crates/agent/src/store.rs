@@ -14,7 +14,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use crate::durable;
-use crate::journal::Journal;
+use crate::journal::{Entry, Journal};
 
 /// What is live, what was live before, and one more for a person who looks.
 const KEPT: usize = 3;
@@ -157,6 +157,15 @@ impl Store {
 
     pub fn journal(&self) -> Journal {
         Journal::new(&self.directory)
+    }
+
+    pub fn note(&self, entry: Entry) -> Result<(), Error> {
+        self.create_directory()?;
+        let journal = self.journal();
+        journal.note(entry).map_err(|source| Error::Write {
+            path: journal.path,
+            source,
+        })
     }
 
     fn path_of(&self, sequence: u64) -> PathBuf {

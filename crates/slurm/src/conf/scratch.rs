@@ -232,27 +232,29 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
         port,
         nodes,
     } = scratch;
-    // Without `disable_sack` it would take the socket of the live one away from everybody in the pod.
-    let auth_info = match configuration.value("AuthInfo") {
-        Some(users) => format!("{users},disable_sack"),
-        None => "disable_sack".to_owned(),
+    let and = |key: &str, option: &str| match configuration.value(key) {
+        Some(users) => format!("{key}=\"{users},{option}\""),
+        None => format!("{key}={option}"),
     };
     let mut lines = vec![
         "AuthType=auth/slurm".to_owned(),
         "CredType=cred/slurm".to_owned(),
-        format!("AuthInfo=\"{auth_info}\""),
+        // Without it the socket of the live one would be taken away from everybody in the pod.
+        and("AuthInfo", "disable_sack"),
         format!("SlurmctldPort={port}"),
         format!("SlurmctldPidFile={directory}/slurmctld.pid"),
         format!("StateSaveLocation={directory}/state"),
         "SlurmctldDebug=info".to_owned(),
         // It cannot be kept from listening on all addresses; so at least it answers nobody without a key.
-        "CommunicationParameters=disable_http".to_owned(),
+        and("CommunicationParameters", "disable_http"),
+        // Without one it complains of the default, which hardly any image has, just before it says what is wrong.
+        "MailProg=/bin/true".to_owned(),
     ];
     let named_a_host = ["SlurmctldHost", "ControlMachine"]
         .iter()
         .any(|key| configuration.value(key).is_some());
     if named_a_host || configuration.includes_elsewhere() {
-        lines.push(format!("SlurmctldHost={host}(127.0.0.1)"));
+        lines.push(format!("SlurmctldHost={host}{}", address(configuration)));
     }
     if configuration.includes_elsewhere() {
         // What it sets cannot be taken out, but its most dangerous word can be spoken over.
@@ -261,6 +263,17 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
     lines.extend(nodes.iter().map(|name| format!("NodeName={name} State=FUTURE")));
     // The first ends a last line without an end, the second one that ends in a backslash.
     format!("\n\n{}\n", lines.join("\n"))
+}
+
+/// Spares a look-up of the name, but for those who asked for IPv6: their host may have nothing else.
+fn address(configuration: &Configuration) -> &'static str {
+    let parameters = configuration.value("CommunicationParameters").unwrap_or_default();
+    let mut options = parameters.split(',').map(|option| option.trim_matches(is_space));
+    if options.any(|option| is_one_of(option, &["EnableIPv6", "DisableIPv4"])) {
+        ""
+    } else {
+        "(127.0.0.1)"
+    }
 }
 
 #[cfg(test)]
@@ -321,8 +334,18 @@ mod tests {
             own(conf),
             "CredType=cred/slurm\nAuthInfo=\"cred_expire=20,disable_sack\"\nSlurmctldPort=4711\n\
              SlurmctldPidFile=/run/d/slurmctld.pid\nStateSaveLocation=/run/d/state\nSlurmctldDebug=info\n\
-             CommunicationParameters=disable_http\nSlurmctldHost=ctl-0(127.0.0.1)\n"
+             CommunicationParameters=disable_http\nMailProg=/bin/true\nSlurmctldHost=ctl-0(127.0.0.1)\n"
         );
+    }
+
+    #[test]
+    fn a_host_with_nothing_but_ipv6_is_tried_by_its_name() {
+        let own = own("SlurmctldHost=a\nCommunicationParameters=EnableIPv6,DisableIPv4\n");
+        assert!(
+            own.contains("\nCommunicationParameters=\"EnableIPv6,DisableIPv4,disable_http\"\n"),
+            "{own}"
+        );
+        assert!(own.ends_with("\nSlurmctldHost=ctl-0\n"), "{own}");
     }
 
     #[test]

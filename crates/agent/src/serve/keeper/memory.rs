@@ -45,8 +45,8 @@ impl Keeper {
     /// For whoever comes after this agent. A disk that is full does not keep a change from going on.
     pub(super) async fn note(&self, revision: &Summary, step: Phase, refused: Option<Refused>) {
         let entry = Entry::new(revision, step, refused);
-        let journal = self.store.journal();
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || journal.note(entry)).await {
+        let store = self.store.clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.note(entry)).await {
             warn!(%error, %step, "a step is not in the journal");
         }
         fail_point::reach(step);
