@@ -699,16 +699,21 @@ async fn files_that_need_a_restart_and_let_slurmctld_die_go_back() {
 async fn a_pod_that_cannot_start_with_the_newest_revision_starts_with_the_last_known_good() {
     let pod = Pod::running(&revision(1, "one")).await;
     pod.push(&revision(2, "two")).await;
+    assert_eq!(pod.push(&revision(3, "two")).await.outcome, Outcome::Unchanged);
     Store::new(&pod.path("state"), &uid())
-        .save(&revision(3, "bad"))
+        .save(&revision(4, "bad"))
         .unwrap();
     let mut pod = pod.replaced().await;
     assert_eq!(pod.conf(), "two");
-    assert_eq!(pod.stored(), [1, 2]);
+    assert_eq!(pod.stored(), [2, 3]);
     let status = pod.client().status().await.unwrap();
-    assert_eq!(status.live, Some(revision(2, "two").summary()));
+    assert_eq!(
+        status.live,
+        Some(revision(3, "two").summary()),
+        "the same bytes, by their last number"
+    );
     let refused = status.rolled_back.unwrap();
-    assert_eq!(refused.sequence, 3);
+    assert_eq!(refused.sequence, 4);
     assert!(refused.reason.contains("unrecognized key: bad"), "{refused:?}");
     // What has run here once is not to blame when it cannot start any more.
     pod.end();
@@ -721,7 +726,7 @@ async fn a_pod_that_cannot_start_with_the_newest_revision_starts_with_the_last_k
     })
     .await;
     assert_eq!(pod.conf(), "two");
-    assert_eq!(pod.stored(), [1, 2]);
+    assert_eq!(pod.stored(), [2, 3]);
     fs::remove_file(pod.path("bad")).unwrap();
     pod.phase(Phase::Verified).await;
 }

@@ -8,15 +8,13 @@ use super::Keeper;
 use crate::config_dir::Files;
 use crate::fail_point;
 use crate::journal::Entry;
+use crate::store::Verified;
 
 impl Keeper {
     /// A later revision that slurmctld cannot start with gives way to this one.
     pub(super) async fn remember_as_good(&self, live: &Files) {
-        if self
-            .store
-            .verified()
-            .is_some_and(|good| good.digest == live.summary.digest)
-        {
+        let Summary { sequence, digest, .. } = live.summary;
+        if self.store.verified() == Some(Verified { sequence, digest }) {
             return;
         }
         let (store, config, live) = (self.store.clone(), self.config.clone(), live.clone());

@@ -55,14 +55,16 @@ impl Keeper {
     /// From the state volume.
     pub(super) fn last_known_good(&self, live: &Files) -> Option<Files> {
         let good = self.store.verified()?;
-        let revision = self.store.load(good.sequence)?;
-        if revision.sequence >= live.summary.sequence || revision.digest() != good.digest {
-            return None;
-        }
+        // The same bytes may have got a higher number since.
+        let numbers = self.store.sequences().ok()?.into_iter().rev();
+        let revision = numbers
+            .filter(|sequence| *sequence < live.summary.sequence)
+            .filter_map(|sequence| self.store.load(sequence))
+            .find(|revision| revision.digest() == good.digest)?;
         match self.config.write(&revision) {
             Ok(files) => Some(files),
             Err(error) => {
-                error!(%error, sequence = good.sequence, "cannot put the last known good revision back");
+                error!(%error, sequence = revision.sequence, "cannot put the last known good revision back");
                 None
             }
         }
