@@ -18,7 +18,7 @@ pub struct ConfigurationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedRevision>,
 
-    /// What was refused last, until another revision is live.
+    /// What was refused last, until everything that is asked for is live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected: Option<RejectedRevision>,
 

@@ -280,10 +280,13 @@ pub(super) fn setback<'a>(
     status: &'a ControllerStatus,
 ) -> Option<(&'static str, &'a str)> {
     const SETBACKS: [&str; 3] = [reason::CONFIG_REJECTED, reason::AGENT_AWAY, reason::RETRYING];
-    let held = plan.held.iter().map(|held| held.reason);
     let applied = |conditions: &'a [Condition]| conditions.iter().find(|condition| condition.type_ == CONFIG_APPLIED);
     let now = applied(&status.conditions)?;
-    let word = SETBACKS.into_iter().chain(held).find(|word| *word == now.reason)?;
+    let word = SETBACKS.into_iter().find(|word| *word == now.reason)?;
+    // Each input that is held is told of by itself.
+    if word == reason::CONFIG_REJECTED && !plan.held.is_empty() {
+        return None;
+    }
     let said = conditions_of(observed).iter().any(|before| {
         // Another refusal is news; another failure to reach the same agent is not.
         let passing = [reason::AGENT_AWAY, reason::RETRYING].contains(&word);

@@ -95,6 +95,10 @@ impl Task {
             Next::Rest(state) => {
                 self.failures = 0;
                 self.close(wish, &state);
+                if let State::Refused(Rejection { digest, why, .. }) = &state {
+                    let (digest, why) = (*digest, why.clone());
+                    self.teller.tell(|report| report.note_refusal(digest, why));
+                }
                 self.say(wanted, live, state);
                 RECHECK
             }

@@ -621,7 +621,7 @@ async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothin
 async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() {
     let mut world = World::new(&json!({})).await;
     world.until_settled().await;
-    world.extra_conf("Nonsense=1");
+    world.extra_conf("SchedulerParameters=Nonsense");
     world
         .until("refused", |world| world.configuration()["rejected"]["sequence"] == 2)
         .await;
