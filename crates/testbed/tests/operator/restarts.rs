@@ -33,6 +33,59 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     assert!(shown.contains("Restarts=0"), "{shown}");
 }
 
+/// Everybody who has a part in a change is killed in the middle of one, and of one that slurmctld has to be restarted for.
+#[test]
+fn a_change_under_a_job_outlives_agent_and_slurmctld() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "midway").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let job = slurm(
+        &namespace,
+        "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'sleep 40'",
+    )
+    .unwrap();
+    let job = job.trim();
+    wait_job(&namespace, job, "RUNNING").unwrap();
+    wait_saved(&namespace).unwrap();
+    let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
+    for (line, kill) in [
+        ("MaxJobCount=4001", Some("reconfigure")),
+        ("MaxJobCount=4002", Some("slurmctld")),
+        // slurm.conf(5) wants a restart for this one.
+        ("SlurmdPort=6828", None),
+        ("SlurmdPort=6818", Some("reconfigure")),
+    ] {
+        let patch = serde_json::json!({ "spec": { "extraConf": format!("{extra_conf}\n{line}\n") } });
+        namespace
+            .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch.to_string()])
+            .unwrap();
+        if let Some(container) = kill {
+            cluster
+                .kill_container(namespace.pod("slurm-controller-0"), container)
+                .unwrap();
+        }
+        let (key, value) = line.split_once('=').unwrap();
+        eventually(&format!("{line} is live"), SOON, || {
+            let shown = slurm(&namespace, &format!("scontrol show config | grep '^{key} '"))?;
+            expect(shown.trim_end().ends_with(&format!("= {value}")), shown)
+        })
+        .unwrap();
+        let file = slurm(&namespace, "cat /etc/slurm/slurm.conf").unwrap();
+        assert!(file.contains(line), "live and not in the file:\n{file}");
+    }
+    let log = namespace
+        .ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])
+        .unwrap();
+    assert!(log.contains("restarting slurmctld, which the change needs"), "{log}");
+    wait_job(&namespace, job, "COMPLETED").unwrap();
+    let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+    assert!(shown.contains("Restarts=0"), "{shown}");
+    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
+}
+
 #[test]
 fn a_restart_trigger_restarts_slurmctld_once() {
     let cluster = cluster();
