@@ -103,6 +103,10 @@ pub struct Serve {
     #[arg(long, env = "SLURM_AGENT_SCRATCH_DIR", default_value = SCRATCH_DIR, value_name = "DIR")]
     pub scratch_dir: PathBuf,
 
+    /// Where slurmctld is asked what it runs with, in place of the port in slurm.conf on this machine
+    #[arg(long, env = "SLURM_AGENT_SLURMCTLD", value_name = "ADDRESS", hide = true)]
+    pub slurmctld: Option<SocketAddr>,
+
     /// The UID of this pod
     #[arg(long, env = "SLURM_AGENT_POD_UID", value_name = "UID")]
     pub pod_uid: String,

@@ -76,6 +76,8 @@ fn fence(sequence: u64) -> Fence {
 struct Pod {
     directory: TempDir,
     address: SocketAddr,
+    /// Where the daemon tells what it runs with.
+    daemon: SocketAddr,
     supervisor: Option<Child>,
     agent: Option<Child>,
 }
@@ -89,10 +91,11 @@ impl Pod {
         }
         fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
         fs::write(directory.path().join("bundle"), bundle.to_bundle().unwrap()).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let pod = Self {
             directory,
-            address: port,
+            address: port(),
+            daemon: port(),
             supervisor: None,
             agent: None,
         };
@@ -126,6 +129,7 @@ impl Pod {
             .env("SLURM_AGENT_POD_UID", POD)
             .env("SLURM_AGENT_CONTROL", self.path("run/control"))
             .env("SLURM_AGENT_LISTEN", self.address.to_string())
+            .env("SLURM_AGENT_SLURMCTLD", self.daemon.to_string())
             .env("SLURM_AGENT_SCRATCH_DIR", self.path("scratch"))
             .env("PATH", path);
         command
@@ -146,6 +150,7 @@ impl Pod {
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "the_daemon", "--nocapture"])
             .env("FAKE_DAEMON", self.directory.path())
+            .env("FAKE_PORT", self.daemon.to_string())
             .env("RUNTIME_DIRECTORY", self.path("run"))
             .stdout(Stdio::null())
             .stderr(self.log("supervise.log"));
@@ -430,6 +435,50 @@ async fn a_node_that_only_slurmctld_knows_is_known_to_the_dry_run() {
     pod.push(&revision(3, "PartitionName=a Nodes=d3\n")).await;
     let seen = fs::read_to_string(pod.path("seen")).unwrap();
     assert!(seen.contains("\nNodeName=d3 State=FUTURE\n"), "nobody could tell");
+}
+
+#[tokio::test]
+async fn a_slurmctld_that_runs_with_something_else_is_reconfigured_again() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    for (sequence, what) in [(2, "lie"), (3, "miscount")] {
+        fs::write(pod.path(what), "once").unwrap();
+        let lives = pod.lives().len();
+        let pushed = pod.push(&revision(sequence, &format!("revision {sequence}"))).await;
+        assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+        assert_eq!(pod.lives().len(), lives + 2, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_slurmctld_that_serves_something_else_for_good_is_reported() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    fs::write(pod.path("lie"), "always").unwrap();
+    let pushed = pod.push(&revision(2, "two")).await;
+    let Outcome::Pending { reason } = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert!(reason.contains("serves another slurm.conf"), "{reason}");
+    assert_eq!(pod.lives().len(), 3, "two reconfigures and no more");
+    assert_eq!(pod.conf(), "two", "nobody refused it");
+    // Its files are right; how it counts them is its own affair.
+    fs::remove_file(pod.path("lie")).unwrap();
+    fs::write(pod.path("miscount"), "always").unwrap();
+    assert_eq!(pod.push(&revision(3, "three")).await.outcome, Outcome::Applied);
+}
+
+#[tokio::test]
+async fn a_slurmctld_that_does_not_answer_is_asked_again_and_nothing_is_rolled_back() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    fs::write(pod.path("mute"), "").unwrap();
+    let pushed = pod.push(&revision(2, "two")).await;
+    assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
+    assert_ne!(pushed.status.phase, Phase::Verified);
+    assert_eq!(pod.conf(), "two");
+    fs::remove_file(pod.path("mute")).unwrap();
+    let status = pod.phase(Phase::Verified).await;
+    assert_eq!(status.live, Some(revision(2, "two").summary()));
+    assert_eq!(status.rolled_back, None);
+    assert_eq!(pod.lives().len(), 2, "one reconfigure");
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@
 //! whether that is because of a push, of a restart of either container, or of somebody's hand. A directory of files older
 //! than the live ones means that the change has not ended, and is the way back.
 //!
-//! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal. slurmctld's own word on
-//! what it serves is marked where it will stand.
+//! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal. Verified is
+//! what slurmctld itself says that it runs with.
 
 mod memory;
 mod way_back;
@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 use super::fences::{Fences, Stale, Subject};
 use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
 use super::reason::reason;
+use super::served::{Slurmctld, Word};
 use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
 use super::story::{Event, tell};
@@ -90,6 +91,7 @@ pub(super) struct Keeper {
     supervisor: Supervisor,
     dry_run: DryRun,
     slurm: Arc<SlurmTools>,
+    slurmctld: Slurmctld,
     controller: ControllerUid,
     fences: Arc<Mutex<Fences>>,
     pushes: mpsc::Receiver<Push>,
@@ -104,6 +106,7 @@ pub(super) struct Surroundings {
     pub(super) supervisor: Supervisor,
     pub(super) dry_run: DryRun,
     pub(super) slurm: Arc<SlurmTools>,
+    pub(super) slurmctld: Slurmctld,
     pub(super) controller: ControllerUid,
     pub(super) fences: Arc<Mutex<Fences>>,
 }
@@ -116,6 +119,7 @@ impl Keeper {
             supervisor,
             dry_run,
             slurm,
+            slurmctld,
             controller,
             fences,
         } = surroundings;
@@ -132,6 +136,7 @@ impl Keeper {
             supervisor,
             dry_run,
             slurm,
+            slurmctld,
             controller,
             fences,
             pushes,
@@ -344,10 +349,7 @@ impl Keeper {
         };
         let action = *unsettled.action.get_or_insert_with(|| self.plan_action(&live));
         match plan_next(&state, &live.name, &unsettled, action) {
-            Next::Settled => {
-                self.settled(unsettled, &live).await;
-                Duration::ZERO
-            }
+            Next::Settled => self.verify(unsettled, live).await,
             Next::RollBack => self.refused(unsettled, &live, state.daemon.last_words).await,
             Next::Wait(why) => self.wait(unsettled, why),
             Next::Start => {
@@ -389,6 +391,37 @@ impl Keeper {
         plan_action(configurations.as_ref().map(|(before, live)| (before, live)))
     }
 
+    /// The supervisor has seen it read files since these are live; slurmctld has the last word. A reconfigure by hand in
+    /// the very moment of ours can look like ours.
+    async fn verify(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
+        let Some(revision) = self.config.read(&live) else {
+            return self.wait(unsettled, "the live files cannot be read");
+        };
+        let sequence = live.summary.sequence;
+        match self.slurmctld.ask(&revision).await {
+            Word::Same => {}
+            Word::WillNotTell(why) => info!(sequence, why, "slurmctld does not tell what it runs with"),
+            Word::NoAnswer(why) => return self.wait(unsettled, &why),
+            word @ (Word::OtherFile(_) | Word::OtherHash) if unsettled.doubted.is_none() => {
+                warn!(
+                    sequence,
+                    ?word,
+                    "slurmctld does not run with the live files, reconfiguring again"
+                );
+                unsettled.doubted = Some(word);
+                return self.reconfigure(unsettled, live).await;
+            }
+            Word::OtherFile(name) => {
+                let why = format!("slurmctld serves another {name} than the live one, also after a second reconfigure");
+                return self.wait(unsettled, &why);
+            }
+            // A process that has just begun, with these very files: it must be us who count differently.
+            Word::OtherHash => warn!(sequence, "slurmctld's hash of slurm.conf is not ours, its files are"),
+        }
+        self.settled(unsettled, &live).await;
+        Duration::ZERO
+    }
+
     async fn reconfigure(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
         let rolling_back = self.shown.borrow().phase == Phase::RollingBack;
         self.show_unless_rolling_back(Phase::Reconfiguring);
@@ -415,8 +448,6 @@ impl Keeper {
     }
 
     async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
-        // slurmctld's own word comes here: the files it serves (REQUEST_CONFIG) and the hash it runs with. Until then a
-        // reconfigure by hand in the very moment of ours can be taken for it.
         if let Err(file) = self.config.check(live) {
             warn!(%file, "a file was changed by somebody else");
         }

@@ -2,13 +2,15 @@
 //! them, and answers what the operator asks of Slurm.
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`plan`], [`reason`] and
-//! [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs.
+//! [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs,
+//! [`served`] asks slurmctld what it runs with.
 
 mod fences;
 mod http;
 mod keeper;
 mod plan;
 pub(crate) mod reason;
+mod served;
 pub(crate) mod slurm_tools;
 mod steps;
 mod story;
@@ -30,6 +32,7 @@ use crate::dry_run::DryRun;
 use crate::store::Store;
 use fences::Fences;
 use keeper::{Keeper, Surroundings};
+use served::Slurmctld;
 use slurm_tools::SlurmTools;
 
 #[derive(Debug, Error)]
@@ -48,6 +51,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         places,
         control,
         scratch_dir,
+        slurmctld,
         pod_uid,
         listen,
     } = options;
@@ -63,6 +67,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         supervisor: supervisor.clone(),
         dry_run: DryRun::new(&scratch_dir, Some(&places.keys_dir)),
         slurm: Arc::clone(&slurm),
+        slurmctld: Slurmctld::new(&places.keys_dir, slurmctld),
         controller: places.controller_uid,
         fences: Arc::clone(&fences),
     });

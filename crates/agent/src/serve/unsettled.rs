@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use slurm::agent::{Action, Outcome, Phase, Refusal, Refused, StepTime};
 use tokio::sync::oneshot;
 
+use super::served::Word;
 use super::steps::Steps;
 use super::story::{Event, tell};
 
@@ -56,6 +57,8 @@ pub(super) struct Unsettled {
     /// The smallest action that will do, once somebody has looked.
     pub(super) action: Option<Action>,
     pub(super) steps: Steps,
+    /// slurmctld said that it runs with something else, and was reconfigured for it.
+    pub(super) doubted: Option<Word>,
     /// People have been told that there is something to reconfigure.
     pub(super) told: bool,
     pub(super) waiting: Vec<Waiting>,
@@ -74,6 +77,7 @@ impl Unsettled {
             rolled_back: None,
             action: None,
             steps,
+            doubted: None,
             told: false,
             waiting: Vec::new(),
             last_word: now,
@@ -127,6 +131,7 @@ impl Unsettled {
         self.since = Instant::now();
         self.started = false;
         self.restarted = None;
+        self.doubted = None;
         self.healthy_before = false;
         self.rolled_back = Some(refused);
         self.steps.reach(Phase::RollingBack);

@@ -2,7 +2,10 @@
 //!
 //! A reconfigure is a child of a child, so that the new main process is an orphan; it reads its files, announces itself,
 //! waits at a barrier until that has been heard, and tells the old one, which ends with 0. If it dies instead, the old one
-//! goes on. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` has the word in it.
+//! goes on. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` has the word in it. [`port`] is what it
+//! says of itself.
+
+mod port;
 
 use std::fs::OpenOptions;
 use std::io::{IoSlice, Read as _, Write as _};
@@ -63,6 +66,7 @@ fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
         let (mut user1, mut user2) = (listen(SignalKind::user_defined1()), listen(SignalKind::user_defined2()));
         // From here on signals are handled, so tests may send them.
         record(directory);
+        port::open(directory);
         eprintln!("[2026-11-15T05:25:07.740] Running as primary controller");
         announce();
         print!("serving");

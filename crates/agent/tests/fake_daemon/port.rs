@@ -1,0 +1,125 @@
+//! slurmctld's port: which files this process has read and their hash, as slurmctld 26.05 tells them.
+//!
+//! A file named `mute` keeps it from answering. With one named `lie` it serves what stands there as its slurm.conf, and
+//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use slurm::answer::ServedConf;
+use slurm::conf::Configuration;
+use slurm::rpc::{Frame, MessageType, ServedFile, pack_live_conf, pack_served_files};
+use slurm::token::{Claims, SigningKey};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+struct Port {
+    mute: PathBuf,
+    key: Vec<u8>,
+    files: Vec<ServedFile>,
+    hash: u32,
+}
+
+pub(super) fn open(directory: &Path) {
+    let Ok(address) = std::env::var("FAKE_PORT") else {
+        return;
+    };
+    let port = Port::read(directory);
+    tokio::spawn(async move {
+        // The process before this one has it for a moment longer.
+        let listener = loop {
+            match TcpListener::bind(&address).await {
+                Ok(listener) => break listener,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        loop {
+            if let Ok((stream, _)) = listener.accept().await {
+                let _ = port.answer(stream).await;
+            }
+        }
+    });
+}
+
+impl Port {
+    fn read(directory: &Path) -> Self {
+        let etc = directory.join("etc");
+        let names = fs::read_dir(&etc).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut files: Vec<ServedFile> = names
+            .map(|name| name.into_string().unwrap())
+            .filter(|name| !name.starts_with('.') && name != "jwt.key")
+            .map(|name| ServedFile {
+                content: fs::read(etc.join(&name)).ok(),
+                executable: false,
+                name,
+            })
+            .collect();
+        let conf = fs::read(etc.join("slurm.conf")).unwrap_or_default();
+        let hash = Configuration::parse([("slurm.conf", conf.as_slice())])
+            .hash()
+            .unwrap_or_default();
+        if let Some(lie) = once(&directory.join("lie")) {
+            for file in &mut files {
+                file.content = Some(lie.clone().into_bytes());
+            }
+        }
+        Self {
+            mute: directory.join("mute"),
+            key: fs::read(directory.join("keys/jwt.key")).unwrap_or_default(),
+            files,
+            hash: if once(&directory.join("miscount")).is_some() {
+                !hash
+            } else {
+                hash
+            },
+        }
+    }
+
+    async fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let length = stream.read_u32().await?;
+        let mut question = vec![0; length.try_into().unwrap()];
+        stream.read_exact(&mut question).await?;
+        if self.mute.exists() {
+            return Ok(());
+        }
+        let Frame { version, kind, .. } = Frame::unpack(&question).unwrap();
+        let (kind, body) = match kind {
+            _ if !self.knows(&Frame::token(&question).unwrap()) => code(1007),
+            MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
+            MessageType::BUILD_INFO => {
+                let conf = ServedConf {
+                    boot_time: 1,
+                    now: 2,
+                    hash: self.hash.into(),
+                };
+                (MessageType::RESPONSE_BUILD_INFO, pack_live_conf(&conf).unwrap())
+            }
+            _ => code(1000),
+        };
+        stream.write_all(&Frame { version, kind, body }.pack("").unwrap()).await
+    }
+
+    /// Whether the token is root's, signed with the cluster's key in these last seconds.
+    fn knows(&self, token: &str) -> bool {
+        let key = SigningKey::new(&self.key).unwrap();
+        let lifetime = Duration::from_secs(30);
+        let now = std::time::SystemTime::now();
+        (0..5).any(|ago| {
+            let claims = Claims::new("root", now - Duration::from_secs(ago), lifetime);
+            key.sign(&claims).unwrap().secret() == token
+        })
+    }
+}
+
+fn code(code: i32) -> (MessageType, Vec<u8>) {
+    (MessageType::RESPONSE_RETURN_CODE, code.to_be_bytes().to_vec())
+}
+
+fn once(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    if !text.contains("always") {
+        fs::remove_file(path).unwrap();
+    }
+    Some(text)
+}
