@@ -4,7 +4,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// How many tests that want a cluster to themselves run side by side. They mostly wait, so there are more than cores.
 pub const TEST_CLUSTERS: usize = 3;
@@ -29,6 +29,13 @@ pub struct Layout {
 
 impl Layout {
     pub fn of(cluster: &str) -> Result<Self> {
+        // `down` removes the folder: an empty name would stand for the folder of all clusters.
+        let is_name = cluster.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && cluster.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        ensure!(
+            is_name,
+            "{cluster:?} is no name of a cluster; letters, digits and hyphens are"
+        );
         let root = base("XDG_STATE_HOME", ".local/state")?.join(cluster);
         Ok(Self {
             cluster: cluster.to_owned(),
@@ -117,4 +124,17 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     }
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+
+    #[test]
+    fn only_a_name_stands_for_a_cluster() {
+        for name in ["", ".", "..", "a/b", "/", "../other", " ", "-x"] {
+            assert!(Layout::of(name).is_err(), "{name:?}");
+        }
+        assert!(Layout::of(&Layout::test_cluster()).is_ok());
+    }
 }
