@@ -29,6 +29,8 @@ pub struct Options {
     pub timeout: Duration,
     /// For a reconfigure, which is answered when it is over.
     pub reconfigure_timeout: Duration,
+    /// Spoken until slurmctld is seen not to understand it.
+    pub newest: Version,
 }
 
 impl Default for Options {
@@ -38,6 +40,7 @@ impl Default for Options {
             timeout: Duration::from_secs(10),
             // A missing Include holds slurmctld up for a minute.
             reconfigure_timeout: Duration::from_secs(90),
+            newest: Version::NEWEST,
         }
     }
 }
@@ -58,7 +61,7 @@ impl Client {
             address: address.into(),
             issuer,
             options,
-            version: Mutex::new(Version::NEWEST),
+            version: Mutex::new(options.newest),
         }
     }
 
@@ -166,7 +169,7 @@ impl Client {
                 (Err(Error::Unauthorized(_) | Error::Unsupported), Some(older)) => version = older,
                 // Perhaps it was replaced by one that no longer speaks the version we kept to.
                 (Err(Error::Unauthorized(_) | Error::Unsupported), None) => {
-                    self.understood(Version::NEWEST);
+                    self.understood(self.options.newest);
                     return answer;
                 }
                 (Err(Error::Unreachable { .. } | Error::Unpackable(_) | Error::Token(_)), _) => return answer,

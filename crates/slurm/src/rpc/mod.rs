@@ -24,7 +24,7 @@ pub use error::Error;
 pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
-pub use partition::{PartitionFlag, PartitionUpdate};
+pub use partition::{NotLive, PartitionFlag, PartitionUpdate, plan_partition_update};
 pub use return_code::ReturnCode;
 pub use version::Version;
 pub use wire::{Malformed, Unpackable};

@@ -14,6 +14,7 @@ pub enum Version {
 
 impl Version {
     pub const NEWEST: Self = Self::V45;
+    pub const ALL: [Self; 4] = [Self::V42, Self::V43, Self::V44, Self::V45];
 
     /// As it is written in a header.
     pub const fn wire(self) -> u16 {

@@ -68,6 +68,7 @@ pub(crate) fn client(address: &str) -> Client {
     let options = Options {
         timeout: Duration::from_millis(500),
         reconfigure_timeout: Duration::from_secs(2),
+        ..Options::default()
     };
     Client::new(address, issuer, options)
 }

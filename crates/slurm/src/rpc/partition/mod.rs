@@ -1,8 +1,12 @@
 //! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, and DELETE_PARTITION.
 
+mod settings;
+
 use super::version::Version;
 use super::wire::{UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
 use crate::partition::PartitionStateName;
+
+pub use settings::{NotLive, plan_partition_update};
 
 /// A partition to be made or changed. What is not set stays as it is, or as Slurm makes it by default.
 ///
@@ -57,7 +61,6 @@ pub enum PartitionFlag {
     Lln(bool),
     ExclusiveUser(bool),
     PowerDownOnIdle(bool),
-    ExclusiveTopo(bool),
 }
 
 impl PartitionFlag {
@@ -71,7 +74,6 @@ impl PartitionFlag {
             Self::Lln(is_set) => (is_set, 0x20, 0x2000),
             Self::ExclusiveUser(is_set) => (is_set, 0x40, 0x4000),
             Self::PowerDownOnIdle(is_set) => (is_set, 0x80, 0x8000),
-            Self::ExclusiveTopo(is_set) => (is_set, 0x1_0000, 0x2_0000),
         };
         if is_set { set } else { clear }
     }
@@ -80,6 +82,8 @@ impl PartitionFlag {
 impl PartitionUpdate {
     pub const MEMORY_PER_CPU: u64 = 1 << 63;
     pub const SHARE_FORCED: u16 = 0x8000;
+    /// For times, counts of nodes and of CPUs.
+    pub const UNLIMITED: u32 = u32::MAX;
 
     pub fn new(name: impl Into<String>) -> Self {
         Self {
