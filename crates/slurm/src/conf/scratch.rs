@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::configuration::Configuration;
 use super::file::DIRECTORY;
+use super::key::Key;
 use super::line::{Content, Line, Setting, is_space};
 use super::record::{Record, RecordKind};
 use crate::hostlist::Hostlist;
@@ -232,9 +233,17 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
         port,
         nodes,
     } = scratch;
-    let and = |key: &str, option: &str| match configuration.value(key) {
-        Some(users) => format!("{key}=\"{users},{option}\""),
-        None => format!("{key}={option}"),
+    // Ours comes first: whatever the other ones are, it is read.
+    let and = |key: &str, option: &str| {
+        let value = match configuration.value(key) {
+            Some(users) => format!("{option},{users}"),
+            None => option.to_owned(),
+        };
+        render_settings(&[Setting {
+            key: Key::new(key),
+            operator: None,
+            value,
+        }])
     };
     let mut lines = vec![
         "AuthType=auth/slurm".to_owned(),
@@ -278,6 +287,8 @@ fn address(configuration: &Configuration) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const PLACE: Scratch<'static> = Scratch {
@@ -332,7 +343,7 @@ mod tests {
         assert_eq!(kept(conf).trim(), "");
         assert_eq!(
             own(conf),
-            "CredType=cred/slurm\nAuthInfo=\"cred_expire=20,disable_sack\"\nSlurmctldPort=4711\n\
+            "CredType=cred/slurm\nAuthInfo=disable_sack,cred_expire=20\nSlurmctldPort=4711\n\
              SlurmctldPidFile=/run/d/slurmctld.pid\nStateSaveLocation=/run/d/state\nSlurmctldDebug=info\n\
              CommunicationParameters=disable_http\nMailProg=/bin/true\nSlurmctldHost=ctl-0(127.0.0.1)\n"
         );
@@ -342,7 +353,7 @@ mod tests {
     fn a_host_with_nothing_but_ipv6_is_tried_by_its_name() {
         let own = own("SlurmctldHost=a\nCommunicationParameters=EnableIPv6,DisableIPv4\n");
         assert!(
-            own.contains("\nCommunicationParameters=\"EnableIPv6,DisableIPv4,disable_http\"\n"),
+            own.contains("\nCommunicationParameters=disable_http,EnableIPv6,DisableIPv4\n"),
             "{own}"
         );
         assert!(own.ends_with("\nSlurmctldHost=ctl-0\n"), "{own}");
@@ -412,5 +423,49 @@ mod tests {
         let scratch = Scratch { nodes: &nodes, ..PLACE };
         let files = render_scratch(&configuration, &scratch);
         assert!(files["slurm.conf"].ends_with("\nNodeName=d1 State=FUTURE\n"));
+    }
+
+    /// Lines as people write them, and as nobody would.
+    fn line() -> impl Strategy<Value = String> {
+        let keys = REPLACED.iter().chain(&DROPPED).chain(&PROGRAMS).chain(&OF_DATABASE);
+        let key = prop::sample::select(keys.copied().collect::<Vec<_>>());
+        let value = prop::sample::select(vec!["/bin/x", "\"a b\"", "x,y", "\\#1", "\"\"", ""]);
+        let other = (key.clone(), value.clone()).prop_map(|(key, value)| format!(" {key}={value}"));
+        let other = prop_oneof![Just(String::new()), other];
+        prop_oneof![
+            (key, value, other, "[ \t]*(#.*)?\\\\?")
+                .prop_map(|(key, value, other, end)| format!("{key}={value}{other}{end}")),
+            "(PartitionName|NodeName|Include|AccountingStorageType) ?=?[a-z/ =\"]*",
+            ".*",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_nothing_is_run_and_nothing_of_the_live_ones_is_used(
+            lines in prop::collection::vec(line(), 0..12)
+        ) {
+            let text = lines.join("\n");
+            let files = render_scratch(&configuration(&[("slurm.conf", &text)]), &PLACE);
+            let scratch = configuration(&[("slurm.conf", &files["slurm.conf"])]);
+            for (key, value) in [
+                ("StateSaveLocation", "/run/d/state"),
+                ("SlurmctldPidFile", "/run/d/slurmctld.pid"),
+                ("SlurmctldPort", "4711"),
+                ("AuthType", "auth/slurm"),
+            ] {
+                prop_assert_eq!(scratch.value(key), Some(value));
+            }
+            prop_assert!(scratch.value("AuthInfo").is_some_and(|value| value.starts_with("disable_sack")));
+            let on_lines = scratch.slurm_conf().iter().filter(|located| Record::of_line(&located.line).is_none());
+            for setting in on_lines.flat_map(|located| located.line.settings()) {
+                prop_assert!(
+                    !is_one_of(setting.key.as_str(), &PROGRAMS) || setting.value == "/bin/true",
+                    "{setting:?}"
+                );
+            }
+            // Complaints name the lines a person wrote.
+            prop_assert!(files["slurm.conf"].matches('\n').count() >= text.matches('\n').count());
+        }
     }
 }
