@@ -150,13 +150,15 @@ impl DryRun {
                 nodes,
             },
         );
-        for (name, file) in files.iter().filter(|(name, _)| !is_key(name.as_str())) {
-            let (content, mode) = match scratch.get(name.as_str()) {
-                Some(text) => (text.as_bytes(), 0o600),
-                None => (file.content.as_slice(), if file.executable { 0o700 } else { 0o600 }),
-            };
+        for (name, text) in &scratch {
+            let path = path.join(name);
+            write_file(&path, text.as_bytes(), 0o600).map_err(failed(&path))?;
+        }
+        let as_they_are = files.iter().filter(|(name, _)| !scratch.contains_key(name.as_str()));
+        for (name, file) in as_they_are.filter(|(name, _)| !is_key(name.as_str())) {
             let path = path.join(name.as_str());
-            write_file(&path, content, mode).map_err(failed(&path))?;
+            let mode = if file.executable { 0o700 } else { 0o600 };
+            write_file(&path, &file.content, mode).map_err(failed(&path))?;
         }
         self.link_keys(path);
         let key = path.join(ITS_KEY);

@@ -26,7 +26,7 @@ pub struct Entry {
     pub sequence: u64,
     pub digest: Digest,
     pub step: Phase,
-    /// What was rolled back before this, and why.
+    /// What a dry run refused (`staged`), or what was rolled back to come here, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
 }

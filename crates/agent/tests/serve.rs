@@ -355,9 +355,12 @@ async fn a_revision_that_the_dry_run_refuses_touches_nothing() {
         pod.story()[1..],
         ["Reconfiguring Slurm...", "Failed to reconfigure, try again..."]
     );
+    let journal = Store::new(&pod.path("state"), &uid()).journal().entries();
+    assert_eq!(journal.last().unwrap().refused.as_ref(), Some(rejected), "{journal:?}");
     pod.kill_agent();
     pod.serve();
-    pod.phase(Phase::Verified).await;
+    let status = pod.phase(Phase::Verified).await;
+    assert_eq!(status.rolled_back, None, "it was never live");
     assert_eq!(pod.conf(), "one");
     assert_eq!(pod.push(&revision(3, "three")).await.outcome, Outcome::Applied);
     assert_eq!(
@@ -959,6 +962,34 @@ async fn get(address: SocketAddr, path: &str) -> u16 {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn people_can_ask_whether_slurmctld_would_run_with_some_files() {
+    let pod = Pod::prepared(&revision(1, "one"));
+    let directory = pod.path("tried");
+    fs::create_dir(&directory).unwrap();
+    let good = "ClusterName=a\nSlurmctldHost=b\n";
+    for (conf, code, said) in [
+        (good.to_owned(), 0, "slurmctld would run with"),
+        (format!("{good}FooBar=1\n"), 1, "slurm.conf line 3: FooBar is no key"),
+        // The fake one stumbles over words in comments, too.
+        (
+            format!("{good}# wrong\n"),
+            1,
+            "slurmctld: error: Parse error in file /etc/slurm/slurm.conf line 1",
+        ),
+        (format!("{good}# full\n"), 2, "No space left on device"),
+    ] {
+        fs::write(directory.join("slurm.conf"), &conf).unwrap();
+        let output = pod.command("check").arg(&directory).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{conf}: {text}");
+        assert!(text.contains(said), "{conf}: {text}");
+    }
+    let output = pod.command("check").arg("/no/such/place").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[tokio::test]

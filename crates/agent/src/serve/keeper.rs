@@ -173,7 +173,8 @@ impl Keeper {
         let Some(live) = self.config.live() else { return };
         if let Some(entry) = self.store.journal().entries().pop() {
             info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
-            if let Some(refused) = entry.refused {
+            // One that a dry run refused was never live.
+            if let Some(refused) = entry.refused.filter(|_| entry.step != Phase::Staged) {
                 let going_back = entry.step == Phase::RollingBack && entry.sequence == live.summary.sequence;
                 let way_back = if going_back { self.way_back(&live) } else { None };
                 match (way_back, self.unsettled.take()) {
@@ -304,11 +305,14 @@ impl Keeper {
                 warn!(sequence, %reason, "the dry run refused the revision");
                 tell(&Event::Reconfiguring);
                 tell(&Event::Failed);
-                return Ok(Applied::Rejected(Refused {
+                let refused = Refused {
                     sequence,
                     reason,
                     last_words,
-                }));
+                };
+                self.note(&revision.summary(), Phase::Staged, Some(refused.clone()))
+                    .await;
+                return Ok(Applied::Rejected(refused));
             }
         }
         steps.reach(Phase::Checked);
