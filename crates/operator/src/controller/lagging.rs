@@ -2,7 +2,8 @@
 //! a change does not wait for them.
 //!
 //! A slurmd starts anew when it takes a reconfigure, and tells Slurm when it started. One that still has the start it had before
-//! the change has not taken it: it is away, or hangs. Whose start before is not known is judged by the clock.
+//! the change has not taken it: it is away, or hangs. slurmctld may forget the start of a node until that is heard of again, so one
+//! that had a start and has none lags too (both seen on 26.05). Whose start before is not known is judged by the clock.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,7 +12,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use slurm::{Hostlist, agent::Action};
+use slurm::{Hostlist, agent::Action, node::NodeFlag};
 
 use super::{configuration, observe::Observed, push::Ended};
 use crate::{
@@ -28,6 +29,9 @@ const SKEW: Duration = Duration::from_secs(5);
 
 /// When each slurmd started, in seconds since 1970.
 type Starts = BTreeMap<String, u64>;
+
+/// slurmctld has not heard of it since it read its files.
+const UNHEARD: u64 = 0;
 
 /// How things were before the last change of each cluster.
 #[derive(Debug, Default)]
@@ -110,8 +114,11 @@ fn begin_of(change: &Ended) -> Timestamp {
 }
 
 fn starts_of(seen: &Seen) -> Starts {
-    let started = |(name, node): (&String, &slurm::Node)| Some((name.clone(), node.slurmd_start_time.finite()?));
-    seen.nodes.iter().filter_map(started).collect()
+    let started = |(name, node): (&String, &slurm::Node)| {
+        let start = node.slurmd_start_time.finite();
+        (name.clone(), start.unwrap_or(UNHEARD))
+    };
+    seen.nodes.iter().map(started).collect()
 }
 
 fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Knowledge) -> Lagging {
@@ -123,8 +130,15 @@ fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Kno
         };
     };
     let earliest = seconds(begin_of(change)).saturating_sub(SKEW.as_secs());
-    let lags = |name: &str, start: u64| match before {
-        Some(before) => before.get(name) == Some(&start),
+    let silent = |name: &str| {
+        let node = seen.nodes.get(name);
+        node.is_some_and(|node| node.state.has(NodeFlag::NotResponding))
+    };
+    let lags = |name: &str, start: u64| match before.and_then(|before| before.get(name)).copied() {
+        Some(UNHEARD) | None if start == UNHEARD => silent(name),
+        Some(before) => start == UNHEARD || start == before,
+        // It was not there when nodes were looked at before the change.
+        None if before.is_some() => false,
         None => start < earliest,
     };
     told(&starts_of(seen), lags)
@@ -218,6 +232,22 @@ mod tests {
         assert_eq!(lagging.look_again, Some(LOOK_AGAIN));
         let caught_up = seen(CHANGED + 20, &[("n1", CHANGED + 9), ("n2", 2_000_009), ("n3", CHANGED)]);
         assert_eq!(find(&change(), Some(&before), None, &caught_up), Lagging::default());
+    }
+
+    #[test]
+    fn a_node_that_slurmctld_has_not_heard_of_since_lags_if_it_was_heard_of_before() {
+        let before = starts(&[("n1", 5), ("n2", UNHEARD)]);
+        let now = seen(CHANGED + 5, &[("n1", 0), ("n2", 0), ("n3", 0)]);
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n1"));
+        assert_eq!(find(&change(), None, None, &now), Lagging::default());
+        let Knowledge::Known(mut silent) = now else {
+            panic!("it is known")
+        };
+        let flags = &mut Arc::make_mut(&mut silent).nodes.get_mut("n2").unwrap().state.flags;
+        flags.insert(NodeFlag::NotResponding);
+        let now = Knowledge::Known(silent);
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n[1-2]"));
+        assert_eq!(listed(&find(&change(), None, None, &now)), Some("n2"));
     }
 
     #[test]
