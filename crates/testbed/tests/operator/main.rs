@@ -22,6 +22,7 @@ mod metrics;
 mod mistakes;
 mod modes;
 mod restarts;
+mod rpc;
 mod scaling;
 mod story;
 mod updates;

@@ -1,0 +1,221 @@
+//! Slurm's own wire protocol with the real slurmctld, and the agent that asks it what it runs with.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use slurm::conf::Configuration;
+use slurm::partition::PartitionStateName;
+use slurm::rest::NodeCommand;
+use slurm::rpc::{Client, Error, NodeUpdate, Options, PartitionFlag, PartitionUpdate, ReturnCode, Version};
+use slurm::token::{Issuer, SigningKey};
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{SOON, install, slurm as in_pod};
+
+const CONTROLLER: &str = r"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: cgroup
+data:
+  cgroup.conf: CgroupPlugin=cgroup/v1
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: slurm
+spec:
+  configFileRefs:
+  - name: cgroup
+  extraConf: |
+    # Ümlaute zählen mit
+    NodeName=outside[1-2] State=FUTURE
+    PartitionName=all Nodes=ALL Default=NO
+";
+
+/// A port of this machine that leads to slurmctld's, as long as this is there.
+struct Forward {
+    kubectl: Child,
+    address: String,
+}
+
+impl Forward {
+    fn open(namespace: &Namespace) -> Self {
+        let mut kubectl = namespace
+            .kubectl(&["port-forward", "pod/slurm-controller-0", ":6817"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut lines = BufReader::new(kubectl.stdout.as_mut().unwrap());
+        lines.read_line(&mut said).unwrap();
+        let address = said.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap();
+        Self {
+            address: address.to_owned(),
+            kubectl,
+        }
+    }
+
+    fn client(&self, key: &[u8], newest: Version) -> Client {
+        let issuer = Issuer::new(SigningKey::new(key).unwrap(), "slurm", Duration::from_mins(5));
+        let options = Options {
+            newest,
+            ..Options::default()
+        };
+        Client::new(self.address.clone(), issuer, options)
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.kubectl.kill();
+        let _ = self.kubectl.wait();
+    }
+}
+
+fn files(namespace: &Namespace) -> BTreeMap<String, Vec<u8>> {
+    let served = ["cgroup.conf", "slurm.conf"];
+    served.map(|name| (name.to_owned(), file(namespace, name))).into()
+}
+
+fn file(namespace: &Namespace, name: &str) -> Vec<u8> {
+    let text = in_pod(namespace, &format!("base64 --wrap=0 /etc/slurm/{name}")).unwrap();
+    STANDARD.decode(text.trim()).unwrap()
+}
+
+fn show(namespace: &Namespace, what: &str) -> String {
+    in_pod(namespace, &format!("scontrol --all --oneliner show {what}")).unwrap()
+}
+
+fn refusal(answer: Result<(), Error>) -> ReturnCode {
+    match answer.unwrap_err() {
+        Error::Refused { code, .. } | Error::Unauthorized(code) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What slurmctld serves is what lies in its pod, and its hash is the one we count.
+async fn check_files(files: &BTreeMap<String, Vec<u8>>, client: &Client) {
+    let served: BTreeMap<String, Vec<u8>> = client
+        .served_files()
+        .await
+        .unwrap()
+        .into_iter()
+        .filter_map(|file| Some((file.name, file.content?)))
+        .collect();
+    assert_eq!(served, *files);
+    let files = served.iter().map(|(name, content)| (name.as_str(), content.as_slice()));
+    let hash = Configuration::parse(files).hash().unwrap();
+    let conf = client.live_conf().await.unwrap();
+    assert_eq!(conf.hash, i64::from(hash));
+    assert!(conf.boot_time > 0 && conf.boot_time <= conf.now, "{conf:?}");
+}
+
+/// Each message that changes something, and its effect.
+async fn change_things(namespace: &Namespace, client: &Client) {
+    let made = PartitionUpdate {
+        nodes: Some("outside1".to_owned()),
+        state: Some(PartitionStateName::Inactive),
+        ..PartitionUpdate::new("made")
+    };
+    client.create_partition(&made).await.unwrap();
+    assert!(show(namespace, "partition made").contains(" State=INACTIVE "));
+    assert_eq!(
+        refusal(client.create_partition(&made).await),
+        ReturnCode::INVALID_PARTITION_NAME
+    );
+    let changed = PartitionUpdate {
+        state: Some(PartitionStateName::Down),
+        flags: vec![PartitionFlag::Hidden(true)],
+        max_time: Some(90),
+        ..PartitionUpdate::new("made")
+    };
+    client.update_partition(&changed).await.unwrap();
+    let shown = show(namespace, "partition made");
+    for word in [" State=DOWN ", " Hidden=YES ", " MaxTime=01:30:00 ", " Nodes=outside1 "] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let wrong = PartitionUpdate {
+        nodes: Some("nowhere".to_owned()),
+        ..PartitionUpdate::new("made")
+    };
+    let error = client.update_partition(&wrong).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("Invalid node name specified (ESLURM_INVALID_NODE_NAME, 2018)"),
+        "{error}"
+    );
+    client.delete_partition("made").await.unwrap();
+    assert!(!show(namespace, "partitions").contains("PartitionName=made"));
+
+    client.create_node("NodeName=extra1 CPUs=2 State=CLOUD").await.unwrap();
+    let node = NodeUpdate {
+        state: Some(NodeCommand::Drain),
+        reason: Some("a test".to_owned()),
+        comment: Some("said by us".to_owned()),
+        ..NodeUpdate::new("extra1")
+    };
+    client.update_node(&node).await.unwrap();
+    let shown = show(namespace, "node extra1");
+    for word in ["+DRAIN", "Reason=a test [slurm@", "Comment=said by us"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    client.delete_nodes("extra1").await.unwrap();
+    assert_eq!(
+        refusal(client.delete_nodes("extra1").await),
+        ReturnCode::INVALID_NODE_NAME
+    );
+}
+
+#[test]
+fn slurmctld_is_spoken_to_in_its_own_protocol() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "rpc").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
+    let key = file(&namespace, "jwt.key");
+    let forward = Forward::open(&namespace);
+    let before = files(&namespace);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for version in Version::ALL {
+            let client = forward.client(&key, version);
+            client.ping().await.unwrap();
+            assert_eq!(client.version(), version, "understood at once");
+            check_files(&before, &client).await;
+            change_things(&namespace, &client).await;
+        }
+        let stranger = forward.client(b"another key", Version::NEWEST);
+        assert_eq!(refusal(stranger.ping().await), ReturnCode::AUTHENTICATION);
+    });
+
+    // The agent asks the same before it calls a change verified.
+    let patch =
+        r#"{"spec":{"extraConf":"NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\n"}}"#;
+    namespace
+        .ask(&["patch", "controller/slurm", "--type=merge", "--patch", patch])
+        .unwrap();
+    eventually("the change is live", SOON, || {
+        let shown = in_pod(&namespace, "scontrol --oneliner show partition all")?;
+        expect(shown.contains(" State=DRAIN "), shown)
+    })
+    .unwrap();
+    let log = eventually("the agent has verified it", SOON, || {
+        let log = namespace.ask(&["logs", "slurm-controller-0", "--container=reconfigure"])?;
+        expect(log.matches("slurmctld runs with this revision").count() > 1, &log)?;
+        Ok(log)
+    })
+    .unwrap();
+    for doubt in ["does not tell", "reconfiguring again", "is not ours"] {
+        assert!(!log.contains(doubt), "{log}");
+    }
+    let after = files(&namespace);
+    assert_ne!(after, before);
+    runtime.block_on(check_files(&after, &forward.client(&key, Version::NEWEST)));
+}
