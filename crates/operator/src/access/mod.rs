@@ -171,3 +171,25 @@ impl Access {
         Duration::try_from(self.shared.clock.now().duration_since(seen.at)).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_that_follows_jobs_is_told_of_every_look_without_nodesets_too() {
+        let (triggers, mut inboxes) = Triggers::new();
+        let access = Access::new(Caches::default(), Fence::new(), Clock::system(), triggers);
+        let controller = Key::new("hpc", "slurm");
+        access.follow_jobs(&controller, &Follower::Controller, true);
+        for _ in 0..3 {
+            assert_eq!(inboxes.controller.recv().await, Some(controller.clone()));
+        }
+        access.follow_jobs(&controller, &Follower::Controller, false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(
+            access.poller(&controller, Poller::looks).borrow().is_none(),
+            "it has ended"
+        );
+    }
+}

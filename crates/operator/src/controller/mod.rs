@@ -62,6 +62,7 @@ impl Reconciler for ControllerReconciler {
         let Some(controller) = context.caches.controllers.get(&key.namespace, &key.name) else {
             self.pushers.forget(key);
             self.before.forget(key);
+            context.access.follow_jobs(key, &Follower::Controller, false);
             return Ok(Outcome::settled());
         };
         let mut observed = observe::observe(

@@ -17,6 +17,7 @@ mod endings;
 mod evictions;
 mod golden;
 mod hanging;
+mod held;
 mod manifests;
 mod metrics;
 mod mistakes;

@@ -164,10 +164,15 @@ impl Former {
     fn before(&self, observed: &Observed) -> Before<'_> {
         match (&self.revision, &self.accepted) {
             (Some(revision), Some(accepted)) => Before::Accepted(revision, accepted),
-            (None, _) if !has_started(observed) => Before::Nothing,
+            (None, _) if is_new(observed) => Before::Nothing,
             (revision, _) => Before::Unrecorded(revision.as_ref()),
         }
     }
+}
+
+/// Whether no slurmctld ever ran, under another operator neither: what is left out of its files could be what jobs are in.
+fn is_new(observed: &Observed) -> bool {
+    observed.config.is_none() && !observed.pods.iter().any(|pod| pods::has_started(pod))
 }
 
 /// Whether anything in a pod may have read a configuration.

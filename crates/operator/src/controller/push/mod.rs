@@ -150,12 +150,12 @@ impl Report {
         };
     }
 
-    fn note_refusal(&mut self, digest: Digest, why: String) {
+    fn note_refusal(&mut self, rejection: &Rejection) {
         let refusals = Arc::make_mut(&mut self.refusals);
-        if refusals.len() >= MOST_REFUSALS {
+        if refusals.len() >= MOST_REFUSALS && !refusals.contains_key(&rejection.digest) {
             refusals.clear();
         }
-        refusals.insert(digest, why);
+        refusals.insert(rejection.digest, rejection.why.clone());
     }
 
     fn remember(&mut self, ended: Ended) {

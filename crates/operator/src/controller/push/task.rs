@@ -95,10 +95,6 @@ impl Task {
             Next::Rest(state) => {
                 self.failures = 0;
                 self.close(wish, &state);
-                if let State::Refused(Rejection { digest, why, .. }) = &state {
-                    let (digest, why) = (*digest, why.clone());
-                    self.teller.tell(|report| report.note_refusal(digest, why));
-                }
                 self.say(wanted, live, state);
                 RECHECK
             }
@@ -269,7 +265,6 @@ impl Task {
             }
             self.memory.refused.insert(digest, rejection.clone());
         }
-        let refusal = rejection.as_ref().map(|rejection| rejection.why.clone());
         let ended = Ended {
             sequence,
             digest,
@@ -280,12 +275,7 @@ impl Task {
             steps,
             rejection,
         };
-        self.teller.tell(|report| {
-            report.remember(ended);
-            if let Some(why) = refusal {
-                report.note_refusal(digest, why);
-            }
-        });
+        self.teller.tell(|report| report.remember(ended));
     }
 
     /// Says what went wrong and how long to wait before the next attempt.
@@ -312,6 +302,9 @@ impl Task {
         self.teller.tell(|report| {
             report.pod.clone_from(&wanted.target.uid);
             report.live = live;
+            if let State::Refused(rejection) = &state {
+                report.note_refusal(rejection);
+            }
             report.state = state;
         });
     }

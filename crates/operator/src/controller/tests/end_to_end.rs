@@ -623,7 +623,10 @@ async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() 
     world.until_settled().await;
     world.extra_conf("SchedulerParameters=Nonsense");
     world
-        .until("refused", |world| world.configuration()["rejected"]["sequence"] == 2)
+        .until("refused", |world| {
+            let shown = world.configuration();
+            shown["rejected"]["sequence"] == 2 && shown["heldInputs"][0]["source"] == "spec.extraConf"
+        })
         .await;
     let refused = world.configuration();
     let questions = world.agent.lock().questions;

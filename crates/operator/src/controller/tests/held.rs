@@ -324,6 +324,17 @@ fn a_new_cluster_starts_without_what_is_bad() {
 }
 
 #[test]
+fn a_cluster_of_another_operator_is_not_taken_over_without_what_is_bad() {
+    let spec = json!({ "extraConf": "Nonsense=1" });
+    let mut objects = with_keys(&spec);
+    objects.extend(written(&planned(with_keys(&json!({})))));
+    objects.retain(|object| object["metadata"]["name"] != "slurm-bundle");
+    let plan = planned(objects);
+    assert!(plan.config_maps.is_empty() && plan.stateful_set.is_none());
+    assert_eq!(plan.faults[0].reason, "ConfigRejected");
+}
+
+#[test]
 fn the_identity_of_a_cluster_is_not_for_extra_conf() {
     let rendered = slurm_conf(&planned(with_keys(&json!({}))));
     let own = |key: &str| rendered.lines().find(|line| line.starts_with(key)).unwrap().to_owned();

@@ -1,0 +1,127 @@
+//! One bad input holds up nothing else: the good ones beside it are live, it is named, and its correction is live by itself.
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, workers};
+
+fn extra_conf(namespace: &Namespace, text: &str) {
+    let patch = json!({ "spec": { "extraConf": text } }).to_string();
+    namespace
+        .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch])
+        .unwrap();
+}
+
+fn partition(namespace: &Namespace, config: &str) {
+    let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
+    namespace
+        .ask(&["patch", "nodeset/compute", "--type=merge", "-p", &patch])
+        .unwrap();
+}
+
+/// Status, reason and message of the condition, and the sources that are held.
+fn standing(namespace: &Namespace) -> anyhow::Result<[String; 4]> {
+    let condition = |field: &str| {
+        let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{field}");
+        namespace.field("controller/slurm", &path)
+    };
+    Ok([
+        condition("status")?,
+        condition("reason")?,
+        condition("message")?,
+        namespace.field("controller/slurm", ".status.configuration.heldInputs[*].source")?,
+    ])
+}
+
+fn held(namespace: &Namespace, reason: &str, words: &[&str]) {
+    eventually(&format!("spec.extraConf is held: {reason}"), SOON, || {
+        let now = standing(namespace)?;
+        let [status, said, message, sources] = &now;
+        let told = words.iter().all(|word| message.contains(word));
+        expect(
+            status == "False" && said == reason && sources == "spec.extraConf" && told,
+            &now,
+        )
+    })
+    .unwrap();
+}
+
+fn applied(namespace: &Namespace) {
+    eventually("everything is live", SOON, || {
+        let now = standing(namespace)?;
+        expect(now[0] == "True" && now[3].is_empty(), &now)
+    })
+    .unwrap();
+}
+
+fn live(namespace: &Namespace, line: &str, words: &str) {
+    eventually(&format!("{words} is live"), SOON, || {
+        let shown = slurm(namespace, line)?;
+        expect(shown.contains(words), shown)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "held").unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    applied(&namespace);
+    let pod = "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}";
+    let pod = || namespace.ask(&["get", "pod", "slurm-controller-0", "-o", pod]).unwrap();
+    let before = pod();
+    let job = start_job(&namespace, "-p compute", "sleep 600").unwrap();
+    let shown = "scontrol show partition compute";
+    let unharmed = || {
+        assert!(slurm(&namespace, "scontrol ping").unwrap().contains("is UP"));
+        let state = slurm(&namespace, &format!("squeue --noheader --format=%T --jobs {job}")).unwrap();
+        assert_eq!(state.trim(), "RUNNING");
+        assert_eq!(pod(), before);
+    };
+
+    // What the checker finds.
+    let good = "PartitionName=all Nodes=ALL Default=NO\nPartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100\n";
+    extra_conf(&namespace, &format!("{good}# mine\nSchedulerParameter=defer\n"));
+    partition(&namespace, "Default=YES MaxTime=60");
+    live(&namespace, shown, "MaxTime=01:00:00");
+    held(
+        &namespace,
+        "ConfigRejected",
+        &["spec.extraConf line 4: ", "SchedulerParameters"],
+    );
+    unharmed();
+
+    // What only slurmctld can know.
+    extra_conf(&namespace, &format!("{good}JobSubmitPlugins=nope\n"));
+    partition(&namespace, "Default=YES MaxTime=120");
+    live(&namespace, shown, "MaxTime=02:00:00");
+    held(&namespace, "ConfigRejected", &["job_submit"]);
+    unharmed();
+
+    // What could end the job waits for it.
+    extra_conf(&namespace, &format!("{good}GresTypes=gpu\n"));
+    partition(&namespace, "Default=YES MaxTime=180");
+    live(&namespace, shown, "MaxTime=03:00:00");
+    held(
+        &namespace,
+        "WaitsForJobs",
+        &["GresTypes", &format!("job {job} is there")],
+    );
+    unharmed();
+
+    // And the correction, while it runs.
+    extra_conf(&namespace, &format!("{good}SchedulerParameters=defer\n"));
+    applied(&namespace);
+    live(&namespace, "scontrol show config", "defer");
+    unharmed();
+    extra_conf(&namespace, &format!("{good}GresTypes=gpu\n"));
+    held(&namespace, "WaitsForJobs", &["GresTypes"]);
+    slurm(&namespace, &format!("scancel {job}")).unwrap();
+    applied(&namespace);
+    live(&namespace, "scontrol show config | grep GresTypes", "gpu");
+    assert_eq!(pod(), before);
+}
