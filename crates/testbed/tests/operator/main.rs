@@ -9,6 +9,7 @@ mod recorded;
 
 mod adoption;
 mod api;
+mod bad_config;
 mod belongings;
 mod chart;
 mod children;
