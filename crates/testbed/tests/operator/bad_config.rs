@@ -180,6 +180,15 @@ fn no_bad_configuration_harms_what_runs() {
         });
         failures.extend(live.err().map(|error| format!("{name}: the next good edit: {error:#}")));
     }
+    // As the guide for pyxis has it: what it includes is on nodes alone, if anywhere, which is nothing bad.
+    let plugstack = BTreeMap::from([("plugstack.conf".to_owned(), "include /usr/share/pyxis/*\n".to_owned())]);
+    configure(&namespace, &good(0), &plugstack);
+    let live = eventually("plugstack.conf", SOON, || {
+        let (applied, text) = status(&namespace)?;
+        let file = slurm(&namespace, "cat /etc/slurm/plugstack.conf")?;
+        expect(applied && file == plugstack["plugstack.conf"], (file, text))
+    });
+    failures.extend(live.err().map(|error| format!("{error:#}")));
     let unanswered = prober.end();
     assert_eq!(failures, [""; 0], "{}", failures.join("\n\n"));
     assert_eq!(unanswered, "");

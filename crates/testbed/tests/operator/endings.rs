@@ -81,6 +81,27 @@ fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
 }
 
 #[test]
+fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "foreground").unwrap();
+    install_chart(cluster, &namespace, PATIENT).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let job = start_job(&namespace, 20);
+    let set = "nodeset/slurm-worker-slinky";
+    namespace
+        .ask(&["delete", set, "--cascade=foreground", "--wait=false"])
+        .unwrap();
+    wait_undisturbed(&namespace, &job, 0);
+    namespace.wait("delete", set).unwrap();
+    eventually("its node is gone from Slurm", SOON, || {
+        let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
+        expect(!nodes.contains("slinky"), nodes)
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_cluster_deleted_under_a_job_does_not_hang() {
     let cluster = cluster();
     install(cluster);
