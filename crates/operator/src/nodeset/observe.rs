@@ -118,8 +118,9 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         .into_iter()
         .filter(|other| other.spec.controller_ref.name == controller_name)
         .collect();
-    let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
+    // In this order: a pod that loses its owner meanwhile is in both, and never in neither.
     let pods = caches.pods.owned_by(&uid);
+    let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
     let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());

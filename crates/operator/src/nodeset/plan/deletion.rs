@@ -39,7 +39,9 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
     // First: Slurm deletes no node that is reserved.
     let released = reservation::plan_release(observed, &mut plan);
-    if has(ORPHAN) {
+    // Kubernetes takes the pods' owner away first, and then its word: pods without an owner tell it too.
+    let pods_stay = has(ORPHAN) || !observed.orphans.is_empty();
+    if pods_stay {
         plan_orphaning(observed, &mut plan);
     } else {
         let dead = loss::plan_losses(observed, &workers, &mut plan);
@@ -56,7 +58,7 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         }
     }
     let done = released && plan.effects.is_empty() && plan.waits.is_empty();
-    if done && (workers.is_empty() || has(ORPHAN)) {
+    if done && (workers.is_empty() || pods_stay) {
         plan.effects.push(Effect::RemoveFinalizer { because: None });
         plan.needs_jobs = false;
         plan.requeue = None;
@@ -236,13 +238,15 @@ mod tests {
 
     #[test]
     fn workers_that_are_to_stay_are_emptied_and_left() {
-        let orphaning = [(
-            "/metadata/finalizers",
-            json!(["nodeset.slinky.slurm.net/reservation", "orphan"]),
-        )];
-        // Kubernetes takes their owner away at once.
+        let ours = "nodeset.slinky.slurm.net/reservation";
+        // Kubernetes takes their owner away at once, and then its own finalizer.
         let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
-        for pod in [worker(0), orphan] {
+        for (finalizers, pod) in [
+            (json!([ours, "orphan"]), worker(0)),
+            (json!([ours, "orphan"]), orphan.clone()),
+            (json!([ours]), orphan),
+        ] {
+            let orphaning = [("/metadata/finalizers", finalizers)];
             for (state, jobs, expected) in [
                 (IDLE, &[][..], "drain compute-0"),
                 (DRAINING, &[(7, &["RUNNING"][..], "compute-0")], ""),
