@@ -51,6 +51,18 @@ impl Stage {
         }
     }
 
+    /// Starts a job and waits until it runs on the node itself: a node that is lost before it has heard of the job never had
+    /// it, and Slurm starts it anew.
+    fn start_job(&self, seconds: u32) -> String {
+        let job = start_job(&self.namespace, seconds);
+        eventually("the job runs on the node", SOON, || {
+            let worker = "slurm-worker-slinky-0 -c slurmd";
+            self.namespace.exec(worker, "grep -lx sleep /proc/[0-9]*/comm")
+        })
+        .unwrap();
+        job
+    }
+
     fn slurm_node(&self) -> anyhow::Result<String> {
         slurm(&self.namespace, "scontrol --oneliner show node slinky-0")
     }
@@ -106,7 +118,7 @@ fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
     let stage = Stage::set("killed");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
-    let job = start_job(namespace, 20);
+    let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
     cluster.ask(&["delete", "node", &stage.node]).unwrap();
@@ -120,7 +132,7 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
     let stage = Stage::set("declared");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
-    let job = start_job(namespace, 20);
+    let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
@@ -134,7 +146,7 @@ fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back
     let stage = Stage::set("cut");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
-    let job = start_job(namespace, 90);
+    let job = stage.start_job(90);
     let unplugged = cluster.unplug(&stage.node).unwrap();
     stage.expect_patience(&uid);
     unplugged.heal().unwrap();
