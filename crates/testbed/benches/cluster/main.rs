@@ -29,7 +29,7 @@ use testbed::steps::long_step;
 use common::operator::{install, install_chart, wait_idle};
 use table::{Row, Table};
 
-const SUBJECTS: [&str; 3] = ["ground", "configuration", "scale"];
+const SUBJECTS: [&str; 4] = ["ground", "configuration", "circumstances", "scale"];
 
 /// As many as upstream's figures were taken with.
 const FAKE_NODES: u32 = 100;
@@ -72,7 +72,10 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
     if wants("ground") {
         ground::measure(cluster, table)?;
     }
-    if !wants("configuration") && !wants("scale") {
+    if !["configuration", "circumstances", "scale"]
+        .iter()
+        .any(|subject| wants(subject))
+    {
         return Ok(());
     }
     install(cluster);
@@ -87,9 +90,11 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
             let edits = bench.quiet();
             let alone = alone.join().unwrap_or_else(|_| bail!("a thread panicked"));
             edits?.report_against(&alone?, table);
-            bench.burst(table)?;
-            bench.under_circumstances(table)
+            bench.burst(table)
         })?;
+    }
+    if wants("circumstances") {
+        configuration::Bench::new(cluster, &namespace)?.under_circumstances(table)?;
     }
     if wants("scale") {
         scale::measure(cluster, &namespace, table)?;
