@@ -13,7 +13,7 @@ use testbed::steps::long_step;
 use tokio::runtime::Runtime;
 
 use crate::api;
-use crate::common::operator::slurm;
+use crate::common::operator::{set_extra_conf, slurm};
 use crate::observer::Observer;
 use crate::table::{Row, Table, percentile};
 
@@ -170,9 +170,7 @@ impl<'a> Bench<'a> {
     }
 
     fn set_extra(&self, line: &str) -> Result<()> {
-        let patch = json!({ "spec": { "extraConf": line } }).to_string();
-        self.namespace
-            .ask(&["patch", "controller/slurm", "--type=merge", "--patch", &patch])?;
+        set_extra_conf(self.namespace, line)?;
         eventually("it is in the file", PATIENCE, || {
             let conf = slurm(self.namespace, "cat /etc/slurm/slurm.conf")?;
             expect(conf.contains(line), "not yet")

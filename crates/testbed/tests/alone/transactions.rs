@@ -7,7 +7,9 @@ use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, kill_operator, slurm, wait_idle, wait_saved};
+use crate::common::operator::{
+    SOON, configuration_applied, install, install_chart, kill_operator, slurm, wait_idle, wait_saved,
+};
 
 const VALUES: &str = "nodesets:
   slinky:
@@ -56,10 +58,7 @@ fn expect_everywhere(namespace: &Namespace, minutes: u64) -> anyhow::Result<()> 
     expect(file.contains(&format!("MaxTime={minutes}")), &file)?;
     let object = namespace.field("configmap/slurm-config", ".data.slurm\\.conf")?;
     expect(object == file, (object, file))?;
-    let applied = namespace.field(
-        "controller/slurm",
-        ".status.conditions[?(@.type==\"ConfigurationApplied\")].status",
-    )?;
+    let applied = configuration_applied(namespace, "status")?;
     expect(applied == "True", applied)
 }
 

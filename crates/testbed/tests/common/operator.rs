@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde_json::json;
 use testbed::cluster::Cluster;
 use testbed::command::{output, output_with_input};
 use testbed::harness::{Namespace, eventually, expect, once_for};
@@ -120,6 +121,19 @@ pub fn install_chart(cluster: &Cluster, namespace: &Namespace, values: &str) -> 
         .arg(paths::repository().join("charts/slurm"))
         .args(["--values", "-"]);
     output_with_input(&mut command, &format!("{values}\n{CGROUP_VALUES}")).map(drop)
+}
+
+/// Writes `spec.extraConf` of Controller `slurm` anew.
+pub fn set_extra_conf(namespace: &Namespace, text: &str) -> Result<()> {
+    let patch = json!({ "spec": { "extraConf": text } }).to_string();
+    let words = ["patch", "controller/slurm", "--type=merge", "--patch", &patch];
+    namespace.ask(&words).map(drop)
+}
+
+/// A field of Controller `slurm`'s condition `ConfigurationApplied`.
+pub fn configuration_applied(namespace: &Namespace, field: &str) -> Result<String> {
+    let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{field}");
+    namespace.field("controller/slurm", &path)
 }
 
 /// Runs a shell line in slurmctld's container of Controller `slurm`.

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, wait_job, workers};
+use crate::common::operator::{
+    CONTROLLER, SOON, install, set_extra_conf, slurm, start_job, wait_idle, wait_job, workers,
+};
 
 /// What the rows lean on. The operator's own lines come before it.
 const BASE: &str = "NodeSet=ns_compute Feature=compute
@@ -99,13 +101,15 @@ fn configure(namespace: &Namespace, extra: &str, files: &BTreeMap<String, String
     let mut data = BTreeMap::from([("cgroup.conf".to_owned(), CGROUP.to_owned())]);
     data.extend(files.clone());
     let files = json!([{ "op": "replace", "path": "/data", "value": data }]);
-    let conf = json!({ "spec": { "extraConf": extra } });
-    let patch = |object: &str, kind: &str, patch: &Value| {
-        let words = ["patch", object, kind, "--patch", &patch.to_string()];
-        namespace.ask(&words).unwrap();
-    };
-    patch("configmap/cgroup", "--type=json", &files);
-    patch("controller/slurm", "--type=merge", &conf);
+    let words = [
+        "patch",
+        "configmap/cgroup",
+        "--type=json",
+        "--patch",
+        &files.to_string(),
+    ];
+    namespace.ask(&words).unwrap();
+    set_extra_conf(namespace, extra).unwrap();
 }
 
 /// All that the Controller's status says, in one text.

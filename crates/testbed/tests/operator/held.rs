@@ -3,14 +3,9 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, workers};
-
-fn extra_conf(namespace: &Namespace, text: &str) {
-    let patch = json!({ "spec": { "extraConf": text } }).to_string();
-    namespace
-        .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch])
-        .unwrap();
-}
+use crate::common::operator::{
+    CONTROLLER, SOON, configuration_applied, install, set_extra_conf, slurm, start_job, wait_idle, workers,
+};
 
 fn partition(namespace: &Namespace, config: &str) {
     let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
@@ -21,10 +16,7 @@ fn partition(namespace: &Namespace, config: &str) {
 
 /// Status, reason and message of the condition, and the sources that are held.
 fn standing(namespace: &Namespace) -> anyhow::Result<[String; 4]> {
-    let condition = |field: &str| {
-        let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{field}");
-        namespace.field("controller/slurm", &path)
-    };
+    let condition = |field: &str| configuration_applied(namespace, field);
     Ok([
         condition("status")?,
         condition("reason")?,
@@ -85,7 +77,7 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
 
     // What the checker finds.
     let good = "PartitionName=all Nodes=ALL Default=NO\nPartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100\n";
-    extra_conf(&namespace, &format!("{good}# mine\nSchedulerParameter=defer\n"));
+    set_extra_conf(&namespace, &format!("{good}# mine\nSchedulerParameter=defer\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=60");
     live(&namespace, shown, "MaxTime=01:00:00");
     held(
@@ -96,14 +88,14 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
     unharmed();
 
     // What only slurmctld can know.
-    extra_conf(&namespace, &format!("{good}JobSubmitPlugins=nope\n"));
+    set_extra_conf(&namespace, &format!("{good}JobSubmitPlugins=nope\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=120");
     live(&namespace, shown, "MaxTime=02:00:00");
     held(&namespace, "ConfigRejected", &["job_submit"]);
     unharmed();
 
     // What could end the job waits for it.
-    extra_conf(&namespace, &format!("{good}GresTypes=gpu\n"));
+    set_extra_conf(&namespace, &format!("{good}GresTypes=gpu\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=180");
     live(&namespace, shown, "MaxTime=03:00:00");
     held(
@@ -114,11 +106,11 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
     unharmed();
 
     // And the correction, while it runs.
-    extra_conf(&namespace, &format!("{good}SchedulerParameters=defer\n"));
+    set_extra_conf(&namespace, &format!("{good}SchedulerParameters=defer\n")).unwrap();
     applied(&namespace);
     live(&namespace, "scontrol show config", "defer");
     unharmed();
-    extra_conf(&namespace, &format!("{good}GresTypes=gpu\n"));
+    set_extra_conf(&namespace, &format!("{good}GresTypes=gpu\n")).unwrap();
     held(&namespace, "WaitsForJobs", &["GresTypes"]);
     slurm(&namespace, &format!("scancel {job}")).unwrap();
     applied(&namespace);

@@ -2,7 +2,9 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle, wait_job, wait_saved};
+use crate::common::operator::{
+    ONE_WORKER, SOON, install, install_chart, set_extra_conf, slurm, wait_idle, wait_job, wait_saved,
+};
 
 #[test]
 fn a_job_outlives_slurmctld_and_its_pod() {
@@ -58,10 +60,7 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
         ("SlurmdPort=6828", None),
         ("SlurmdPort=6818", Some("reconfigure")),
     ] {
-        let patch = serde_json::json!({ "spec": { "extraConf": format!("{extra_conf}\n{line}\n") } });
-        namespace
-            .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch.to_string()])
-            .unwrap();
+        set_extra_conf(&namespace, &format!("{extra_conf}\n{line}\n")).unwrap();
         if let Some(container) = kill {
             cluster
                 .kill_container(namespace.pod("slurm-controller-0"), container)

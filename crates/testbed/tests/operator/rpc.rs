@@ -14,7 +14,7 @@ use slurm::rpc::{Client, Error, NodeUpdate, Options, PartitionFlag, PartitionUpd
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, slurm as in_pod};
+use crate::common::operator::{SOON, install, set_extra_conf, slurm as in_pod};
 
 const CONTROLLER: &str = r"
 apiVersion: v1
@@ -196,11 +196,8 @@ fn slurmctld_is_spoken_to_in_its_own_protocol() {
     });
 
     // The agent asks the same before it calls a change verified.
-    let patch =
-        r#"{"spec":{"extraConf":"NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\n"}}"#;
-    namespace
-        .ask(&["patch", "controller/slurm", "--type=merge", "--patch", patch])
-        .unwrap();
+    let changed = "NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\n";
+    set_extra_conf(&namespace, changed).unwrap();
     eventually("the change is live", SOON, || {
         let shown = in_pod(&namespace, "scontrol --oneliner show partition all")?;
         expect(shown.contains(" State=DRAIN "), shown)

@@ -9,7 +9,9 @@ use testbed::cluster::Cluster;
 use testbed::command::output;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::operator::{
+    ONE_WORKER, SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_idle,
+};
 
 const POD: &str = "slurm-controller-0";
 
@@ -55,19 +57,9 @@ impl Shell {
     }
 }
 
-fn set_extra_conf(namespace: &Namespace, text: &str) {
-    let patch = serde_json::json!({ "spec": { "extraConf": text } }).to_string();
-    namespace
-        .ask(&["patch", "controller/slurm", "--type=merge", "-p", &patch])
-        .unwrap();
-}
-
 /// Status, reason and message of `ConfigurationApplied`.
 fn applied(namespace: &Namespace) -> Result<(String, String, String)> {
-    let field = |name: &str| {
-        let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{name}");
-        namespace.field("controller/slurm", &path)
-    };
+    let field = |name: &str| configuration_applied(namespace, name);
     Ok((field("status")?, field("reason")?, field("message")?))
 }
 
@@ -101,7 +93,7 @@ fn every_diagnostic_of_the_guides_answers() {
     let namespace = Namespace::create(cluster, "story").unwrap();
     install_chart(cluster, &namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    set_extra_conf(&namespace, &partition(33));
+    set_extra_conf(&namespace, &partition(33)).unwrap();
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
     wait_applied(&namespace, "True", "Applied");
     let shell = Shell::open(cluster, &namespace);
@@ -180,7 +172,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
 
     // 1. The object has changed, the files in the pod have not: the agent does not run.
     let frozen = cluster.pause_container(namespace.pod(POD), "reconfigure").unwrap();
-    set_extra_conf(&namespace, &partition(11));
+    set_extra_conf(&namespace, &partition(11)).unwrap();
     wait_applied(&namespace, "False", "AgentAway");
     assert!(!conf().unwrap().contains("mine"));
     assert_eq!(
@@ -194,7 +186,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
 
     // 2. The reconfigure fails: the file is bad …
-    set_extra_conf(&namespace, &format!("{}\nJobSubmitPlugins=nope", partition(22)));
+    set_extra_conf(&namespace, &format!("{}\nJobSubmitPlugins=nope", partition(22))).unwrap();
     let message = wait_applied(&namespace, "False", "ConfigRejected");
     assert!(message.contains("nope"), "{message}");
     let log = shell.run("kubectl logs <controller-pod> -c reconfigure").unwrap();
@@ -210,13 +202,13 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
         .ask(&["get", "events", "--field-selector=reason=ConfigRejected", "-o", "name"])
         .unwrap();
     assert_eq!(events.lines().count(), 1, "{events}");
-    set_extra_conf(&namespace, &partition(22));
+    set_extra_conf(&namespace, &partition(22)).unwrap();
     wait_applied(&namespace, "True", "Applied");
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:22:00");
 
     // … or slurmctld is not up yet.
     let frozen = cluster.pause_container(namespace.pod(POD), "slurmctld").unwrap();
-    set_extra_conf(&namespace, &partition(44));
+    set_extra_conf(&namespace, &partition(44)).unwrap();
     eventually("it is told", SOON, || {
         let (status, reason, message) = applied(&namespace)?;
         expect(status == "False" && reason != "Pushing", (reason, message))
@@ -260,7 +252,7 @@ fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
     namespace.wait("condition=Ready", "pod/slurm-worker-slinky-1").unwrap();
     let worker = namespace.pod("slurm-worker-slinky-1");
     let frozen = cluster.pause_container(worker, "slurmd").unwrap();
-    set_extra_conf(&namespace, &partition(11));
+    set_extra_conf(&namespace, &partition(11)).unwrap();
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
     wait_applied(&namespace, "True", "Applied");
     lagging("slinky-1");
