@@ -7,15 +7,15 @@ says what for.
 {{- define "operator.rbac.work" -}}
 # What users ask for. The operator never makes, deletes or changes the spec of these.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings, controllers, loginsets, nodesets, restapis, tokens]
+  resources: [accountings, controllers, loginsets, nodesets, partitions, restapis, tokens]
   verbs: [list, watch]
-# The finalizer.
+# The finalizers.
 - apiGroups: [slinky.slurm.net]
-  resources: [nodesets]
+  resources: [nodesets, partitions]
   verbs: [patch]
 # How it stands.
 - apiGroups: [slinky.slurm.net]
-  resources: [controllers/status, nodesets/status, restapis/status]
+  resources: [controllers/status, nodesets/status, partitions/status, restapis/status]
   verbs: [patch]
 # Children block the deletion of their owner, which needs this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slinky.slurm.net]
@@ -83,6 +83,7 @@ says what for.
     - controllers.slinky.slurm.net
     - loginsets.slinky.slurm.net
     - nodesets.slinky.slurm.net
+    - partitions.slinky.slurm.net
     - restapis.slinky.slurm.net
     - tokens.slinky.slurm.net
     - servicemonitors.monitoring.coreos.com

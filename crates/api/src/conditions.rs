@@ -13,6 +13,10 @@ pub const PROGRESSING: &str = "Progressing";
 pub const DEGRADED: &str = "Degraded";
 /// NodeSet: Slurm holds the reservation of a scheduled update.
 pub const RESERVATION_CREATED: &str = "ReservationCreated";
+/// Partition: Slurm still has it, and its line stays in slurm.conf until Slurm lets it go.
+pub const PARTITION_RETAINED: &str = "PartitionRetained";
+/// Partition: somebody changed it in Slurm.
+pub const DRIFTED: &str = "Drifted";
 /// The installed definitions are older than this operator, whose newer fields are therefore off.
 pub const CRDS_OUTDATED: &str = "CRDsOutdated";
 /// A pod template or an override holds fields that core/v1 does not have.

@@ -14,6 +14,7 @@ use crate::{
     keys::annotations,
     loginset::{LoginSet, LoginSetSpec, LoginSetStatus},
     nodeset::{NodeSet, NodeSetSpec, NodeSetStatus},
+    partition::{Partition, PartitionSpec, PartitionStatus},
     restapi::{RestApi, RestApiSpec, RestApiStatus},
     schema,
     token::{Token, TokenSpec, TokenStatus},
@@ -32,6 +33,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         definition::<Controller, ControllerSpec, ControllerStatus>(),
         definition::<LoginSet, LoginSetSpec, LoginSetStatus>(),
         definition::<NodeSet, NodeSetSpec, NodeSetStatus>(),
+        definition::<Partition, PartitionSpec, PartitionStatus>(),
         definition::<RestApi, RestApiSpec, RestApiStatus>(),
         definition::<Token, TokenSpec, TokenStatus>(),
     ]

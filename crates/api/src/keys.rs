@@ -78,6 +78,9 @@ pub mod annotations {
     /// Controller: a change of the configuration that could end jobs is made at once. The value is the digest that the
     /// condition names, so that it is good for this change alone, or `true` for every change.
     pub const FORCE_CONFIG: &str = "slinky.slurm.net/force-config";
+    /// Partition: when somebody asked that what was closed in Slurm by hand is as the object says again. What was closed later than
+    /// this time stays closed.
+    pub const RESUMED_AT: &str = "slinky.slurm.net/resumed-at";
     /// Kubernetes node: why it is cordoned, for Slurm's drain reason.
     pub const NODE_CORDON_REASON: &str = "nodeset.slinky.slurm.net/node-cordon-reason";
     /// Kubernetes node: the host name of a worker pod on it, in DaemonSet mode.
@@ -113,6 +116,9 @@ pub const ON: &str = "true";
 
 /// Finalizer of a NodeSet that has something to settle with Slurm before it goes.
 pub const NODESET_FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
+
+/// Finalizer of a Partition that Slurm has to let go first.
+pub const PARTITION_FINALIZER: &str = "partition.slinky.slurm.net/slurm";
 
 /// Taint that worker pods tolerate, effect NoExecute.
 pub const WORKER_TAINT: &str = "nodeset.slinky.slurm.net/worker";

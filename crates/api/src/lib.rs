@@ -1,4 +1,4 @@
-//! The operator's API: the six kinds of `slinky.slurm.net/v1beta1`, the keys and names that go with them, and the
+//! The operator's API: the six kinds of `slinky.slurm.net/v1beta1` and Partition, the keys and names that go with them, and the
 //! checks their objects must pass.
 //!
 //! Types here say what a user wrote and lose none of it: an absent field stays absent, and what it then means is the
@@ -16,6 +16,7 @@ pub mod accounting;
 pub mod controller;
 pub mod loginset;
 pub mod nodeset;
+pub mod partition;
 pub mod restapi;
 pub mod token;
 
@@ -49,6 +50,7 @@ pub use int_or_string::IntOrString;
 pub use loginset::{LoginSet, LoginSetSpec, LoginSetStatus};
 pub use nodeset::{NodeSet, NodeSetSpec, NodeSetStatus};
 pub use overlay::Overlay;
+pub use partition::{Partition, PartitionSpec, PartitionStatus};
 pub use restapi::{RestApi, RestApiSpec, RestApiStatus};
 pub use token::{Token, TokenSpec, TokenStatus};
 pub use validate::{Problem, Problems, Severity, Validate};

@@ -11,6 +11,7 @@ mod fields;
 mod loginset;
 mod names;
 mod nodeset;
+mod partition;
 mod problems;
 mod restapi;
 mod token;

@@ -5,7 +5,9 @@ use std::{fs, path::Path};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use slurm_operator_api::{Accounting, Controller, LoginSet, NodeSet, Problems, RestApi, Token, Validate, crds};
+use slurm_operator_api::{
+    Accounting, Controller, LoginSet, NodeSet, Partition, Problems, RestApi, Token, Validate, crds,
+};
 
 /// What a test does with an object whose kind it does not know.
 #[derive(Debug)]
@@ -19,11 +21,12 @@ pub(crate) struct Kind {
     pub(crate) check_update: fn(Value, Value) -> Result<Problems, serde_json::Error>,
 }
 
-pub(crate) static KINDS: [Kind; 6] = [
+pub(crate) static KINDS: [Kind; 7] = [
     kind::<Accounting>("Accounting"),
     kind::<Controller>("Controller"),
     kind::<LoginSet>("LoginSet"),
     kind::<NodeSet>("NodeSet"),
+    kind::<Partition>("Partition"),
     kind::<RestApi>("RestApi"),
     kind::<Token>("Token"),
 ];

@@ -7,7 +7,15 @@ use serde_json::Value;
 
 use crate::common::{KINDS, kind_of, objects, schema};
 
-const FULL: [&str; 6] = ["accounting", "controller", "loginset", "nodeset", "restapi", "token"];
+const FULL: [&str; 7] = [
+    "accounting",
+    "controller",
+    "loginset",
+    "nodeset",
+    "partition",
+    "restapi",
+    "token",
+];
 
 const GIVEN: [&str; 6] = [
     "given/seeds.yaml",
@@ -70,6 +78,15 @@ fn full_manifests_pass_the_checks_but_for_what_they_try_out() {
             let said: Vec<_> = problems.iter().map(|problem| problem.field.clone()).collect();
             match name {
                 "controller" => assert_eq!(said, ["spec.slurmctld.fieldOfANewerKubernetes"]),
+                "partition" => assert_eq!(
+                    said,
+                    [
+                        "spec.defMemPerNode",
+                        "spec.maxMemPerNode",
+                        "spec.denyAccounts",
+                        "spec.denyQos"
+                    ]
+                ),
                 _ => assert_eq!(said, Vec::<String>::new(), "{name}"),
             }
         }

@@ -139,6 +139,7 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             controller.spec.existing_claim() == Some(name)
         }),
         Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
+        Change::Partition(_) => Vec::new(),
         Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
         Change::LoginSet(_)
         | Change::RestApi(_)

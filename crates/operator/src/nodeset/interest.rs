@@ -30,7 +30,8 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Token(_)
         | Change::StatefulSet(_)
         | Change::Deployment(_)
-        | Change::ServiceMonitor(_) => BTreeSet::new(),
+        | Change::ServiceMonitor(_)
+        | Change::Partition(_) => BTreeSet::new(),
     };
     keys.into_iter().collect()
 }

@@ -82,7 +82,8 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Budget(_)
         | Change::Node(_)
         | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
+        | Change::ServiceMonitor(_)
+        | Change::Partition(_) => Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use api::{Accounting, Controller, LoginSet, NodeSet, RestApi, Token};
+use api::{Accounting, Controller, LoginSet, NodeSet, Partition, RestApi, Token};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, Deployment, StatefulSet},
     core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
@@ -113,6 +113,7 @@ kinds! {
     rest_apis: RestApi(RestApi),
     accountings: Accounting(Accounting),
     tokens: Token(Token),
+    partitions: Partition(Partition),
     /// Only pods of Slurm's daemons, and of their specs only what names places: see `trim.rs`.
     pods: Pod(Pod),
     /// Only ours.

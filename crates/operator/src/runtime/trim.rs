@@ -2,7 +2,7 @@
 //!
 //! Kinds that read a field which is trimmed here find it empty: whoever needs one more takes it off the list.
 
-use api::{Accounting, Controller, GROUP, LoginSet, NodeSet, RestApi, Token, keys};
+use api::{Accounting, Controller, GROUP, LoginSet, NodeSet, Partition, RestApi, Token, keys};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, Deployment, StatefulSet},
     core::v1::{ConfigMap, Container, ContainerStatus, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
@@ -46,6 +46,7 @@ impl Trim for NodeSet {}
 impl Trim for LoginSet {}
 impl Trim for RestApi {}
 impl Trim for Accounting {}
+impl Trim for Partition {}
 impl Trim for Token {}
 
 impl Trim for ConfigMap {

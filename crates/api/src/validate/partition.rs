@@ -1,0 +1,275 @@
+//! Checks of a Partition. What its names mean in Slurm is checked where the rest of the cluster is known.
+
+use super::{
+    Problems, Reason, Validate,
+    fields::{check_name, check_ref, check_unchanged},
+};
+use crate::partition::{Partition, PartitionSpec};
+
+/// Words that mean something else to Slurm.
+const RESERVED: [&str; 2] = ["default", "all"];
+
+/// Keys that `config` cannot have, and the fields to say it by.
+const MEMBERS_AND_STATE: [(&str, &str); 3] = [
+    ("PartitionName", "partitionName"),
+    ("Nodes", "nodeSets, nodeSetSelector or nodes"),
+    ("State", "state"),
+];
+
+impl Validate for Partition {
+    fn check(&self) -> Problems {
+        let PartitionSpec {
+            controller_ref,
+            partition_name,
+            node_sets,
+            node_set_selector,
+            nodes,
+            exclude_nodes,
+            config,
+            ..
+        } = &self.spec;
+        let own = self.metadata.namespace.as_deref();
+        let mut problems = Problems::default();
+
+        check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
+        let field = if partition_name.as_deref().is_some_and(|name| !name.is_empty()) {
+            "spec.partitionName"
+        } else {
+            "metadata.name"
+        };
+        check_partition_name(&mut problems, field, &self.slurm_name());
+        for (index, name) in node_sets.iter().flatten().enumerate() {
+            check_name(&mut problems, &format!("spec.nodeSets[{index}]"), "NodeSet", name);
+        }
+        for (field, list) in [
+            ("spec.nodes", nodes),
+            ("spec.excludeNodes", exclude_nodes),
+            ("spec.allowAllocNodes", &self.spec.allow_alloc_nodes),
+        ] {
+            for (index, entry) in list.iter().flatten().enumerate() {
+                check_word(
+                    &mut problems,
+                    &format!("{field}[{index}]"),
+                    entry,
+                    "a hostlist such as ext[001-004]",
+                );
+            }
+        }
+        let none = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
+        if none(node_sets) && none(nodes) && node_set_selector.is_none() {
+            problems.error(
+                Reason::Missing,
+                "spec.nodeSets",
+                "is absent or empty, and so are spec.nodeSetSelector and spec.nodes",
+                "name NodeSets, select them by labels, or list nodes",
+            );
+        }
+        for setting in self.spec.settings() {
+            check_word(
+                &mut problems,
+                &format!("spec.{}", setting.field),
+                &setting.value,
+                "one word as in slurm.conf",
+            );
+        }
+        for (field, one, other, both) in [
+            (
+                "defMemPerNode",
+                "defMemPerCPU",
+                self.spec.def_mem_per_cpu.is_some(),
+                self.spec.def_mem_per_node.is_some(),
+            ),
+            (
+                "maxMemPerNode",
+                "maxMemPerCPU",
+                self.spec.max_mem_per_cpu.is_some(),
+                self.spec.max_mem_per_node.is_some(),
+            ),
+            (
+                "denyAccounts",
+                "allowAccounts",
+                self.spec.allow_accounts.is_some(),
+                self.spec.deny_accounts.is_some(),
+            ),
+            (
+                "denyQos",
+                "allowQos",
+                self.spec.allow_qos.is_some(),
+                self.spec.deny_qos.is_some(),
+            ),
+        ] {
+            if other && both {
+                problems.error(
+                    Reason::BadValue,
+                    format!("spec.{field}"),
+                    format!("is given beside spec.{one}, and Slurm heeds one of them only"),
+                    "remove one of them",
+                );
+            }
+        }
+        check_config(&mut problems, &self.spec, config.as_deref().unwrap_or_default());
+        problems
+    }
+
+    fn check_change(&self, old: &Self) -> Problems {
+        let mut problems = Problems::default();
+        let remedy = "make another Partition and delete this one";
+        check_unchanged(
+            &mut problems,
+            "spec.controllerRef.name",
+            &old.spec.controller_ref.name,
+            &self.spec.controller_ref.name,
+            remedy,
+        );
+        check_unchanged(
+            &mut problems,
+            "spec.partitionName",
+            &old.slurm_name(),
+            &self.slurm_name(),
+            remedy,
+        );
+        problems
+    }
+}
+
+fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if RESERVED.iter().any(|word| name.eq_ignore_ascii_case(word)) {
+        problems.error(
+            Reason::BadName,
+            field,
+            format!("is {name:?}, which means something else to Slurm"),
+            "give it another partitionName",
+        );
+    } else if !name.chars().all(allowed) || name.len() > 63 {
+        problems.error(
+            Reason::BadName,
+            field,
+            format!("is {name:?}, which no partition can be called"),
+            "use letters, digits, dashes, underscores and dots, at most 63 of them",
+        );
+    }
+}
+
+/// Checks a value that becomes one word of a line in slurm.conf.
+fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
+    if value.is_empty()
+        || value.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\'))
+    {
+        problems.error(
+            Reason::BadValue,
+            field,
+            format!("is {value:?}"),
+            format!("give {wanted}"),
+        );
+    }
+}
+
+/// Checks that `config` says nothing that has a place of its own.
+fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
+    let settings = spec.settings();
+    for item in config.split_whitespace() {
+        let Some((key, _)) = item.split_once('=') else {
+            problems.error(
+                Reason::BadValue,
+                "spec.config",
+                format!("has {item:?}, which is no Key=Value"),
+                "write Key=Value items with blanks between them",
+            );
+            continue;
+        };
+        let own_place = MEMBERS_AND_STATE
+            .iter()
+            .find(|(reserved, _)| key.eq_ignore_ascii_case(reserved));
+        if let Some((_, field)) = own_place {
+            problems.error(
+                Reason::BadValue,
+                "spec.config",
+                format!("has {key}, which has a field of its own"),
+                format!("say it by {field}"),
+            );
+        } else if let Some(setting) = settings.iter().find(|setting| key.eq_ignore_ascii_case(setting.key)) {
+            problems.error(
+                Reason::BadValue,
+                "spec.config",
+                format!("has {key}, which spec.{} says too", setting.field),
+                "remove one of them",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields that stop a Partition with this spec.
+    fn refused(spec: serde_json::Value) -> Vec<String> {
+        let partition = Partition::new("gpu", serde_json::from_value(spec).unwrap());
+        partition
+            .check()
+            .errors()
+            .map(|problem| problem.field.clone())
+            .collect()
+    }
+
+    fn spec(more: serde_json::Value) -> serde_json::Value {
+        let mut spec = serde_json::json!({ "controllerRef": { "name": "slurm" }, "nodeSets": ["a"] });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    }
+
+    #[test]
+    fn what_slurm_would_misread_is_refused_by_its_field() {
+        for (more, field) in [
+            (serde_json::json!({ "partitionName": "DEFAULT" }), "spec.partitionName"),
+            (serde_json::json!({ "partitionName": "all" }), "spec.partitionName"),
+            (serde_json::json!({ "partitionName": "a b" }), "spec.partitionName"),
+            (serde_json::json!({ "nodeSets": [] }), "spec.nodeSets"),
+            (serde_json::json!({ "nodes": ["a b"] }), "spec.nodes[0]"),
+            (serde_json::json!({ "qos": "x Nodes=ALL" }), "spec.qos"),
+            (serde_json::json!({ "config": "State=UP" }), "spec.config"),
+            (serde_json::json!({ "config": "words" }), "spec.config"),
+            (
+                serde_json::json!({ "config": "maxtime=5", "maxTime": 6 }),
+                "spec.config",
+            ),
+            (
+                serde_json::json!({ "defMemPerCPU": 5, "defMemPerNode": 6 }),
+                "spec.defMemPerNode",
+            ),
+            (
+                serde_json::json!({ "allowQos": ["a"], "denyQos": ["b"] }),
+                "spec.denyQos",
+            ),
+        ] {
+            assert_eq!(refused(spec(more.clone())), [field], "{more}");
+        }
+        assert!(
+            refused(spec(
+                serde_json::json!({ "config": "SuspendTime=5", "state": "Drain", "qos": "high" })
+            ))
+            .is_empty()
+        );
+        let only_nodes = serde_json::json!({ "controllerRef": { "name": "slurm" }, "nodes": ["ext[1-4]"] });
+        assert!(refused(only_nodes).is_empty());
+        let all_sets = serde_json::json!({ "controllerRef": { "name": "slurm" }, "nodeSetSelector": {} });
+        assert!(refused(all_sets).is_empty());
+    }
+
+    #[test]
+    fn its_name_and_its_cluster_stay() {
+        let old = Partition::new("gpu", serde_json::from_value(spec(serde_json::json!({}))).unwrap());
+        let renamed = Partition::new(
+            "gpu",
+            serde_json::from_value(spec(serde_json::json!({ "partitionName": "x" }))).unwrap(),
+        );
+        assert!(!renamed.check_change(&old).is_ok());
+        // The same name, said.
+        let said = Partition::new(
+            "gpu",
+            serde_json::from_value(spec(serde_json::json!({ "partitionName": "gpu" }))).unwrap(),
+        );
+        assert!(said.check_change(&old).is_ok());
+    }
+}
