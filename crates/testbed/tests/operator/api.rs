@@ -26,7 +26,7 @@ fn every_field_of_every_kind_is_kept() {
         assert_eq!(kept["spec"], written["spec"], "{}", path.display());
         kinds += 1;
     }
-    assert_eq!(kinds, 6);
+    assert_eq!(kinds, 7);
 }
 
 #[test]
