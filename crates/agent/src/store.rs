@@ -63,6 +63,37 @@ impl Store {
     }
 
     /// A revision that slurmctld refused must not be what the next pod starts from.
+    /// For the agent after this one to finish what this one has begun with slurmctld. No pod starts from it.
+    pub fn save_pending(&self, revision: &Revision) -> Result<(), Error> {
+        let bundle = revision.to_bundle()?;
+        self.create_directory()?;
+        let path = self.path_of_pending();
+        durable::replace(&path, &bundle, 0o640).map_err(|source| Error::Write { path, source })
+    }
+
+    /// From here on a pod may start from it.
+    pub fn promote_pending(&self, sequence: u64) -> Result<(), Error> {
+        let path = self.path_of(sequence);
+        fs::rename(self.path_of_pending(), &path)
+            .and_then(|()| durable::sync_directory(&self.directory))
+            .map_err(|source| Error::Write { path, source })?;
+        self.prune();
+        Ok(())
+    }
+
+    pub fn pending(&self) -> Option<Revision> {
+        let bundle = fs::read(self.path_of_pending()).ok()?;
+        let revision = Revision::from_bundle(&bundle).ok()?;
+        (revision.controller == self.controller).then_some(revision)
+    }
+
+    pub fn remove_pending(&self) {
+        let path = self.path_of_pending();
+        if let Err(error) = durable::remove(&path) {
+            warn!(path = %path.display(), %error, "a change that has ended stays on the state volume");
+        }
+    }
+
     pub fn remove(&self, sequence: u64) -> Result<(), Error> {
         let path = self.path_of(sequence);
         durable::remove(&path).map_err(|source| Error::Write { path, source })
@@ -172,6 +203,10 @@ impl Store {
         self.directory.join(format!("{sequence}.{SUFFIX}"))
     }
 
+    fn path_of_pending(&self) -> PathBuf {
+        self.directory.join("pending")
+    }
+
     fn create_directory(&self) -> Result<(), Error> {
         if self.directory.is_dir() {
             return Ok(());
@@ -261,6 +296,23 @@ mod tests {
         assert_eq!(store.verified().unwrap().sequence, 1);
         assert_eq!(store.load(1), Some(revision(1)));
         assert_eq!(store.load(2), None);
+    }
+
+    #[test]
+    fn what_is_pending_is_nothing_to_start_from() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = Store::new(volume.path(), &uid("a"));
+        store.save(&revision(1)).unwrap();
+        store.save_pending(&revision(2)).unwrap();
+        assert_eq!(store.newest().unwrap(), Some(revision(1)));
+        assert_eq!(store.pending(), Some(revision(2)));
+        store.promote_pending(2).unwrap();
+        assert_eq!(store.newest().unwrap(), Some(revision(2)));
+        assert_eq!(store.pending(), None);
+        store.save_pending(&revision(3)).unwrap();
+        store.remove_pending();
+        store.remove_pending();
+        assert_eq!(store.pending(), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 )]
 
 mod fake_daemon;
+mod partitions;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -208,6 +209,13 @@ impl Pod {
 
     fn client_of(&self, pod: &str, key: &[u8]) -> Client {
         Client::new(self.address, pod, AgentKey::derive(key).unwrap(), Options::default())
+    }
+
+    /// As people reach it, past the agent.
+    fn slurmctld(&self) -> slurm::rpc::Client {
+        let key = slurm::token::SigningKey::new(KEY).unwrap();
+        let issuer = slurm::token::Issuer::new(key, "root", Duration::from_secs(30));
+        slurm::rpc::Client::new(self.daemon.to_string(), issuer, slurm::rpc::Options::default())
     }
 
     async fn push(&self, revision: &Revision) -> Pushed {
@@ -430,12 +438,14 @@ async fn a_node_that_only_slurmctld_knows_is_known_to_the_dry_run() {
             pod.path("seen").display()
         ),
     );
-    pod.push(&revision(2, "PartitionName=a Nodes=d[2-3]\n")).await;
+    pod.push(&revision(2, "MaxJobCount=5\nPartitionName=a Nodes=d[2-3]\n"))
+        .await;
     let seen = fs::read_to_string(pod.path("seen")).unwrap();
     assert!(seen.contains("\nNodeName=d2 State=FUTURE\n"), "{seen}");
     assert!(!seen.contains("NodeName=d3"), "a mistake stays one");
     pod.tool("scontrol", "exit 1");
-    pod.push(&revision(3, "PartitionName=a Nodes=d3\n")).await;
+    pod.push(&revision(3, "MaxJobCount=6\nPartitionName=a Nodes=d3\n"))
+        .await;
     let seen = fs::read_to_string(pod.path("seen")).unwrap();
     assert!(seen.contains("\nNodeName=d3 State=FUTURE\n"), "nobody could tell");
 }

@@ -166,6 +166,8 @@ open_enum! {
         /// Nothing had to be done.
         #[default]
         Nothing,
+        /// slurmctld was told which partitions are different.
+        PartitionRpc,
         /// slurmctld read its files again.
         Reconfigure,
         /// slurmctld was started anew.

@@ -287,6 +287,7 @@ impl Door {
                 },
                 steps: Vec::new(),
                 action: Action::default(),
+                kept_states: Vec::new(),
             },
         };
         let status = match &taken.outcome {
@@ -298,6 +299,7 @@ impl Door {
             milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             steps: taken.steps,
             action: taken.action,
+            kept_states: taken.kept_states,
             status: self.status().await,
         };
         Ok(Reply::json(status, &pushed))

@@ -5,10 +5,12 @@
 //! whether that is because of a push, of a restart of either container, or of somebody's hand. A directory of files older
 //! than the live ones means that the change has not ended, and is the way back.
 //!
-//! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal. Verified is
-//! what slurmctld itself says that it runs with.
+//! The steps are `staged → checked → swapped → reconfiguring → verified`, each noted in the journal; for a change of
+//! partitions alone they are `staged → partitions live → swapped → verified` ([`partitions`]). Verified is what slurmctld
+//! itself says that it runs with.
 
 mod memory;
+mod partitions;
 mod way_back;
 
 use std::convert::Infallible;
@@ -16,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
-use slurm::agent::{Action, Fence, Outcome, Phase, Refusal, Refused};
+use slurm::agent::{Action, DaemonState, Fence, Outcome, PartitionInUse, Phase, Refusal, Refused};
 use slurm::revision::ControllerUid;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,9 +26,10 @@ use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::fences::{Fences, Stale, Subject};
+use super::partitions::PartitionPlan;
 use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
 use super::reason::reason;
-use super::served::{Slurmctld, Word};
+use super::served::{Base, Slurmctld, Word};
 use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
 use super::story::{Event, tell};
@@ -69,6 +72,9 @@ pub(super) struct Shown {
 enum Applied {
     Live,
     Rejected(Refused),
+    /// slurmctld refused a partition and has what it had.
+    RolledBack(Refused),
+    InUse(Vec<PartitionInUse>),
 }
 
 #[derive(Debug)]
@@ -91,7 +97,7 @@ pub(super) struct Keeper {
     supervisor: Supervisor,
     dry_run: DryRun,
     slurm: Arc<SlurmTools>,
-    slurmctld: Slurmctld,
+    slurmctld: Arc<Slurmctld>,
     controller: ControllerUid,
     fences: Arc<Mutex<Fences>>,
     pushes: mpsc::Receiver<Push>,
@@ -106,7 +112,7 @@ pub(super) struct Surroundings {
     pub(super) supervisor: Supervisor,
     pub(super) dry_run: DryRun,
     pub(super) slurm: Arc<SlurmTools>,
-    pub(super) slurmctld: Slurmctld,
+    pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) controller: ControllerUid,
     pub(super) fences: Arc<Mutex<Fences>>,
 }
@@ -192,16 +198,24 @@ impl Keeper {
         }
         // A push that had been made durable, and no more. A pod that starts now would start from it.
         match self.store.newest() {
-            Ok(Some(stored)) if stored.sequence > live.summary.sequence => {
-                info!(sequence = stored.sequence, "going on with a push that was interrupted");
-                match self.apply(stored, Some(live), &mut Steps::begin()).await {
-                    Ok(Applied::Live) => {}
-                    Ok(Applied::Rejected(refused)) => warn!(reason = %refused.reason, "it is given up"),
-                    Err(error) => error!(%error, "cannot go on with it"),
-                }
-            }
-            Ok(_) => {}
+            Ok(Some(stored)) if stored.sequence > live.summary.sequence => self.go_on_with(stored, live).await,
+            Ok(_) => self.go_on_with_partitions(live).await,
             Err(error) => warn!(%error, "cannot look for a push that was interrupted"),
+        }
+    }
+
+    async fn go_on_with(&mut self, revision: Revision, live: Files) {
+        info!(
+            sequence = revision.sequence,
+            "going on with a push that was interrupted"
+        );
+        match self.apply(revision, Some(live), &mut Steps::begin()).await {
+            Ok(Applied::Live) => {}
+            Ok(Applied::Rejected(refused) | Applied::RolledBack(refused)) => {
+                warn!(reason = %refused.reason, "it is given up");
+            }
+            Ok(Applied::InUse(partitions)) => warn!(?partitions, "it is given up"),
+            Err(error) => error!(%error, "cannot go on with it"),
         }
     }
 
@@ -239,6 +253,11 @@ impl Keeper {
                 })
             }
             (Ok(Applied::Rejected(refused)), _) => Ok(Taken::at_rest(Outcome::Rejected(refused), &steps)),
+            (Ok(Applied::RolledBack(refused)), _) => Ok(Taken::at_rest(Outcome::RolledBack(refused), &steps)),
+            (Ok(Applied::InUse(partitions)), _) => {
+                info!(sequence, ?partitions, "partitions cannot go now, nothing is changed");
+                Ok(Taken::at_rest(Outcome::PartitionsInUse { partitions }, &steps))
+            }
             (Ok(Applied::Live), Some(unsettled)) => {
                 unsettled.waiting.push(Waiting { sequence, reply });
                 return;
@@ -268,7 +287,9 @@ impl Keeper {
         self.show(Phase::Staged, true);
         let summary = revision.summary();
         self.note(&summary, Phase::Staged, None).await;
-        let applied = self.check_and_swap(revision, live, steps).await;
+        let mut next = Unsettled::new(steps.clone());
+        let applied = self.make_live(revision, live, steps, &mut next).await;
+        self.store.remove_pending();
         if !matches!(applied, Ok(Applied::Live)) {
             // Nothing has changed, and the next pod must not start from what nobody has tried.
             if untried && let Err(error) = self.store.remove(sequence) {
@@ -280,8 +301,11 @@ impl Keeper {
         self.show(Phase::Swapped, true);
         self.note(&summary, Phase::Swapped, None).await;
         steps.reach(Phase::Swapped);
-        let mut unsettled = Unsettled::new(steps.clone());
-        unsettled.tell_reconfiguring();
+        next.steps = steps.clone();
+        let mut unsettled = next;
+        if unsettled.action != Some(Action::PartitionRpc) {
+            unsettled.tell_reconfiguring();
+        }
         if let Some(mut before) = self.unsettled.replace(unsettled) {
             before.answer(&Outcome::Pending {
                 reason: format!("revision {sequence} has taken its place"),
@@ -290,12 +314,38 @@ impl Keeper {
         applied
     }
 
+    /// By the short way where it leads there, else by the long one. What has yet to be done then is in `next`.
+    async fn make_live(
+        &mut self,
+        revision: Revision,
+        live: Option<Files>,
+        steps: &mut Steps,
+        next: &mut Unsettled,
+    ) -> Result<Applied, Error> {
+        let plan = self.plan_partitions(&revision, live.as_ref());
+        // Only a slurmctld that is known to run with the live files can be told what is different.
+        let known = live
+            .as_ref()
+            .filter(|live| self.unsettled.is_none() && self.is_untouched(live));
+        if let Some(live) = known
+            && let Some(applied) = self.apply_partitions(&revision, live, &plan, steps).await?
+        {
+            next.action = Some(Action::PartitionRpc);
+            let created = plan.by_rpc.map(|by_rpc| by_rpc.created);
+            next.partitions.told = created.map(|created| created.into_iter().map(|created| created.line).collect());
+            return Ok(applied);
+        }
+        self.check_and_swap(revision, live, &plan, steps, next).await
+    }
+
     /// Only what a slurmctld would run with comes onto the state volume, where the next pod may start from it.
     async fn check_and_swap(
         &self,
         revision: Revision,
         live: Option<Files>,
+        plan: &PartitionPlan,
         steps: &mut Steps,
+        next: &mut Unsettled,
     ) -> Result<Applied, Error> {
         match self.dry_run.run(&revision.files, || self.slurm.node_names()).await? {
             dry_run::Verdict::Accepted => {}
@@ -317,6 +367,15 @@ impl Keeper {
         }
         steps.reach(Phase::Checked);
         self.show(Phase::Checked, true);
+        if live.is_some() {
+            match self.make_way(&revision, plan).await {
+                Ok(closed) => {
+                    next.partitions.closed_by_hand = closed;
+                    next.partitions.way_is_clear = true;
+                }
+                Err(in_use) => return Ok(Applied::InUse(in_use)),
+            }
+        }
         self.save(revision.clone()).await?;
         self.note(&revision.summary(), Phase::Checked, None).await;
         self.swap(&revision, live)?;
@@ -351,8 +410,28 @@ impl Keeper {
             Ok(state) => state,
             Err(error) => return self.wait(unsettled, &error.to_string()),
         };
-        let action = *unsettled.action.get_or_insert_with(|| self.plan_action(&live));
-        match plan_next(&state, &live.name, &unsettled, action) {
+        let action = match unsettled.action {
+            Some(action) => action,
+            None => match self.plan_action(&live).await {
+                Ok(action) => action,
+                Err(why) if state.daemon.state == DaemonState::Ready => return self.wait(unsettled, &why),
+                Err(_) => Action::Reconfigure,
+            },
+        };
+        unsettled.action = Some(action);
+        let next = match plan_next(&state, &live.name, &unsettled, action) {
+            Next::Settled | Next::Partitions if unsettled.partitions.must_reconfigure => Next::Reconfigure,
+            next => next,
+        };
+        if matches!(next, Next::Reconfigure | Next::Restart)
+            && !std::mem::replace(&mut unsettled.partitions.way_is_clear, true)
+            && let Err(why) = self.look_ahead(&live).await
+        {
+            unsettled.partitions.way_is_clear = false;
+            return self.wait(unsettled, &why);
+        }
+        match next {
+            Next::Partitions => self.settle_partitions(unsettled, live).await,
             Next::Settled => self.verify(unsettled, live).await,
             Next::RollBack => self.refused(unsettled, &live, state.daemon.last_words).await,
             Next::Wait(why) => self.wait(unsettled, why),
@@ -386,13 +465,21 @@ impl Keeper {
         }
     }
 
-    fn plan_action(&self, live: &Files) -> Action {
-        let configurations = self
-            .config
-            .before(live)
-            .and_then(|before| Some((self.config.read(&before)?, self.config.read(live)?)))
-            .map(|(before, live)| (configuration_of(&before.files), configuration_of(&live.files)));
-        plan_action(configurations.as_ref().map(|(before, live)| (before, live)))
+    /// What slurmctld has read last is known from itself, or else from what was live before. Fails while it may yet tell.
+    async fn plan_action(&self, live: &Files) -> Result<Action, String> {
+        let Some(revision) = self.config.read(live) else {
+            return Ok(Action::Reconfigure);
+        };
+        let configuration = configuration_of(&revision.files);
+        let before = self.config.before(live);
+        let before = before.and_then(|before| self.config.read(&before));
+        let before = before.map(|before| configuration_of(&before.files));
+        Ok(match (self.slurmctld.base(&revision).await, before) {
+            (Base::Known(base), _) => plan_action(Some((&base, &configuration))),
+            (Base::NoAnswer(why), None) => return Err(why),
+            (Base::NoAnswer(_) | Base::Unknown, Some(before)) => plan_action(Some((&before, &configuration))),
+            (Base::Unknown, None) => Action::Reconfigure,
+        })
     }
 
     /// The supervisor has seen it read files since these are live; slurmctld has the last word. A reconfigure by hand in
@@ -433,6 +520,7 @@ impl Keeper {
             .send_modify(|shown| "slurmctld is busy with the reconfigure".clone_into(&mut shown.waiting));
         self.note_unless_rolling_back(&live, Phase::Reconfiguring).await;
         unsettled.tell_reconfiguring();
+        unsettled.partitions.must_reconfigure = false;
         unsettled.healthy_before = true;
         info!(
             sequence = live.summary.sequence,
@@ -452,6 +540,7 @@ impl Keeper {
     }
 
     async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
+        self.close_again(&mut unsettled, live).await;
         if let Err(file) = self.config.check(live) {
             warn!(%file, "a file was changed by somebody else");
         }

@@ -1,13 +1,14 @@
 //! `slurm-agent serve`: the container named `reconfigure`. It takes revisions from the operator, makes slurmctld run with
 //! them, and answers what the operator asks of Slurm.
 //!
-//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`plan`], [`reason`] and
-//! [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs,
+//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`partitions`], [`plan`],
+//! [`reason`] and [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs,
 //! [`served`] asks slurmctld what it runs with.
 
 mod fences;
 mod http;
 mod keeper;
+mod partitions;
 mod plan;
 pub(crate) mod reason;
 mod served;
@@ -67,7 +68,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         supervisor: supervisor.clone(),
         dry_run: DryRun::new(&scratch_dir, Some(&places.keys_dir)),
         slurm: Arc::clone(&slurm),
-        slurmctld: Slurmctld::new(&places.keys_dir, slurmctld),
+        slurmctld: Arc::new(Slurmctld::new(&places.keys_dir, slurmctld)),
         controller: places.controller_uid,
         fences: Arc::clone(&fences),
     });

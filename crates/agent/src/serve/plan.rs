@@ -8,6 +8,7 @@ use slurm::conf::keys::Needs;
 use slurm::conf::{Changes, Configuration};
 use slurm::revision::{ControllerUid, Summary};
 
+use super::partitions::PartitionPlan;
 use super::unsettled::Unsettled;
 use crate::control::State;
 
@@ -50,9 +51,13 @@ pub(super) fn plan_push(live: Option<&Summary>, controller: &ControllerUid, push
 /// has, a reconfigure makes all of it live that can be. slurmctld's own hash of slurm.conf covers comments, so even a
 /// change of those takes one.
 pub(super) fn plan_action(change: Option<(&Configuration, &Configuration)>) -> Action {
-    match change.map(|(before, live)| Changes::between(before, live).needs()) {
-        Some(Needs::ControllerRestart | Needs::NodeRestart) => Action::Restart,
-        None | Some(Needs::Nothing | Needs::PartitionRpc | Needs::Reconfigure) => Action::Reconfigure,
+    let Some((before, live)) = change else {
+        return Action::Reconfigure;
+    };
+    match Changes::between(before, live).needs() {
+        Needs::ControllerRestart | Needs::NodeRestart => Action::Restart,
+        Needs::PartitionRpc if PartitionPlan::between(before, live).by_rpc.is_some() => Action::PartitionRpc,
+        Needs::Nothing | Needs::PartitionRpc | Needs::Reconfigure => Action::Reconfigure,
     }
 }
 
@@ -62,6 +67,8 @@ pub(super) enum Next {
     /// It does.
     Settled,
     Reconfigure,
+    /// It has read other files, which differ in partitions alone; those are told one by one.
+    Partitions,
     /// It is to save its state, end, and start with the live files.
     Restart,
     /// It is between two lives, and the next one may begin now.
@@ -90,6 +97,7 @@ pub(super) fn plan_next(state: &State, live: &str, unsettled: &Unsettled, action
         DaemonState::Ready if state.files.as_deref() == Some(live) => Next::Settled,
         DaemonState::Ready if restarting => Next::Wait(RESTARTING),
         DaemonState::Ready if action == Action::Restart => Next::Restart,
+        DaemonState::Ready if action == Action::PartitionRpc => Next::Partitions,
         DaemonState::Ready => Next::Reconfigure,
         DaemonState::Down
             if unsettled.healthy_before && state.stillborn >= STILLBORN && state.files.as_deref() == Some(live) =>
@@ -207,12 +215,24 @@ mod tests {
     }
 
     #[test]
+    fn partitions_are_told_to_a_slurmctld_that_has_read_others() {
+        let next = |state| plan_next(&state, "..1", &unsettled(), Action::PartitionRpc);
+        assert_eq!(next(state(DaemonState::Ready, Some("..0"))), Next::Partitions);
+        assert_eq!(next(state(DaemonState::Ready, Some("..1"))), Next::Settled);
+        assert_eq!(next(state(DaemonState::Down, Some("..0"))), Next::Start);
+    }
+
+    #[test]
     fn the_smallest_action_is_by_what_changed() {
         let conf = |text: &str| Configuration::parse([("slurm.conf", text.as_bytes())]);
         let live = conf("ClusterName=a\nSlurmctldPort=6817\n");
         for (new, expected) in [
             (
                 "ClusterName=a\nSlurmctldPort=6817\nPartitionName=p Nodes=ALL\n",
+                Action::PartitionRpc,
+            ),
+            (
+                "ClusterName=a\nSlurmctldPort=6817\nPartitionName=p Nodes=ALL AllocNodes=x\n",
                 Action::Reconfigure,
             ),
             ("# why\nClusterName=a\nSlurmctldPort=6817\n", Action::Reconfigure),

@@ -2,15 +2,19 @@
 //!
 //! Neither will do alone. After a reconfigure that failed slurmctld serves files it does not run with, and the hash is of
 //! slurm.conf only.
+//!
+//! Both are of the files it has read last. Partitions that were changed by RPC since then are in neither.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use slurm::Revision;
 use slurm::answer::ServedConf;
 use slurm::conf::{Configuration, FileKind, SLURMCTLD_PORT};
-use slurm::rpc::{Client, Error, Options, ServedFile};
+use slurm::revision::File;
+use slurm::rpc::{Client, Error, Options, ServedFile, Version};
 use slurm::token::{Issuer, SigningKey};
 
 use crate::dry_run::configuration_of;
@@ -38,11 +42,23 @@ pub(super) enum Word {
     WillNotTell(String),
 }
 
+/// What slurmctld has read last.
+#[derive(Debug)]
+pub(super) enum Base {
+    Known(Box<Configuration>),
+    /// Not yet, or never: it may be busy.
+    NoAnswer(String),
+    /// It serves something else than it runs with, or cannot be asked from here.
+    Unknown,
+}
+
 #[derive(Debug)]
 pub(super) struct Slurmctld {
     keys: PathBuf,
     /// In place of what slurm.conf says.
     address: Option<SocketAddr>,
+    /// The newest version of the protocol that it was seen to understand.
+    version: Mutex<Version>,
 }
 
 impl Slurmctld {
@@ -50,12 +66,13 @@ impl Slurmctld {
         Self {
             keys: keys.to_owned(),
             address,
+            version: Mutex::new(Version::NEWEST),
         }
     }
 
     pub(super) async fn ask(&self, revision: &Revision) -> Word {
         let configuration = configuration_of(&revision.files);
-        let client = match self.client(&configuration) {
+        let client = match self.client(&configuration, PATIENCE) {
             Ok(client) => client,
             Err(why) => return Word::WillNotTell(why),
         };
@@ -66,7 +83,29 @@ impl Slurmctld {
         }
     }
 
-    fn client(&self, configuration: &Configuration) -> Result<Client, String> {
+    /// What slurmctld has read last, where the live revision is this one.
+    pub(super) async fn base(&self, revision: &Revision) -> Base {
+        let Ok(client) = self.client(&configuration_of(&revision.files), PATIENCE) else {
+            return Base::Unknown;
+        };
+        match both(&client).await {
+            Ok((served, conf)) => base_of(revision, &served, conf),
+            Err(error) if error.is_definite() => Base::Unknown,
+            Err(error) => Base::NoAnswer(error.to_string()),
+        }
+    }
+
+    /// For more than a question: slurmctld takes its time where it has much to do.
+    pub(super) fn commander(&self, configuration: &Configuration) -> Result<Client, String> {
+        self.client(configuration, Options::default().timeout)
+    }
+
+    /// So that the next one does not have to find out.
+    pub(super) fn remember_version(&self, client: &Client) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = client.version();
+    }
+
+    fn client(&self, configuration: &Configuration, patience: Duration) -> Result<Client, String> {
         let address = match self.address {
             Some(address) => address,
             None => address_of(configuration)?,
@@ -75,7 +114,8 @@ impl Slurmctld {
         let key = std::fs::read(self.keys.join("jwt.key")).map_err(|error| format!("cannot read jwt.key: {error}"))?;
         let key = SigningKey::new(&key).map_err(|error| error.to_string())?;
         let options = Options {
-            timeout: PATIENCE,
+            timeout: patience,
+            newest: *self.version.lock().unwrap_or_else(PoisonError::into_inner),
             ..Options::default()
         };
         Ok(Client::new(
@@ -129,6 +169,26 @@ fn judge(revision: &Revision, hash: Option<u32>, served: &[ServedFile], conf: Se
     match hash {
         Some(hash) if i64::from(hash) != conf.hash => Word::OtherHash,
         _ => Word::Same,
+    }
+}
+
+/// Files that slurmctld does not serve are taken for ours: nothing of what they say can be a partition.
+fn base_of(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> Base {
+    let mut files: std::collections::BTreeMap<&str, &[u8]> = revision
+        .files
+        .iter()
+        .map(|(name, File { content, .. })| (name.as_str(), content.as_slice()))
+        .collect();
+    for file in served.iter().filter(|file| !is_ours(revision, file)) {
+        match &file.content {
+            Some(content) => drop(files.insert(&file.name, content)),
+            None => drop(files.remove(file.name.as_str())),
+        }
+    }
+    let configuration = Configuration::parse(files);
+    match configuration.hash() {
+        Some(hash) if i64::from(hash) == conf.hash => Base::Known(Box::new(configuration)),
+        _ => Base::Unknown,
     }
 }
 
@@ -213,6 +273,38 @@ mod tests {
         ] {
             assert_eq!(word(files, Some(7)), Word::OtherFile(name.to_owned()));
         }
+    }
+
+    #[test]
+    fn what_it_has_read_last_is_known_by_its_hash() {
+        let ours = revision(&[
+            ("slurm.conf", b"PartitionName=a MaxTime=9\n"),
+            ("prolog.sh", b"binary\0more"),
+        ]);
+        let read: &[u8] = b"PartitionName=a MaxTime=5\n";
+        let hash = Configuration::parse([("slurm.conf", read)]).hash().unwrap();
+        let base = |hash: i64| {
+            let conf = ServedConf {
+                boot_time: 1,
+                now: 2,
+                hash,
+            };
+            let served = served(&[
+                ("slurm.conf", Some(read)),
+                ("prolog.sh", Some(b"binary")),
+                ("gres.conf", None),
+            ]);
+            base_of(&ours, &served, conf)
+        };
+        let Base::Known(known) = base(hash.into()) else {
+            panic!("{:?}", base(hash.into()))
+        };
+        let changes = slurm::conf::Changes::between(&known, &configuration_of(&ours.files));
+        assert_eq!(changes.needs(), slurm::conf::keys::Needs::PartitionRpc, "{changes:?}");
+        assert!(
+            matches!(base(i64::from(!hash)), Base::Unknown),
+            "it runs with something else"
+        );
     }
 
     #[test]

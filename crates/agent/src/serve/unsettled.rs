@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use slurm::agent::{Action, Outcome, Phase, Refusal, Refused, StepTime};
+use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime};
+use slurm::partition::PartitionStateName;
+use slurm::rpc::PartitionUpdate;
 use tokio::sync::oneshot;
 
 use super::served::Word;
@@ -19,6 +21,7 @@ pub(super) struct Taken {
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepTime>,
     pub(super) action: Action,
+    pub(super) kept_states: Vec<KeptState>,
 }
 
 impl Taken {
@@ -28,6 +31,7 @@ impl Taken {
             outcome,
             steps: steps.reached().to_vec(),
             action: Action::Nothing,
+            kept_states: Vec::new(),
         }
     }
 }
@@ -39,6 +43,21 @@ pub(super) type Answer = Result<Taken, Refusal>;
 pub(super) struct Waiting {
     pub(super) sequence: u64,
     pub(super) reply: oneshot::Sender<Answer>,
+}
+
+/// What a change means for partitions.
+#[derive(Debug, Default)]
+pub(super) struct Partitions {
+    /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
+    pub(super) told: Option<Vec<PartitionUpdate>>,
+    /// Partitions that somebody has closed, and that a reconfigure opens.
+    pub(super) closed_by_hand: Vec<(String, PartitionStateName)>,
+    /// Those that were closed again.
+    pub(super) kept_states: Vec<KeptState>,
+    /// No partition with jobs is lost when slurmctld reads these files.
+    pub(super) way_is_clear: bool,
+    /// slurmctld has something of which only the files know how it was.
+    pub(super) must_reconfigure: bool,
 }
 
 /// slurmctld is not known to run with the live files.
@@ -57,6 +76,7 @@ pub(super) struct Unsettled {
     /// The smallest action that will do, once somebody has looked.
     pub(super) action: Option<Action>,
     pub(super) steps: Steps,
+    pub(super) partitions: Partitions,
     /// slurmctld said that it runs with something else, and was reconfigured for it.
     pub(super) doubted: Option<Word>,
     /// People have been told that there is something to reconfigure.
@@ -77,6 +97,7 @@ impl Unsettled {
             rolled_back: None,
             action: None,
             steps,
+            partitions: Partitions::default(),
             doubted: None,
             told: false,
             waiting: Vec::new(),
@@ -132,6 +153,8 @@ impl Unsettled {
         self.started = false;
         self.restarted = None;
         self.doubted = None;
+        // There is no other way but this one.
+        self.partitions.way_is_clear = true;
         self.healthy_before = false;
         self.rolled_back = Some(refused);
         self.steps.reach(Phase::RollingBack);
@@ -149,6 +172,7 @@ impl Unsettled {
                 outcome,
                 steps: self.steps.reached().to_vec(),
                 action: self.action.unwrap_or_default(),
+                kept_states: self.partitions.kept_states.clone(),
             }));
         }
     }

@@ -5,6 +5,7 @@
 //! goes on. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` has the word in it. [`port`] is what it
 //! says of itself.
 
+mod partitions;
 mod port;
 
 use std::fs::OpenOptions;

@@ -14,11 +14,14 @@ use slurm::token::{Claims, SigningKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::partitions::Partitions;
+
 struct Port {
     mute: PathBuf,
     key: Vec<u8>,
     files: Vec<ServedFile>,
     hash: u32,
+    partitions: Partitions,
 }
 
 pub(super) fn open(directory: &Path) {
@@ -73,6 +76,7 @@ impl Port {
             } else {
                 hash
             },
+            partitions: Partitions::read(directory, &conf),
         }
     }
 
@@ -83,8 +87,8 @@ impl Port {
         if self.mute.exists() {
             return Ok(());
         }
-        let Frame { version, kind, .. } = Frame::unpack(&question).unwrap();
-        let (kind, body) = match kind {
+        let asked = Frame::unpack(&question).unwrap();
+        let (kind, body) = match asked.kind {
             _ if !self.knows(&Frame::token(&question).unwrap()) => code(1007),
             MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
             MessageType::BUILD_INFO => {
@@ -95,8 +99,9 @@ impl Port {
                 };
                 (MessageType::RESPONSE_BUILD_INFO, pack_live_conf(&conf).unwrap())
             }
-            _ => code(1000),
+            _ => self.partitions.answer(&asked).unwrap_or_else(|| code(1000)),
         };
+        let version = asked.version;
         stream.write_all(&Frame { version, kind, body }.pack("").unwrap()).await
     }
 

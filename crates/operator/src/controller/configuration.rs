@@ -160,6 +160,7 @@ fn change(ended: &Ended) -> ConfigurationChange {
         time: time(ended.at),
         action: match ended.action {
             Action::Nothing => Some(ConfigurationAction::Nothing),
+            Action::PartitionRpc => Some(ConfigurationAction::PartitionRpc),
             Action::Reconfigure => Some(ConfigurationAction::Reconfigure),
             Action::Restart => Some(ConfigurationAction::Restart),
             Action::Unknown => None,

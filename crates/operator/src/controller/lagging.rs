@@ -104,7 +104,8 @@ impl Before {
 /// The last change that nodes had to take.
 fn last_change(observed: &Observed) -> Option<&Ended> {
     let newest = observed.report.ended.iter().rev();
-    let mut taken = newest.filter(|ended| ended.rejection.is_none() && ended.action != Action::Nothing);
+    let reaches_nodes = |action| !matches!(action, Action::Nothing | Action::PartitionRpc);
+    let mut taken = newest.filter(|ended| ended.rejection.is_none() && reaches_nodes(ended.action));
     taken.next().map(AsRef::as_ref)
 }
 

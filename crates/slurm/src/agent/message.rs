@@ -38,6 +38,8 @@ pub enum Phase {
     Staged,
     /// Its dry run went well; it goes onto the state volume.
     Checked,
+    /// slurmctld has its partitions, by RPC; the files are those of before.
+    PartitionsLive,
     /// In /etc/slurm. It stays here as long as slurmctld does not run: its next start takes the files.
     Swapped,
     Reconfiguring,
@@ -54,6 +56,7 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Self::Staged => "staged",
             Self::Checked => "checked",
+            Self::PartitionsLive => "partitions live",
             Self::Swapped => "swapped",
             Self::Reconfiguring => "reconfiguring",
             Self::Verified => "verified",
@@ -105,6 +108,9 @@ pub struct Pushed {
     /// What slurmctld was made to do.
     #[serde(default)]
     pub action: Action,
+    /// Partitions that stay closed although the file has them open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept_states: Vec<KeptState>,
     /// As it is after the push.
     pub status: Status,
 }
@@ -123,9 +129,36 @@ pub enum Outcome {
     Rejected(Refused),
     /// slurmctld refused it and runs with what it had.
     RolledBack(Refused),
+    /// It takes partitions away that slurmctld does not let go, whose jobs would end: everything is as before. They go
+    /// with a push that keeps their lines until slurmctld does.
+    PartitionsInUse { partitions: Vec<PartitionInUse> },
     /// Of a later agent. The status tells more.
     #[serde(other)]
     Unknown,
+}
+
+/// A partition that the pushed slurm.conf has not, and that cannot go now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PartitionInUse {
+    pub name: String,
+    pub why: String,
+    /// Somebody made it in the running slurmctld: the live slurm.conf has not got it, either.
+    #[serde(default)]
+    pub made_by_hand: bool,
+    /// A line of slurm.conf that makes it as it is now. Empty if slurmctld could not be asked.
+    #[serde(default)]
+    pub line: String,
+}
+
+/// A partition that somebody had closed in the running slurmctld, and that was closed again after slurmctld had read a file
+/// that has it open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptState {
+    pub partition: String,
+    /// As in slurm.conf.
+    pub state: String,
 }
 
 /// How long it took to reach a step from the one before it.
@@ -142,6 +175,8 @@ pub struct StepTime {
 pub enum Action {
     #[default]
     Nothing,
+    /// The partitions that differ, one by one, by Slurm's own protocol. Nothing is read again.
+    PartitionRpc,
     Reconfigure,
     /// slurmctld saves its state, ends and starts again; jobs go on.
     Restart,
@@ -256,6 +291,7 @@ mod tests {
                 milliseconds: 21,
             }],
             action: Action::Reconfigure,
+            kept_states: vec![],
             status: status(),
         };
         let json = serde_json::to_string(&pushed).unwrap();

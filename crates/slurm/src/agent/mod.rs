@@ -25,7 +25,10 @@ pub use command::{
 pub use error::Error;
 pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey};
-pub use message::{Action, Daemon, DaemonState, Outcome, PROTOCOL, Phase, Pushed, Refusal, Refused, Status, StepTime};
+pub use message::{
+    Action, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed, Refusal, Refused, Status,
+    StepTime,
+};
 pub use token::{Claims, InvalidToken, Request};
 
 /// Next to Slurm's own ports (6817 to 6820) and none of them.

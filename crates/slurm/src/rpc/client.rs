@@ -12,7 +12,7 @@ use super::error::Error;
 use super::frame::{Frame, MAX_FRAME, MessageType};
 use super::live_conf;
 use super::node::{self, NodeUpdate};
-use super::partition::{self, PartitionUpdate};
+use super::partition::{self, LivePartition, PartitionUpdate};
 use super::return_code::ReturnCode;
 use super::version::Version;
 use super::wire::{Malformed, Reader, Unpackable};
@@ -95,6 +95,19 @@ impl Client {
         let answer = self.exchange(&question, self.options.timeout).await?;
         match answer.kind {
             MessageType::RESPONSE_BUILD_INFO => live_conf::unpack_live_conf(&answer.body).map_err(Error::malformed),
+            kind => Err(Error::unexpected(kind)),
+        }
+    }
+
+    /// All partitions, hidden ones too.
+    pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
+        let question = partition::pack_question();
+        let question = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, question);
+        let answer = self.exchange(&question, self.options.timeout).await?;
+        match answer.kind {
+            MessageType::RESPONSE_PARTITION_INFO => {
+                partition::unpack_partitions(&answer.body).map_err(Error::malformed)
+            }
             kind => Err(Error::unexpected(kind)),
         }
     }

@@ -22,6 +22,8 @@ impl MessageType {
     pub const PING: Self = Self(1008);
     pub const BUILD_INFO: Self = Self(2001);
     pub const RESPONSE_BUILD_INFO: Self = Self(2002);
+    pub const PARTITION_INFO: Self = Self(2009);
+    pub const RESPONSE_PARTITION_INFO: Self = Self(2010);
     pub const CONFIG: Self = Self(2015);
     pub const RESPONSE_CONFIG: Self = Self(2016);
     pub const UPDATE_NODE: Self = Self(3002);

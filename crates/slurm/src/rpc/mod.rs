@@ -1,11 +1,11 @@
 //! Slurm's own wire protocol, as far as we speak it: the questions that are answered with a return code, the files
-//! slurmctld serves, and what it says of itself.
+//! slurmctld serves, its partitions, and what it says of itself.
 //!
 //! A message is a frame ([`Frame`]) with a header, a credential (auth/jwt, the same token as for slurmrestd) and a body.
 //! [`Client`] sends one per connection, as Slurm's own programs do. Everything but the client is pure and has both
 //! directions, so that a test can answer with the bytes slurmctld would send.
 //!
-//! The large answers (nodes, jobs, partitions) are laid out anew in every release; they are read by [`rest`](crate::rest).
+//! The large answers (nodes, jobs) are laid out anew in every release; they are read by [`rest`](crate::rest).
 
 mod client;
 mod config;
@@ -24,7 +24,10 @@ pub use error::Error;
 pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
-pub use partition::{NotLive, PartitionFlag, PartitionUpdate, plan_partition_update};
+pub use partition::{
+    Difference, JobDefault, LivePartition, LiveState, NotLive, PartitionFlag, PartitionUpdate, pack_partitions,
+    plan_partition, plan_partition_update, unpack_partition_name,
+};
 pub use return_code::ReturnCode;
 pub use version::Version;
 pub use wire::{Malformed, Unpackable};

@@ -23,6 +23,7 @@ mod manifests;
 mod metrics;
 mod mistakes;
 mod modes;
+mod partitions_live;
 mod restarts;
 mod rpc;
 mod scaling;

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use slurm::conf::Configuration;
+use slurm::conf::{Configuration, Document, Key, RecordKind, Settings};
 use slurm::partition::PartitionStateName;
 use slurm::rest::NodeCommand;
-use slurm::rpc::{Client, Error, NodeUpdate, Options, PartitionFlag, PartitionUpdate, ReturnCode, Version};
+use slurm::rpc::{
+    Client, Error, LivePartition, NodeUpdate, Options, PartitionFlag, PartitionUpdate, ReturnCode, Version,
+    plan_partition,
+};
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
@@ -35,7 +38,14 @@ spec:
     # Ümlaute zählen mit
     NodeName=outside[1-2] State=FUTURE
     PartitionName=all Nodes=ALL Default=NO
+    PartitionName=rich Nodes=outside1 RICH
 ";
+
+/// One value for each key that can be told and told back, but for those that need a database.
+const RICH: &str = "State=DRAIN Hidden=YES RootOnly=YES LLN=YES DisableRootJobs=YES ReqResv=YES ExclusiveUser=YES \
+    PowerDownOnIdle=YES AllowAccounts=a,B AllowGroups=root Alternate=all CpuBind=core DefaultTime=30 MaxTime=1-0 \
+    DefMemPerCPU=100 MaxMemPerNode=2000 GraceTime=5 MaxCPUsPerNode=3 MaxCPUsPerSocket=2 MaxNodes=4 MinNodes=2 \
+    OverSubscribe=FORCE:2 OverTimeLimit=7 PriorityJobFactor=3 PriorityTier=4 TRESBillingWeights=CPU=1.0,Mem=0.25G";
 
 /// A port of this machine that leads to slurmctld's, as long as this is there.
 struct Forward {
@@ -172,12 +182,77 @@ async fn change_things(namespace: &Namespace, client: &Client) {
     );
 }
 
+fn settings(line: &str) -> Settings {
+    let document = Document::parse(&format!("PartitionName=p {line}"));
+    document.effective(RecordKind::Partition).remove(0).1
+}
+
+/// What slurmctld tells of its partitions is what its file says, what it was told, and what it is without either.
+async fn read_partitions(client: &Client) {
+    let live = async |name: &str| {
+        let partitions = client.partitions().await.unwrap();
+        partitions.into_iter().find(|partition| partition.name == name).unwrap()
+    };
+    let rich = settings(&format!("Nodes=outside1 {RICH}"));
+    let wanted = plan_partition("rich", &rich).unwrap();
+    assert_eq!(wanted.differences(&live("rich").await), [], "as its file says");
+
+    let plain = PartitionUpdate {
+        nodes: Some("outside[1-2]".to_owned()),
+        ..PartitionUpdate::new("told")
+    };
+    client.create_partition(&plain).await.unwrap();
+    let before = live("told").await;
+    assert_eq!(before.to_line(), "PartitionName=told Nodes=outside[1-2] State=UP");
+    client
+        .update_partition(&plan_partition("told", &rich).unwrap())
+        .await
+        .unwrap();
+    let told = live("told").await;
+    assert_eq!(
+        told,
+        LivePartition {
+            name: "told".to_owned(),
+            ..live("rich").await
+        },
+        "as it was told"
+    );
+    // DefaultTime and OverTimeLimit stay, whatever is said.
+    let mut back = settings("Nodes=outside[1-2] DefaultTime=30 OverTimeLimit=7");
+    let wanted = plan_partition("told", &back).unwrap();
+    client.update_partition(&wanted).await.unwrap();
+    assert_eq!(wanted.differences(&live("told").await), [], "as it was again");
+    let expected = LivePartition {
+        default_time: 30,
+        over_time_limit: 7,
+        ..before
+    };
+    assert_eq!(live("told").await.to_line(), expected.to_line());
+    assert_eq!(client.partitions().await.unwrap().len(), 3);
+
+    // Slurm says that all is well.
+    back.insert(Key::new("MaxTime"), "5".to_owned());
+    client
+        .update_partition(&plan_partition("told", &back).unwrap())
+        .await
+        .unwrap();
+    let too_long = PartitionUpdate {
+        default_time: Some(90),
+        ..PartitionUpdate::new("told")
+    };
+    client.update_partition(&too_long).await.unwrap();
+    let differences = too_long.differences(&live("told").await);
+    assert_eq!(differences.len(), 1, "{differences:?}");
+    assert_eq!(differences[0].key, "DefaultTime");
+    client.delete_partition("told").await.unwrap();
+}
+
 #[test]
 fn slurmctld_is_spoken_to_in_its_own_protocol() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "rpc").unwrap();
-    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&CONTROLLER.replace("RICH", RICH)).unwrap();
     namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
     let key = file(&namespace, "jwt.key");
     let forward = Forward::open(&namespace);
@@ -190,13 +265,14 @@ fn slurmctld_is_spoken_to_in_its_own_protocol() {
             assert_eq!(client.version(), version, "understood at once");
             check_files(&before, &client).await;
             change_things(&namespace, &client).await;
+            read_partitions(&client).await;
         }
         let stranger = forward.client(b"another key", Version::NEWEST);
         assert_eq!(refusal(stranger.ping().await), ReturnCode::AUTHENTICATION);
     });
 
     // The agent asks the same before it calls a change verified.
-    let changed = "NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\n";
+    let changed = "NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\nMaxJobCount=5000\n";
     set_extra_conf(&namespace, changed).unwrap();
     eventually("the change is live", SOON, || {
         let shown = in_pod(&namespace, "scontrol --oneliner show partition all")?;

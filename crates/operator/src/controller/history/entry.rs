@@ -66,6 +66,7 @@ pub(super) fn render_entry(entry: &Entry) -> String {
     if let Some((milliseconds, action)) = took {
         let action = match action {
             Action::Nothing => "nothing to do",
+            Action::PartitionRpc => "partitions by RPC",
             Action::Reconfigure => "a reconfigure",
             Action::Restart => "a restart",
             Action::Unknown => "an unknown action",

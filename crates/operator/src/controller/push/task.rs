@@ -161,9 +161,13 @@ impl Task {
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
-        // A dry run harms nobody, and what was held back for the sake of one bad input is not to wait for it.
-        let only_tried = |pushed: &Pushed| matches!(pushed.outcome, Outcome::Rejected(_));
-        if !answer.as_ref().is_ok_and(only_tried) {
+        // A dry run harms nobody, and what was held back for the sake of one bad input is not to wait for it. Nor does a
+        // change of partitions by RPC.
+        let no_reconfigure = |pushed: &Pushed| {
+            matches!(pushed.outcome, Outcome::Rejected(_) | Outcome::PartitionsInUse { .. })
+                || pushed.action == Action::PartitionRpc
+        };
+        if !answer.as_ref().is_ok_and(no_reconfigure) {
             self.reconfigured = Some(Instant::now());
         }
         match answer {
@@ -215,6 +219,15 @@ impl Task {
             Outcome::Unknown => {
                 self.memory.open = Some(tried);
                 return IMPATIENCE;
+            }
+            Outcome::PartitionsInUse { partitions } => {
+                let partitions = partitions
+                    .iter()
+                    .map(|partition| format!("{} ({})", partition.name, partition.why));
+                let partitions = partitions.collect::<Vec<_>>().join(", ");
+                let why =
+                    format!("slurmctld does not let go of partitions that the new files do not have: {partitions}");
+                return self.failed(wanted, State::Failed { why });
             }
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),

@@ -36,9 +36,10 @@ const ROLLED_BACK: &str = "rolled_back";
 const FAILED: &str = "failed";
 const OUTCOMES: [&str; 4] = [ACCEPTED, REJECTED, ROLLED_BACK, FAILED];
 
+const PARTITION_RPC: &str = "partition-rpc";
 const RECONFIGURE: &str = "reconfigure";
 const RESTART: &str = "restart";
-const ACTIONS: [&str; 2] = [RECONFIGURE, RESTART];
+const ACTIONS: [&str; 3] = [PARTITION_RPC, RECONFIGURE, RESTART];
 
 /// Changes of configurations. A clone shares them.
 #[derive(Debug, Clone)]
@@ -85,6 +86,7 @@ impl ConfigurationMetrics {
         self.count(cluster, ACCEPTED);
         self.seconds.get_or_create(&cluster_of(cluster)).observe(seconds);
         let action = match action {
+            Action::PartitionRpc => PARTITION_RPC,
             Action::Reconfigure => RECONFIGURE,
             Action::Restart => RESTART,
             Action::Nothing | Action::Unknown => return,

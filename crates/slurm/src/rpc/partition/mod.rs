@@ -1,12 +1,18 @@
-//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, and DELETE_PARTITION.
+//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, DELETE_PARTITION, and what slurmctld has.
 
+mod difference;
+mod line;
+mod live;
 mod settings;
 
 use super::version::Version;
-use super::wire::{UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
+use super::wire::{Malformed, Reader, UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
 use crate::partition::PartitionStateName;
 
-pub use settings::{NotLive, plan_partition_update};
+pub use difference::Difference;
+pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
+pub(super) use live::{VERSION as LIVE_VERSION, pack_question, unpack_partitions};
+pub use settings::{NotLive, plan_partition, plan_partition_update};
 
 /// A partition to be made or changed. What is not set stays as it is, or as Slurm makes it by default.
 ///
@@ -64,18 +70,62 @@ pub enum PartitionFlag {
 }
 
 impl PartitionFlag {
+    const ALL: [Self; 8] = [
+        Self::Default(true),
+        Self::Hidden(true),
+        Self::DisableRootJobs(true),
+        Self::RootOnly(true),
+        Self::ReqResv(true),
+        Self::Lln(true),
+        Self::ExclusiveUser(true),
+        Self::PowerDownOnIdle(true),
+    ];
+
+    /// As in slurm.conf.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Default(_) => "Default",
+            Self::Hidden(_) => "Hidden",
+            Self::DisableRootJobs(_) => "DisableRootJobs",
+            Self::RootOnly(_) => "RootOnly",
+            Self::ReqResv(_) => "ReqResv",
+            Self::Lln(_) => "LLN",
+            Self::ExclusiveUser(_) => "ExclusiveUser",
+            Self::PowerDownOnIdle(_) => "PowerDownOnIdle",
+        }
+    }
+
+    /// Whether it is set, and the bit for that.
+    const fn parts(self) -> (bool, u32) {
+        match self {
+            Self::Default(is_set) => (is_set, 0x1),
+            Self::Hidden(is_set) => (is_set, 0x2),
+            Self::DisableRootJobs(is_set) => (is_set, 0x4),
+            Self::RootOnly(is_set) => (is_set, 0x8),
+            Self::ReqResv(is_set) => (is_set, 0x10),
+            Self::Lln(is_set) => (is_set, 0x20),
+            Self::ExclusiveUser(is_set) => (is_set, 0x40),
+            Self::PowerDownOnIdle(is_set) => (is_set, 0x80),
+        }
+    }
+
+    /// The one that takes a flag away is eight further up.
     const fn bit(self) -> u32 {
-        let (is_set, set, clear) = match self {
-            Self::Default(is_set) => (is_set, 0x1, 0x100),
-            Self::Hidden(is_set) => (is_set, 0x2, 0x200),
-            Self::DisableRootJobs(is_set) => (is_set, 0x4, 0x400),
-            Self::RootOnly(is_set) => (is_set, 0x8, 0x800),
-            Self::ReqResv(is_set) => (is_set, 0x10, 0x1000),
-            Self::Lln(is_set) => (is_set, 0x20, 0x2000),
-            Self::ExclusiveUser(is_set) => (is_set, 0x40, 0x4000),
-            Self::PowerDownOnIdle(is_set) => (is_set, 0x80, 0x8000),
-        };
-        if is_set { set } else { clear }
+        let (is_set, bit) = self.parts();
+        if is_set { bit } else { bit << 8 }
+    }
+
+    const fn not(self) -> Self {
+        match self {
+            Self::Default(is_set) => Self::Default(!is_set),
+            Self::Hidden(is_set) => Self::Hidden(!is_set),
+            Self::DisableRootJobs(is_set) => Self::DisableRootJobs(!is_set),
+            Self::RootOnly(is_set) => Self::RootOnly(!is_set),
+            Self::ReqResv(is_set) => Self::ReqResv(!is_set),
+            Self::Lln(is_set) => Self::Lln(!is_set),
+            Self::ExclusiveUser(is_set) => Self::ExclusiveUser(!is_set),
+            Self::PowerDownOnIdle(is_set) => Self::PowerDownOnIdle(!is_set),
+        }
     }
 }
 
@@ -162,6 +212,67 @@ impl PartitionUpdate {
         }
         Ok(body.into_bytes())
     }
+
+    /// What was said, for whoever plays slurmctld.
+    pub fn unpack(version: u16, body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let reader = &mut reader;
+        let mut update = Self {
+            allow_accounts: text(reader)?,
+            ..Self::default()
+        };
+        let _alloc_nodes = text(reader)?;
+        update.allow_groups = text(reader)?;
+        update.allow_qos = text(reader)?;
+        update.alternate = text(reader)?;
+        update.billing_weights = text(reader)?;
+        update.cpu_bind = Some(reader.u32()?).filter(|value| *value != 0);
+        update.default_memory = set(reader.u64()?, UNSET_U64);
+        update.default_time = set(reader.u32()?, UNSET_U32);
+        update.deny_accounts = text(reader)?;
+        update.deny_qos = text(reader)?;
+        let flags = reader.u32()?;
+        update.flags = PartitionFlag::ALL
+            .into_iter()
+            .flat_map(|flag| [flag, flag.not()])
+            .filter(|flag| flags & flag.bit() != 0)
+            .collect();
+        update.job_defaults = text(reader)?;
+        update.grace_time = set(reader.u32()?, UNSET_U32);
+        update.max_cpus_per_node = set(reader.u32()?, UNSET_U32);
+        update.max_cpus_per_socket = set(reader.u32()?, UNSET_U32);
+        update.max_memory = set(reader.u64()?, UNSET_U64);
+        update.max_nodes = set(reader.u32()?, UNSET_U32);
+        update.max_share = set(reader.u16()?, UNSET_U16);
+        update.max_time = set(reader.u32()?, UNSET_U32);
+        update.min_nodes = set(reader.u32()?, UNSET_U32);
+        update.name = text(reader)?.unwrap_or_default();
+        update.nodes = text(reader)?;
+        update.over_time_limit = set(reader.u16()?, UNSET_U16);
+        update.preempt_mode = set(reader.u16()?, UNSET_U16);
+        update.priority_job_factor = set(reader.u16()?, UNSET_U16);
+        update.priority_tier = set(reader.u16()?, UNSET_U16);
+        update.qos = text(reader)?;
+        update.state = LiveState(reader.u16()?).name();
+        if version >= Version::V43.wire() {
+            update.topology = text(reader)?;
+        }
+        Ok(update)
+    }
+}
+
+fn set<T: Copy + PartialEq>(value: T, unset: T) -> Option<T> {
+    (value != unset).then_some(value)
+}
+
+fn text(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
+    let text = reader.text()?;
+    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+}
+
+/// The name that DELETE_PARTITION gives, for whoever plays slurmctld.
+pub fn unpack_partition_name(body: &[u8]) -> Result<String, Malformed> {
+    Ok(text(&mut Reader::new(body))?.unwrap_or_default())
 }
 
 pub(super) fn pack_name(name: &str) -> Result<Vec<u8>, Unpackable> {
@@ -182,6 +293,8 @@ const fn state_number(state: PartitionStateName) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -213,6 +326,55 @@ mod tests {
         assert_eq!(body, expected);
         let later = PartitionUpdate::new("p").pack(Version::V43).unwrap();
         assert_eq!(later, [&expected[..], &none].concat());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_said_is_understood(
+            texts in prop::collection::vec(prop::option::of("[^\\x00]{0,8}"), 12),
+            numbers in prop::collection::vec(prop::option::of(0..1000_u32), 8),
+            small in prop::collection::vec(prop::option::of(0..1000_u16), 5),
+            memory in any::<Option<u32>>(),
+            flags in prop::sample::subsequence(PartitionFlag::ALL.to_vec(), 0..8),
+        ) {
+            let text = |at: usize| texts[at].clone();
+            let update = PartitionUpdate {
+                name: "p".to_owned(),
+                nodes: text(0),
+                state: Some(PartitionStateName::Drain),
+                flags,
+                allow_accounts: text(1),
+                allow_groups: text(2),
+                allow_qos: text(3),
+                deny_accounts: text(4),
+                deny_qos: text(5),
+                alternate: text(6),
+                billing_weights: text(7),
+                cpu_bind: Some(4),
+                default_memory: memory.map(u64::from),
+                max_memory: memory.map(u64::from),
+                default_time: numbers[0],
+                max_time: numbers[1],
+                job_defaults: text(8),
+                grace_time: numbers[2],
+                max_cpus_per_node: numbers[3],
+                max_cpus_per_socket: numbers[4],
+                max_nodes: numbers[5],
+                min_nodes: numbers[6],
+                max_share: small[0],
+                over_time_limit: small[1],
+                preempt_mode: small[2],
+                priority_job_factor: small[3],
+                priority_tier: small[4],
+                qos: text(9),
+                topology: text(10),
+            };
+            let body = update.pack(Version::V45).unwrap();
+            prop_assert_eq!(PartitionUpdate::unpack(Version::V45.wire(), &body), Ok(update));
+            for end in 0..body.len() {
+                prop_assert_eq!(PartitionUpdate::unpack(Version::V45.wire(), &body[..end]), Err(Malformed::Truncated));
+            }
+        }
     }
 
     #[test]

@@ -59,6 +59,19 @@ pub fn plan_partition_update(name: &str, old: &Settings, new: &Settings) -> Resu
     }
 }
 
+/// What makes any partition one with these settings: what the line does not say becomes Slurm's default, as far as there
+/// is something to say for that.
+pub fn plan_partition(name: &str, settings: &Settings) -> Result<PartitionUpdate, NotLive> {
+    let resettable = ROWS.iter().filter(|row| row.reset.is_some());
+    let anything = resettable
+        .map(|row| (Key::new(row.key), NOT_A_VALUE.to_owned()))
+        .collect();
+    plan_partition_update(name, &anything, settings)
+}
+
+/// What no line can say.
+const NOT_A_VALUE: &str = "\0";
+
 /// Two keys whose values are sent together, or one would take the other away.
 fn share_a_field(one: &Key, other: &Key) -> bool {
     let pair = ["DefCPUPerGPU", "DefMemPerGPU"];
@@ -128,7 +141,7 @@ macro_rules! flag {
 const UNLIMITED: u32 = PartitionUpdate::UNLIMITED;
 
 const ROWS: &[Row] = &[
-    text!("AllowAccounts", allow_accounts),
+    field!("AllowAccounts", allow_accounts, accounts, without: String::new()),
     text!("AllowGroups", allow_groups),
     text_to_stay!("AllowQos", allow_qos),
     text!("Alternate", alternate),
@@ -147,7 +160,7 @@ const ROWS: &[Row] = &[
         reset: Some(no_job_default),
     },
     field!("DefMemPerNode", default_memory, memory_per_node, without: 0),
-    text!("DenyAccounts", deny_accounts),
+    field!("DenyAccounts", deny_accounts, accounts, without: String::new()),
     text_to_stay!("DenyQos", deny_qos),
     flag!("DisableRootJobs", PartitionFlag::DisableRootJobs),
     flag!("ExclusiveUser", PartitionFlag::ExclusiveUser),
@@ -193,6 +206,11 @@ const ROWS: &[Row] = &[
 /// An empty value means another thing by RPC (none) than in the file (in places, everything).
 fn text(value: &str) -> Option<String> {
     (!value.is_empty() && !has_operator(value)).then(|| value.to_owned())
+}
+
+/// Slurm reads them so from its file, and takes them as they are by RPC (measured).
+fn accounts(value: &str) -> Option<String> {
+    text(value).map(|accounts| accounts.to_ascii_lowercase())
 }
 
 /// The RPC would take a sign in front for an addition or a removal.
@@ -282,7 +300,7 @@ fn yes_or_no(value: &str) -> Option<bool> {
     }
 }
 
-const CPU_BIND_OFF: u32 = 0x8_0000;
+pub(super) const CPU_BIND_OFF: u32 = 0x8_0000;
 
 fn cpu_bind(value: &str) -> Option<u32> {
     match value.to_ascii_lowercase().as_str() {
@@ -416,7 +434,7 @@ mod tests {
             ("Default=YES", |u| u.flags = vec![PartitionFlag::Default(true)]),
             ("RootOnly=no", |u| u.flags = vec![PartitionFlag::RootOnly(false)]),
             ("CpuBind=core", |u| u.cpu_bind = Some(4)),
-            ("AllowAccounts=a,b", |u| u.allow_accounts = Some("a,b".to_owned())),
+            ("AllowAccounts=a,B", |u| u.allow_accounts = Some("a,b".to_owned())),
             ("QOS=q", |u| u.qos = Some("q".to_owned())),
         ];
         for (line, change) in cases {
@@ -452,6 +470,25 @@ mod tests {
         for (line, change) in cases {
             assert_eq!(plan(line, ""), Ok(update(change)), "{line}");
         }
+    }
+
+    #[test]
+    fn a_whole_line_leaves_nothing_as_it_was() {
+        let planned = plan_partition("p", &settings("Nodes=a MaxTime=60 PriorityTier=3 Hidden=YES")).unwrap();
+        assert_eq!(planned.nodes.as_deref(), Some("a"));
+        assert_eq!(planned.max_time, Some(60));
+        assert_eq!((planned.priority_tier, planned.priority_job_factor), (Some(3), Some(1)));
+        assert_eq!(planned.max_nodes, Some(u32::MAX));
+        assert_eq!(planned.allow_accounts.as_deref(), Some(""));
+        assert!(planned.flags.contains(&PartitionFlag::Hidden(true)));
+        assert!(!planned.flags.contains(&PartitionFlag::Hidden(false)));
+        assert!(planned.flags.contains(&PartitionFlag::RootOnly(false)));
+        assert_eq!(
+            (planned.default_time, planned.preempt_mode),
+            (None, None),
+            "nothing can be said"
+        );
+        assert_eq!(planned.state, Some(PartitionStateName::Up));
     }
 
     #[test]

@@ -1,0 +1,522 @@
+//! Partitions one by one, in the running slurmctld.
+//!
+//! A change of partitions alone goes the short way: slurmctld is told, is asked whether it did, and then the files follow.
+//! The revision lies on the state volume beforehand, under a name that no pod starts from, so that an agent that comes after
+//! this one finishes what was begun.
+//!
+//! On either way a partition goes only when slurmctld lets it go. A reconfigure without its line would end its jobs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use slurm::Revision;
+use slurm::agent::{Action, PartitionInUse, Phase, Refused};
+use slurm::answer::decode;
+use slurm::job::Job;
+use slurm::partition::PartitionStateName;
+use slurm::rpc::{self, Client, LivePartition, PartitionUpdate, ReturnCode};
+use tracing::{info, warn};
+
+use super::super::partitions::{ByRpc, Created, PartitionPlan, Updated};
+use super::super::served::Base;
+use super::super::slurm_tools::Read;
+use super::super::steps::Steps;
+use super::super::unsettled::Unsettled;
+use super::{Applied, Error, Keeper};
+use crate::config_dir::Files;
+use crate::dry_run::configuration_of;
+use crate::fail_point;
+
+/// Slurm's own words for it are about jobs only.
+const NOT_LET_GO: &str = "slurmctld does not let it go";
+
+/// What came of what slurmctld was told.
+enum Told {
+    Done,
+    /// It said no, or did something else.
+    Refused(String),
+    /// It may or may not have.
+    Unknown(String),
+}
+
+impl From<Result<(), rpc::Error>> for Told {
+    fn from(answer: Result<(), rpc::Error>) -> Self {
+        match answer {
+            Ok(()) => Self::Done,
+            Err(error) if error.is_definite() => Self::Refused(error.to_string()),
+            Err(error) => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+impl Keeper {
+    /// A change of partitions that slurmctld had heard of in part, perhaps.
+    pub(super) async fn go_on_with_partitions(&mut self, live: Files) {
+        let Some(pending) = self.store.pending() else { return };
+        if pending.sequence > live.summary.sequence {
+            // It was about to be told, so slurmctld was known to run with the live files.
+            let unsettled = self.unsettled.take();
+            self.go_on_with(pending, live).await;
+            if self.unsettled.is_none() {
+                self.unsettled = unsettled;
+            }
+        }
+        self.store.remove_pending();
+    }
+
+    /// How partitions change from the live files to the pushed ones.
+    pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
+        let before = live.and_then(|live| self.config.read(live));
+        before.map_or_else(PartitionPlan::default, |before| {
+            PartitionPlan::between(&configuration_of(&before.files), &configuration_of(&revision.files))
+        })
+    }
+
+    /// The short way. `None` if it leads nowhere and the long one has to be taken; nothing has changed then, or what has is
+    /// what the files will say.
+    pub(super) async fn apply_partitions(
+        &mut self,
+        revision: &Revision,
+        live: &Files,
+        plan: &PartitionPlan,
+        steps: &mut Steps,
+    ) -> Result<Option<Applied>, Error> {
+        let Some(by_rpc) = &plan.by_rpc else { return Ok(None) };
+        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+            return Ok(None);
+        };
+        let before = match client.partitions().await {
+            Ok(before) => before,
+            Err(error) => {
+                warn!(%error, "slurmctld does not tell its partitions, taking the long way");
+                return Ok(None);
+            }
+        };
+        let (store, pending) = (self.store.clone(), revision.clone());
+        tokio::task::spawn_blocking(move || store.save_pending(&pending)).await??;
+        fail_point::reach("pending");
+        let sequence = revision.sequence;
+        info!(
+            sequence,
+            created = by_rpc.created.len(),
+            updated = by_rpc.updated.len(),
+            removed = plan.removed.len(),
+            "changing partitions by RPC"
+        );
+        let told = tell(&client, by_rpc, &before).await;
+        self.slurmctld.remember_version(&client);
+        fail_point::reach("told");
+        let why = match told {
+            Told::Done => match self.let_go(&client, plan, &before, &plan.removed).await {
+                Ok(()) => None,
+                Err(in_use) => Some(Applied::InUse(in_use)),
+            },
+            Told::Refused(reason) => Some(Applied::RolledBack(Refused {
+                sequence,
+                last_words: vec![reason.clone()],
+                reason,
+            })),
+            Told::Unknown(why) => {
+                warn!(
+                    sequence,
+                    why, "not known whether slurmctld took it, taking the long way"
+                );
+                return Ok(None);
+            }
+        };
+        if let Some(applied) = why {
+            if !take_back(&client, by_rpc, &before).await {
+                // The live files know how it was.
+                let mut unsettled = Unsettled::new(steps.clone());
+                unsettled.partitions.must_reconfigure = true;
+                self.unsettled = Some(unsettled);
+            }
+            if let Applied::RolledBack(refused) = &applied {
+                warn!(sequence, reason = %refused.reason, "slurmctld refused a partition");
+                self.shown
+                    .send_modify(|shown| shown.rolled_back = Some(refused.clone()));
+                self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
+            }
+            return Ok(Some(applied));
+        }
+        fail_point::reach("let go");
+        steps.reach(Phase::PartitionsLive);
+        self.show(Phase::PartitionsLive, true);
+        self.note(&revision.summary(), Phase::PartitionsLive, None).await;
+        let (store, summary) = (self.store.clone(), revision.summary());
+        tokio::task::spawn_blocking(move || store.promote_pending(summary.sequence)).await??;
+        fail_point::reach("durable");
+        self.swap(revision, Some(live.clone()))?;
+        Ok(Some(Applied::Live))
+    }
+
+    /// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none.
+    async fn let_go(
+        &self,
+        client: &Client,
+        plan: &PartitionPlan,
+        before: &[LivePartition],
+        names: &[String],
+    ) -> Result<(), Vec<PartitionInUse>> {
+        let leaving: Vec<&LivePartition> = before
+            .iter()
+            .filter(|partition| names.contains(&partition.name))
+            .collect();
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let is_default = |partition: &LivePartition| partition.has(rpc::PartitionFlag::Default(true));
+        let because = |partition: &LivePartition, why: String| PartitionInUse {
+            name: partition.name.clone(),
+            why,
+            made_by_hand: plan.is_made_by_hand(&partition.name),
+            line: partition.to_line(),
+        };
+        if plan.leaves_no_default()
+            && let Some(default) = leaving
+                .iter()
+                .find(|partition| is_default(partition) && !plan.is_made_by_hand(&partition.name))
+        {
+            let why = "it is the default partition; give another one Default=YES first".to_owned();
+            return Err(vec![because(default, why)]);
+        }
+        // First without a touch, so that one with jobs is not even closed for a moment.
+        self.jobs_in(&leaving, &because).await?;
+        let mut closed = Vec::new();
+        let mut kept = Vec::new();
+        for partition in &leaving {
+            closed.push(*partition);
+            let update = PartitionUpdate {
+                state: Some(PartitionStateName::Inactive),
+                ..PartitionUpdate::new(&partition.name)
+            };
+            if let Err(error) = client.update_partition(&update).await
+                && !is_gone(&error)
+            {
+                kept.push(because(partition, error.to_string()));
+                break;
+            }
+        }
+        if kept.is_empty() {
+            kept = self.jobs_in(&leaving, &because).await.err().unwrap_or_default();
+        }
+        let mut deleted = Vec::new();
+        if kept.is_empty() {
+            for partition in &leaving {
+                info!(partition = %partition.name, "deleting a partition");
+                match client.delete_partition(&partition.name).await {
+                    Ok(()) => deleted.push(*partition),
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => {
+                        kept.push(because(partition, format!("{NOT_LET_GO}: {error}")));
+                        break;
+                    }
+                }
+            }
+        }
+        if kept.is_empty() {
+            return Ok(());
+        }
+        for partition in closed {
+            let update = partition.to_update();
+            let answer = if deleted.contains(&partition) {
+                client.create_partition(&update).await
+            } else {
+                let state = PartitionUpdate {
+                    state: update.state,
+                    ..PartitionUpdate::new(&partition.name)
+                };
+                client.update_partition(&state).await
+            };
+            if let Err(error) = answer {
+                warn!(partition = %partition.name, %error, "cannot open a partition again");
+            }
+        }
+        Err(kept)
+    }
+
+    /// Jobs that wait, run or are being cleared away: Slurm itself does not look at the last.
+    async fn jobs_in(
+        &self,
+        partitions: &[&LivePartition],
+        because: &impl Fn(&LivePartition, String) -> PartitionInUse,
+    ) -> Result<(), Vec<PartitionInUse>> {
+        let jobs = match self.slurm.read(Read::Jobs).await {
+            Ok(json) => decode::<Vec<Job>>(&json)
+                .map(|answer| answer.value)
+                .map_err(|error| error.to_string()),
+            Err(refusal) => Err(refusal.to_string()),
+        };
+        let in_use = |partition: &&&LivePartition| match &jobs {
+            Err(why) => Some(because(partition, format!("its jobs cannot be read: {why}"))),
+            Ok(jobs) => {
+                let unfinished = jobs.iter().filter(|job| !job.state.is_finished());
+                let count = unfinished
+                    .filter(|job| job.partitions().any(|name| name == partition.name))
+                    .count();
+                (count > 0).then(|| because(partition, format!("{count} of its jobs have not ended")))
+            }
+        };
+        let in_use: Vec<PartitionInUse> = partitions.iter().filter_map(|partition| in_use(&partition)).collect();
+        if in_use.is_empty() { Ok(()) } else { Err(in_use) }
+    }
+
+    /// Before slurmctld reads these files: what they do not have goes properly, or they are not read. Partitions that
+    /// somebody made by hand included.
+    pub(super) async fn make_way(
+        &self,
+        revision: &Revision,
+        plan: &PartitionPlan,
+    ) -> Result<Vec<(String, PartitionStateName)>, Vec<PartitionInUse>> {
+        // Without the protocol it is the operator alone who looks at jobs.
+        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+            return Ok(Vec::new());
+        };
+        let before = match client.partitions().await {
+            Ok(before) => before,
+            Err(error) if error.is_definite() => return Ok(Vec::new()),
+            Err(error) => {
+                let because = |name: &String| PartitionInUse {
+                    name: name.clone(),
+                    why: format!("slurmctld cannot be asked to let it go: {error}"),
+                    made_by_hand: false,
+                    line: String::new(),
+                };
+                let kept: Vec<PartitionInUse> = plan.removed.iter().map(because).collect();
+                return if kept.is_empty() { Ok(Vec::new()) } else { Err(kept) };
+            }
+        };
+        let vanishing: Vec<String> = plan
+            .would_vanish(&before)
+            .iter()
+            .map(|partition| partition.name.clone())
+            .collect();
+        self.let_go(&client, plan, &before, &vanishing).await?;
+        Ok(plan.closed_by_hand(&before))
+    }
+
+    /// The same before files are read that are live already, as an agent finds them that has just started.
+    pub(super) async fn look_ahead(&self, live: &Files) -> Result<(), String> {
+        let Some(revision) = self.config.read(live) else {
+            return Ok(());
+        };
+        let plan = self.plan_partitions(&revision, Some(live));
+        match self.make_way(&revision, &plan).await {
+            Ok(_) => Ok(()),
+            Err(in_use) => {
+                let in_use = in_use
+                    .iter()
+                    .map(|PartitionInUse { name, why, .. }| format!("{name} ({why})"));
+                Err(format!(
+                    "slurm.conf does not have these partitions, whose jobs would end: {}",
+                    in_use.collect::<Vec<_>>().join(", ")
+                ))
+            }
+        }
+    }
+
+    /// What has yet to be said to a slurmctld that has read other partitions than the live files have.
+    pub(super) async fn settle_partitions(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
+        let Some(revision) = self.config.read(&live) else {
+            return self.wait(unsettled, "the live files cannot be read");
+        };
+        let configuration = configuration_of(&revision.files);
+        let client = match self.slurmctld.commander(&configuration) {
+            Ok(client) => client,
+            Err(why) => return self.wait(unsettled, &why),
+        };
+        let wanted = match unsettled.partitions.told.clone() {
+            Some(wanted) => wanted,
+            // Once verified, what differs was changed by somebody else since then.
+            None if self.is_verified(&live) => Vec::new(),
+            None => match self.slurmctld.base(&revision).await {
+                Base::Known(base) => plan_rest(&PartitionPlan::between(&base, &configuration)),
+                Base::NoAnswer(why) => return self.wait(unsettled, &why),
+                Base::Unknown => return self.take_the_long_way(unsettled),
+            },
+        };
+        let told = match client.partitions().await {
+            Ok(partitions) => settle(&client, &wanted, &partitions).await,
+            Err(error) => Told::Unknown(error.to_string()),
+        };
+        self.slurmctld.remember_version(&client);
+        match told {
+            Told::Done => {
+                self.settled(unsettled, &live).await;
+                Duration::ZERO
+            }
+            Told::Unknown(why) => {
+                unsettled.partitions.told = Some(wanted);
+                self.wait(unsettled, &why)
+            }
+            Told::Refused(why) => {
+                warn!(
+                    why,
+                    "slurmctld does not take a partition as the file has it, reconfiguring"
+                );
+                self.take_the_long_way(unsettled)
+            }
+        }
+    }
+
+    fn take_the_long_way(&mut self, mut unsettled: Unsettled) -> Duration {
+        unsettled.action = Some(Action::Reconfigure);
+        self.unsettled = Some(unsettled);
+        Duration::ZERO
+    }
+
+    fn is_verified(&self, live: &Files) -> bool {
+        self.store
+            .verified()
+            .is_some_and(|verified| verified.digest == live.summary.digest)
+    }
+
+    /// Somebody's closing of a partition outlives the reconfigure that would have opened it.
+    pub(super) async fn close_again(&self, unsettled: &mut Unsettled, live: &Files) {
+        let closed = std::mem::take(&mut unsettled.partitions.closed_by_hand);
+        if closed.is_empty() {
+            return;
+        }
+        let Some(revision) = self.config.read(live) else { return };
+        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+            return;
+        };
+        for (partition, state) in closed {
+            let update = PartitionUpdate {
+                state: Some(state),
+                ..PartitionUpdate::new(&partition)
+            };
+            match client.update_partition(&update).await {
+                Ok(()) => {
+                    info!(partition, %state, "somebody has closed this partition by hand: it stays so");
+                    unsettled.partitions.kept_states.push(slurm::agent::KeptState {
+                        partition,
+                        state: state.to_string(),
+                    });
+                }
+                Err(error) => warn!(partition, %state, %error, "a partition that was closed by hand is open again"),
+            }
+        }
+    }
+}
+
+/// All of a plan.
+fn plan_rest(plan: &PartitionPlan) -> Vec<PartitionUpdate> {
+    let Some(ByRpc { created, updated }) = &plan.by_rpc else {
+        return Vec::new();
+    };
+    let updated = updated.iter().map(|Updated { there, .. }| there.clone());
+    let created = created.iter().map(|Created { line, .. }| line.clone());
+    created.chain(updated).collect()
+}
+
+/// Creates, changes, and reads back. New ones are closed until the files have them.
+async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told {
+    let names: BTreeSet<&str> = before.iter().map(|partition| partition.name.as_str()).collect();
+    let mut expected = Vec::new();
+    for Created { line, whole } in &by_rpc.created {
+        let exists = names.contains(line.name.as_str());
+        // One that somebody made by hand may have jobs, and keeps its state until the files have it.
+        let update = PartitionUpdate {
+            state: (!exists).then_some(PartitionStateName::Inactive),
+            ..if exists { whole.clone() } else { line.clone() }
+        };
+        let answer = if exists {
+            client.update_partition(&update).await
+        } else {
+            client.create_partition(&update).await
+        };
+        match answer.into() {
+            Told::Done => expected.push(update),
+            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", line.name)),
+            other @ Told::Unknown(_) => return other,
+        }
+    }
+    for Updated { there, .. } in &by_rpc.updated {
+        match client.update_partition(there).await.into() {
+            Told::Done => expected.push(there.clone()),
+            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", there.name)),
+            other @ Told::Unknown(_) => return other,
+        }
+    }
+    match client.partitions().await {
+        Ok(live) => check(&expected, &live),
+        Err(error) => Told::Unknown(error.to_string()),
+    }
+}
+
+fn check(expected: &[PartitionUpdate], live: &[LivePartition]) -> Told {
+    let mut complaints = Vec::new();
+    for wanted in expected {
+        match live.iter().find(|partition| partition.name == wanted.name) {
+            Some(partition) => complaints.extend(wanted.differences(partition).iter().map(ToString::to_string)),
+            None => complaints.push(format!("PartitionName={}: slurmctld does not have it", wanted.name)),
+        }
+    }
+    if complaints.is_empty() {
+        Told::Done
+    } else {
+        Told::Refused(complaints.join("; "))
+    }
+}
+
+/// Whether everything is as before. Nothing is in the way of deleting what was made: nobody could use it yet.
+async fn take_back(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> bool {
+    let mut all = true;
+    for Created { line, .. } in &by_rpc.created {
+        let answer = match before.iter().find(|partition| partition.name == line.name) {
+            Some(as_it_was) => client.update_partition(&as_it_was.to_update()).await,
+            None => client.delete_partition(&line.name).await,
+        };
+        all &= match answer {
+            Err(error) if !is_gone(&error) => {
+                warn!(partition = %line.name, %error, "cannot be taken back");
+                false
+            }
+            _ => true,
+        };
+    }
+    for Updated { there, back } in &by_rpc.updated {
+        all &= match back {
+            None => false,
+            Some(back) => match client.update_partition(back).await {
+                Ok(()) => true,
+                Err(error) => {
+                    warn!(partition = %there.name, %error, "cannot be taken back");
+                    false
+                }
+            },
+        };
+    }
+    all
+}
+
+/// Brings partitions to what is wanted of them, as far as they are not.
+async fn settle(client: &Client, wanted: &[PartitionUpdate], live: &[LivePartition]) -> Told {
+    let mut told = false;
+    for update in wanted {
+        let partition = live.iter().find(|partition| partition.name == update.name);
+        let answer = match partition {
+            Some(partition) if update.differences(partition).is_empty() => continue,
+            Some(_) => client.update_partition(update).await,
+            None => client.create_partition(update).await,
+        };
+        told = true;
+        match answer.into() {
+            Told::Done => {}
+            other => return other,
+        }
+    }
+    if !told {
+        return Told::Done;
+    }
+    match client.partitions().await {
+        Ok(live) => check(wanted, &live),
+        Err(error) => Told::Unknown(error.to_string()),
+    }
+}
+
+/// There is no partition of that name.
+fn is_gone(error: &rpc::Error) -> bool {
+    matches!(error, rpc::Error::Refused { code, .. } if *code == ReturnCode::INVALID_PARTITION_NAME)
+}

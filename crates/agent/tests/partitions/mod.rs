@@ -1,0 +1,336 @@
+//! Changes of partitions: by RPC where that will do, and never at the price of a job.
+
+use slurm::agent::KeptState;
+use slurm::partition::PartitionStateName;
+use slurm::rpc::LivePartition;
+
+use super::*;
+
+const BEFORE: &str = "PartitionName=a Nodes=n1 MaxTime=5 Default=YES\nPartitionName=b Nodes=n1\n";
+
+impl Pod {
+    fn partitions(&self) -> Vec<LivePartition> {
+        serde_json::from_slice(&fs::read(self.path("partitions")).unwrap()).unwrap()
+    }
+
+    fn partition(&self, name: &str) -> Option<LivePartition> {
+        self.partitions().into_iter().find(|partition| partition.name == name)
+    }
+
+    fn told(&self) -> Vec<String> {
+        let told = fs::read_to_string(self.path("told")).unwrap_or_default();
+        told.lines().map(str::to_owned).collect()
+    }
+
+    /// `squeue` shows one job of this partition, or none.
+    fn jobs(&self, partition: &str, state: &str) {
+        let job = if partition.is_empty() {
+            String::new()
+        } else {
+            format!(r#"{{"job_id":7,"job_state":["{state}"],"partition":"{partition}","nodes":"n1"}}"#)
+        };
+        self.tool("squeue", &format!(r#"echo '{{"jobs":[{job}]}}'"#));
+    }
+}
+
+fn steps(pushed: &Pushed) -> Vec<Phase> {
+    pushed.steps.iter().map(|step| step.step).collect()
+}
+
+#[tokio::test]
+async fn a_change_of_partitions_alone_is_told_and_nothing_is_read_again() {
+    let mut pod = Pod::running(&revision(1, BEFORE)).await;
+    // Nobody asks it.
+    pod.tool("slurmctld", "exit 1");
+    let after = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=b Nodes=n1\nPartitionName=c Nodes=n2 State=DRAIN\n";
+    let pushed = pod.push(&revision(2, after)).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pushed.action, Action::PartitionRpc);
+    assert_eq!(steps(&pushed), [Phase::PartitionsLive, Phase::Swapped, Phase::Verified]);
+    assert_eq!(pod.lives().len(), 1, "no reconfigure");
+    assert_eq!(pod.conf(), after);
+    assert_eq!(pod.stored(), [1, 2]);
+    assert_eq!(pod.partition("a").unwrap().max_time, 9);
+    assert_eq!(
+        pod.partition("c").unwrap().state.name(),
+        Some(PartitionStateName::Drain)
+    );
+    assert_eq!(pod.told(), ["create c", "update a", "update c"], "b is left alone");
+    assert_eq!(pod.story().len(), 1, "nothing is reconfigured");
+
+    // A key that is taken out goes back to Slurm's default.
+    let last = after.replace(" MaxTime=9", "");
+    let pushed = pod.push(&revision(3, &last)).await;
+    assert_eq!(pushed.action, Action::PartitionRpc);
+    assert_eq!(pod.partition("a").unwrap().max_time, u32::MAX);
+
+    // Neither the next agent nor a slurmctld that starts anew has anything to do.
+    pod.kill_agent();
+    pod.serve();
+    let status = pod.phase(Phase::Verified).await;
+    assert_eq!(status.live, Some(revision(3, &last).summary()));
+    assert_eq!(pod.lives().len(), 1, "no reconfigure");
+    assert_eq!(pod.told().len(), 4);
+    kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
+    pod.status_that("slurmctld is back", |status| {
+        status
+            .slurmctld
+            .as_ref()
+            .is_some_and(|slurmctld| slurmctld.restarts == 1)
+    })
+    .await;
+    // What is more than partitions goes the long way, and brings both together.
+    let pushed = pod.push(&revision(4, &format!("{last}MaxJobCount=5\n"))).await;
+    assert!(matches!(pushed.outcome, Outcome::Rejected(_)) || pushed.action == Action::Reconfigure);
+}
+
+#[tokio::test]
+async fn what_a_running_slurmctld_cannot_be_told_takes_a_reconfigure() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let pushed = pod.push(&revision(2, &BEFORE.replace("MaxTime=5", "MaxTime=6"))).await;
+    assert_eq!(pushed.action, Action::PartitionRpc);
+    let pushed = pod
+        .push(&revision(3, &BEFORE.replace("MaxTime=5", "DefaultTime=3")))
+        .await;
+    assert_eq!(pushed.action, Action::PartitionRpc);
+    assert_eq!(pod.lives().len(), 1);
+    let pushed = pod.push(&revision(4, BEFORE)).await;
+    assert_eq!(pushed.outcome, Outcome::Applied);
+    assert_eq!(pushed.action, Action::Reconfigure, "a DefaultTime cannot be taken away");
+    assert_eq!(pod.lives().len(), 2);
+}
+
+#[tokio::test]
+async fn what_slurmctld_refuses_or_passes_over_leaves_everything_as_it_was() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let before = pod.partitions();
+    let bad =
+        "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=b Nodes=nowhere\nPartitionName=c Nodes=n1\n";
+    let pushed = pod.push(&revision(2, bad)).await;
+    let Outcome::RolledBack(refused) = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert!(refused.reason.contains("PartitionName=b: "), "{refused:?}");
+    assert!(refused.reason.contains("ESLURM_INVALID_NODE_NAME"), "{refused:?}");
+    assert_eq!(pod.partitions(), before);
+    assert_eq!((pod.conf().as_str(), pod.stored()), (BEFORE, vec![1]));
+    assert_eq!(pushed.status.rolled_back.as_ref(), Some(refused));
+
+    fs::write(pod.path("careless"), "").unwrap();
+    let ignored = BEFORE.replace("MaxTime=5", "MaxTime=6 DefaultTime=30");
+    let pushed = pod.push(&revision(3, &ignored)).await;
+    let Outcome::RolledBack(refused) = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert!(
+        refused
+            .reason
+            .contains(r#"did not take DefaultTime: wanted "30", it has "UNLIMITED or none""#),
+        "{refused:?}"
+    );
+    fs::remove_file(pod.path("careless")).unwrap();
+    // A DefaultTime cannot be taken away: here only the old files know how it was.
+    pod.status_that("it is as before", |status| {
+        status.phase == Phase::Verified && pod.lives().len() == 2
+    })
+    .await;
+    assert_eq!(pod.partitions(), before);
+    assert_eq!((pod.conf().as_str(), pod.stored()), (BEFORE, vec![1]));
+    let pushed = pod.push(&revision(4, &BEFORE.replace("MaxTime=5", "MaxTime=7"))).await;
+    assert_eq!(pushed.outcome, Outcome::Applied);
+    assert_eq!(pushed.status.rolled_back, None);
+}
+
+#[tokio::test]
+async fn a_partition_goes_when_slurmctld_lets_it_go() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    pod.jobs("", "");
+    let without_b = "PartitionName=a Nodes=n1 MaxTime=5 Default=YES\n";
+    let pushed = pod.push(&revision(2, without_b)).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pushed.action, Action::PartitionRpc);
+    assert_eq!(pod.partition("b"), None);
+    assert_eq!(pod.told(), ["update b", "delete b"], "closed first");
+}
+
+#[tokio::test]
+async fn a_partition_in_use_stays_whatever_else_the_push_wants() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let before = pod.partitions();
+    let without_b = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=c Nodes=n1\n";
+    let mut sequence = 1;
+    for more in ["", "MaxJobCount=5\n"] {
+        for (partition, state) in [("b", "RUNNING"), ("x,b", "PENDING"), ("b", "COMPLETING"), ("", "busy")] {
+            sequence += 1;
+            pod.jobs(
+                partition,
+                if state == "COMPLETING" {
+                    "COMPLETED\",\"COMPLETING"
+                } else {
+                    state
+                },
+            );
+            if state == "busy" {
+                fs::write(pod.path("busy"), "b").unwrap();
+            }
+            let pushed = pod.push(&revision(sequence, &format!("{without_b}{more}"))).await;
+            let Outcome::PartitionsInUse { partitions } = &pushed.outcome else {
+                panic!("{more} {state}: {pushed:?}")
+            };
+            assert_eq!(partitions.len(), 1);
+            assert_eq!(partitions[0].name, "b");
+            assert!(!partitions[0].made_by_hand);
+            assert!(
+                partitions[0].line.starts_with("PartitionName=b Nodes=n1 State=UP"),
+                "{partitions:?}"
+            );
+            assert_eq!(pod.partitions(), before, "{more} {state}");
+            assert_eq!((pod.conf().as_str(), pod.stored()), (BEFORE, vec![1]));
+            assert_eq!(pushed.status.phase, Phase::Verified);
+            let _ = fs::remove_file(pod.path("busy"));
+        }
+    }
+    pod.tool("squeue", "exit 1");
+    sequence += 1;
+    let pushed = pod.push(&revision(sequence, without_b)).await;
+    assert!(
+        matches!(pushed.outcome, Outcome::PartitionsInUse { .. }),
+        "jobs are not known: {pushed:?}"
+    );
+    assert_eq!(pod.lives().len(), 1);
+}
+
+#[tokio::test]
+async fn the_default_partition_does_not_go_without_another() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    pod.jobs("", "");
+    let pushed = pod.push(&revision(2, "PartitionName=b Nodes=n1\n")).await;
+    let Outcome::PartitionsInUse { partitions } = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert!(partitions[0].why.contains("Default=YES"), "{partitions:?}");
+    let pushed = pod.push(&revision(3, "PartitionName=b Nodes=n1 Default=YES\n")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pod.partition("a"), None);
+}
+
+#[tokio::test]
+async fn what_people_do_by_hand_outlives_a_reconfigure() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let client = pod.slurmctld();
+    let hand = slurm::rpc::PartitionUpdate {
+        nodes: Some("n7".to_owned()),
+        ..slurm::rpc::PartitionUpdate::new("hand")
+    };
+    client.create_partition(&hand).await.unwrap();
+    let drain = slurm::rpc::PartitionUpdate {
+        state: Some(PartitionStateName::Drain),
+        ..slurm::rpc::PartitionUpdate::new("a")
+    };
+    client.update_partition(&drain).await.unwrap();
+    pod.jobs("hand", "RUNNING");
+
+    // Another partition's change touches neither.
+    let other = BEFORE.replace("PartitionName=b Nodes=n1", "PartitionName=b Nodes=n1 MaxTime=3");
+    let pushed = pod.push(&revision(2, &other)).await;
+    assert_eq!(
+        (pushed.outcome, pushed.action),
+        (Outcome::Applied, Action::PartitionRpc)
+    );
+    assert!(pod.partition("hand").is_some());
+
+    let more = format!("{other}MaxJobCount=5\n");
+    let pushed = pod.push(&revision(3, &more)).await;
+    let Outcome::PartitionsInUse { partitions } = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert_eq!(partitions[0].name, "hand");
+    assert!(partitions[0].made_by_hand);
+    assert_eq!(pod.lives().len(), 1);
+    assert_eq!(pod.conf(), other);
+
+    // With its line in the file it is no longer in the way, and what was closed stays closed.
+    let adopted = format!("{more}{}\n", partitions[0].line);
+    let pushed = pod.push(&revision(4, &adopted)).await;
+    assert_eq!(
+        (&pushed.outcome, pushed.action),
+        (&Outcome::Applied, Action::Reconfigure)
+    );
+    assert_eq!(
+        pushed.kept_states,
+        [KeptState {
+            partition: "a".to_owned(),
+            state: "DRAIN".to_owned()
+        }]
+    );
+    assert_eq!(pod.lives().len(), 2);
+    assert_eq!(pod.partition("hand").unwrap().nodes, "n7");
+    assert_eq!(
+        pod.partition("a").unwrap().state.name(),
+        Some(PartitionStateName::Drain)
+    );
+}
+
+/// Kills the agent after each step, and has the next agent, or the next pod, go on.
+#[tokio::test]
+async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mix() {
+    let after = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=c Nodes=n2\n";
+    for (step, expected) in [
+        ("staged", BEFORE),
+        ("pending", after),
+        ("told", after),
+        ("let go", after),
+        ("partitions live", after),
+        ("durable", after),
+        ("swapped", after),
+        ("verified", after),
+    ] {
+        for whole_pod in [false, true] {
+            let case = format!("{step}, {whole_pod}");
+            let mut pod = Pod::running(&revision(1, BEFORE)).await;
+            pod.jobs("", "");
+            pod.kill_agent();
+            if step == "verified" {
+                pod.serve();
+                pod.phase(Phase::Verified).await;
+                pod.push(&revision(2, after)).await;
+                pod.kill_agent();
+            } else {
+                pod.serve_until(step);
+                pod.phase(Phase::Verified).await;
+                let failed = pod.client().push(&revision(2, after), fence(2)).await;
+                assert!(failed.is_err(), "{case}: {failed:?}");
+                pod.agent.take().unwrap().wait().unwrap();
+            }
+            if whole_pod {
+                pod = pod.replaced().await;
+            } else {
+                pod.serve();
+                pod.phase(Phase::Verified).await;
+            }
+            assert_eq!(pod.conf(), expected, "{case}");
+            let names: Vec<String> = pod.partitions().into_iter().map(|partition| partition.name).collect();
+            let is_new = expected == after;
+            assert_eq!(names, if is_new { ["a", "c"] } else { ["a", "b"] }, "{case}");
+            assert_eq!(
+                pod.partition("a").unwrap().max_time,
+                if is_new { 9 } else { 5 },
+                "{case}"
+            );
+            for partition in pod.partitions() {
+                assert_eq!(
+                    partition.state.name(),
+                    Some(PartitionStateName::Up),
+                    "{case}: {partition:?}"
+                );
+            }
+            assert_eq!(pod.stored().last(), Some(&if is_new { 2 } else { 1 }), "{case}");
+            assert_eq!(Store::new(&pod.path("state"), &uid()).pending(), None, "{case}");
+            let pushed = pod.push(&revision(3, &expected.replace("MaxTime", "MinNodes"))).await;
+            assert_eq!(pushed.outcome, Outcome::Applied, "{case}: {pushed:?}");
+            if !whole_pod {
+                assert_eq!(pod.lives().len(), 1, "{case}: no reconfigure");
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Partitions are changed in the running slurmctld: nothing is read again, and no job is lost with one.
+
+use std::time::Instant;
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    CONTROLLER, SOON, configuration_applied, install, set_extra_conf, slurm, start_job, wait_done, wait_idle, workers,
+};
+
+const BASE: &str = "PartitionName=all Nodes=ALL Default=NO\n";
+
+/// When slurmctld last read its files, and how often it was told to.
+fn mark(namespace: &Namespace) -> [String; 2] {
+    let conf = slurm(namespace, "scontrol show config").unwrap();
+    let boot_time = conf.lines().find(|line| line.starts_with("BOOT_TIME")).unwrap();
+    let log = namespace
+        .ask(&["logs", "slurm-controller-0", "--container=reconfigure"])
+        .unwrap();
+    let told = log.matches("Reconfiguring Slurm...").count();
+    [boot_time.to_owned(), told.to_string()]
+}
+
+fn applied(namespace: &Namespace) {
+    eventually("the configuration is live", SOON, || {
+        let generation = namespace.field("controller/slurm", ".metadata.generation")?;
+        let seen = namespace.field("controller/slurm", ".status.observedGeneration")?;
+        let status = configuration_applied(namespace, "status")?;
+        expect(status == "True" && seen == generation, (status, seen, generation))
+    })
+    .unwrap();
+}
+
+fn shown(namespace: &Namespace, partition: &str) -> anyhow::Result<String> {
+    slurm(namespace, &format!("scontrol --oneliner show partition {partition}"))
+}
+
+/// Waits until slurmctld has these words of a partition, and tells how it came to that.
+fn live(namespace: &Namespace, partition: &str, words: &[&str]) {
+    let begun = Instant::now();
+    eventually(&format!("{partition} has {words:?}"), SOON, || {
+        let shown = shown(namespace, partition)?;
+        expect(words.iter().all(|word| shown.contains(word)), shown)
+    })
+    .unwrap();
+    let seen = begun.elapsed();
+    applied(namespace);
+    let change = namespace
+        .field("controller/slurm", ".status.configuration.lastChange")
+        .unwrap();
+    eprintln!("{partition} {words:?}: seen after {seen:?}; {change}");
+}
+
+fn action(namespace: &Namespace) -> String {
+    let path = ".status.configuration.lastChange.action";
+    namespace.field("controller/slurm", path).unwrap()
+}
+
+fn start(name: &str) -> Namespace {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    set_extra_conf(&namespace, BASE).unwrap();
+    live(&namespace, "all", &["State=UP"]);
+    namespace
+}
+
+#[test]
+fn partitions_change_without_any_reconfigure() {
+    let namespace = start("partitions-live");
+    eventually("highprio is gone", SOON, || {
+        let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
+        expect(!shown.contains("PartitionName=highprio"), shown)
+    })
+    .unwrap();
+    let before = mark(&namespace);
+    let line =
+        |rest: &str| set_extra_conf(&namespace, &format!("{BASE}PartitionName=extra Nodes=compute {rest}\n")).unwrap();
+
+    line("MaxTime=60 PriorityTier=7 State=DRAIN");
+    live(
+        &namespace,
+        "extra",
+        &["MaxTime=01:00:00", "PriorityTier=7", "State=DRAIN"],
+    );
+    assert_eq!(action(&namespace), "PartitionRpc");
+    line("MaxTime=120 PriorityTier=7");
+    live(&namespace, "extra", &["MaxTime=02:00:00", "PriorityTier=7", "State=UP"]);
+    // A key that is taken out goes back to Slurm's default.
+    line("PriorityTier=7");
+    live(&namespace, "extra", &["MaxTime=UNLIMITED", "PriorityTier=7"]);
+    let job = start_job(&namespace, "-p extra", "sleep 5").unwrap();
+    wait_done(&namespace, &job).unwrap();
+
+    let patch = json!({ "spec": { "partition": { "config": "Default=YES MaxTime=30" } } }).to_string();
+    namespace
+        .ask(&["patch", "nodeset/compute", "--type=merge", "-p", &patch])
+        .unwrap();
+    live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
+    assert_eq!(action(&namespace), "PartitionRpc");
+
+    set_extra_conf(&namespace, BASE).unwrap();
+    eventually("extra is gone", SOON, || {
+        let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
+        expect(!shown.contains("PartitionName=extra"), shown)
+    })
+    .unwrap();
+    applied(&namespace);
+    assert_eq!(action(&namespace), "PartitionRpc");
+    assert_eq!(mark(&namespace), before, "nothing was read again");
+
+    // By hand, the file is read, which has it all.
+    slurm(&namespace, "scontrol reconfigure").unwrap();
+    live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
+    assert_ne!(mark(&namespace)[0], before[0]);
+    let partitions = slurm(&namespace, "scontrol --oneliner show partitions").unwrap();
+    assert!(!partitions.contains("PartitionName=extra"), "{partitions}");
+    line("MaxTime=45");
+    live(&namespace, "extra", &["MaxTime=00:45:00"]);
+    assert_eq!(action(&namespace), "PartitionRpc");
+}
+
+#[test]
+fn a_partition_with_a_job_stays_until_the_job_has_ended() {
+    let namespace = start("partitions-jobs");
+    set_extra_conf(&namespace, &format!("{BASE}PartitionName=extra Nodes=compute\n")).unwrap();
+    live(&namespace, "extra", &["State=UP"]);
+    let job = start_job(&namespace, "-p extra", "sleep 45").unwrap();
+    set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();
+    eventually("it is said that the line waits", SOON, || {
+        let message = configuration_applied(&namespace, "message")?;
+        expect(message.contains("extra"), message)
+    })
+    .unwrap();
+    assert!(shown(&namespace, "extra").unwrap().contains("PartitionName=extra"));
+    wait_done(&namespace, &job).unwrap();
+    eventually("it goes with its job", SOON, || {
+        let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
+        expect(!shown.contains("PartitionName=extra"), shown)
+    })
+    .unwrap();
+    applied(&namespace);
+    assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
+}
+
+#[test]
+fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
+    let namespace = start("partitions-hand");
+    slurm(&namespace, "scontrol create partition PartitionName=hand Nodes=compute").unwrap();
+    slurm(&namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
+    let job = start_job(&namespace, "-p hand", "sleep 45").unwrap();
+    set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    applied(&namespace);
+    assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
+    let all = shown(&namespace, "all").unwrap();
+    assert!(all.contains("State=DRAIN"), "{all}");
+}
