@@ -139,9 +139,9 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             controller.spec.existing_claim() == Some(name)
         }),
         Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
-        Change::Partition(_) => Vec::new(),
         Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
-        Change::LoginSet(_)
+        Change::Partition(_)
+        | Change::LoginSet(_)
         | Change::RestApi(_)
         | Change::Token(_)
         | Change::Deployment(_)
