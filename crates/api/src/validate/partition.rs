@@ -215,7 +215,10 @@ mod tests {
 
     fn spec(more: serde_json::Value) -> serde_json::Value {
         let mut spec = serde_json::json!({ "controllerRef": { "name": "slurm" }, "nodeSets": ["a"] });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let serde_json::Value::Object(more) = more else {
+            panic!("{more}")
+        };
+        spec.as_object_mut().unwrap().extend(more);
         spec
     }
 
