@@ -1,7 +1,7 @@
 //! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
 //!
 //! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
-//! * [`controller`], [`nodeset`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
+//! * [`controller`], [`nodeset`], [`partition`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`defaults`] is what an object means that leaves something out.
 
@@ -11,6 +11,7 @@ pub mod controller;
 pub mod defaults;
 pub mod logs;
 pub mod nodeset;
+pub mod partition;
 pub mod restapi;
 pub mod runtime;
 

@@ -20,6 +20,17 @@ impl Number {
     }
 }
 
+/// In the words of slurm.conf.
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unset => f.write_str("NONE"),
+            Self::Infinite => f.write_str("UNLIMITED"),
+            Self::Finite(number) => write!(f, "{number}"),
+        }
+    }
+}
+
 #[derive(serde::Deserialize)]
 struct Wrapped {
     #[serde(default)]

@@ -33,6 +33,15 @@ impl PartitionState {
     }
 }
 
+impl std::fmt::Display for PartitionState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Known(name) => f.write_str(name.name()),
+            Self::Other(words) => f.write_str(words),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::Entry")]
 pub struct Partition {
@@ -63,6 +72,31 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// What it is set to beside its state and its nodes, in the words of slurm.conf.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let number = |number: &Number| number.to_string();
+        let mut settings = vec![
+            ("MaxTime", number(&self.max_time)),
+            ("DefaultTime", number(&self.default_time)),
+            ("MaxNodes", number(&self.max_nodes)),
+            ("MinNodes", self.min_nodes.to_string()),
+            ("PriorityTier", self.priority_tier.to_string()),
+            ("PriorityJobFactor", self.priority_job_factor.to_string()),
+            ("AllowAccounts", self.allowed_accounts.clone()),
+            ("DenyAccounts", self.denied_accounts.clone()),
+            ("AllowGroups", self.allowed_groups.clone()),
+            ("AllowQos", self.allowed_qos.clone()),
+            ("DenyQos", self.denied_qos.clone()),
+            ("QOS", self.qos.clone()),
+            ("Nodes", self.node_sets.clone()),
+        ];
+        settings.extend(
+            self.is_default()
+                .map(|is_default| ("Default", if is_default { "YES" } else { "NO" }.to_owned())),
+        );
+        settings
+    }
+
     pub fn is_default(&self) -> Option<bool> {
         self.flags
             .as_ref()

@@ -19,6 +19,7 @@ fn cluster(cluster_name: &str, namespace: &str) -> SlurmConf {
         prolog: vec![],
         epilog: vec![],
         node_sets: vec![],
+        partitions: Vec::new(),
         extra: String::new(),
     }
 }

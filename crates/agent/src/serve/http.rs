@@ -231,6 +231,7 @@ impl Door {
             (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
             (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
+            (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
             (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;

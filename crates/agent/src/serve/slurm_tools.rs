@@ -56,6 +56,7 @@ pub(super) enum Read {
     Jobs,
     Config,
     Reservations,
+    Partitions,
 }
 
 impl Read {
@@ -65,6 +66,7 @@ impl Read {
             Self::Jobs => &["squeue", "--all", "--states=all", "--json"],
             Self::Config => &["scontrol", "--json", "show", "config"],
             Self::Reservations => &["scontrol", "--all", "--json", "show", "reservations"],
+            Self::Partitions => &["scontrol", "--all", "--json", "show", "partitions"],
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use slurm::{
-    Job, JobHandle, NodeDescription, Reservation, ReservationName, ReservationRequest,
+    Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
     agent::{
         self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand,
     },
@@ -251,6 +251,15 @@ impl Shared {
         self.ask(controller, async |way| match way {
             Way::Rest(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
             Way::Agent(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
+        })
+        .await
+    }
+
+    /// All partitions, or why they are not known.
+    pub(super) async fn partitions(&self, controller: &Key) -> Result<Vec<Partition>, String> {
+        self.ask(controller, async |way| match way {
+            Way::Rest(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
+            Way::Agent(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
         })
         .await
     }

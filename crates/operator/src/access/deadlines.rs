@@ -10,6 +10,8 @@ pub type Deadlines = BTreeMap<String, Timestamp>;
 
 /// Deadlines are written to pods at most this often, so jobs are not read more often for them.
 const EVERY: SignedDuration = SignedDuration::from_secs(5);
+/// Counts of jobs are written to Partitions at most this often.
+const COUNTS: SignedDuration = SignedDuration::from_secs(15);
 /// A time limit can be changed, and a job can follow another, without the node's state telling.
 const OLDEST: SignedDuration = SignedDuration::from_mins(1);
 /// What upstream adds to the start of a job without a limit.
@@ -60,6 +62,11 @@ impl Reading {
     pub(super) fn was_done(&mut self, at: Timestamp) {
         self.last = Some(at);
         self.outdated = false;
+    }
+
+    /// Whether they are to be read now to be counted.
+    pub(super) fn is_due_for_counts(&self, now: Timestamp) -> bool {
+        self.last.is_none_or(|last| now.duration_since(last) >= COUNTS)
     }
 
     /// Whether they are to be read now, provided that a node is busy at all.

@@ -14,6 +14,7 @@ pub enum Follower {
     /// The cluster's Controller itself.
     Controller,
     NodeSet(Key),
+    Partition(Key),
 }
 
 /// Those who wait, by the Controller of their cluster.

@@ -7,11 +7,14 @@ use std::{
 
 use jiff::Timestamp;
 use slurm::{
-    Job, Node, Reservation,
+    Job, Node, Partition, Reservation,
     rest::{Observation, Process},
 };
 
-use super::deadlines::{self, Deadlines};
+use super::{
+    deadlines::{self, Deadlines},
+    load::{self, JobLoads},
+};
 
 /// What is known about a cluster's nodes and jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,10 @@ pub struct Seen {
     pub jobs: Option<Vec<Job>>,
     /// Where a NodeSet may have one. `None` if they were not asked for, or not told.
     pub reservations: Option<Vec<Reservation>>,
+    /// By name. `None` if they were not asked for, or not told.
+    pub partitions: Option<Arc<BTreeMap<String, Partition>>>,
+    /// The jobs of each partition, by the last list of jobs there was, which may be some seconds older. `None` if there was none yet.
+    pub job_loads: Option<Arc<JobLoads>>,
     /// When the last job on each node must have ended, by the last list of jobs there was, which may be a minute older than
     /// the nodes. `None` if there was none yet.
     pub deadlines: Option<Arc<Deadlines>>,
@@ -64,6 +71,7 @@ impl Seen {
         let Observation { nodes, jobs, process } = observation;
         Self {
             deadlines: Some(Arc::new(deadlines::of_jobs(&jobs))),
+            job_loads: Some(Arc::new(load::of_jobs(&jobs))),
             jobs: Some(jobs),
             process,
             ..Self::of_nodes(nodes, at)
@@ -76,6 +84,8 @@ impl Seen {
             nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
             jobs: None,
             reservations: None,
+            partitions: None,
+            job_loads: None,
             deadlines: None,
             process: None,
             at,

@@ -8,6 +8,7 @@ mod connection;
 mod deadlines;
 mod followers;
 mod knowledge;
+pub mod load;
 mod poller;
 mod route;
 

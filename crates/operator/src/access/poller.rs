@@ -1,7 +1,7 @@
 //! Looks at one cluster again and again, and wakes the NodeSets whose nodes have changed and those who follow jobs. It writes nothing.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use api::NodeSet;
+use api::{NodeSet, Partition};
 use kube::ResourceExt;
 use tokio::{
     sync::{Notify, watch},
@@ -20,6 +20,7 @@ use tracing::info;
 use super::{
     Follower, Knowledge, Seen, Shared,
     deadlines::{self, Reading},
+    load,
 };
 use crate::{
     nodeset::plan::{Worker, reservation::may_have_one},
@@ -105,19 +106,27 @@ impl Rounds {
         loop {
             let Some(shared) = self.shared.upgrade() else { return };
             let sets = shared.node_sets_of(&self.controller);
+            let partitions = shared.partitions_of(&self.controller);
             // Slurm counts jobs faster than it lists them, so they are listed only while they decide something.
             let waiting = shared.followers.of(&self.controller);
-            if sets.is_empty() && waiting.is_empty() {
+            if sets.is_empty() && partitions.is_empty() && waiting.is_empty() {
                 return;
             }
             let with_jobs = self.jobs_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty();
             let now = shared.observe(&self.controller, with_jobs).await;
-            let mut now = shared.with_reservations(&self.controller, &sets, now).await;
-            self.add_deadlines(&shared, &sets, &mut now, &mut reading).await;
+            let now = shared.with_reservations(&self.controller, &sets, now).await;
+            let mut now = shared.with_partitions(&self.controller, now).await;
+            self.add_deadlines(&shared, &sets, !partitions.is_empty(), &mut now, &mut reading)
+                .await;
             let before = self.replace(now.clone());
             let mut concerned = waiting;
             let changed = shared.concerned(&sets, before.as_ref(), &now);
             concerned.extend(changed.into_iter().map(Follower::NodeSet));
+            let changed = concerned_partitions(&partitions, before.as_ref(), &now);
+            concerned.extend(changed.into_iter().map(Follower::Partition));
+            if are_partitions_different(before.as_ref(), &now) {
+                concerned.insert(Follower::Controller);
+            }
             pause = if concerned.is_empty() {
                 (pause + pause / 2).min(QUIET)
             } else {
@@ -127,6 +136,7 @@ impl Rounds {
                 match follower {
                     Follower::Controller => shared.triggers.controller.add(self.controller.clone()),
                     Follower::NodeSet(key) => shared.triggers.node_set.add(key),
+                    Follower::Partition(key) => shared.triggers.partition.add(key),
                 }
             }
             drop(shared);
@@ -138,7 +148,14 @@ impl Rounds {
     }
 
     /// Where jobs were not read anyway, they are if they are due. Until then the deadlines of before hold.
-    async fn add_deadlines(&self, shared: &Shared, sets: &[Arc<NodeSet>], now: &mut Knowledge, reading: &mut Reading) {
+    async fn add_deadlines(
+        &self,
+        shared: &Shared,
+        sets: &[Arc<NodeSet>],
+        counts_jobs: bool,
+        now: &mut Knowledge,
+        reading: &mut Reading,
+    ) {
         let Knowledge::Known(seen) = now else { return };
         let seen = Arc::make_mut(seen);
         if seen.jobs.is_some() {
@@ -148,15 +165,19 @@ impl Rounds {
         let before = self.latest.borrow().clone();
         let before = before.as_ref().and_then(Knowledge::known);
         seen.deadlines = before.and_then(|before| before.deadlines.clone());
+        seen.job_loads = before.and_then(|before| before.job_loads.clone());
         if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
             reading.something_changed();
         }
-        if !reading.is_due(seen.at) || !shared.has_busy_worker(sets, seen) {
+        let for_deadlines = reading.is_due(seen.at) && shared.has_busy_worker(sets, seen);
+        let for_counts = counts_jobs && reading.is_due_for_counts(seen.at);
+        if !for_deadlines && !for_counts {
             return;
         }
         // Without an answer the next look asks again.
         if let Ok(jobs) = shared.jobs(&self.controller).await {
             seen.deadlines = Some(Arc::new(deadlines::of_jobs(&jobs)));
+            seen.job_loads = Some(Arc::new(load::of_jobs(&jobs)));
             reading.was_done(seen.at);
         }
     }
@@ -178,7 +199,65 @@ impl Rounds {
     }
 }
 
+/// The Partitions for which Slurm has other words than before.
+fn concerned_partitions(partitions: &[Arc<Partition>], before: Option<&Knowledge>, now: &Knowledge) -> Vec<Key> {
+    if partitions.is_empty() {
+        return Vec::new();
+    }
+    let (before, now) = (before.and_then(Knowledge::known), now.known());
+    let loads = |seen: Option<&Seen>| load::of_nodes(seen.into_iter().flat_map(|seen| seen.nodes.values()));
+    let (loads_before, loads) = (loads(before), loads(now));
+    let jobs = |seen: Option<&Seen>, name: &str| seen?.job_loads.as_ref()?.get(name).cloned();
+    let live = |seen: Option<&Seen>, name: &str| seen?.partitions.as_ref()?.get(name).cloned();
+    let differs = |partition: &&Arc<Partition>| {
+        let name = partition.slurm_name();
+        loads_before.get(&name) != loads.get(&name)
+            || jobs(before, &name) != jobs(now, &name)
+            || live(before, &name) != live(now, &name)
+    };
+    let changed = partitions.iter().filter(differs);
+    changed.map(|partition| Key::of(partition.as_ref())).collect()
+}
+
+/// Whether a partition came, went, or has other settings. Its nodes are nobody's business here.
+fn are_partitions_different(before: Option<&Knowledge>, now: &Knowledge) -> bool {
+    let Some(now) = now.known().and_then(|seen| seen.partitions.as_ref()) else {
+        return false;
+    };
+    let before = before
+        .and_then(Knowledge::known)
+        .and_then(|seen| seen.partitions.as_ref());
+    before.is_none_or(|before| {
+        before.len() != now.len()
+            || now.iter().any(|(name, now)| {
+                before
+                    .get(name)
+                    .is_none_or(|before| before.state != now.state || before.settings() != now.settings())
+            })
+    })
+}
+
 impl Shared {
+    fn partitions_of(&self, controller: &Key) -> Vec<Arc<Partition>> {
+        let all = self.caches.partitions.list(&controller.namespace);
+        all.into_iter()
+            .filter(|partition| partition.spec.controller_ref.name == controller.name)
+            .collect()
+    }
+
+    async fn with_partitions(&self, controller: &Key, now: Knowledge) -> Knowledge {
+        let Knowledge::Known(mut seen) = now else { return now };
+        let partitions = self.partitions(controller).await.ok();
+        let by_name = |partitions: Vec<slurm::Partition>| -> BTreeMap<String, slurm::Partition> {
+            partitions
+                .into_iter()
+                .map(|partition| (partition.name.clone(), partition))
+                .collect()
+        };
+        Arc::make_mut(&mut seen).partitions = partitions.map(by_name).map(Arc::new);
+        Knowledge::Known(seen)
+    }
+
     fn node_sets_of(&self, controller: &Key) -> Vec<Arc<NodeSet>> {
         let all = self.caches.node_sets.list(&controller.namespace);
         all.into_iter()

@@ -9,6 +9,7 @@ use crate::{
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
     nodeset::NodeSetReconciler,
+    partition::PartitionReconciler,
     restapi::RestApiReconciler,
     runtime::{Candidate, Operator, Options, Stop, Stopper, Triggers},
 };
@@ -160,6 +161,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     let context = operator.context();
     operator.add(ControllerReconciler::new(context.clone()), inboxes.controller);
     operator.add(RestApiReconciler::new(context.clone()), inboxes.rest_api);
+    operator.add(PartitionReconciler::new(context.clone()), inboxes.partition);
     operator.add(NodeSetReconciler::new(context), inboxes.node_set);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Starting");
     operator.run(stop_on_signal()?).await?;

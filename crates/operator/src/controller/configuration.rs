@@ -123,7 +123,11 @@ fn rejected(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> O
     })
 }
 
-fn held(Held { source, reason, why }: &Held) -> HeldInput {
+fn held(
+    Held {
+        source, reason, why, ..
+    }: &Held,
+) -> HeldInput {
     HeldInput {
         source: source.clone(),
         reason: (*reason).to_owned(),

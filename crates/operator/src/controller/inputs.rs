@@ -1,5 +1,5 @@
 //! What goes into the configuration beside the Controller's plain fields: its extraConf, files, scripts, Accounting and
-//! NodeSets. Pure.
+//! NodeSets. What Partitions bring is added by [`super::partitions`]. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,11 @@ use slurm::{
 
 use super::{
     fault::{Blocks, Fault},
+    kept::KeptStates,
     observe::Observed,
     reason,
 };
+use crate::partition::line::Line;
 
 /// Names that Slurm takes for something else.
 const RESERVED_NAMES: &[&str] = &["all", "default"];
@@ -34,6 +36,10 @@ pub(super) struct Inputs {
     pub(super) accounting: Option<AccountingStorage>,
     /// By their own names.
     pub(super) node_sets: BTreeMap<String, NodeSetInput>,
+    /// By the names of the Partitions.
+    pub(super) partitions: BTreeMap<String, Line>,
+    /// What people closed in Slurm by hand.
+    pub(super) kept: KeptStates,
     pub(super) files: BTreeMap<FileName, UserFile>,
 }
 
@@ -103,8 +109,8 @@ pub(super) enum Concerns {
     Partition(String),
 }
 
-/// Collects the inputs, what cannot be read of them, and what is wrong beside.
-pub(super) fn gather(observed: &Observed) -> (Inputs, Vec<Trouble>, Vec<Fault>) {
+/// Collects the inputs, what cannot be read of them, and what is wrong beside. `before` is what was accepted last.
+pub(super) fn gather(observed: &Observed, before: &Inputs) -> (Inputs, Vec<Trouble>, Vec<Fault>) {
     let mut troubles = Vec::new();
     let mut faults = Vec::new();
     let mut inputs = Inputs {
@@ -119,7 +125,7 @@ pub(super) fn gather(observed: &Observed) -> (Inputs, Vec<Trouble>, Vec<Fault>) 
             fault,
         }),
     }
-    gather_node_sets(observed, &mut inputs, &mut troubles, &mut faults);
+    gather_node_sets(observed, before, &mut inputs, &mut troubles, &mut faults);
     (inputs, troubles, faults)
 }
 
@@ -309,7 +315,13 @@ fn storage_of(accounting: &Accounting) -> AccountingStorage {
     }
 }
 
-fn gather_node_sets(observed: &Observed, inputs: &mut Inputs, troubles: &mut Vec<Trouble>, faults: &mut Vec<Fault>) {
+fn gather_node_sets(
+    observed: &Observed,
+    before: &Inputs,
+    inputs: &mut Inputs,
+    troubles: &mut Vec<Trouble>,
+    faults: &mut Vec<Fault>,
+) {
     let owners = name_owners(&observed.node_sets);
     for node_set in &observed.node_sets {
         let own = node_set.name_any();
@@ -330,6 +342,14 @@ fn gather_node_sets(observed: &Observed, inputs: &mut Inputs, troubles: &mut Vec
             ));
             continue;
         }
+        if let Some(owner) = older_partition(before, &own, &name) {
+            faults.push(Fault::new(
+                Blocks::Nothing,
+                reason::NODE_SET_NAME_TAKEN,
+                format!("NodeSet {own:?} is left out of slurm.conf: Partition {owner:?} was there before it and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}, or delete the Partition"),
+            ));
+            continue;
+        }
         let mut partition = node_set.spec.wanted_partition();
         if partition.is_some_and(|config| config.contains(['\n', '\r'])) {
             troubles.push(Trouble {
@@ -345,6 +365,15 @@ fn gather_node_sets(observed: &Observed, inputs: &mut Inputs, troubles: &mut Vec
         let partition = partition.map(str::to_owned);
         inputs.node_sets.insert(own, NodeSetInput { name, partition });
     }
+}
+
+/// The Partition that slurmctld has under the name of a NodeSet it does not have yet.
+fn older_partition<'a>(before: &'a Inputs, own: &str, name: &str) -> Option<&'a String> {
+    if before.node_sets.get(own).is_some_and(|known| known.name == name) {
+        return None;
+    }
+    let mut partitions = before.partitions.iter();
+    partitions.find(|(_, line)| line.name == name).map(|(owner, _)| owner)
 }
 
 /// Which NodeSet has each name in Slurm: the oldest that asks for it.

@@ -7,13 +7,16 @@ mod configuration;
 mod fault;
 mod history;
 mod inputs;
+mod kept;
 mod lagging;
 mod observe;
+mod partitions;
 mod plan;
 mod pods;
 mod push;
 mod reason;
 mod revise;
+mod since;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -27,6 +30,7 @@ use api::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt as _};
 
+pub(crate) use self::kept::Kept;
 use crate::access::Follower;
 use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, Writer};
 
@@ -37,6 +41,7 @@ pub struct ControllerReconciler {
     writer: Writer,
     pushers: push::Pushers,
     before: lagging::Before,
+    since: since::Since,
 }
 
 impl ControllerReconciler {
@@ -45,6 +50,7 @@ impl ControllerReconciler {
             writer: Writer::new(&context, Self::NAME),
             pushers: push::Pushers::new(&context),
             before: lagging::Before::default(),
+            since: since::Since::default(),
             context,
         }
     }
@@ -62,6 +68,8 @@ impl Reconciler for ControllerReconciler {
         let Some(controller) = context.caches.controllers.get(&key.namespace, &key.name) else {
             self.pushers.forget(key);
             self.before.forget(key);
+            self.since.forget(key);
+            context.board.forget(key);
             context.access.follow_jobs(key, &Follower::Controller, false);
             return Ok(Outcome::settled());
         };
@@ -74,6 +82,7 @@ impl Reconciler for ControllerReconciler {
             context.definitions.outdated(),
             context.definitions.has_service_monitors(),
         );
+        observed.live_since = self.since.note(key, &observed.report, context.clock.now());
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);
@@ -83,6 +92,9 @@ impl Reconciler for ControllerReconciler {
         context.access.follow_jobs(key, &Follower::Controller, plan.needs_jobs);
         let look_again = context.warn(controller.as_ref(), plan.warnings());
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
+        for partition in context.board.publish(key, std::mem::take(&mut plan.standings)) {
+            context.triggers.partition.add(partition);
+        }
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
         if let Some((reason, message)) = status::setback(&observed, &plan, &status) {
@@ -116,6 +128,15 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
                 Key::new(
                     node_set.namespace().unwrap_or_default(),
                     &node_set.spec.controller_ref.name,
+                )
+            })
+            .collect(),
+        Change::Partition(delta) => delta
+            .sides()
+            .map(|partition| {
+                Key::new(
+                    partition.namespace().unwrap_or_default(),
+                    &partition.spec.controller_ref.name,
                 )
             })
             .collect(),

@@ -2,12 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{Accounting, Controller, NodeSet, references::SecretKeyRef};
+use api::{
+    Accounting, Controller, NodeSet, Partition,
+    references::{ObjectRef, SecretKeyRef},
+};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret},
 };
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{inputs::created, push::Report};
 use crate::{
@@ -24,6 +28,8 @@ pub(super) struct Observed {
     pub(super) accounting: Option<Arc<Accounting>>,
     /// Those that refer to it, by name.
     pub(super) node_sets: Vec<Arc<NodeSet>>,
+    /// Likewise.
+    pub(super) partitions: Vec<Arc<Partition>>,
     /// Those it refers to, by name.
     pub(super) config_maps: BTreeMap<String, Arc<ConfigMap>>,
     pub(super) slurm_key: Option<Arc<Secret>>,
@@ -41,6 +47,8 @@ pub(super) struct Observed {
     pub(super) report: Report,
     /// What Slurm said of its nodes and jobs.
     pub(super) knowledge: Knowledge,
+    /// Since when slurmctld is known to run with what was accepted last. What Slurm said before may be of before.
+    pub(super) live_since: Option<Timestamp>,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
     pub(super) images: Images,
@@ -81,7 +89,13 @@ pub(super) fn observe(
             .node_sets
             .list(&namespace)
             .into_iter()
-            .filter(|node_set| refers_to(node_set, &controller))
+            .filter(|node_set| refers_to(node_set.as_ref(), &node_set.spec.controller_ref, &controller))
+            .collect(),
+        partitions: caches
+            .partitions
+            .list(&namespace)
+            .into_iter()
+            .filter(|partition| refers_to(partition.as_ref(), &partition.spec.controller_ref, &controller))
             .collect(),
         config_maps,
         slurm_key: secret(controller.slurm_key()),
@@ -97,6 +111,7 @@ pub(super) fn observe(
         pods,
         report,
         knowledge,
+        live_since: None,
         lagging: None,
         images,
         outdated,
@@ -113,10 +128,9 @@ pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<I
     files.map(|reference| reference.name.as_str()).chain(jwks)
 }
 
-/// Whether a NodeSet belongs to this Controller. A reference into another namespace is none.
-pub(super) fn refers_to(node_set: &NodeSet, controller: &Controller) -> bool {
-    let reference = &node_set.spec.controller_ref;
-    let own = node_set.namespace();
+/// Whether an object with this reference belongs to this Controller. A reference into another namespace is none.
+pub(super) fn refers_to(object: &impl ResourceExt, reference: &ObjectRef, controller: &Controller) -> bool {
+    let own = object.namespace();
     let elsewhere = reference
         .namespace
         .as_ref()

@@ -24,6 +24,16 @@ pub(super) const CONFIG_TOO_LARGE: &str = "ConfigTooLarge";
 pub(super) const NODE_SET_NAME_TAKEN: &str = "NodeSetNameTaken";
 /// A NodeSet's partition cannot be written into slurm.conf.
 pub(super) const BAD_PARTITION: &str = "BadPartition";
+/// A Partition has the name of something else in Slurm.
+pub(super) const PARTITION_NAME_TAKEN: &str = "PartitionNameTaken";
+/// Two partitions are to be the default.
+pub(super) const TWO_DEFAULTS: &str = "TwoDefaults";
+/// A Partition that is to go is the only default one.
+pub(super) const LAST_DEFAULT: &str = "LastDefault";
+/// Somebody closed a partition in Slurm.
+pub(super) const CLOSED_BY_HAND: &str = "ClosedByHand";
+/// A Partition's members are not there, or are none.
+pub(super) const BAD_MEMBERS: &str = "BadMembers";
 /// The shared claim cannot be shared.
 pub(super) const BAD_CLAIM: &str = "BadClaim";
 /// A ServiceMonitor is asked for, and the cluster does not know the kind.

@@ -2,7 +2,7 @@
 
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
-    conditions::{DEGRADED, PROGRESSING, READY},
+    conditions::{DEGRADED, DRIFTED, PROGRESSING, READY},
     configuration::RejectedBy,
 };
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use super::{
     build::{Parent, containers::is_supervised},
     configuration::{self, build_configuration},
     fault::{Blocks, Fault, worst},
+    kept::Kept,
     observe::Observed,
     plan::{ConfigState, Plan},
     pods,
@@ -70,6 +71,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted.insert(0, ready);
     wanted.extend(supervised(observed));
     wanted.extend(doubtful(plan));
+    wanted.extend(drifted(observed, plan));
     wanted.extend(remarks(&observed.outdated, observed.controller.check().warnings()));
     wanted
 }
@@ -238,6 +240,25 @@ fn config_applied(plan: &Plan) -> Wanted {
 fn doubtful(plan: &Plan) -> Option<Wanted> {
     let message = plan.doubts.join("\n");
     (!message.is_empty()).then(|| Wanted::holds(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
+}
+
+/// What somebody closed in Slurm of the partitions that have no object to say it.
+fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
+    let has_object = |name: &String| {
+        observed
+            .partitions
+            .iter()
+            .any(|partition| partition.slurm_name() == *name)
+    };
+    let closed = plan.kept.iter().filter(|(name, _)| !has_object(name));
+    let lines: Vec<String> = closed
+        .map(|(name, Kept { state, wanted, since })| {
+            format!(
+                "partition {name} is {state} in Slurm and not {wanted} since {since}, and stays so, after a restart too; open it by `scontrol update PartitionName={name} State={wanted}`, or set another State where it is written"
+            )
+        })
+        .collect();
+    (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
 }
 
 /// What is not in the newest configuration as it was written, and the first reason for that.

@@ -66,7 +66,7 @@ pub use stop::{Stop, Stopper};
 pub use trigger::{Inbox, Inboxes, Trigger, Triggers};
 pub use write::{Created, Writer, Written};
 
-use crate::{access::Access, defaults::Defaults};
+use crate::{access::Access, defaults::Defaults, partition::Board};
 
 /// What a kind is given to work with. A clone shares it.
 #[derive(Clone)]
@@ -82,6 +82,8 @@ pub struct Context {
     pub metrics: Metrics,
     pub triggers: Triggers,
     pub access: Arc<Access>,
+    /// How partitions stand, from Controllers to Partitions.
+    pub board: Board,
 }
 
 impl Context {
@@ -101,6 +103,7 @@ impl Context {
             metrics: Metrics::new(),
             triggers: Triggers::nowhere(),
             access: Arc::default(),
+            board: Board::default(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     watch::{Reach, Sinks, watch_kind},
     work::{Desk, work},
 };
-use crate::{access::Access, defaults::Defaults};
+use crate::{access::Access, defaults::Defaults, partition::Board};
 
 /// How the process runs.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +105,7 @@ impl Operator {
             metrics,
             triggers,
             access: Arc::new(access(foundations)),
+            board: Board::default(),
         };
         Self {
             clients,

@@ -35,6 +35,7 @@ pub struct Triggers {
     pub controller: Trigger,
     pub node_set: Trigger,
     pub rest_api: Trigger,
+    pub partition: Trigger,
 }
 
 /// The queues' ends of [`Triggers`].
@@ -43,6 +44,7 @@ pub struct Inboxes {
     pub controller: Inbox,
     pub node_set: Inbox,
     pub rest_api: Inbox,
+    pub partition: Inbox,
 }
 
 impl Triggers {
@@ -50,16 +52,19 @@ impl Triggers {
         let (controller, controller_inbox) = Trigger::new();
         let (node_set, node_set_inbox) = Trigger::new();
         let (rest_api, rest_api_inbox) = Trigger::new();
+        let (partition, partition_inbox) = Trigger::new();
         (
             Self {
                 controller,
                 node_set,
                 rest_api,
+                partition,
             },
             Inboxes {
                 controller: controller_inbox,
                 node_set: node_set_inbox,
                 rest_api: rest_api_inbox,
+                partition: partition_inbox,
             },
         )
     }

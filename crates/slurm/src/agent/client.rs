@@ -15,6 +15,7 @@ use super::path;
 use crate::answer::{Answer, DecodeError, Payload, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
+use crate::partition::Partition;
 use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
@@ -103,6 +104,10 @@ impl Client {
 
     pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {
         self.read(path::RESERVATIONS).await
+    }
+
+    pub async fn partitions(&self) -> Result<Answer<Vec<Partition>>, Error> {
+        self.read(path::PARTITIONS).await
     }
 
     pub async fn nodes(&self) -> Result<Answer<Vec<Node>>, Error> {

@@ -53,6 +53,8 @@ pub mod path {
     pub const JOB: &str = "/v1/job";
     /// GET: what `scontrol show reservation --json` prints.
     pub const RESERVATIONS: &str = "/v1/reservations";
+    /// GET: all partitions.
+    pub const PARTITIONS: &str = "/v1/partitions";
     /// POST: a [`ReservationCommand`](super::ReservationCommand).
     pub const RESERVATION: &str = "/v1/reservation";
     /// GET without a token: the agent runs.

@@ -42,6 +42,8 @@ pub struct SlurmConf {
     pub epilog: Vec<String>,
     /// In the order of their lines.
     pub node_sets: Vec<NodeSetLines>,
+    /// Of partitions that are no NodeSet's, each as it stands after `PartitionName=`.
+    pub partitions: Vec<String>,
     /// The user's own lines, kept as they are.
     pub extra: String,
 }
@@ -81,6 +83,8 @@ pub struct RenderedSlurmConf {
     pub text: String,
     /// In the order of [`SlurmConf::node_sets`]: the node set's line, and that of its partition.
     pub node_sets: Vec<(usize, Option<usize>)>,
+    /// In the order of [`SlurmConf::partitions`].
+    pub partitions: Vec<usize>,
     /// The lines of [`SlurmConf::extra`].
     pub extra: Option<RangeInclusive<usize>>,
     /// Lines that repeat options of the user's beside those the cluster needs.
@@ -101,6 +105,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
         prolog,
         epilog,
         node_sets,
+        partitions,
         extra,
     } = conf;
     let auth_alt_parameters: &[&str] = if *jwks { &[JWT_KEY, JWKS] } else { &[JWT_KEY] };
@@ -163,6 +168,14 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
         });
         places.push((node_set, partition));
     }
+    if !partitions.is_empty() {
+        text.section("PARTITION");
+    }
+    let mut partition_lines = Vec::new();
+    for partition in partitions {
+        text.line(&format!("PartitionName={partition}"));
+        partition_lines.push(text.lines);
+    }
 
     let mut extra_lines = None;
     if !extra.is_empty() {
@@ -182,6 +195,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
     RenderedSlurmConf {
         text: text.text,
         node_sets: places,
+        partitions: partition_lines,
         extra: extra_lines,
         merged,
     }

@@ -23,6 +23,7 @@ mod manifests;
 mod metrics;
 mod mistakes;
 mod modes;
+mod partitions;
 mod partitions_live;
 mod restarts;
 mod rpc;

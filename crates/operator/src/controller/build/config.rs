@@ -20,8 +20,10 @@ use super::{Parent, layout};
 use crate::{
     controller::{
         inputs::{Inputs, NodeSetInput, Script, UserFile},
+        kept::write_states,
         revise::Accepted,
     },
+    partition::line::Line,
     template::metadata::{Marks, component_labels},
 };
 
@@ -40,6 +42,8 @@ pub(in crate::controller) struct Built {
 pub(in crate::controller) struct Places {
     /// The NodeSet's own name, its line, and that of its partition.
     pub(in crate::controller) node_sets: Vec<(String, usize, Option<usize>)>,
+    /// The Partition's own name, and its line.
+    pub(in crate::controller) partitions: Vec<(String, usize)>,
     pub(in crate::controller) extra: Option<RangeInclusive<usize>>,
     /// Options of the user's beside those the cluster needs.
     pub(in crate::controller) merged: Option<RangeInclusive<usize>>,
@@ -50,9 +54,11 @@ pub(in crate::controller) fn build_files(parent: &Parent, inputs: &Inputs, max_n
     let RenderedSlurmConf {
         text,
         node_sets,
+        partitions,
         extra,
         merged,
     } = render_conf(parent, inputs, max_node_count);
+    let text = write_states(&text, &inputs.kept);
     let mut files: Files = inputs
         .files
         .iter()
@@ -71,6 +77,7 @@ pub(in crate::controller) fn build_files(parent: &Parent, inputs: &Inputs, max_n
         files,
         places: Places {
             node_sets: node_sets.collect(),
+            partitions: inputs.partitions.keys().cloned().zip(partitions).collect(),
             extra,
             merged,
         },
@@ -113,6 +120,7 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
                 partition: partition.clone(),
             })
             .collect(),
+        partitions: inputs.partitions.values().map(Line::text).collect(),
         extra: inputs.extra_conf.clone(),
     })
 }

@@ -10,7 +10,7 @@ use slurm::revision::FileName;
 use crate::controller::{build::config::Files, observe::Observed};
 
 /// Sections of slurm.conf as the operator writes them, and what each is made from.
-const SECTIONS: [(&str, Section); 8] = [
+const SECTIONS: [(&str, Section); 9] = [
     ("GENERAL", Section::Spec),
     ("LOGGING", Section::Spec),
     ("PLUGINS & PARAMETERS", Section::Spec),
@@ -18,6 +18,7 @@ const SECTIONS: [(&str, Section); 8] = [
     ("SLURMCTLD PROLOG & EPILOG", Section::Scripts),
     ("PROLOG & EPILOG", Section::Scripts),
     ("NODESET & PARTITION", Section::NodeSets),
+    ("PARTITION", Section::Partitions),
     ("EXTRA CONFIG", Section::Extra),
 ];
 
@@ -27,6 +28,7 @@ enum Section {
     Accounting,
     Scripts,
     NodeSets,
+    Partitions,
     Extra,
 }
 
@@ -77,6 +79,7 @@ fn causes_in_slurm_conf(observed: &Observed, old: &str, new: &str) -> Vec<String
             }),
             Section::Scripts => causes.push("script references".to_owned()),
             Section::NodeSets => causes.extend(changed_node_sets(observed, before, after)),
+            Section::Partitions => causes.extend(changed_partitions(observed, before, after)),
             Section::Extra => causes.push("spec.extraConf".to_owned()),
         }
     }
@@ -99,6 +102,22 @@ fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
         }
     }
     sections
+}
+
+/// The Partitions whose lines differ, by the names of the objects where those still exist.
+fn changed_partitions(observed: &Observed, before: Option<&Vec<&str>>, after: Option<&Vec<&str>>) -> Vec<String> {
+    let (before, after) = (lines_by_name(before), lines_by_name(after));
+    let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+    let changed = names.into_iter().filter(|name| before.get(name) != after.get(name));
+    changed
+        .map(|name| {
+            let mut objects = observed.partitions.iter();
+            match objects.find(|partition| partition.slurm_name() == name) {
+                Some(partition) => format!("Partition {}", partition.name_any()),
+                None => format!("Partition {name} (gone)"),
+            }
+        })
+        .collect()
 }
 
 /// The NodeSets whose lines differ, by the names of the objects where those still exist.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use api::controller::ConfigUpdate;
+use api::{controller::ConfigUpdate, wellknown::SLURM_CONF_FILE};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use slurm::{
     Revision,
+    conf::Document,
     revision::{ControllerUid, Digest},
 };
 
@@ -14,13 +15,15 @@ use super::{Effect, Plan, active_pod, keys::Keys};
 use crate::controller::{
     build::{
         Parent,
-        config::{build_bundle, build_config_map, read_bundle, read_inputs},
+        config::{Files, build_bundle, build_config_map, build_files, read_bundle, read_inputs},
         containers::is_supervised,
     },
     configuration,
     fault::{Blocks, Fault, is_blocked},
-    inputs::gather,
+    inputs::{Inputs, gather},
+    kept::find_kept,
     observe::Observed,
+    partitions::{gather_partitions, standings},
     pods::{self, Target},
     push, reason,
     revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
@@ -66,14 +69,29 @@ pub(super) fn plan_config(
     let former = Former::of(observed, &uid);
     let way = Way::of(parent);
     let restarts = way != Way::InPlace;
-    let (mut wanted, troubles, input_faults) = gather(observed);
+    let nothing = Inputs::default();
+    let before = former.accepted.as_ref().map_or(&nothing, |accepted| &accepted.inputs);
+    let (mut wanted, troubles, input_faults) = gather(observed, before);
     faults.extend(input_faults);
+    let refused = gather_partitions(observed, &mut wanted, before);
+    faults.extend(refused.iter().map(Held::fault));
+    let room = max_node_count(&observed.node_sets, former.revision.as_ref());
+    let judgement = find_kept(
+        observed,
+        &before.kept,
+        former.revision.as_ref().and_then(slurm_conf).as_ref(),
+        &document(&build_files(parent, &wanted, room).files),
+    );
+    plan.unsure = judgement.look_again;
+    plan.kept.clone_from(&judgement.kept);
+    wanted.kept = judgement.kept;
     let mut blocks = Blocks::Configuration;
     if let Some(accepted) = &former.accepted {
         // What was accepted has a last good version of everything.
         plan.held = hold_unreadable(&mut wanted, &accepted.inputs, &troubles);
         blocks = Blocks::Input;
     }
+    plan.held.extend(refused);
     faults.extend(troubles.into_iter().map(|trouble| Fault {
         blocks,
         ..trouble.fault
@@ -86,7 +104,7 @@ pub(super) fn plan_config(
             before: former.before(observed),
             knowledge: &observed.knowledge,
             refusals: &observed.report.refusals,
-            max_node_count: max_node_count(&observed.node_sets, former.revision.as_ref()),
+            max_node_count: room,
         };
         revise(&surroundings, &wanted).map_err(|fault| faults.push(fault)).ok()
     };
@@ -96,6 +114,7 @@ pub(super) fn plan_config(
         if let Some(revision) = &former.revision {
             write(parent, revision, former.accepted.as_ref(), plan, faults);
         }
+        plan.standings = standings(observed, Some(before), &plan.held, &plan.config);
         return digest.filter(|_| restarts);
     };
     let Revised {
@@ -124,6 +143,12 @@ pub(super) fn plan_config(
         }),
         _ => former.accepted,
     };
+    plan.standings = standings(
+        observed,
+        record.as_ref().map(|record| &record.inputs),
+        &plan.held,
+        &config,
+    );
     plan.config = config;
     if let Some(accepted) = &accepted {
         write(parent, accepted, record.as_ref(), plan, faults);
@@ -143,6 +168,17 @@ pub(super) fn plan_config(
         _ => plan.effects.push(Effect::StopPushing),
     }
     restarts.then(|| newest.digest())
+}
+
+fn slurm_conf(revision: &Revision) -> Option<Document> {
+    let has_one = revision.files.keys().any(|name| name.as_str() == SLURM_CONF_FILE);
+    has_one.then(|| document(&revision.files))
+}
+
+fn document(files: &Files) -> Document {
+    let conf = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE);
+    let text = conf.map(|(_, file)| String::from_utf8_lossy(&file.content));
+    Document::parse(&text.unwrap_or_default())
 }
 
 /// What Kubernetes says was accepted.

@@ -31,11 +31,16 @@ use super::{
     },
     fault::{Blocks, Fault, is_blocked},
     inputs::gather_accounting,
+    kept::KeptStates,
     observe::Observed,
+    partitions::standings,
     pods, push, reason,
     revise::Held,
 };
-use crate::runtime::{ServiceMonitor, Warning};
+use crate::{
+    partition::board::Standings,
+    runtime::{ServiceMonitor, Warning},
+};
 
 /// What is to be done, in the order of its fields, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +60,12 @@ pub(super) struct Plan {
     pub(super) held: Vec<Held>,
     /// What is in it and hardly meant.
     pub(super) doubts: Vec<String>,
+    /// How the Partitions stand by it.
+    pub(super) standings: Standings,
+    /// What people closed in Slurm by hand.
+    pub(super) kept: KeptStates,
+    /// Slurm may have other states than it was told.
+    pub(super) unsure: bool,
     /// Whether Slurm's jobs decide over what is held.
     pub(super) needs_jobs: bool,
 }
@@ -75,7 +86,7 @@ impl Plan {
 
     /// When to look again although nothing was heard.
     pub(super) fn look_again(&self) -> Option<Duration> {
-        (!self.held.is_empty()).then_some(LOOK_AGAIN)
+        (!self.held.is_empty() || self.unsure).then_some(LOOK_AGAIN)
     }
 }
 
@@ -115,6 +126,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     faults.extend(missing);
     if is_blocked(&faults, Blocks::Everything) {
         return Plan {
+            standings: standings(observed, None, &[], &ConfigState::Unknown),
             faults,
             ..Plan::default()
         };
@@ -241,6 +253,7 @@ fn plan_external(
         }),
         service_monitor,
         effects: vec![Effect::StopPushing],
+        standings: standings(observed, None, &[], &ConfigState::External),
         config: ConfigState::External,
         faults,
         ..Plan::default()

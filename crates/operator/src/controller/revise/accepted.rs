@@ -10,7 +10,13 @@ use slurm::{
     revision::{Digest, FileName},
 };
 
-use crate::controller::inputs::{Inputs, NodeSetInput, Origin, UserFile};
+use crate::{
+    controller::{
+        inputs::{Inputs, NodeSetInput, Origin, UserFile},
+        kept::KeptStates,
+    },
+    partition::line::Line,
+};
 
 /// What was accepted last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +35,10 @@ struct Wire {
     extra_conf: String,
     accounting: Option<(String, u16)>,
     node_sets: BTreeMap<String, NodeSetInput>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    partitions: BTreeMap<String, Line>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    kept: KeptStates,
     files: BTreeMap<FileName, Origin>,
 }
 
@@ -39,6 +49,8 @@ impl Accepted {
             extra_conf,
             accounting,
             node_sets,
+            partitions,
+            kept,
             files,
         } = inputs.clone();
         let wire = Wire {
@@ -47,6 +59,8 @@ impl Accepted {
             extra_conf,
             accounting: accounting.map(|AccountingStorage { host, port }| (host, port)),
             node_sets,
+            partitions,
+            kept,
             files: files.into_iter().map(|(name, file)| (name, file.origin)).collect(),
         };
         serde_json::to_string(&wire).unwrap_or_default()
@@ -68,6 +82,8 @@ impl Accepted {
                 extra_conf: wire.extra_conf,
                 accounting: wire.accounting.map(|(host, port)| AccountingStorage { host, port }),
                 node_sets: wire.node_sets,
+                partitions: wire.partitions,
+                kept: wire.kept,
                 files: wire.files.into_iter().map(file).collect::<Option<_>>()?,
             },
         })
@@ -81,7 +97,7 @@ mod tests {
     use slurm::revision::{ControllerUid, File};
 
     use super::*;
-    use crate::controller::inputs::Script;
+    use crate::controller::{inputs::Script, kept::Kept};
 
     fn accepted() -> (Accepted, Revision) {
         let name = FileName::new("p.sh").unwrap();
@@ -98,6 +114,24 @@ mod tests {
                     NodeSetInput {
                         name: "slurm".to_owned(),
                         partition: Some(String::new()),
+                    },
+                )]),
+                partitions: BTreeMap::from([(
+                    "long".to_owned(),
+                    Line {
+                        name: "Long".to_owned(),
+                        nodes: "slurm".to_owned(),
+                        state: "UP".to_owned(),
+                        settings: "MaxTime=1".to_owned(),
+                        generation: 4,
+                    },
+                )]),
+                kept: KeptStates::from([(
+                    "Long".to_owned(),
+                    Kept {
+                        state: "DRAIN".to_owned(),
+                        wanted: "UP".to_owned(),
+                        since: "2026-01-01T00:00:00Z".to_owned(),
                     },
                 )]),
                 files: BTreeMap::from([(

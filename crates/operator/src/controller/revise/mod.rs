@@ -43,14 +43,32 @@ pub(super) struct Held {
     pub(super) reason: &'static str,
     /// What is wrong and what to do, or what it waits for.
     pub(super) why: String,
+    /// The name of the Partition it is, if it is one.
+    pub(super) partition: Option<String>,
 }
 
 impl Held {
+    /// A Partition that stays as it was.
+    pub(super) fn partition(own: &str, reason: &'static str, why: String) -> Self {
+        Self {
+            source: format!("Partition {own:?}"),
+            reason,
+            why,
+            partition: Some(own.to_owned()),
+        }
+    }
+
     /// The same as something that is told of the Controller.
     pub(super) fn fault(&self) -> Fault {
-        let Self { source, reason, why } = self;
-        let waits = *reason == reason::WAITS_FOR_JOBS;
-        let blocks = if waits { Blocks::Nothing } else { Blocks::Input };
+        let Self {
+            source,
+            reason,
+            why,
+            partition,
+        } = self;
+        // A Partition says itself what is wrong with it.
+        let is_told = *reason == reason::WAITS_FOR_JOBS || partition.is_some();
+        let blocks = if is_told { Blocks::Nothing } else { Blocks::Input };
         let message = if why.starts_with(source.as_str()) {
             why.clone()
         } else {
@@ -145,6 +163,10 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         source: source.label(before, wanted),
         reason: why.reason,
         why: why.words,
+        partition: match source {
+            Source::PartitionObject(own) => Some(own),
+            _ => None,
+        },
     };
     Ok(Revised {
         inputs,
@@ -205,6 +227,7 @@ pub(super) fn hold_unreadable(wanted: &mut Inputs, before: &Inputs, troubles: &[
         },
         reason: fault.reason,
         why: fault.message.clone(),
+        partition: None,
     };
     troubles.iter().map(held).collect()
 }

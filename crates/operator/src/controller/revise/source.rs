@@ -15,6 +15,10 @@ pub(super) enum Source {
     NodeSet(String),
     /// Of the NodeSet of this name.
     Partition(String),
+    /// By the Partition's own name.
+    PartitionObject(String),
+    /// The state that somebody set in Slurm on the partition of this name.
+    Kept(String),
     File(FileName),
 }
 
@@ -26,6 +30,8 @@ impl Source {
             Self::Accounting => "spec.accountingRef".to_owned(),
             Self::NodeSet(name) => format!("NodeSet {name:?}"),
             Self::Partition(name) => format!("NodeSet {name:?} spec.partition"),
+            Self::PartitionObject(name) => format!("Partition {name:?}"),
+            Self::Kept(name) => format!("the state of partition {name:?} in Slurm"),
             Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
                 Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
                 None => name.to_string(),
@@ -44,6 +50,8 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
         extra_conf,
         accounting,
         node_sets,
+        partitions,
+        kept,
         files,
     } = before;
     let mut sources = BTreeSet::new();
@@ -66,6 +74,16 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
             sources.insert(Source::Partition(own.clone()));
         }
     }
+    let changed = partitions
+        .keys()
+        .chain(wanted.partitions.keys())
+        .filter(|own| partitions.get(*own) != wanted.partitions.get(*own));
+    sources.extend(changed.map(|own| Source::PartitionObject(own.clone())));
+    let changed = kept
+        .keys()
+        .chain(wanted.kept.keys())
+        .filter(|name| kept.get(*name) != wanted.kept.get(*name));
+    sources.extend(changed.map(|name| Source::Kept(name.clone())));
     let changed = files
         .keys()
         .chain(wanted.files.keys())
@@ -102,6 +120,22 @@ pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>
                     node_set.partition = partition;
                 }
             }
+            Source::PartitionObject(own) => match wanted.partitions.get(own) {
+                Some(line) => {
+                    inputs.partitions.insert(own.clone(), line.clone());
+                }
+                None => {
+                    inputs.partitions.remove(own);
+                }
+            },
+            Source::Kept(name) => match wanted.kept.get(name) {
+                Some(kept) => {
+                    inputs.kept.insert(name.clone(), kept.clone());
+                }
+                None => {
+                    inputs.kept.remove(name);
+                }
+            },
             Source::File(name) => match wanted.files.get(name) {
                 Some(file) => {
                     inputs.files.insert(name.clone(), file.clone());
@@ -123,7 +157,13 @@ mod tests {
     use slurm::{conf::AccountingStorage, revision::File};
 
     use super::*;
-    use crate::controller::inputs::{Origin, UserFile};
+    use crate::{
+        controller::{
+            inputs::{Origin, UserFile},
+            kept::KeptStates,
+        },
+        partition::line::Line,
+    };
 
     fn any_inputs() -> impl Strategy<Value = Inputs> {
         let name = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
@@ -137,18 +177,28 @@ mod tests {
                 runs_as: BTreeSet::new(),
             },
         });
+        let line = name().prop_map(|name| Line {
+            nodes: name.clone(),
+            state: "UP".to_owned(),
+            settings: String::new(),
+            generation: 1,
+            name,
+        });
         let file_name = name().prop_map(|name| FileName::new(name).unwrap());
         (
             name(),
             prop::option::of(name()),
             prop::collection::btree_map(name(), node_set, 0..4),
+            prop::collection::btree_map(name(), line, 0..4),
             prop::collection::btree_map(file_name, file, 0..4),
         )
             .prop_map(
-                |(extra_conf, host, node_sets, files): (_, _, BTreeMap<_, _>, _)| Inputs {
+                |(extra_conf, host, node_sets, partitions, files): (_, _, BTreeMap<_, _>, _, _)| Inputs {
                     extra_conf,
                     accounting: host.map(|host| AccountingStorage { host, port: 1 }),
                     node_sets,
+                    partitions,
+                    kept: KeptStates::new(),
                     files,
                 },
             )

@@ -39,6 +39,9 @@ fn field_of(problem: &Problem, places: &Places, inputs: &Inputs) -> Option<Strin
     if places.merged.as_ref().is_some_and(|merged| merged.contains(&line)) {
         return Some("spec.extraConf".to_owned());
     }
+    if let Some((own, _)) = places.partitions.iter().find(|(_, place)| *place == line) {
+        return Some(format!("Partition {own:?}"));
+    }
     places.node_sets.iter().find_map(|(own, node_set, partition)| {
         if *node_set == line {
             Some(format!("NodeSet {own:?}"))

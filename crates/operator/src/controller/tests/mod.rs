@@ -4,6 +4,7 @@ mod end_to_end;
 mod golden;
 mod held;
 mod history;
+mod partitions;
 mod properties;
 mod rules;
 mod snapshots;

@@ -1,0 +1,166 @@
+//! Partitions that somebody closed in Slurm by hand. What was closed in an emergency stays closed, whatever the files said,
+//! and is written into the files, so that it is closed after a restart of slurmctld too. Pure.
+//!
+//! It is lifted by `scontrol update … State=UP`, by another state in whatever the partition is made from, or by the annotation
+//! [`annotations::RESUMED_AT`] on a Partition.
+
+use std::collections::BTreeMap;
+
+use api::{keys::annotations, partition::DriftPolicy};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+use slurm::{
+    conf::{Document, Key, RecordKind},
+    partition::PartitionState,
+};
+
+use super::observe::Observed;
+use crate::partition::line::strictness;
+
+/// By the partition's name in Slurm.
+pub(super) type KeptStates = BTreeMap<String, Kept>;
+
+/// A state that was set by hand and stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Kept {
+    /// In Slurm's word.
+    pub(crate) state: String,
+    /// What the partition is meant to be in. Another wish lifts it.
+    pub(crate) wanted: String,
+    /// Since when it is known.
+    pub(crate) since: String,
+}
+
+/// What is kept now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) kept: KeptStates,
+    /// Slurm has other states than it was told, but that was read before it was told.
+    pub(super) look_again: bool,
+}
+
+/// Judges by what slurmctld was told last (`written`), what it is to be told (`wanted`), and what it says itself.
+pub(super) fn find_kept(
+    observed: &Observed,
+    before: &KeptStates,
+    written: Option<&Document>,
+    wanted: &Document,
+) -> Judgement {
+    let seen = observed.knowledge.known();
+    let live = seen.and_then(|seen| seen.partitions.as_deref());
+    let is_fresh = seen
+        .zip(observed.live_since)
+        .is_some_and(|(seen, since)| seen.at > since);
+    let written: BTreeMap<&str, String> = written.map(states).unwrap_or_default();
+    let mut judgement = Judgement::default();
+    for (name, wanted) in states(wanted) {
+        let terms = Terms::of(observed, name);
+        let prior = before
+            .get(name)
+            .filter(|kept| kept.wanted == wanted && !terms.is_resumed(kept))
+            .filter(|_| terms.keeps);
+        let by_hand = live
+            .and_then(|live| live.get(name))
+            .and_then(|live| word(&live.state))
+            .filter(|live| written.get(name).is_some_and(|written| written != live));
+        let kept = match by_hand {
+            Some(state) if is_fresh => {
+                let is_stricter = strictness(&state) > strictness(&wanted);
+                let since = seen.map(|seen| format!("{:.3}", seen.at)).unwrap_or_default();
+                (is_stricter && terms.keeps).then(|| match prior {
+                    Some(prior) if prior.state == state => prior.clone(),
+                    _ => Kept { state, wanted, since },
+                })
+            }
+            Some(_) => {
+                judgement.look_again = true;
+                prior.cloned()
+            }
+            None => prior.cloned(),
+        };
+        if let Some(kept) = kept {
+            judgement.kept.insert(name.to_owned(), kept);
+        }
+    }
+    judgement
+}
+
+/// What the owner of a partition says about changes by hand.
+struct Terms {
+    keeps: bool,
+    resumed_at: Option<Timestamp>,
+}
+
+impl Terms {
+    fn of(observed: &Observed, name: &str) -> Self {
+        let partition = observed
+            .partitions
+            .iter()
+            .find(|partition| partition.slurm_name() == name);
+        let resumed_at = partition.and_then(|partition| partition.annotations().get(annotations::RESUMED_AT));
+        Self {
+            keeps: partition.is_none_or(|partition| partition.spec.drift_policy() != DriftPolicy::RevertAll),
+            resumed_at: resumed_at.and_then(|time| time.parse().ok()),
+        }
+    }
+
+    fn is_resumed(&self, kept: &Kept) -> bool {
+        let since: Option<Timestamp> = kept.since.parse().ok();
+        self.resumed_at
+            .zip(since)
+            .is_some_and(|(resumed, since)| resumed > since)
+    }
+}
+
+/// The states of all partitions of a slurm.conf.
+fn states(conf: &Document) -> BTreeMap<&str, String> {
+    let state = |settings: &slurm::conf::Settings| {
+        let given = settings.get(&Key::new("State")).map(|state| state.to_ascii_uppercase());
+        given.unwrap_or_else(|| "UP".to_owned())
+    };
+    let partitions = conf.effective(RecordKind::Partition).into_iter();
+    partitions.map(|(name, settings)| (name, state(&settings))).collect()
+}
+
+/// None for a state that nobody knows, which is not for us to judge.
+fn word(state: &PartitionState) -> Option<String> {
+    match state {
+        PartitionState::Known(name) => Some(name.name().to_owned()),
+        PartitionState::Other(_) => None,
+    }
+}
+
+/// The slurm.conf with these states in the lines of their partitions. A line that is not plain stays as it is: there slurmctld alone
+/// keeps the state, until it starts anew.
+pub(super) fn write_states(conf: &str, kept: &KeptStates) -> String {
+    if kept.is_empty() {
+        return conf.to_owned();
+    }
+    let lines = conf.split('\n').map(|line| {
+        let name = partition_of(line);
+        let kept = name.and_then(|name| kept.get(name));
+        kept.map_or_else(|| line.to_owned(), |kept| with_state(line, &kept.state))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn partition_of(line: &str) -> Option<&str> {
+    if line.contains(['#', '"', '\\']) {
+        return None;
+    }
+    let (key, name) = line.split_whitespace().next()?.split_once('=')?;
+    (key.eq_ignore_ascii_case(RecordKind::Partition.key())).then_some(name)
+}
+
+fn with_state(line: &str, state: &str) -> String {
+    let is_state = |item: &str| {
+        let key = item.split_once('=').map(|(key, _)| key);
+        key.is_some_and(|key| key.eq_ignore_ascii_case("State"))
+    };
+    let mut items: Vec<&str> = line.split_whitespace().filter(|item| !is_state(item)).collect();
+    let state = format!("State={state}");
+    items.push(&state);
+    items.join(" ")
+}

@@ -1,0 +1,268 @@
+//! What Partitions bring into the configuration, and how they stand. Pure.
+//!
+//! A Partition that cannot be taken as it is keeps its last good line, and nothing else waits for it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{NodeSet, Partition, Validate, partition::PartitionWay};
+use kube::ResourceExt as _;
+use slurm::{
+    agent::Action,
+    conf::{Document, RecordKind},
+};
+
+use super::{
+    inputs::{Inputs, created},
+    observe::Observed,
+    plan::ConfigState,
+    push::Ended,
+    reason,
+    revise::Held,
+};
+use crate::partition::{
+    board::{self, Standing, Standings},
+    line::{Line, is_default, render_settings},
+    members::resolve_members,
+};
+
+/// Takes the Partitions in. The result is those that stay as they were, each with why.
+pub(super) fn gather_partitions(observed: &Observed, inputs: &mut Inputs, before: &Inputs) -> Vec<Held> {
+    let mut refused = Vec::new();
+    let mut taken = Taken::of(inputs);
+    let (leaving_ones, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&observed.partitions, before)
+        .into_iter()
+        .partition(|partition| partition.metadata.deletion_timestamp.is_some());
+    // Whoever leaves keeps its name to the end, but not its being the default.
+    for partition in &leaving_ones {
+        if let Some(line) = before.partitions.get(&partition.name_any()) {
+            taken.add(&partition.name_any(), &line.without_default());
+        }
+    }
+    for partition in staying {
+        let own = partition.name_any();
+        match line(observed, inputs, &taken, partition) {
+            Ok(line) => {
+                taken.add(&own, &line);
+                inputs.partitions.insert(own, line);
+            }
+            Err((reason, why)) => {
+                if let Some(line) = before.partitions.get(&own) {
+                    taken.add(&own, line);
+                    inputs.partitions.insert(own.clone(), line.clone());
+                }
+                refused.push(Held::partition(&own, reason, why));
+            }
+        }
+    }
+    for partition in leaving_ones {
+        let own = partition.name_any();
+        let Some(line) = before.partitions.get(&own) else {
+            continue;
+        };
+        if line.is_default() && taken.default_place.is_none() {
+            inputs.partitions.insert(own.clone(), line.clone());
+            let why = "it is the default partition, and jobs that name none would have no place; make another partition the default";
+            refused.push(Held::partition(&own, reason::LAST_DEFAULT, why.to_owned()));
+        } else if let Some(line) = leaving(observed, before, line) {
+            inputs.partitions.insert(own, line);
+        }
+    }
+    refused
+}
+
+/// Those that slurmctld has already, then by age: whoever comes later gives way.
+fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Inputs) -> Vec<&'a Partition> {
+    let mut ordered: Vec<&Partition> = partitions.iter().map(AsRef::as_ref).collect();
+    ordered.sort_by_key(|partition| {
+        let own = partition.name_any();
+        (!before.partitions.contains_key(&own), created(*partition), own)
+    });
+    ordered
+}
+
+/// The line of a Partition that was deleted: first it is closed, then it goes. That it goes is held up by its jobs as with any
+/// other line of a partition; they must have been read since it was closed.
+fn leaving(observed: &Observed, before: &Inputs, line: &Line) -> Option<Line> {
+    let by_hand = before.kept.get(&line.name);
+    let state = match by_hand {
+        // What was stopped by hand is not started to be emptied.
+        Some(kept) if kept.state != "DRAIN" => "INACTIVE",
+        _ => "DRAIN",
+    };
+    let is_closed = line.is_closed() && by_hand.is_none();
+    let seen = observed.knowledge.known();
+    let is_fresh = seen
+        .zip(observed.live_since)
+        .is_some_and(|(seen, since)| seen.at > since);
+    if is_closed && is_fresh {
+        return None;
+    }
+    let line = line.without_default();
+    Some(if is_closed { line } else { line.with_state(state) })
+}
+
+type Refusal = (&'static str, String);
+
+fn line(observed: &Observed, inputs: &Inputs, taken: &Taken, partition: &Partition) -> Result<Line, Refusal> {
+    let problems = partition.check();
+    let problems: Vec<String> = problems.errors().map(ToString::to_string).collect();
+    if !problems.is_empty() {
+        return Err((reason::INVALID_SPEC, problems.join("\n")));
+    }
+    let name = partition.slurm_name();
+    if let Some(place) = taken.names.get(&name) {
+        return Err((
+            reason::PARTITION_NAME_TAKEN,
+            format!(
+                "{name:?} is the name of {place} in Slurm already; give this one another spec.partitionName in a new Partition, or remove the other"
+            ),
+        ));
+    }
+    if let Some(place) = taken
+        .default_place
+        .as_ref()
+        .filter(|_| partition.spec.default == Some(true))
+    {
+        return Err((
+            reason::TWO_DEFAULTS,
+            format!("spec.default is true, and {place} is the default partition already; take it from one of the two"),
+        ));
+    }
+    // One that is left out of slurm.conf has no name there.
+    let known: Vec<Arc<NodeSet>> = observed
+        .node_sets
+        .iter()
+        .filter(|node_set| inputs.node_sets.contains_key(&node_set.name_any()))
+        .cloned()
+        .collect();
+    let members = resolve_members(partition, &known).map_err(|why| (reason::BAD_MEMBERS, why))?;
+    Ok(Line {
+        name,
+        nodes: members.join(","),
+        state: partition.spec.state().slurm_word(),
+        settings: render_settings(&partition.spec),
+        generation: partition.metadata.generation.unwrap_or_default(),
+    })
+}
+
+/// What others have already.
+struct Taken {
+    /// By the name, where it is from.
+    names: BTreeMap<String, String>,
+    default_place: Option<String>,
+}
+
+impl Taken {
+    fn of(inputs: &Inputs) -> Self {
+        let mut taken = Self {
+            names: BTreeMap::new(),
+            default_place: None,
+        };
+        for (own, node_set) in &inputs.node_sets {
+            let place = format!("NodeSet {own:?}");
+            if node_set.partition.as_deref().is_some_and(is_default) {
+                taken.default_place = Some(place.clone());
+            }
+            taken.names.insert(node_set.name.clone(), place);
+        }
+        let extra = Document::parse(&inputs.extra_conf);
+        for kind in [RecordKind::Partition, RecordKind::NodeSet] {
+            for record in extra.records(kind).filter(|record| !record.is_default()) {
+                let place = format!("a {}= line in spec.extraConf of the Controller", kind.key());
+                if kind == RecordKind::Partition
+                    && record
+                        .get("Default")
+                        .is_some_and(|value| value.eq_ignore_ascii_case("YES"))
+                {
+                    taken.default_place = Some(format!(
+                        "PartitionName={} in spec.extraConf of the Controller",
+                        record.name
+                    ));
+                }
+                taken.names.insert(record.name.to_owned(), place);
+            }
+        }
+        taken
+    }
+
+    fn add(&mut self, own: &str, line: &Line) {
+        let place = format!("Partition {own:?}");
+        if line.is_default() {
+            self.default_place = Some(place.clone());
+        }
+        self.names.insert(line.name.clone(), place);
+    }
+}
+
+/// How all Partitions of the Controller stand. `accepted` is what the accepted revision was made from.
+pub(super) fn standings(
+    observed: &Observed,
+    accepted: Option<&Inputs>,
+    held: &[Held],
+    config: &ConfigState,
+) -> Standings {
+    let runs = !matches!(
+        config,
+        ConfigState::Written { .. } | ConfigState::Restarting { .. } | ConfigState::Unknown | ConfigState::External
+    );
+    let change = observed
+        .report
+        .ended
+        .iter()
+        .rev()
+        .find(|ended| ended.rejection.is_none());
+    let stand = |partition: &Arc<Partition>| {
+        let own = partition.name_any();
+        let line = accepted.and_then(|inputs| inputs.partitions.get(&own)).cloned();
+        let is_newest = line
+            .as_ref()
+            .is_some_and(|line| Some(line.generation) == partition.metadata.generation);
+        let standing = Standing {
+            runs,
+            trouble: held
+                .iter()
+                .find(|held| held.partition.as_deref() == Some(&own))
+                .map(|held| board::Trouble {
+                    reason: held.reason,
+                    message: held.why.clone(),
+                }),
+            waits: waits(config).filter(|_| !(runs && is_newest)),
+            change: change.filter(|_| line.is_some()).map(|ended| of_push(ended)),
+            kept: line.as_ref().and_then(|line| accepted?.kept.get(&line.name)).cloned(),
+            line,
+        };
+        (own, standing)
+    };
+    observed.partitions.iter().map(stand).collect()
+}
+
+/// What the newest configuration waits for. One that goes out at this moment waits for nothing.
+fn waits(config: &ConfigState) -> Option<String> {
+    match config {
+        ConfigState::Applied { .. } | ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => None,
+        ConfigState::Written { .. } => Some("slurmctld has not started yet".to_owned()),
+        ConfigState::Waiting { why, .. } => Some(format!(
+            "slurmctld does not run with the newest configuration yet: {why}"
+        )),
+        ConfigState::Away { why, .. } => Some(format!("slurmctld's agent cannot be reached: {why}")),
+        ConfigState::Retrying { why, .. } => Some(format!("the configuration is tried again: {why}")),
+        ConfigState::Rejected { rejection, .. } => Some(format!("the configuration was refused: {}", rejection.why)),
+        ConfigState::Unknown => {
+            Some("the configuration cannot be made; look at the Controller's conditions".to_owned())
+        }
+        ConfigState::External => Some("the Controller is external".to_owned()),
+    }
+}
+
+fn of_push(ended: &Ended) -> board::Change {
+    board::Change {
+        sequence: ended.sequence,
+        at: ended.at,
+        way: match ended.action {
+            Action::Reconfigure => Some(PartitionWay::Reconfigure),
+            Action::Restart => Some(PartitionWay::Restart),
+            Action::Nothing | Action::Unknown => None,
+        },
+        milliseconds: ended.milliseconds,
+    }
+}

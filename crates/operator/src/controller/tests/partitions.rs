@@ -1,0 +1,329 @@
+//! Partitions as inputs of a Controller's configuration.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    access::Seen,
+    controller::push::{Live, State},
+};
+
+const READ: &str = "2026-01-02T00:01:00Z";
+
+fn partition(name: &str, created: &str, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["controllerRef"] = json!({ "name": "slurm" });
+    json!({
+        "apiVersion": "slinky.slurm.net/v1alpha1", "kind": "Partition",
+        "metadata": { "name": name, "namespace": "hpc", "uid": name, "generation": 1, "creationTimestamp": created },
+        "spec": spec,
+    })
+}
+
+fn cluster(extra: &str) -> Vec<Value> {
+    let mut objects = vec![
+        controller(&json!({ "extraConf": extra })),
+        node_set(
+            "cpu",
+            "2026-01-01T00:00:00Z",
+            json!({ "partition": { "config": "MaxTime=5" } }),
+        ),
+        node_set("gpu", "2026-01-01T00:00:00Z", json!({})),
+    ];
+    objects.extend(keys());
+    objects
+}
+
+fn line<'a>(conf: &'a str, name: &str) -> Option<&'a str> {
+    conf.lines()
+        .find(|line| line.starts_with(&format!("PartitionName={name} ")))
+}
+
+fn with(mut objects: Vec<Value>, more: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    objects.extend(more);
+    objects
+}
+
+#[test]
+fn a_partition_stands_in_slurm_conf_after_those_of_nodesets_and_before_the_users_lines() {
+    let both = partition(
+        "both",
+        "2026-01-02T00:00:00Z",
+        json!({ "nodeSets": ["cpu", "gpu"], "maxTime": 60 }),
+    );
+    let plan = planned(with(cluster("PartitionName=mine Nodes=ALL\n"), [both]));
+    let conf = slurm_conf(&plan);
+    assert_eq!(
+        line(&conf, "both"),
+        Some("PartitionName=both Nodes=cpu,gpu State=UP MaxTime=60")
+    );
+    let at = |name: &str| conf.find(&format!("PartitionName={name} ")).unwrap();
+    assert!(at("cpu") < at("both") && at("both") < at("mine"), "{conf}");
+    assert_eq!(plan.standings["both"].line.as_ref().unwrap().generation, 1);
+}
+
+#[test]
+fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
+    for (name, spec, extra, reason, says) in [
+        (
+            "x",
+            json!({ "nodeSets": ["nope"] }),
+            "",
+            "BadMembers",
+            "spec.nodeSets[0] names NodeSet \"nope\"",
+        ),
+        (
+            "cpu",
+            json!({ "nodeSets": ["cpu"] }),
+            "",
+            "PartitionNameTaken",
+            "NodeSet \"cpu\"",
+        ),
+        (
+            "gpu",
+            json!({ "nodeSets": ["cpu"] }),
+            "",
+            "PartitionNameTaken",
+            "NodeSet \"gpu\"",
+        ),
+        (
+            "mine",
+            json!({ "nodeSets": ["cpu"] }),
+            "PartitionName=mine Nodes=ALL\n",
+            "PartitionNameTaken",
+            "spec.extraConf",
+        ),
+        (
+            "x",
+            json!({ "nodeSets": ["cpu"], "default": true }),
+            "PartitionName=m Nodes=ALL Default=YES\n",
+            "TwoDefaults",
+            "PartitionName=m",
+        ),
+        (
+            "x",
+            json!({ "nodes": ["n[0-9999999]"] }),
+            "",
+            "BadMembers",
+            "spec.nodes[0]",
+        ),
+        (
+            "x",
+            json!({ "nodeSets": ["cpu"], "partitionName": "all" }),
+            "",
+            "InvalidSpec",
+            "spec.partitionName",
+        ),
+    ] {
+        let objects = with(
+            cluster(extra),
+            [
+                partition(name, "2026-01-02T00:00:00Z", spec.clone()),
+                partition("good", "2026-01-03T00:00:00Z", json!({ "nodeSets": ["gpu"] })),
+            ],
+        );
+        let plan = planned(objects);
+        let conf = slurm_conf(&plan);
+        assert!(line(&conf, "good").is_some(), "{name} {spec}: {conf}");
+        let standing = &plan.standings[name];
+        assert_eq!(standing.line, None, "{name} {spec}");
+        let trouble = standing.trouble.clone().unwrap();
+        assert_eq!(trouble.reason, reason, "{name} {spec}: {}", trouble.message);
+        assert!(trouble.message.contains(says), "{name} {spec}: {}", trouble.message);
+    }
+}
+
+#[test]
+fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
+    let named = |own: &str, created: &str| {
+        partition(
+            own,
+            created,
+            json!({ "nodeSets": ["cpu"], "partitionName": "long", "maxTime": own.len() }),
+        )
+    };
+    let plan = planned(with(
+        cluster(""),
+        [
+            named("a", "2026-01-03T00:00:00Z"),
+            named("older", "2026-01-02T00:00:00Z"),
+        ],
+    ));
+    assert!(plan.standings["older"].line.is_some());
+    let refused = plan.standings["a"].trouble.clone().unwrap();
+    assert!(refused.message.contains("Partition \"older\""), "{}", refused.message);
+    assert_eq!(
+        line(&slurm_conf(&plan), "long"),
+        Some("PartitionName=long Nodes=cpu State=UP MaxTime=5")
+    );
+}
+
+/// What is planned once slurmctld runs with `objects`, when they are `now` and Slurm says this of its partitions and jobs.
+fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Plan {
+    let first = planned(objects);
+    let mut now = with(now, written(&first));
+    now.push(pod(0));
+    let mut observed = observed(now, Report::default());
+    let bundle = observed
+        .bundle
+        .as_deref()
+        .and_then(crate::controller::build::config::read_bundle)
+        .unwrap();
+    observed.report = Report {
+        pod: "pod-0".to_owned(),
+        live: Some(Live {
+            sequence: bundle.sequence,
+            digest: bundle.digest(),
+        }),
+        state: State::Done,
+        ..Report::default()
+    };
+    observed.live_since = Some("2026-01-02T00:00:30Z".parse().unwrap());
+    let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
+    seen.jobs = Some(serde_json::from_value(jobs).unwrap());
+    let partition = |(name, state): &(&str, &str)| {
+        let shown = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
+        ((*name).to_owned(), serde_json::from_value(shown).unwrap())
+    };
+    seen.partitions = Some(Arc::new(states.iter().map(partition).collect()));
+    observed.knowledge = Knowledge::Known(seen.into());
+    plan(&observed)
+}
+
+fn pushed_conf(plan: &Plan) -> String {
+    let wanted = plan.effects.iter().find_map(|effect| match effect {
+        crate::controller::plan::Effect::PushConfig(wanted) => Some(wanted),
+        _ => None,
+    });
+    let files = &wanted.unwrap().files;
+    let (_, conf) = files.iter().find(|(name, _)| name.as_str() == "slurm.conf").unwrap();
+    String::from_utf8(conf.content.clone()).unwrap()
+}
+
+fn deleted(mut partition: Value) -> Value {
+    partition["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();
+    partition["metadata"]["finalizers"] = json!(["partition.slinky.slurm.net/slurm"]);
+    partition
+}
+
+#[test]
+fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
+    let objects = |state: &str| {
+        with(
+            cluster("PartitionName=mine Nodes=ALL # kept as it is\nPartitionName=own Nodes=ALL MaxTime=3\n"),
+            [partition(
+                "both",
+                "2026-01-02T00:00:00Z",
+                json!({ "nodeSets": ["cpu", "gpu"], "state": state }),
+            )],
+        )
+    };
+    let live = |state: &'static str| [("both", state), ("cpu", "UP"), ("own", "UP")];
+    for (spec, slurm, read, expected) in [
+        ("Up", "DRAIN", READ, "DRAIN"),
+        ("Up", "INACTIVE", READ, "INACTIVE"),
+        ("Up", "UP", READ, "UP"),
+        // Less strict than the object, or as strict: the object's word stands.
+        ("Drain", "UP", READ, "DRAIN"),
+        ("Drain", "DOWN", READ, "DRAIN"),
+        ("Down", "INACTIVE", READ, "INACTIVE"),
+        // Read before slurmctld had the file.
+        ("Up", "DRAIN", "2026-01-02T00:00:10Z", "UP"),
+    ] {
+        let plan = later(objects(spec), objects(spec), &live(slurm), json!([]), read);
+        let conf = pushed_conf(&plan);
+        let line = line(&conf, "both").unwrap();
+        assert!(
+            line.contains(&format!(" State={expected}")),
+            "{spec} {slurm} {read}: {line}"
+        );
+    }
+    // Those of NodeSets and of extraConf too.
+    let plan = later(
+        objects("Up"),
+        objects("Up"),
+        &[("cpu", "DRAIN"), ("own", "DOWN")],
+        json!([]),
+        READ,
+    );
+    let conf = pushed_conf(&plan);
+    assert_eq!(
+        line(&conf, "cpu"),
+        Some("PartitionName=cpu Nodes=cpu MaxTime=5 State=DRAIN")
+    );
+    assert_eq!(
+        line(&conf, "own"),
+        Some("PartitionName=own Nodes=ALL MaxTime=3 State=DOWN")
+    );
+    assert_eq!(
+        line(&conf, "mine"),
+        Some("PartitionName=mine Nodes=ALL # kept as it is")
+    );
+}
+
+#[test]
+fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
+    let open = || partition("both", "2026-01-02T00:00:00Z", json!({ "nodeSets": ["cpu"] }));
+    let closed = || {
+        partition(
+            "both",
+            "2026-01-02T00:00:00Z",
+            json!({ "nodeSets": ["cpu"], "state": "Drain" }),
+        )
+    };
+    let job = json!([{ "job_id": 7, "job_state": ["RUNNING"], "partition": "both", "nodes": "" }]);
+    let plan = later(
+        with(cluster(""), [open()]),
+        with(cluster(""), [deleted(open())]),
+        &[],
+        json!([]),
+        READ,
+    );
+    let conf = pushed_conf(&plan);
+    assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
+    // Closed: it goes, unless jobs are there, or what is known of them is older than that.
+    for (jobs, read, goes) in [
+        (json!([]), READ, true),
+        (job.clone(), READ, false),
+        (json!([]), "2026-01-02T00:00:10Z", false),
+    ] {
+        let before = with(cluster(""), [closed()]);
+        let plan = later(
+            before,
+            with(cluster(""), [deleted(closed())]),
+            &[("both", "DRAIN")],
+            jobs.clone(),
+            read,
+        );
+        let conf = pushed_conf(&plan);
+        assert_eq!(line(&conf, "both").is_none(), goes, "{jobs} {read}: {conf}");
+    }
+}
+
+#[test]
+fn the_only_default_partition_stays_and_another_may_take_its_place() {
+    let default = |own: &str| {
+        partition(
+            own,
+            "2026-01-02T00:00:00Z",
+            json!({ "nodeSets": ["cpu"], "default": true }),
+        )
+    };
+    let plan = later(
+        with(cluster(""), [default("a")]),
+        with(cluster(""), [deleted(default("a"))]),
+        &[],
+        json!([]),
+        READ,
+    );
+    assert_eq!(plan.standings["a"].trouble.clone().unwrap().reason, "LastDefault");
+    assert_eq!(
+        line(&pushed_conf(&plan), "a"),
+        Some("PartitionName=a Nodes=cpu State=UP Default=YES")
+    );
+    let both = with(cluster(""), [deleted(default("a")), default("b")]);
+    let plan = later(with(cluster(""), [default("a")]), both, &[], json!([]), READ);
+    let conf = pushed_conf(&plan);
+    assert_eq!(line(&conf, "a"), Some("PartitionName=a Nodes=cpu State=DRAIN"));
+    assert_eq!(line(&conf, "b"), Some("PartitionName=b Nodes=cpu State=UP Default=YES"));
+}

@@ -1,0 +1,89 @@
+//! How the partitions stand, told by the reconcile of their Controller, which alone writes slurm.conf, to those of the
+//! Partitions, which have nothing to do but to say it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use api::partition::PartitionWay;
+use jiff::Timestamp;
+
+use super::line::Line;
+use crate::{controller::Kept, runtime::Key};
+
+/// What all Controllers say. A clone shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<HashMap<Key, Arc<Standings>>>>);
+
+/// By the names of the Partitions.
+pub(crate) type Standings = BTreeMap<String, Standing>;
+
+/// How one Partition stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// As it is in the last configuration that was accepted.
+    pub(crate) line: Option<Line>,
+    /// slurmctld has started with it, or been given it.
+    pub(crate) runs: bool,
+    /// Why the newest version is not in it.
+    pub(crate) trouble: Option<Trouble>,
+    /// The state that somebody set in Slurm and that stays.
+    pub(crate) kept: Option<Kept>,
+    /// What the cluster's configuration waits for, if it does.
+    pub(crate) waits: Option<String>,
+    /// The change of the configuration that brought the line.
+    pub(crate) change: Option<Change>,
+}
+
+/// Why a Partition is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// A change of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) sequence: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) way: Option<PartitionWay>,
+    pub(crate) milliseconds: u64,
+}
+
+impl Board {
+    /// Says how the partitions of a Controller stand. The result is those that stand otherwise than before.
+    pub(crate) fn publish(&self, controller: &Key, mut standings: Standings) -> Vec<Key> {
+        let mut boards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = boards.get(controller).cloned().unwrap_or_default();
+        for (name, standing) in &mut standings {
+            // Later changes were of something else.
+            let same = before
+                .get(name)
+                .filter(|before| before.line == standing.line && before.change.is_some());
+            if let Some(before) = same {
+                standing.change.clone_from(&before.change);
+            }
+        }
+        boards.insert(controller.clone(), Arc::new(standings.clone()));
+        let names = standings
+            .keys()
+            .chain(before.keys().filter(|name| !standings.contains_key(*name)));
+        names
+            .filter(|name| before.get(*name) != standings.get(*name))
+            .map(|name| Key::new(&controller.namespace, name))
+            .collect()
+    }
+
+    /// How a Partition stands. None until its Controller was looked at with it.
+    pub(crate) fn find(&self, controller: &Key, partition: &str) -> Option<Standing> {
+        let boards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        boards.get(controller)?.get(partition).cloned()
+    }
+
+    /// The Controller is gone.
+    pub(crate) fn forget(&self, controller: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(controller);
+    }
+}

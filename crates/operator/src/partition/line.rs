@@ -1,0 +1,123 @@
+//! A Partition's line in slurm.conf. Pure.
+
+use api::PartitionSpec;
+use serde::{Deserialize, Serialize};
+
+/// What a Partition's line is made of, as it was taken into a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Line {
+    /// In Slurm.
+    pub(crate) name: String,
+    /// What `Nodes=` says.
+    pub(crate) nodes: String,
+    /// The state that is asked for, in Slurm's word.
+    pub(crate) state: String,
+    /// Everything else, as it stands in the line.
+    pub(crate) settings: String,
+    /// Of the object it was made from.
+    pub(crate) generation: i64,
+}
+
+/// The states by how few jobs they take and start.
+const STATES: [&[&str]; 3] = [&["UP"], &["DRAIN", "DOWN"], &["INACTIVE"]];
+
+/// How few jobs a partition in this state takes and starts. None for one that nobody knows.
+pub(crate) fn strictness(state: &str) -> Option<usize> {
+    STATES
+        .iter()
+        .position(|states| states.iter().any(|known| known.eq_ignore_ascii_case(state)))
+}
+
+impl Line {
+    /// Whether it takes no new jobs.
+    pub(crate) fn is_closed(&self) -> bool {
+        ["DRAIN", "INACTIVE"].contains(&self.state.as_str())
+    }
+
+    /// The same in this state.
+    pub(crate) fn with_state(&self, state: &str) -> Self {
+        Self {
+            state: state.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// Whether jobs that name no partition come here.
+    pub(crate) fn is_default(&self) -> bool {
+        is_default(&self.settings)
+    }
+
+    /// The same without jobs that name no partition.
+    pub(crate) fn without_default(&self) -> Self {
+        let settings = self.settings.split_whitespace();
+        let kept: Vec<&str> = settings.filter(|item| !is_default(item)).collect();
+        Self {
+            settings: kept.join(" "),
+            ..self.clone()
+        }
+    }
+
+    /// What stands after `PartitionName=`.
+    pub(crate) fn text(&self) -> String {
+        let Self {
+            name,
+            nodes,
+            state,
+            settings,
+            generation: _,
+        } = self;
+        let mut text = format!("{name} Nodes={nodes} State={state}");
+        if !settings.is_empty() {
+            text.push(' ');
+            text.push_str(settings);
+        }
+        text
+    }
+}
+
+/// Whether a partition with these settings is the default one.
+pub(crate) fn is_default(settings: &str) -> bool {
+    settings.split_whitespace().any(|item| {
+        item.split_once('=')
+            .is_some_and(|(key, value)| key.eq_ignore_ascii_case("Default") && value.eq_ignore_ascii_case("YES"))
+    })
+}
+
+/// The settings of a spec but for members and state, as they stand in a line.
+pub(crate) fn render_settings(spec: &PartitionSpec) -> String {
+    let typed = spec.settings();
+    let typed = typed.iter().map(|setting| format!("{}={}", setting.key, setting.value));
+    let config = spec.config.as_deref().unwrap_or_default();
+    let items: Vec<String> = typed.chain(config.split_whitespace().map(str::to_owned)).collect();
+    items.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_first_and_the_rest_as_it_was_written() {
+        let spec: PartitionSpec = serde_json::from_value(serde_json::json!({
+            "controllerRef": { "name": "slurm" }, "maxTime": 60, "config": "  SuspendTime=5   ResumeTimeout=9 ",
+        }))
+        .unwrap();
+        let line = Line {
+            name: "long".to_owned(),
+            nodes: "a,b".to_owned(),
+            state: "UP".to_owned(),
+            settings: render_settings(&spec),
+            generation: 3,
+        };
+        assert_eq!(
+            line.text(),
+            "long Nodes=a,b State=UP MaxTime=60 SuspendTime=5 ResumeTimeout=9"
+        );
+        let plain = Line {
+            settings: String::new(),
+            ..line
+        };
+        assert_eq!(plain.text(), "long Nodes=a,b State=UP");
+    }
+}

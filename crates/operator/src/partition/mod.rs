@@ -1,0 +1,117 @@
+//! Partition: a partition of its own, across NodeSets and machines outside Kubernetes.
+//!
+//! Its line is written by the [`crate::controller`], which alone changes a slurmctld: Partitions are an input of its
+//! configuration as NodeSets are. What a line says and which nodes it names is decided here ([`line`], [`members`]); how it
+//! stands comes back over the [`Board`].
+
+mod apply;
+pub(crate) mod board;
+mod counts;
+pub(crate) mod line;
+pub(crate) mod members;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kube::ResourceExt as _;
+
+pub use self::board::Board;
+use crate::access::Follower;
+use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
+
+/// Says how Partitions stand, and lets them go when Slurm has.
+#[derive(Debug)]
+pub struct PartitionReconciler {
+    context: Context,
+    writer: Writer,
+    counts: counts::Counts,
+}
+
+impl PartitionReconciler {
+    pub fn new(context: Context) -> Self {
+        Self {
+            writer: Writer::new(&context, Self::NAME),
+            context,
+            counts: counts::Counts::default(),
+        }
+    }
+}
+
+impl Reconciler for PartitionReconciler {
+    const NAME: &'static str = "partition";
+
+    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
+        interested(change, caches)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let context = &self.context;
+        let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
+            self.counts.forget(key);
+            return Ok(Outcome::settled());
+        };
+        let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
+        let observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
+        let plan = plan::plan(&observed);
+        let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::Fault::warning));
+        context
+            .access
+            .follow_jobs(&controller, &Follower::Partition(key.clone()), plan.needs_jobs);
+        let applied = apply::apply(context, &self.writer, &observed, &plan).await;
+        let now = context.clock.now();
+        let mut status = status::build_status(&observed, &plan, applied.failure().as_ref(), now);
+        let count_again = self.counts.calm(key, partition.status.as_ref(), &mut status, now);
+        if let Some(drifted) = status::new_drift(&observed, &status) {
+            context.events.warn(partition.as_ref(), "ClosedByHand", drifted);
+        }
+        let state = status::state(&plan);
+        if plan.retained.is_some() {
+            let status = serde_json::to_value(&status).map_err(Error::other)?;
+            self.writer.status(partition.as_ref(), status).await?;
+        }
+        let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
+        let look_again = look_again.into_iter().chain(count_again);
+        Ok(look_again.fold(outcome, Outcome::requeue))
+    }
+}
+
+/// The Partitions that a change may concern. What their Controllers have to say of them comes by the board.
+fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    match change {
+        Change::Partition(delta) => delta.key().into_iter().collect(),
+        Change::Controller(delta) => delta.key().map(|key| of_controller(caches, &key)).unwrap_or_default(),
+        Change::Namespace(delta) => {
+            let namespaces = delta.sides().map(|namespace| namespace.name_any());
+            let partitions = namespaces.flat_map(|namespace| caches.partitions.list(&namespace));
+            partitions.map(|partition| Key::of(partition.as_ref())).collect()
+        }
+        Change::NodeSet(_)
+        | Change::LoginSet(_)
+        | Change::RestApi(_)
+        | Change::Accounting(_)
+        | Change::Token(_)
+        | Change::Pod(_)
+        | Change::Service(_)
+        | Change::ConfigMap(_)
+        | Change::Secret(_)
+        | Change::StatefulSet(_)
+        | Change::Deployment(_)
+        | Change::Revision(_)
+        | Change::Claim(_)
+        | Change::Budget(_)
+        | Change::Node(_)
+        | Change::ServiceMonitor(_) => Vec::new(),
+    }
+}
+
+fn of_controller(caches: &Caches, controller: &Key) -> Vec<Key> {
+    let partitions = caches.partitions.list(&controller.namespace).into_iter();
+    partitions
+        .filter(|partition| partition.spec.controller_ref.name == controller.name)
+        .map(|partition| Key::of(partition.as_ref()))
+        .collect()
+}

@@ -1,0 +1,41 @@
+//! What there is: the Partition, its Controller, how it stands there, and what Slurm says of it. Reads only.
+
+use std::sync::Arc;
+
+use api::{Controller, Partition};
+use kube::ResourceExt as _;
+
+use super::board::{Board, Standing};
+use crate::{
+    access::{Access, Knowledge},
+    runtime::{Caches, Key},
+};
+
+/// Everything a plan is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) partition: Arc<Partition>,
+    pub(super) controller: Option<Arc<Controller>>,
+    /// Its namespace is being deleted.
+    pub(super) namespace_goes: bool,
+    /// None until its Controller has been looked at.
+    pub(super) standing: Option<Standing>,
+    pub(super) knowledge: Knowledge,
+}
+
+pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board, access: &Access) -> Observed {
+    let namespace = partition.namespace().unwrap_or_default();
+    let key = Key::new(&namespace, &partition.spec.controller_ref.name);
+    let controller = caches.controllers.get(&key.namespace, &key.name);
+    let knowledge = match &controller {
+        Some(_) => access.knowledge(&key),
+        None => Knowledge::unknown("there is no Controller"),
+    };
+    Observed {
+        namespace_goes: caches.is_ending(&namespace),
+        standing: board.find(&key, &partition.name_any()),
+        partition,
+        controller,
+        knowledge,
+    }
+}

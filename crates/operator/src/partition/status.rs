@@ -1,0 +1,203 @@
+//! What is said about a Partition. Pure.
+
+use api::{
+    PartitionStatus,
+    conditions::{DEGRADED, DRIFTED, PARTITION_RETAINED, PROGRESSING, READY},
+    partition::{AppliedPartition, Drift, DriftSettled, PartitionCpus, PartitionJobs, PartitionNodes},
+};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::{
+    observe::Observed,
+    plan::{Plan, reason},
+};
+use crate::{
+    access::{
+        Seen,
+        load::{self, NodeLoad},
+    },
+    controller::Kept,
+    runtime::{Failure, State, Wanted, settle},
+};
+
+/// The status to write.
+pub(super) fn build_status(
+    observed: &Observed,
+    plan: &Plan,
+    failure: Option<&Failure>,
+    now: Timestamp,
+) -> PartitionStatus {
+    let partition = observed.partition.as_ref();
+    let generation = partition.metadata.generation.unwrap_or_default();
+    let before = partition.status.clone().unwrap_or_default();
+    let line = observed.standing.as_ref().and_then(|standing| standing.line.as_ref());
+    let name = partition.slurm_name();
+    let seen = observed.knowledge.known().filter(|_| line.is_some());
+    let live = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
+    PartitionStatus {
+        state: live.map(|live| live.state.to_string()),
+        nodes: seen.zip(live).map(|(seen, _)| count_nodes(&load(seen, &name))),
+        cpus: seen.zip(live).map(|(seen, _)| count_cpus(&load(seen, &name))),
+        jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
+            let load = loads.get(&name).cloned().unwrap_or_default();
+            PartitionJobs {
+                running: small(load.running),
+                pending: small(load.pending),
+            }
+        }),
+        drift: drift(observed),
+        partition_name: Some(partition.slurm_name()),
+        members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),
+        line: line
+            .map(|line| format!("PartitionName={}", line.text()))
+            .or_else(|| before.line.clone()),
+        applied: applied(observed, &before, now),
+        conditions: settle(
+            &before.conditions,
+            &conditions(observed, plan, failure),
+            generation,
+            now,
+        ),
+        observed_generation: Some(generation),
+    }
+}
+
+fn small(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn large(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn load(seen: &Seen, name: &str) -> NodeLoad {
+    let members = seen
+        .nodes
+        .values()
+        .filter(|node| node.partitions.iter().any(|partition| partition == name));
+    load::of_nodes(members).remove(name).unwrap_or_default()
+}
+
+fn count_nodes(load: &NodeLoad) -> PartitionNodes {
+    PartitionNodes {
+        total: small(load.nodes),
+        idle: small(load.idle),
+        allocated: small(load.allocated),
+        drain: small(load.drain),
+        down: small(load.down),
+    }
+}
+
+fn count_cpus(load: &NodeLoad) -> PartitionCpus {
+    PartitionCpus {
+        total: large(load.cpus),
+        allocated: large(load.allocated_cpus),
+        idle: large(load.idle_cpus),
+    }
+}
+
+/// Where Slurm differs from what was written to it.
+fn drift(observed: &Observed) -> Vec<Drift> {
+    let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
+    kept.map(|Kept { state, wanted, since }| Drift {
+        key: "State".to_owned(),
+        wanted: wanted.clone(),
+        live: state.clone(),
+        since: since.clone().into(),
+        settled: DriftSettled::Kept,
+    })
+    .into_iter()
+    .collect()
+}
+
+fn drifted(observed: &Observed) -> Option<Wanted> {
+    let Kept { state, wanted, since } = observed.standing.as_ref()?.kept.as_ref()?;
+    let name = observed.partition.slurm_name();
+    let own = observed.partition.name_any();
+    Some(Wanted::holds(
+        DRIFTED,
+        "ClosedByHand",
+        format!(
+            "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so, after a restart too, until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
+        ),
+    ))
+}
+
+/// What is worth an event: that somebody changed it in Slurm, when that is new.
+pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<String> {
+    let before = observed.partition.status.as_ref();
+    let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
+    let new = status.drift.iter().any(|drift| !known.contains(drift));
+    new.then(|| drifted(observed)).flatten().map(|wanted| wanted.message)
+}
+
+/// How things stand, for the queue.
+pub(super) fn state(plan: &Plan) -> State {
+    match (plan.faults.first(), plan.progress.as_ref().or(plan.retained.as_ref())) {
+        (Some(fault), _) if fault.reason == reason::INVALID_SPEC => State::Invalid {
+            message: fault.message.clone(),
+        },
+        (Some(fault), _) => State::Blocked {
+            on: fault.message.clone(),
+        },
+        (None, Some(progress)) => State::Progressing {
+            why: progress.message.clone(),
+        },
+        (None, None) => State::Settled,
+    }
+}
+
+/// What slurmctld has, with the change that brought it. A line that has not changed keeps the change it came with.
+fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Option<AppliedPartition> {
+    let standing = observed.standing.as_ref()?;
+    let Some(line) = standing.line.as_ref().filter(|_| standing.runs) else {
+        return before.applied.clone();
+    };
+    let is_same_line = before.line.as_deref() == Some(format!("PartitionName={}", line.text()).as_str());
+    if let Some(known) = before.applied.as_ref().filter(|_| is_same_line) {
+        return Some(AppliedPartition {
+            generation: line.generation,
+            ..known.clone()
+        });
+    }
+    let change = standing.change.as_ref();
+    Some(AppliedPartition {
+        generation: line.generation,
+        sequence: change.and_then(|change| i64::try_from(change.sequence).ok()),
+        time: format!("{:.3}", change.map_or(now, |change| change.at)).into(),
+        // What it started with came with slurmctld itself.
+        way: change
+            .and_then(|change| change.way.clone())
+            .unwrap_or(api::partition::PartitionWay::Restart),
+        milliseconds: change.and_then(|change| i64::try_from(change.milliseconds).ok()),
+    })
+}
+
+fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
+    let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
+    let messages = messages.join("\n");
+    let waits = plan.progress.as_ref().or(plan.retained.as_ref());
+    let ready = match (plan.faults.first(), waits) {
+        (Some(fault), _) => Wanted::fails(READY, fault.reason, messages.clone()),
+        (None, Some(progress)) => Wanted::fails(READY, progress.reason, progress.message.clone()),
+        (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as it is written here"),
+    };
+    let progressing = match waits {
+        Some(progress) => Wanted::holds(PROGRESSING, progress.reason, progress.message.clone()),
+        None => Wanted::fails(PROGRESSING, "Settled", ""),
+    };
+    let degraded = match (plan.faults.first(), failure) {
+        (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages),
+        (None, Some(failure)) => Wanted::holds(DEGRADED, "Retrying", failure.message.clone()),
+        (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
+    };
+    let mut wanted = vec![ready, progressing, degraded];
+    wanted.extend(drifted(observed));
+    wanted.extend(
+        plan.retained
+            .as_ref()
+            .map(|retained| Wanted::holds(PARTITION_RETAINED, retained.reason, retained.message.clone())),
+    );
+    wanted
+}
