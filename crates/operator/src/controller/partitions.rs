@@ -259,6 +259,7 @@ fn of_push(ended: &Ended) -> board::Change {
         sequence: ended.sequence,
         at: ended.at,
         way: match ended.action {
+            Action::PartitionRpc => Some(PartitionWay::Rpc),
             Action::Reconfigure => Some(PartitionWay::Reconfigure),
             Action::Restart => Some(PartitionWay::Restart),
             Action::Nothing | Action::Unknown => None,
