@@ -161,7 +161,7 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         }),
         Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
         Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
-        | Change::LoginSet(_)
+        Change::LoginSet(_)
         | Change::RestApi(_)
         | Change::Token(_)
         | Change::Deployment(_)

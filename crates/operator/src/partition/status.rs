@@ -34,11 +34,11 @@ pub(super) fn build_status(
     let line = observed.standing.as_ref().and_then(|standing| standing.line.as_ref());
     let name = partition.slurm_name();
     let seen = observed.knowledge.known().filter(|_| line.is_some());
-    let live = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
+    let shown = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
     PartitionStatus {
-        state: live.map(|live| live.state.to_string()),
-        nodes: seen.zip(live).map(|(seen, _)| count_nodes(&load(seen, &name))),
-        cpus: seen.zip(live).map(|(seen, _)| count_cpus(&load(seen, &name))),
+        state: shown.map(|shown| shown.state.to_string()),
+        nodes: seen.zip(shown).map(|(seen, _)| count_nodes(&load(seen, &name))),
+        cpus: seen.zip(shown).map(|(seen, _)| count_cpus(&load(seen, &name))),
         jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
             let load = loads.get(&name).cloned().unwrap_or_default();
             PartitionJobs {

@@ -76,15 +76,12 @@ pub(super) fn plan_config(
     let refused = gather_partitions(observed, &mut wanted, before);
     faults.extend(refused.iter().map(Held::fault));
     let room = max_node_count(&observed.node_sets, former.revision.as_ref());
-    let judgement = find_kept(
-        observed,
-        &before.kept,
-        former.revision.as_ref().and_then(slurm_conf).as_ref(),
-        &document(&build_files(parent, &wanted, room).files),
-    );
+    let written = former.revision.as_ref().and_then(slurm_conf);
+    let meant = document(&build_files(parent, &wanted, room).files);
+    let judgement = find_kept(observed, &before.kept, written.as_ref(), &meant);
     plan.unsure = judgement.look_again;
-    plan.kept.clone_from(&judgement.kept);
-    wanted.kept = judgement.kept;
+    wanted.kept.clone_from(&judgement.kept);
+    plan.kept = judgement.kept;
     let mut blocks = Blocks::Configuration;
     if let Some(accepted) = &former.accepted {
         // What was accepted has a last good version of everything.

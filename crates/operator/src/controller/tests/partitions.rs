@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     access::Seen,
-    controller::push::{Live, State},
+    controller::{
+        build::config::read_bundle,
+        push::{Live, State},
+    },
 };
 
 const READ: &str = "2026-01-02T00:01:00Z";
@@ -158,17 +161,11 @@ fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
     );
 }
 
-/// What is planned once slurmctld runs with `objects`, when they are `now` and Slurm says this of its partitions and jobs.
-fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Plan {
-    let first = planned(objects);
-    let mut now = with(now, written(&first));
-    now.push(pod(0));
-    let mut observed = observed(now, Report::default());
-    let bundle = observed
-        .bundle
-        .as_deref()
-        .and_then(crate::controller::build::config::read_bundle)
-        .unwrap();
+/// With a slurmctld that runs with the bundle.
+fn served(mut objects: Vec<Value>) -> Observed {
+    objects.push(pod(0));
+    let mut observed = observed(objects, Report::default());
+    let bundle = observed.bundle.as_deref().and_then(read_bundle).unwrap();
     observed.report = Report {
         pod: "pod-0".to_owned(),
         live: Some(Live {
@@ -178,6 +175,15 @@ fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
         state: State::Done,
         ..Report::default()
     };
+    observed
+}
+
+/// What is planned once slurmctld runs with `objects`, when they are `now` and Slurm says this of its partitions and jobs.
+fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Plan {
+    let first = planned(objects.clone());
+    // Once with slurmctld at work, so that jobs are possible.
+    let serving = plan(&served(with(objects, written(&first))));
+    let mut observed = served(with(now, written(&serving)));
     observed.live_since = Some("2026-01-02T00:00:30Z".parse().unwrap());
     let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(jobs).unwrap());
@@ -218,7 +224,7 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             )],
         )
     };
-    let live = |state: &'static str| [("both", state), ("cpu", "UP"), ("own", "UP")];
+    let says = |state: &'static str| [("both", state), ("cpu", "UP"), ("own", "UP")];
     for (spec, slurm, read, expected) in [
         ("Up", "DRAIN", READ, "DRAIN"),
         ("Up", "INACTIVE", READ, "INACTIVE"),
@@ -230,7 +236,7 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
         // Read before slurmctld had the file.
         ("Up", "DRAIN", "2026-01-02T00:00:10Z", "UP"),
     ] {
-        let plan = later(objects(spec), objects(spec), &live(slurm), json!([]), read);
+        let plan = later(objects(spec), objects(spec), &says(slurm), json!([]), read);
         let conf = pushed_conf(&plan);
         let line = line(&conf, "both").unwrap();
         assert!(
