@@ -81,6 +81,8 @@ pub mod annotations {
     /// Partition: when somebody asked that what was closed in Slurm by hand is as the object says again. What was closed later than
     /// this time stays closed.
     pub const RESUMED_AT: &str = "slinky.slurm.net/resumed-at";
+    /// Partition: why somebody drained it, for the next person who looks. Slurm has no place for it.
+    pub const PARTITION_REASON: &str = "slinky.slurm.net/drain-reason";
     /// Kubernetes node: why it is cordoned, for Slurm's drain reason.
     pub const NODE_CORDON_REASON: &str = "nodeset.slinky.slurm.net/node-cordon-reason";
     /// Kubernetes node: the host name of a worker pod on it, in DaemonSet mode.

@@ -86,7 +86,7 @@ fn append_physical(joined: &mut String, physical: &str) -> bool {
     }
 }
 
-fn without_comment(physical: &str) -> &str {
+pub(super) fn without_comment(physical: &str) -> &str {
     let mut escaped = false;
     for (at, c) in physical.char_indices() {
         match c {
@@ -140,7 +140,7 @@ fn parse_include(text: &str) -> Option<&str> {
 }
 
 /// Reads `key [op]= value` from the front, and gives back what follows.
-fn parse_setting(text: &str) -> Option<(Setting, &str)> {
+pub(super) fn parse_setting(text: &str) -> Option<(Setting, &str)> {
     let end_of_key = text
         .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'))
         .unwrap_or(text.len());

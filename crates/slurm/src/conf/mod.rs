@@ -6,6 +6,7 @@
 //! * [`Changes`] is what differs between two configurations, and the smallest action that makes it live.
 //! * [`check`] finds what is wrong before Slurm does.
 //! * [`render_scratch`] makes a configuration safe for a slurmctld that only tries it.
+//! * [`edit_settings`] and [`edit_partition`] change single settings of what somebody wrote.
 //! * `render_*` writes the files the operator makes.
 //!
 //! All of it is pure; nothing here opens a file.
@@ -16,6 +17,7 @@ mod check;
 mod configuration;
 mod diff;
 mod document;
+mod edit;
 mod file;
 mod hash;
 mod key;
@@ -34,6 +36,7 @@ pub use check::{Known, Problem, Severity, check};
 pub use configuration::{BadInclude, BadIncludeReason, ConfFile, Configuration, Located};
 pub use diff::{Change, Difference, RecordChange};
 pub use document::Document;
+pub use edit::{EditError, SettingChange, edit_partition, edit_settings, remove_partition};
 pub use file::{DIRECTORY, FileKind};
 pub use key::Key;
 pub use line::{Content, Line, Setting};

@@ -1,0 +1,82 @@
+//! Changes of objects: one field, on the object as it was read, and again if somebody was faster.
+
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Access;
+use crate::failure::{Failure, Outcome};
+
+/// Under which name managedFields has our changes.
+const MANAGER: &str = "kubectl-slurm";
+/// An operator or a person writes now and then; who loses this often is up against a loop.
+const TRIES: usize = 10;
+
+impl Access {
+    /// Changes an object by a merge patch that is decided from the object itself. The patch is good for the version it was
+    /// decided from alone, so nobody's change in between is lost. `None` from `decide`: nothing is to be changed.
+    pub(crate) async fn change<K>(
+        api: &Api<K>,
+        name: &str,
+        mut decide: impl FnMut(&K) -> Outcome<Option<Value>>,
+    ) -> Outcome<K>
+    where
+        K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let parameters = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        for _ in 0..TRIES {
+            let object = api.get(name).await?;
+            let Some(mut patch) = decide(&object)? else {
+                return Ok(object);
+            };
+            if let Some(version) = object.resource_version() {
+                guard(&mut patch, &version);
+            }
+            match api.patch(name, &parameters, &Patch::Merge(&patch)).await {
+                Ok(object) => return Ok(object),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Failure::refused(format!(
+            "{name} is being changed by others all the time; nothing was changed, try again"
+        )))
+    }
+}
+
+/// Makes a patch good for one version of the object.
+fn guard(patch: &mut Value, version: &str) {
+    if let Some(patch) = patch.as_object_mut() {
+        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+        if let Some(metadata) = metadata.as_object_mut() {
+            metadata.insert("resourceVersion".to_owned(), version.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_is_good_for_one_version() {
+        let mut patch = json!({ "spec": { "extraConf": "a" } });
+        guard(&mut patch, "7");
+        assert_eq!(
+            patch,
+            json!({ "spec": { "extraConf": "a" }, "metadata": { "resourceVersion": "7" } })
+        );
+        let mut patch = json!({ "metadata": { "annotations": { "a": null } } });
+        guard(&mut patch, "7");
+        assert_eq!(
+            patch,
+            json!({ "metadata": { "annotations": { "a": null }, "resourceVersion": "7" } })
+        );
+    }
+}

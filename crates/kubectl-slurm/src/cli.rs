@@ -1,0 +1,300 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-slurm",
+    bin_name = "kubectl slurm",
+    version,
+    about = "Slurm clusters on Kubernetes, as their administrators see them",
+    after_help = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 timed out"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// The namespace of the cluster
+    #[arg(short, long, global = true, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// Clusters of all namespaces
+    #[arg(short = 'A', long, global = true, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+
+    /// The context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// The kubeconfig file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The name of the Controller; needed where a namespace has several
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// How to print
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    /// A table with more columns
+    Wide,
+    Json,
+    Yaml,
+    /// Only names, as kubectl takes them
+    Name,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Partitions, wherever they are written down
+    #[command(subcommand, alias = "partitions", alias = "part")]
+    Partition(PartitionCommand),
+    /// Nodes of Slurm that are pods
+    #[command(subcommand, alias = "nodes")]
+    Node(NodeCommand),
+    /// Slurm's configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// One screen about a cluster
+    Status(Watch),
+    /// Print a script that completes this command's words
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Watch {
+    /// Go on, and print what changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Wait {
+    /// Return when slurmctld runs with the change
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set,
+        value_name = "BOOL"
+    )]
+    pub(crate) wait: bool,
+
+    /// How long to wait: 30s, 5m, 1h
+    #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) timeout: std::time::Duration,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PartitionCommand {
+    /// All partitions of a cluster, of all kinds
+    #[command(alias = "ls")]
+    List(Watch),
+    /// Everything about one partition
+    Show {
+        /// Slurm's name of it
+        name: String,
+    },
+    /// Make a Partition object
+    Create {
+        /// Slurm's name of it
+        name: String,
+        /// Its members: NodeSets by name, or nodes as a hostlist such as ext[001-004]
+        #[arg(long, required = true, value_name = "NODES")]
+        nodes: Vec<String>,
+        /// Nodes that do not belong to it though a NodeSet brings them
+        #[arg(long, value_name = "HOSTLIST")]
+        exclude: Vec<String>,
+        /// Settings as in slurm.conf, such as MaxTime=1-00:00:00
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Change settings and members of a partition
+    Set {
+        /// Slurm's name of it
+        name: String,
+        /// Settings as in slurm.conf; a key with a dash at its end takes the setting away
+        #[arg(value_name = "KEY=VALUE | KEY-")]
+        changes: Vec<String>,
+        /// +NODES adds members, -NODES takes them out; NODES alone says all of them
+        #[arg(long, allow_hyphen_values = true, value_name = "[+-]NODES")]
+        nodes: Vec<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Take no new jobs; those that are there run and start
+    Drain {
+        /// Slurm's name of it
+        name: String,
+        /// Why, for the next person who looks
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Take jobs again, also if it was closed by hand with scontrol
+    Resume {
+        /// Slurm's name of it
+        name: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Close it, wait for its jobs, remove it
+    Delete {
+        /// Slurm's name of it
+        name: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// All nodes that are pods
+    #[command(alias = "ls")]
+    List(Watch),
+    /// Take no new jobs; those that run go on
+    Drain {
+        /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
+        #[arg(required = true, value_name = "NODE")]
+        names: Vec<String>,
+        /// Why; it becomes Slurm's reason
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Take jobs again
+    Resume {
+        /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
+        #[arg(required = true, value_name = "NODE")]
+        names: Vec<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// What the objects ask for and slurmctld does not run with; exit code 1 if there is something
+    Diff,
+    /// The last revisions that were accepted and refused
+    History {
+        /// Show one revision with its difference
+        revision: Option<u64>,
+    },
+    /// Look files over without a cluster; exit code 1 if slurmctld would refuse them
+    Check {
+        /// A file, a directory with slurm.conf in it, or - for standard input
+        #[arg(value_name = "FILE | DIR | -")]
+        path: PathBuf,
+    },
+}
+
+/// Lengths of time as kubectl takes them: 30s, 1m30s, 1h; a number alone is seconds.
+fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    let text = if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        format!("{text}s")
+    } else {
+        text.to_owned()
+    };
+    api::time::GoDuration::from(text)
+        .length()
+        .and_then(|length| std::time::Duration::try_from(length).ok())
+        .ok_or_else(|| "give a length of time such as 30s, 5m or 1h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("kubectl-slurm").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn members_may_begin_with_a_dash() {
+        let cli =
+            parse("partition set compute MaxTime- --nodes -node[001-002] --nodes +node[005-010] -n slurm").unwrap();
+        let Command::Partition(PartitionCommand::Set { changes, nodes, .. }) = cli.command else {
+            panic!("{cli:?}");
+        };
+        assert_eq!(changes, ["MaxTime-"]);
+        assert_eq!(nodes, ["-node[001-002]", "+node[005-010]"]);
+        assert_eq!(cli.common.namespace.as_deref(), Some("slurm"));
+    }
+
+    #[test]
+    fn waiting_can_be_switched_off_as_with_kubectl() {
+        for (line, expected) in [
+            ("partition delete a", true),
+            ("partition delete a --wait", true),
+            ("partition delete a --wait=false", false),
+            ("partition delete --wait=true a", true),
+        ] {
+            let Command::Partition(PartitionCommand::Delete { wait, name }) = parse(line).unwrap().command else {
+                panic!("{line}");
+            };
+            assert_eq!((wait.wait, name.as_str()), (expected, "a"), "{line}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_kubectls() {
+        for (text, seconds) in [
+            ("30s", Some(30)),
+            ("1m30s", Some(90)),
+            ("15", Some(15)),
+            ("-1s", None),
+            ("", None),
+            ("soon", None),
+        ] {
+            assert_eq!(
+                parse_duration(text).ok().map(|length| length.as_secs()),
+                seconds,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_two() {
+        for line in [
+            "",
+            "partition",
+            "partition set",
+            "node drain",
+            "partition list -o xml",
+            "partition list -A -n x",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

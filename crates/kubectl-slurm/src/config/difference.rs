@@ -1,0 +1,299 @@
+//! What the objects ask for and slurmctld does not run with. Pure.
+//!
+//! What slurmctld runs with is slurm.conf as it was last accepted; the operator writes it down only then.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use similar::TextDiff;
+use slurm::conf::{Document, RecordKind, Settings};
+
+use crate::cluster::Cluster;
+use crate::output::{Listed, Tone};
+use crate::partition::view_partitions;
+
+/// What begins the part of slurm.conf that repeats `spec.extraConf`, and what ends it.
+const EXTRA: &str = "#\n### EXTRA CONFIG ###\n";
+const SECTION: &str = "#\n### ";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Standing {
+    pub(crate) namespace: String,
+    pub(crate) cluster: String,
+    /// The revision slurmctld runs with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) revision: Option<i64>,
+    pub(crate) differences: Vec<Difference>,
+    /// Nodes that have not taken the last change over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lagging_nodes: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Difference {
+    /// Where it is asked for.
+    pub(crate) source: String,
+    /// Why it is not live, where that is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) why: String,
+    /// From what is live to what is asked for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) diff: String,
+}
+
+impl Listed for Standing {
+    fn object(&self) -> String {
+        format!("controllers.slinky.slurm.net/{}", self.cluster)
+    }
+}
+
+pub(crate) fn find_standing(cluster: &Cluster) -> Standing {
+    let configuration = cluster
+        .controller
+        .status
+        .as_ref()
+        .and_then(|status| status.configuration.clone());
+    let configuration = configuration.unwrap_or_default();
+    let mut differences = Vec::new();
+    if !cluster.controller.spec.is_external() {
+        differences.extend(of_extra_conf(cluster));
+        differences.extend(of_node_sets(cluster));
+        for held in &configuration.held_inputs {
+            let known = differences
+                .iter_mut()
+                .find(|difference| difference.source == held.source);
+            match known {
+                Some(known) => known.why.clone_from(&held.message),
+                None => differences.push(Difference {
+                    source: held.source.clone(),
+                    why: held.message.clone(),
+                    diff: String::new(),
+                }),
+            }
+        }
+    }
+    let objects = view_partitions(cluster, None).into_iter();
+    let objects =
+        objects.filter(|view| view.object.starts_with("partitions.") && (!view.ready || !view.drift.is_empty()));
+    differences.extend(objects.map(|view| Difference {
+        source: format!("Partition {:?}", view.name),
+        why: view.message.unwrap_or_default(),
+        diff: view.drift.join("\n"),
+    }));
+    let wanted = configuration.wanted.as_ref().map(|wanted| &wanted.digest);
+    let applied = configuration.applied.as_ref().map(|applied| &applied.digest);
+    if differences.is_empty() && wanted != applied {
+        differences.push(Difference {
+            source: "the newest revision".to_owned(),
+            why: "it is on its way to slurmctld; see `kubectl slurm status`".to_owned(),
+            diff: String::new(),
+        });
+    }
+    Standing {
+        namespace: cluster.namespace(),
+        cluster: cluster.name(),
+        revision: configuration.applied.map(|applied| applied.sequence),
+        differences,
+        lagging_nodes: configuration.lagging_nodes,
+    }
+}
+
+fn of_extra_conf(cluster: &Cluster) -> Option<Difference> {
+    let live = extra_section(cluster.slurm_conf.as_deref()?);
+    let wanted = cluster.extra_conf();
+    let same = live.trim_end_matches('\n') == wanted.trim_end_matches('\n');
+    (!same).then(|| Difference {
+        source: "spec.extraConf".to_owned(),
+        why: String::new(),
+        diff: unified(&live, wanted, "spec.extraConf"),
+    })
+}
+
+/// The part of slurm.conf that repeats extraConf.
+fn extra_section(conf: &str) -> String {
+    let Some((_, extra)) = conf.split_once(EXTRA) else {
+        return String::new();
+    };
+    extra.split_once(SECTION).map_or(extra, |(extra, _)| extra).to_owned()
+}
+
+fn of_node_sets(cluster: &Cluster) -> Vec<Difference> {
+    let accepted = cluster.accepted();
+    let mut differences = Vec::new();
+    for set in &cluster.node_sets {
+        let name = set.slurm_name();
+        let own = set.metadata.name.clone().unwrap_or_default();
+        let config = set.spec.wanted_partition();
+        let wanted = config.map(|config| {
+            format!("PartitionName={name} Nodes={name} {config}")
+                .trim_end()
+                .to_owned()
+                + "\n"
+        });
+        let live = line_of(&accepted, &name).unwrap_or_default();
+        let wanted = wanted.unwrap_or_default();
+        // A partition of that name that another object has is told of there.
+        let elsewhere = config.is_none() && (in_extra_conf(cluster, &name) || is_object(cluster, &name));
+        if settings_of(&live) != settings_of(&wanted) && !elsewhere {
+            let source = format!("NodeSet {own:?} spec.partition");
+            differences.push(Difference {
+                diff: unified(&live, &wanted, &source),
+                source,
+                why: String::new(),
+            });
+        }
+    }
+    differences
+}
+
+fn in_extra_conf(cluster: &Cluster, name: &str) -> bool {
+    Document::parse(cluster.extra_conf())
+        .record(RecordKind::Partition, name)
+        .is_some()
+}
+
+fn is_object(cluster: &Cluster, name: &str) -> bool {
+    cluster
+        .partitions
+        .iter()
+        .any(|partition| partition.slurm_name() == name)
+}
+
+fn line_of(document: &Document, name: &str) -> Option<String> {
+    let number = document.record(RecordKind::Partition, name)?.line;
+    let line = document.lines().iter().find(|line| line.number == number)?;
+    Some(line.raw().trim_end().to_owned() + "\n")
+}
+
+fn settings_of(line: &str) -> Option<Settings> {
+    let document = Document::parse(line);
+    let record = document.records(RecordKind::Partition).next()?;
+    Some(
+        record
+            .settings
+            .iter()
+            .map(|setting| (setting.key.clone(), setting.value.clone()))
+            .collect(),
+    )
+}
+
+fn unified(live: &str, wanted: &str, source: &str) -> String {
+    let diff = TextDiff::from_lines(live, wanted);
+    let mut unified = diff.unified_diff();
+    unified
+        .context_radius(2)
+        .header("slurm.conf (live)", source)
+        .to_string()
+}
+
+pub(crate) fn render_standing(standing: &Standing, colours: bool) -> String {
+    let mut text = String::new();
+    let revision = standing
+        .revision
+        .map_or_else(|| "none".to_owned(), |revision| revision.to_string());
+    if standing.differences.is_empty() {
+        let _ = writeln!(
+            text,
+            "{}: slurmctld runs with what the objects ask for, revision {revision}",
+            standing.cluster
+        );
+    }
+    for difference in &standing.differences {
+        let _ = writeln!(
+            text,
+            "{}: {} is not live (slurmctld runs with revision {revision})",
+            standing.cluster, difference.source
+        );
+        if !difference.why.is_empty() {
+            let _ = writeln!(text, "  {}", difference.why.replace('\n', "\n  "));
+        }
+        for line in difference.diff.lines() {
+            let tone = match line.chars().next() {
+                Some('+') => Tone::Good,
+                Some('-') => Tone::Bad,
+                _ => Tone::Plain,
+            };
+            let _ = writeln!(text, "{}", tone.paint(line, colours));
+        }
+    }
+    if let Some(nodes) = &standing.lagging_nodes {
+        let _ = writeln!(
+            text,
+            "{}: nodes that have not taken the last change over: {nodes}",
+            standing.cluster
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Controller, NodeSet};
+    use serde_json::json;
+
+    use super::*;
+
+    const CONF: &str = "#\n### GENERAL ###\nClusterName=a\n#\n### NODESET & PARTITION ###\nNodeSet=compute Feature=compute\nPartitionName=compute Nodes=compute Default=YES\n#\n### EXTRA CONFIG ###\nPartitionName=all Nodes=ALL\nDebugFlags=NO_CONF_HASH\n\n#\n### MERGED CONFIG ###\nAuthInfo=x\n";
+
+    fn cluster(extra: &str, config: &str) -> Cluster {
+        let mut controller = Controller::new("slurm", serde_json::from_value(json!({ "extraConf": extra })).unwrap());
+        controller.status = Some(
+            serde_json::from_value(json!({ "configuration": {
+                "wanted": { "digest": "d" }, "applied": { "sequence": 4, "digest": "d", "time": "" },
+            } }))
+            .unwrap(),
+        );
+        let set = json!({ "controllerRef": { "name": "slurm" }, "partition": { "config": config } });
+        Cluster {
+            controller,
+            node_sets: vec![NodeSet::new("compute", serde_json::from_value(set).unwrap())],
+            slurm_conf: Some(CONF.to_owned()),
+            ..Cluster::default()
+        }
+    }
+
+    const EXTRA_CONF: &str = "PartitionName=all Nodes=ALL\nDebugFlags=NO_CONF_HASH\n";
+
+    #[test]
+    fn nothing_differs_when_everything_is_live() {
+        let standing = find_standing(&cluster(EXTRA_CONF, "Default=YES"));
+        assert_eq!(standing.differences, []);
+        assert_eq!(
+            render_standing(&standing, false),
+            "slurm: slurmctld runs with what the objects ask for, revision 4\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_live_is_shown_from_its_source_with_the_reason() {
+        let mut changed = cluster(&EXTRA_CONF.replace("ALL", "ALL MaxTime=5"), "Default=YES State=DRAIN");
+        let held = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "bad" }]);
+        let status = changed.controller.status.as_mut().unwrap();
+        status.configuration.as_mut().unwrap().held_inputs = serde_json::from_value(held).unwrap();
+        let text = render_standing(&find_standing(&changed), false);
+        for words in [
+            "slurm: spec.extraConf is not live (slurmctld runs with revision 4)\n  bad\n",
+            "-PartitionName=all Nodes=ALL\n+PartitionName=all Nodes=ALL MaxTime=5\n",
+            "slurm: NodeSet \"compute\" spec.partition is not live",
+            "+PartitionName=compute Nodes=compute Default=YES State=DRAIN\n",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_revision_on_its_way_is_a_difference() {
+        let mut pushing = cluster(EXTRA_CONF, "Default=YES");
+        let configuration = pushing
+            .controller
+            .status
+            .as_mut()
+            .unwrap()
+            .configuration
+            .as_mut()
+            .unwrap();
+        configuration.wanted.as_mut().unwrap().digest = "e".into();
+        assert!(find_standing(&pushing).differences[0].why.contains("on its way"));
+    }
+}

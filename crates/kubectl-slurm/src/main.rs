@@ -1,0 +1,68 @@
+//! `kubectl slurm`: Slurm clusters as their administrators see them.
+//!
+//! `cli` is what can be typed. What is decided and shown is pure: `partition/edit` turns words into patches, `partition/expect` says
+//! whether a change is live, `*/view` and `status` turn objects into rows. `access` is the way to the API server.
+
+mod access;
+mod cli;
+mod cluster;
+mod config;
+mod failure;
+mod node;
+mod output;
+mod ownership;
+mod partition;
+mod status;
+mod wait;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::access::Access;
+use crate::cli::{Cli, Command, ConfigCommand};
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, tell};
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_silent() {
+                tell(&format!("error: {failure}"));
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    let Cli { common, command } = cli;
+    // These need no cluster.
+    match &command {
+        Command::Completion { shell } => return complete(*shell),
+        Command::Config(ConfigCommand::Check { path }) => return config::check(path),
+        _ => {}
+    }
+    // A second provider would be a mistake of ours, and the first one serves as well.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        let access = Access::new(&common).await?;
+        match command {
+            Command::Partition(command) => partition::run(&access, &common, command).await,
+            Command::Node(command) => node::run(&access, &common, command).await,
+            Command::Config(command) => config::run(&access, &common, command).await,
+            Command::Status(watch) => status::run(&access, &common, &watch).await,
+            Command::Completion { shell } => complete(shell),
+        }
+    })
+}
+
+fn complete(shell: clap_complete::Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "kubectl-slurm", &mut script);
+    print(&String::from_utf8_lossy(&script))
+}

@@ -1,0 +1,296 @@
+//! The commands about partitions.
+
+mod delete;
+mod lines;
+mod objects;
+
+use api::{
+    NodeSet, Partition,
+    keys::{apps, labels},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt as _, api::ListParams};
+use slurm::conf::{Key, SettingChange};
+
+use super::edit::parse_settings;
+use super::members::{MemberChange, Workers, parse_change};
+use super::place::{Kind, Place, places};
+use super::show::{describe, partition_table};
+use super::view::{PartitionView, view_partitions};
+use crate::access::Access;
+use crate::cli::{Common, PartitionCommand, Wait, Watch};
+use crate::cluster::Cluster;
+use crate::failure::{Failure, Outcome};
+use crate::output::{print_one, tell};
+use crate::watch::print_watched;
+
+pub(crate) async fn run(access: &Access, common: &Common, command: PartitionCommand) -> Outcome {
+    match command {
+        PartitionCommand::List(watch) => list(access, common, &watch).await,
+        PartitionCommand::Show { name } => show(access, common, &name).await,
+        PartitionCommand::Create {
+            name,
+            nodes,
+            exclude,
+            settings,
+            wait,
+        } => {
+            let cluster = access.one_cluster().await?;
+            if let Some((_, place)) = places(&cluster).into_iter().find(|(known, _)| *known == name) {
+                return Err(Failure::refused(format!(
+                    "there is a partition {name:?} already, in {}; change it by `kubectl slurm partition set`",
+                    place.field(&cluster)
+                )));
+            }
+            let members = parse_members(&cluster, &nodes)?;
+            objects::create(
+                access,
+                &cluster,
+                &name,
+                &members,
+                &exclude,
+                &parse_settings(&settings)?,
+                &wait,
+            )
+            .await
+        }
+        PartitionCommand::Set {
+            name,
+            changes,
+            nodes,
+            wait,
+        } => {
+            let settings = parse_settings(&changes)?;
+            if settings.is_empty() && nodes.is_empty() {
+                return Err(Failure::usage("nothing to set; give KEY=VALUE, KEY- or --nodes"));
+            }
+            let target = find(access, &name).await?;
+            let members = parse_members(&target.cluster, &nodes)?;
+            change(
+                access,
+                &target,
+                &Change {
+                    settings,
+                    members,
+                    note: Note::None,
+                },
+                &wait,
+            )
+            .await
+        }
+        PartitionCommand::Drain { name, reason, wait } => {
+            let target = find(access, &name).await?;
+            change(access, &target, &Change::state("DRAIN", Note::Drained(reason)), &wait).await
+        }
+        PartitionCommand::Resume { name, wait } => {
+            let target = find(access, &name).await?;
+            change(access, &target, &Change::state("UP", Note::Resumed), &wait).await
+        }
+        PartitionCommand::Delete { name, wait } => {
+            let target = find(access, &name).await?;
+            delete::run(access, &target, &wait).await
+        }
+    }
+}
+
+/// What is to become of a partition, wherever it is written down.
+struct Change {
+    settings: Vec<SettingChange>,
+    members: Vec<MemberChange>,
+    note: Note,
+}
+
+/// What else is said about it.
+enum Note {
+    None,
+    Drained(Option<String>),
+    Resumed,
+}
+
+impl Change {
+    fn state(state: &str, note: Note) -> Self {
+        Self {
+            settings: vec![SettingChange::Set {
+                key: Key::new("State"),
+                value: state.to_owned(),
+            }],
+            members: Vec::new(),
+            note,
+        }
+    }
+}
+
+/// One partition, and the cluster it is in.
+struct Target {
+    cluster: Cluster,
+    name: String,
+    kind: Kind,
+    /// The name of the object that has it.
+    object: String,
+}
+
+impl Target {
+    fn node_set(&self) -> Option<&NodeSet> {
+        self.cluster.node_sets.iter().find(|set| set.name_any() == self.object)
+    }
+
+    fn partition(&self) -> Option<&Partition> {
+        self.cluster
+            .partitions
+            .iter()
+            .find(|partition| partition.name_any() == self.object)
+    }
+
+    fn place(&self) -> Place<'_> {
+        match (self.kind, self.partition(), self.node_set()) {
+            (Kind::Partition, Some(partition), _) => Place::Object(partition),
+            (Kind::NodeSet, _, Some(set)) => Place::NodeSet(set),
+            _ => Place::ExtraConf,
+        }
+    }
+}
+
+/// The partition of this name among all clusters that were asked for.
+async fn find(access: &Access, name: &str) -> Outcome<Target> {
+    let clusters = access.clusters().await?;
+    let mut found = Vec::new();
+    for cluster in &clusters {
+        for (known, place) in places(cluster).into_iter().filter(|(known, _)| known == name) {
+            let object = match &place {
+                Place::Object(partition) => partition.name_any(),
+                Place::NodeSet(set) => set.name_any(),
+                Place::ExtraConf => cluster.name(),
+            };
+            let field = format!(
+                "{} (cluster {} in {})",
+                place.field(cluster),
+                cluster.name(),
+                cluster.namespace()
+            );
+            let target = Target {
+                cluster: cluster.clone(),
+                name: known,
+                kind: place.kind(),
+                object,
+            };
+            found.push((field, target));
+        }
+    }
+    match found.len() {
+        1 => found
+            .pop()
+            .map(|(_, target)| target)
+            .ok_or_else(|| unknown(&clusters, name)),
+        0 => Err(unknown(&clusters, name)),
+        _ => {
+            let fields: Vec<&str> = found.iter().map(|(field, _)| field.as_str()).collect();
+            Err(Failure::usage(format!(
+                "several partitions are called {name:?}: {}; say which cluster by --cluster and -n, or take one of them away",
+                fields.join(", ")
+            )))
+        }
+    }
+}
+
+fn unknown(clusters: &[Cluster], name: &str) -> Failure {
+    let known: Vec<String> = clusters.iter().flat_map(places).map(|(name, _)| name).collect();
+    let known = if known.is_empty() {
+        "none".to_owned()
+    } else {
+        known.join(", ")
+    };
+    Failure::not_found(format!("no object has a partition {name:?}; there are: {known}"))
+}
+
+fn parse_members(cluster: &Cluster, nodes: &[String]) -> Outcome<Vec<MemberChange>> {
+    nodes.iter().map(|change| parse_change(cluster, change)).collect()
+}
+
+async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
+    match target.kind {
+        Kind::Partition => objects::change(access, target, change, wait).await,
+        Kind::NodeSet | Kind::ExtraConf => lines::change(access, target, change, wait).await,
+        Kind::Live => Err(unknown(std::slice::from_ref(&target.cluster), &target.name)),
+    }
+}
+
+/// Which worker is of which NodeSet.
+async fn workers(access: &Access, cluster: &Cluster) -> Outcome<Workers> {
+    let selector = format!(
+        "{}={},{}={}",
+        labels::CLUSTER,
+        cluster.name(),
+        labels::NAME,
+        apps::SLURMD
+    );
+    let pods = access
+        .api::<Pod>(&cluster.namespace())
+        .list(&ListParams::default().labels(&selector))
+        .await?;
+    let of_pod = |pod: &Pod| {
+        let labels = pod.labels();
+        let node = labels
+            .get(labels::POD_HOSTNAME)
+            .cloned()
+            .unwrap_or_else(|| pod.name_any());
+        Some((labels.get(labels::INSTANCE)?.clone(), node))
+    };
+    Ok(Workers {
+        nodes: pods.items.iter().filter_map(of_pod).collect(),
+    })
+}
+
+async fn list(access: &Access, common: &Common, watch: &Watch) -> Outcome {
+    let with_cluster = common.all_namespaces;
+    print_watched(
+        common,
+        watch,
+        async || {
+            let clusters = access.clusters().await?;
+            let mut views: Vec<PartitionView> = Vec::new();
+            for cluster in &clusters {
+                let live = live(access, cluster).await;
+                views.extend(view_partitions(cluster, live.as_ref()));
+            }
+            let several = with_cluster || clusters.len() > 1;
+            Ok((views, several))
+        },
+        |(views, _)| views,
+        |(views, several)| partition_table(views, *several),
+    )
+    .await
+}
+
+async fn show(access: &Access, common: &Common, name: &str) -> Outcome {
+    let clusters = access.clusters().await?;
+    let mut views = Vec::new();
+    for cluster in &clusters {
+        let live = live(access, cluster).await;
+        views.extend(
+            view_partitions(cluster, live.as_ref())
+                .into_iter()
+                .filter(|view| view.name == name),
+        );
+    }
+    if views.is_empty() {
+        return Err(unknown(&clusters, name));
+    }
+    for view in &views {
+        print_one(common.output, view, describe)?;
+    }
+    Ok(())
+}
+
+/// What slurmctld says; without it, what is known otherwise is shown.
+pub(crate) async fn live(access: &Access, cluster: &Cluster) -> Option<crate::access::Live> {
+    match access.live(cluster).await {
+        Ok(live) => Some(live),
+        Err(why) => {
+            tell(&format!(
+                "slurmctld of {} cannot be asked, so what it has now is not shown: {why}",
+                cluster.name()
+            ));
+            None
+        }
+    }
+}

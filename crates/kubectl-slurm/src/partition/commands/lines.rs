@@ -1,0 +1,182 @@
+//! Changes of partitions that are lines: a NodeSet's `partition.config`, and lines of extraConf.
+
+use api::{Controller, NodeSet};
+use slurm::{conf::SettingChange, partition::PartitionState};
+
+use super::objects::word;
+use super::{Change, Note, Target, workers};
+use crate::access::Access;
+use crate::cli::Wait;
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, tell};
+use crate::ownership::warning;
+use crate::partition::edit::{extra_conf_patch, node_set_patch};
+use crate::partition::expect::{ExpectedLine, Verdict, judge_line};
+use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
+use crate::partition::view::held_source;
+use crate::wait::{Progress, until};
+
+pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
+    if target.cluster.controller.spec.is_external() {
+        return Err(Failure::refused(format!(
+            "slurmctld of {} runs outside Kubernetes, and its slurm.conf is not the operator's; change it there, or make a Partition object",
+            target.cluster.name()
+        )));
+    }
+    if let Note::Drained(Some(_)) = change.note {
+        tell("the reason is not kept: only a Partition object has a place for it");
+    }
+    let expected = match target.kind {
+        Kind::NodeSet => change_node_set(access, target, change).await?,
+        _ => change_extra_conf(access, target, change).await?,
+    };
+    let how = wait_live(access, target, &expected, wait).await?;
+    if wait.wait {
+        settle_state(access, target, change).await?;
+    }
+    print(&format!("partition {} {}{how}\n", target.name, word(change)))
+}
+
+async fn change_node_set(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
+    let api = access.api::<NodeSet>(&target.cluster.namespace());
+    let mut changed = false;
+    let set = Access::change(&api, &target.object, |set: &NodeSet| {
+        if set.spec.wanted_partition().is_none() {
+            return Err(Failure::not_found(format!(
+                "NodeSet {} has no partition any more",
+                target.object
+            )));
+        }
+        let settings = reachable(change, set.spec.wanted_partition().unwrap_or_default());
+        let patch = node_set_patch(set, &settings, &change.members)?;
+        changed = patch.is_some();
+        Ok(patch)
+    })
+    .await?;
+    if changed && let Some(warned) = warning(&set, &["spec", "partition", "config"], "nodesets.….partition") {
+        tell(&warned);
+    }
+    let place = Place::NodeSet(&set);
+    Ok(ExpectedLine {
+        name: target.name.clone(),
+        settings: Some(wanted_settings(&target.cluster, &target.name, &place)),
+        source: held_source(&place),
+        generation: None,
+        before: Box::new(target.cluster.controller.clone()),
+        changed,
+    })
+}
+
+async fn change_extra_conf(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
+    let workers = workers(access, &target.cluster).await?;
+    let api = access.api::<Controller>(&target.cluster.namespace());
+    let mut changed = false;
+    let controller = Access::change(&api, &target.object, |controller: &Controller| {
+        let line = settings_text(controller, &target.name);
+        let settings = reachable(change, &line);
+        let patch = extra_conf_patch(
+            &target.cluster,
+            &workers,
+            controller,
+            &target.name,
+            &settings,
+            &change.members,
+        )?;
+        changed = patch.is_some();
+        Ok(patch)
+    })
+    .await?;
+    let value = format!("controller.extraConf, or partitions.{},", target.name);
+    if changed && let Some(warned) = warning(&controller, &["spec", "extraConf"], &value) {
+        tell(&warned);
+    }
+    let text = controller.spec.extra_conf.clone().unwrap_or_default();
+    Ok(ExpectedLine {
+        name: target.name.clone(),
+        settings: settings_of_line(&text, &target.name),
+        source: held_source(&Place::ExtraConf),
+        generation: controller.metadata.generation,
+        before: Box::new(target.cluster.controller.clone()),
+        changed,
+    })
+}
+
+/// A partition that says nothing about its state is up; nothing is written to say so.
+fn reachable(change: &Change, line: &str) -> Vec<SettingChange> {
+    let says_state = settings_of_line(&format!("PartitionName=x {line}"), "x")
+        .is_some_and(|settings| settings.keys().any(|key| *key == *"State"));
+    let needless =
+        |setting: &&SettingChange| matches!(change.note, Note::Resumed) && *setting.key() == *"State" && !says_state;
+    change
+        .settings
+        .iter()
+        .filter(|setting| !needless(setting))
+        .cloned()
+        .collect()
+}
+
+fn settings_text(controller: &Controller, name: &str) -> String {
+    let text = controller.spec.extra_conf.as_deref().unwrap_or_default();
+    let settings = settings_of_line(text, name).unwrap_or_default();
+    let items: Vec<String> = settings.keys().map(|key| format!("{key}=x")).collect();
+    items.join(" ")
+}
+
+/// Words about how it went live, for the last line.
+pub(super) async fn wait_live(
+    access: &Access,
+    target: &Target,
+    expected: &ExpectedLine,
+    wait: &Wait,
+) -> Outcome<String> {
+    if !wait.wait {
+        return Ok(" (not waited for)".to_owned());
+    }
+    let api = access.api::<Controller>(&target.cluster.namespace());
+    let cluster = target.cluster.name();
+    until(wait, &format!("partition {} is live", target.name), async |waited| {
+        let controller = api.get(&cluster).await?;
+        let conf = access.slurm_conf(&controller).await?;
+        match judge_line(expected, &controller, conf.as_deref(), waited) {
+            Verdict::Done(how) => Ok(Progress::Done(format!(" ({how})"))),
+            Verdict::Waits(why) => Ok(Progress::Waits(why)),
+            Verdict::Refused(why) => Err(Failure::refused(format!(
+                "partition {}: {why}\nslurmctld goes on as before; the object keeps what you wrote until you set it to something else",
+                target.name
+            ))),
+        }
+    })
+    .await
+}
+
+/// A state that was given by hand stays in slurmctld when a file with the same state as before comes; it is told directly.
+async fn settle_state(access: &Access, target: &Target, change: &Change) -> Outcome {
+    let wanted = change.settings.iter().find_map(|setting| match setting {
+        SettingChange::Set { key, value } if *key == *"State" => Some(value.to_ascii_uppercase()),
+        _ => None,
+    });
+    let Some(wanted) = wanted else { return Ok(()) };
+    let live = access.live(&target.cluster).await;
+    let live = live.map_err(|why| {
+        Failure::refused(format!(
+            "the change was accepted, and slurmctld cannot be asked whether it is live: {why}"
+        ))
+    })?;
+    let partition = live.partitions.iter().find(|partition| partition.name == target.name);
+    let state = partition.map(|partition| match &partition.state {
+        PartitionState::Known(state) => state.name().to_owned(),
+        PartitionState::Other(text) => text.clone(),
+    });
+    if state.as_deref() == Some(wanted.as_str()) {
+        return Ok(());
+    }
+    let (name, value) = (format!("PartitionName={}", target.name), format!("State={wanted}"));
+    let update = ["scontrol", "update", name.as_str(), value.as_str()];
+    let told = access.slurm(&target.cluster, &update).await;
+    told.map(drop).map_err(|why| {
+        Failure::refused(format!(
+            "the object says State={wanted}, and slurmctld refuses it for {}: {why}",
+            target.name
+        ))
+    })
+}

@@ -1,0 +1,107 @@
+//! Changes of Partition objects.
+
+use api::Partition;
+use kube::{ResourceExt as _, api::PostParams};
+use serde_json::{Value, json};
+use slurm::conf::SettingChange;
+
+use super::{Change, Note, Target, workers};
+use crate::access::Access;
+use crate::cli::Wait;
+use crate::cluster::Cluster;
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, tell};
+use crate::ownership::warning;
+use crate::partition::edit::{new_object, object_patch, state_annotations};
+use crate::partition::expect::{Verdict, judge_object};
+use crate::partition::members::MemberChange;
+use crate::wait::{Progress, until};
+
+pub(super) async fn create(
+    access: &Access,
+    cluster: &Cluster,
+    name: &str,
+    members: &[MemberChange],
+    exclude: &[String],
+    settings: &[SettingChange],
+    wait: &Wait,
+) -> Outcome {
+    let object = new_object(cluster, name, members, exclude, settings)?;
+    let problems = api::Validate::check(&object);
+    let mut errors = problems.errors().map(ToString::to_string);
+    if let Some(first) = errors.next() {
+        return Err(Failure::usage(
+            std::iter::once(first).chain(errors).collect::<Vec<_>>().join("\n"),
+        ));
+    }
+    let api = access.api::<Partition>(&cluster.namespace());
+    let created = api.create(&PostParams::default(), &object).await?;
+    let how = wait_live(access, &created, wait).await?;
+    print(&format!("partition/{} created{how}\n", created.name_any()))
+}
+
+pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
+    let workers = workers(access, &target.cluster).await?;
+    let api = access.api::<Partition>(&target.cluster.namespace());
+    let mut warned = None;
+    let changed = Access::change(&api, &target.object, |object: &Partition| {
+        let spec = object_patch(&target.cluster, &workers, object, &change.settings, &change.members)?;
+        let notes = match &change.note {
+            Note::None => None,
+            Note::Drained(reason) => state_annotations(reason.as_deref(), None),
+            Note::Resumed => state_annotations(None, Some(now())),
+        };
+        warned = warning(object, &["spec"], "the manifest it was made from").filter(|_| spec.is_some());
+        Ok(joined(spec, notes))
+    })
+    .await?;
+    if let Some(warned) = warned {
+        tell(&warned);
+    }
+    let how = wait_live(access, &changed, wait).await?;
+    print(&format!("partition/{} {}{how}\n", target.object, word(change)))
+}
+
+/// What was done, for the last line.
+pub(super) fn word(change: &Change) -> &'static str {
+    match change.note {
+        Note::None => "changed",
+        Note::Drained(_) => "drained",
+        Note::Resumed => "resumed",
+    }
+}
+
+fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
+}
+
+fn joined(one: Option<Value>, other: Option<Value>) -> Option<Value> {
+    match (one, other) {
+        (Some(Value::Object(mut one)), Some(Value::Object(other))) => {
+            one.extend(other);
+            Some(json!(one))
+        }
+        (one, other) => one.or(other),
+    }
+}
+
+/// Words about how it went live, for the last line.
+async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<String> {
+    if !wait.wait {
+        return Ok(" (not waited for)".to_owned());
+    }
+    let name = object.name_any();
+    let generation = object.metadata.generation;
+    let api = access.api::<Partition>(&object.namespace().unwrap_or_default());
+    until(wait, &format!("partition/{name} is live"), async |_| {
+        let mut now = api.get(&name).await?;
+        // Somebody's later change is not what we wait for.
+        now.metadata.generation = generation;
+        match judge_object(&now) {
+            Verdict::Done(how) => Ok(Progress::Done(format!(" ({how})"))),
+            Verdict::Waits(why) => Ok(Progress::Waits(why)),
+            Verdict::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
+        }
+    })
+    .await
+}

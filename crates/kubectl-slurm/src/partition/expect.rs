@@ -1,0 +1,306 @@
+//! Whether a change has come about: it is live and stands in the object. Pure.
+
+use std::time::Duration;
+
+use api::{
+    ConditionStatus, Controller, Partition,
+    conditions::{DEGRADED, PARTITION_RETAINED, PROGRESSING, READY},
+    configuration::ConfigurationStatus,
+};
+use slurm::conf::Settings;
+
+use super::place::settings_of_line;
+
+/// What the Controller calls its being live.
+const CONFIG_APPLIED: &str = "ConfigurationApplied";
+/// A held input that waits by design and goes on by itself.
+const WAITS_FOR_JOBS: &str = "WaitsForJobs";
+/// What was said before our change is taken for an answer to it only after this long. The operator takes well under a second to
+/// look at a change.
+const STALE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// With words about how.
+    Done(String),
+    /// For what.
+    Waits(String),
+    /// Why, and what to do.
+    Refused(String),
+}
+
+/// A line that is to stand in slurm.conf, or not.
+#[derive(Clone, Debug)]
+pub(super) struct ExpectedLine {
+    pub(super) name: String,
+    /// None: it is to be gone.
+    pub(super) settings: Option<Settings>,
+    /// How the Controller's status calls the field that was changed.
+    pub(super) source: String,
+    /// The generation of the Controller that has the change, if it is the Controller that was changed.
+    pub(super) generation: Option<i64>,
+    /// The Controller before the change.
+    pub(super) before: Box<Controller>,
+    /// Whether anything was changed at all.
+    pub(super) changed: bool,
+}
+
+pub(super) fn judge_line(
+    expected: &ExpectedLine,
+    controller: &Controller,
+    slurm_conf: Option<&str>,
+    waited: Duration,
+) -> Verdict {
+    let status = controller.status.clone().unwrap_or_default();
+    let configuration = status.configuration.clone().unwrap_or_default();
+    let applied = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == CONFIG_APPLIED);
+    let unseen = expected
+        .generation
+        .is_some_and(|generation| status.observed_generation.is_some_and(|seen| seen < generation));
+    let accepted = settings_of_line(slurm_conf.unwrap_or_default(), &expected.name);
+    let stands = accepted == expected.settings;
+    if stands && !unseen && is_live(expected, &configuration) {
+        return Verdict::Done(how(&configuration));
+    }
+    if unseen {
+        return Verdict::Waits("the operator has not looked at it yet".to_owned());
+    }
+    let held = |configuration: &ConfigurationStatus| {
+        let inputs = configuration.held_inputs.clone();
+        inputs.into_iter().find(|held| held.source == expected.source)
+    };
+    let before = expected
+        .before
+        .status
+        .as_ref()
+        .and_then(|status| status.configuration.clone())
+        .unwrap_or_default();
+    if let Some(now) = held(&configuration).filter(|_| !stands) {
+        if now.reason == WAITS_FOR_JOBS {
+            return Verdict::Waits(now.message);
+        }
+        // The same words as before may be about what was there before.
+        if held(&before).as_ref() != Some(&now) || waited > STALE {
+            return Verdict::Refused(now.message);
+        }
+        return Verdict::Waits(now.message);
+    }
+    // Where nothing is held, the configuration as a whole may be refused.
+    let broken = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == DEGRADED && condition.status == ConditionStatus::True && !stands);
+    let refusals = ["ConfigRejected", "InvalidSpec", "BadPartition"];
+    match (broken, applied) {
+        (Some(broken), _) if refusals.contains(&broken.reason.as_str()) && waited > STALE => {
+            Verdict::Refused(broken.message.clone())
+        }
+        (_, Some(applied)) if applied.status != ConditionStatus::True => Verdict::Waits(applied.message.clone()),
+        (_, Some(_)) => Verdict::Waits("the operator has not taken it up yet".to_owned()),
+        (_, None) => Verdict::Waits("the operator has said nothing about the cluster yet; does it run?".to_owned()),
+    }
+}
+
+/// Whether slurmctld runs with what is wanted, and the status that says so is about the change.
+fn is_live(expected: &ExpectedLine, configuration: &ConfigurationStatus) -> bool {
+    let before = expected
+        .before
+        .status
+        .as_ref()
+        .and_then(|status| status.configuration.as_ref());
+    let wanted = configuration.wanted.as_ref().map(|wanted| &wanted.digest);
+    let applied = configuration.applied.as_ref().map(|applied| &applied.digest);
+    let is_news = before
+        .and_then(|before| before.wanted.as_ref())
+        .map(|wanted| &wanted.digest)
+        != wanted;
+    wanted.is_some() && wanted == applied && (is_news || !expected.changed)
+}
+
+fn how(configuration: &ConfigurationStatus) -> String {
+    let sequence = configuration
+        .applied
+        .as_ref()
+        .map(|applied| applied.sequence)
+        .unwrap_or_default();
+    match &configuration.last_change {
+        Some(change) if change.sequence == sequence => {
+            let action = change
+                .action
+                .as_ref()
+                .map_or("", |action| action.as_str())
+                .to_ascii_lowercase();
+            format!("revision {sequence}, {action}, {} ms", change.milliseconds)
+        }
+        _ => format!("revision {sequence}"),
+    }
+}
+
+/// A Partition object of this generation.
+pub(super) fn judge_object(partition: &Partition) -> Verdict {
+    let generation = partition.metadata.generation.unwrap_or_default();
+    let Some(status) = &partition.status else {
+        return Verdict::Waits(
+            "the operator has not looked at it yet; does it run, and does it know Partitions?".to_owned(),
+        );
+    };
+    if status.observed_generation.unwrap_or_default() < generation {
+        return Verdict::Waits("the operator has not looked at it yet".to_owned());
+    }
+    let condition = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
+    let is_true = |type_: &str| condition(type_).is_some_and(|condition| condition.status == ConditionStatus::True);
+    let applied = status
+        .applied
+        .as_ref()
+        .filter(|applied| applied.generation >= generation);
+    if let (true, Some(applied)) = (is_true(READY), applied) {
+        let took = applied
+            .milliseconds
+            .map_or_else(String::new, |time| format!(", {time} ms"));
+        return Verdict::Done(format!("by {}{took}", applied.way));
+    }
+    let message = condition(READY).map(|ready| ready.message.clone()).unwrap_or_default();
+    let refused = condition(READY).is_some_and(|ready| ready.status == ConditionStatus::False) && !is_true(PROGRESSING);
+    if refused {
+        return Verdict::Refused(message);
+    }
+    Verdict::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
+}
+
+/// Why an object that is being deleted is still there.
+pub(super) fn why_retained(partition: &Partition) -> String {
+    let conditions = partition.status.iter().flat_map(|status| &status.conditions);
+    let retained = conditions
+        .filter(|condition| condition.type_ == PARTITION_RETAINED && condition.status == ConditionStatus::True);
+    let message = retained.map(|condition| condition.message.clone()).next();
+    message.unwrap_or_else(|| "Slurm is asked to let it go".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn controller(status: Value) -> Controller {
+        let mut controller = Controller::new("slurm", serde_json::from_value(json!({})).unwrap());
+        controller.status = Some(serde_json::from_value(status).unwrap());
+        controller
+    }
+
+    fn revision(wanted: &str, applied: &str, held: &Value) -> Value {
+        json!({
+            "observedGeneration": 2,
+            "configuration": {
+                "wanted": { "digest": wanted }, "applied": { "sequence": 7, "digest": applied, "time": "" }, "heldInputs": held,
+            },
+        })
+    }
+
+    const LINE: &str = "PartitionName=a Nodes=a State=DRAIN\n";
+
+    fn expected(before: Value) -> ExpectedLine {
+        ExpectedLine {
+            name: "a".into(),
+            settings: settings_of_line(LINE, "a"),
+            source: "spec.extraConf".into(),
+            generation: Some(2),
+            before: Box::new(controller(before)),
+            changed: true,
+        }
+    }
+
+    #[test]
+    fn a_line_is_live_when_slurmctld_runs_with_a_revision_that_has_it() {
+        let before = revision("old", "old", &json!([]));
+        let held = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "bad" }]);
+        let jobs = json!([{ "source": "spec.extraConf", "reason": "WaitsForJobs", "message": "jobs" }]);
+        let unseen = json!({ "observedGeneration": 1 });
+        let soon = Duration::from_secs(1);
+        let late = Duration::from_secs(10);
+        for (what, status, conf, waited, verdict) in [
+            (
+                "done",
+                revision("new", "new", &json!([])),
+                LINE,
+                soon,
+                "done revision 7",
+            ),
+            ("status of before", before.clone(), LINE, soon, "waits"),
+            ("on its way", revision("new", "old", &json!([])), "", soon, "waits"),
+            ("not looked at", unseen, LINE, soon, "waits"),
+            ("refused", revision("old", "old", &held), "", soon, "refused bad"),
+            ("waits for jobs", revision("old", "old", &jobs), "", late, "waits jobs"),
+        ] {
+            let judged = judge_line(&expected(before.clone()), &controller(status), Some(conf), waited);
+            let said = match judged {
+                Verdict::Done(how) => format!("done {how}"),
+                Verdict::Waits(why) => format!("waits {why}"),
+                Verdict::Refused(why) => format!("refused {why}"),
+            };
+            assert!(said.starts_with(verdict), "{what}: {said}");
+        }
+        // Another's refusal of before is not ours until the operator had time to look.
+        let expected = expected(revision("old", "old", &held));
+        let still = controller(revision("old", "old", &held));
+        assert!(matches!(
+            judge_line(&expected, &still, Some(""), soon),
+            Verdict::Waits(_)
+        ));
+        assert!(matches!(
+            judge_line(&expected, &still, Some(""), late),
+            Verdict::Refused(_)
+        ));
+    }
+
+    #[test]
+    fn a_line_that_is_to_go_is_gone_when_slurm_conf_has_it_no_more() {
+        let mut gone = expected(revision("old", "old", &json!([])));
+        gone.settings = None;
+        let now = controller(revision("new", "new", &json!([])));
+        assert!(matches!(
+            judge_line(&gone, &now, Some(LINE), Duration::ZERO),
+            Verdict::Waits(_)
+        ));
+        assert!(matches!(
+            judge_line(&gone, &now, Some("A=1\n"), Duration::ZERO),
+            Verdict::Done(_)
+        ));
+    }
+
+    #[test]
+    fn an_object_is_live_when_slurmctld_has_its_generation() {
+        let judge = |status: Value| {
+            let mut partition = Partition::new(
+                "a",
+                serde_json::from_value(json!({ "controllerRef": { "name": "s" } })).unwrap(),
+            );
+            partition.metadata.generation = Some(3);
+            partition.status = Some(serde_json::from_value(status).unwrap());
+            judge_object(&partition)
+        };
+        let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "reason": "R", "message": "why", "lastTransitionTime": "" });
+        let applied = json!({ "generation": 3, "time": "", "way": "Rpc", "milliseconds": 4 });
+        assert_eq!(
+            judge(json!({ "observedGeneration": 3, "applied": applied, "conditions": [condition("Ready", "True")] })),
+            Verdict::Done("by Rpc, 4 ms".into())
+        );
+        for waits in [
+            json!({}),
+            json!({ "observedGeneration": 2, "applied": applied, "conditions": [condition("Ready", "True")] }),
+            json!({ "observedGeneration": 3, "conditions": [condition("Ready", "True")] }),
+            json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "True")] }),
+        ] {
+            assert!(matches!(judge(waits.clone()), Verdict::Waits(_)), "{waits}");
+        }
+        assert_eq!(
+            judge(
+                json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "False")] })
+            ),
+            Verdict::Refused("why".into())
+        );
+    }
+}

@@ -1,0 +1,481 @@
+//! Members of a partition as people add and remove them: `+node[005-010]`, `-node[001-002]`, `+gpu`. Pure.
+
+use api::NodeSet;
+use kube::ResourceExt as _;
+use slurm::Hostlist;
+
+use crate::cluster::Cluster;
+use crate::failure::{Failure, Outcome};
+
+/// One `--nodes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemberChange {
+    pub(crate) sign: Sign,
+    pub(crate) members: Vec<Member>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sign {
+    Add,
+    Remove,
+    /// All members, in place of those there are.
+    Replace,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Member {
+    /// By the name of the object.
+    NodeSet(String),
+    Node(String),
+}
+
+/// Who brings which node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Workers {
+    /// The object's name of a NodeSet, and Slurm's name of a node of it.
+    pub(crate) nodes: Vec<(String, String)>,
+}
+
+impl Workers {
+    /// The NodeSet that a node belongs to, by its pod, or by its name if it has none yet.
+    pub(crate) fn owner(&self, cluster: &Cluster, node: &str) -> Option<String> {
+        let running = self.nodes.iter().find(|(_, name)| name == node);
+        running.map(|(set, _)| set.clone()).or_else(|| {
+            let set = cluster.node_sets.iter().find(|set| could_bring(set, node))?;
+            Some(set.name_any())
+        })
+    }
+}
+
+/// Whether a NodeSet would call one of its numbered workers so.
+fn could_bring(set: &NodeSet, node: &str) -> bool {
+    let prefix = match set.spec.hostname_prefix() {
+        Some(prefix) if !prefix.is_empty() => prefix.to_owned(),
+        _ => set.child_names().pod_prefix(),
+    };
+    let number = node.strip_prefix(&prefix).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+pub(crate) fn parse_change(cluster: &Cluster, text: &str) -> Outcome<MemberChange> {
+    let (sign, list) = match text.split_at_checked(1) {
+        Some(("+", list)) => (Sign::Add, list),
+        Some(("-", list)) => (Sign::Remove, list),
+        _ => (Sign::Replace, text),
+    };
+    let mut members = Vec::new();
+    for item in split_items(list) {
+        if let Some(set) = cluster.node_set(item) {
+            members.push(Member::NodeSet(set.name_any()));
+            continue;
+        }
+        let nodes = Hostlist::parse(item)
+            .map_err(|error| Failure::usage(format!("--nodes {text}: {error}; write nodes as in node[005-010]")))?;
+        members.extend(nodes.names().map(Member::Node));
+    }
+    if members.is_empty() {
+        return Err(Failure::usage(format!(
+            "--nodes {text:?} names nothing; give NodeSets or nodes, as in +node[005-010]"
+        )));
+    }
+    Ok(MemberChange { sign, members })
+}
+
+/// At commas that are not in brackets.
+pub(crate) fn split_items(list: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    list.split(|c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(str::trim)
+    .filter(|item| !item.is_empty())
+    .collect()
+}
+
+/// Members of a Partition object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Membership {
+    pub(crate) node_sets: Vec<String>,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) exclude: Vec<String>,
+    /// Labels choose further NodeSets.
+    pub(crate) selects: bool,
+}
+
+impl Membership {
+    pub(crate) fn change(&mut self, cluster: &Cluster, workers: &Workers, change: &MemberChange) -> Outcome {
+        if change.sign == Sign::Replace {
+            self.node_sets.clear();
+            self.nodes.clear();
+        }
+        let nodes: Vec<&str> = change.members.iter().filter_map(Member::node).collect();
+        for set in change.members.iter().filter_map(Member::node_set) {
+            self.change_set(cluster, change.sign, set)?;
+        }
+        if change.sign == Sign::Remove {
+            self.remove_nodes(cluster, workers, &nodes)?;
+        } else {
+            self.add_nodes(cluster, workers, &nodes)?;
+        }
+        if self.node_sets.is_empty() && self.nodes.is_empty() && !self.selects {
+            return Err(Failure::refused(
+                "it would have no members left; add others first, drain it, or delete it",
+            ));
+        }
+        Ok(())
+    }
+
+    fn change_set(&mut self, cluster: &Cluster, sign: Sign, set: &str) -> Outcome {
+        // It may be there under Slurm's name.
+        let is_it = |entry: &String| cluster.node_set(entry).is_some_and(|found| found.name_any() == *set);
+        let there = self.node_sets.iter().any(is_it);
+        match sign {
+            Sign::Remove if there => self.node_sets.retain(|entry| !is_it(entry)),
+            Sign::Remove if self.selects => {
+                return Err(Failure::refused(format!(
+                    "NodeSet {set:?} is a member by spec.nodeSetSelector, if at all; change its labels or the selector with `kubectl edit`"
+                )));
+            }
+            Sign::Remove => return Err(not_a_member(&format!("NodeSet {set:?}"))),
+            Sign::Add | Sign::Replace if there => {}
+            Sign::Add | Sign::Replace => self.node_sets.push(set.to_owned()),
+        }
+        Ok(())
+    }
+
+    fn add_nodes(&mut self, cluster: &Cluster, workers: &Workers, nodes: &[&str]) -> Outcome {
+        take_out(&mut self.exclude, nodes)?;
+        let mut added = Vec::new();
+        for node in nodes {
+            if !self.brings(cluster, workers, node) && !contains(&self.nodes, node)? {
+                added.push(*node);
+            }
+        }
+        put_in(&mut self.nodes, &added)
+    }
+
+    fn remove_nodes(&mut self, cluster: &Cluster, workers: &Workers, nodes: &[&str]) -> Outcome {
+        let mut excluded = Vec::new();
+        for node in nodes {
+            let listed = contains(&self.nodes, node)?;
+            let brought = self.brings(cluster, workers, node);
+            if !listed && !brought {
+                return Err(not_a_member(&format!("node {node:?}")));
+            }
+            if brought && !contains(&self.exclude, node)? {
+                excluded.push(*node);
+            }
+        }
+        take_out(&mut self.nodes, nodes)?;
+        put_in(&mut self.exclude, &excluded)
+    }
+
+    /// Whether a NodeSet that is a member brings a node. Who selects by labels may bring any NodeSet's.
+    fn brings(&self, cluster: &Cluster, workers: &Workers, node: &str) -> bool {
+        let Some(owner) = workers.owner(cluster, node) else {
+            return false;
+        };
+        let is_it = |entry: &String| cluster.node_set(entry).is_some_and(|set| set.name_any() == owner);
+        self.selects || self.node_sets.iter().any(is_it)
+    }
+}
+
+impl Member {
+    fn node(&self) -> Option<&str> {
+        match self {
+            Self::Node(name) => Some(name),
+            Self::NodeSet(_) => None,
+        }
+    }
+
+    fn node_set(&self) -> Option<&str> {
+        match self {
+            Self::NodeSet(name) => Some(name),
+            Self::Node(_) => None,
+        }
+    }
+}
+
+/// `Nodes=` of an extraConf line, which has NodeSets by Slurm's names beside nodes.
+pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, change: &MemberChange) -> Outcome<String> {
+    let slurm_name = |set: &str| {
+        cluster
+            .node_set(set)
+            .map_or_else(|| set.to_owned(), NodeSet::slurm_name)
+    };
+    let mut items: Vec<String> = split_items(nodes).into_iter().map(str::to_owned).collect();
+    if change.sign == Sign::Replace {
+        items.clear();
+    } else if items.iter().any(|item| item.eq_ignore_ascii_case("ALL")) {
+        return Err(Failure::refused(
+            "its Nodes=ALL means every node there is; give a list first by --nodes, or make a Partition object, which can leave nodes out (excludeNodes)",
+        ));
+    }
+    for member in &change.members {
+        let (name, what) = match member {
+            Member::NodeSet(set) => (slurm_name(set), format!("NodeSet {set:?}")),
+            Member::Node(node) => (node.clone(), format!("node {node:?}")),
+        };
+        let is_set = |item: &str| cluster.node_sets.iter().any(|set| set.slurm_name() == item);
+        let mut holders = items.iter_mut().filter(|item| !is_set(item) || **item == name);
+        let holder =
+            holders.find(|item| **item == name || Hostlist::parse(item).is_ok_and(|list| list.contains(&name)));
+        match (change.sign, holder) {
+            (Sign::Add | Sign::Replace, Some(_)) => {}
+            (Sign::Add | Sign::Replace, None) => items.push(name),
+            (Sign::Remove, Some(item)) => *item = without(item, &name)?,
+            (Sign::Remove, None) => {
+                let owner = workers.owner(cluster, &name).map(|set| slurm_name(&set));
+                if let Some(owner) = owner.filter(|owner| items.contains(owner)) {
+                    return Err(Failure::refused(format!(
+                        "{what} comes with NodeSet {owner:?} of its Nodes=, of which a line in extraConf cannot leave one out; make a Partition object, which can (excludeNodes)"
+                    )));
+                }
+                return Err(not_a_member(&what));
+            }
+        }
+        items.retain(|item| !item.is_empty());
+    }
+    if items.is_empty() {
+        return Err(Failure::refused(
+            "it would have no members left; add others first, drain it, or delete it",
+        ));
+    }
+    compact(cluster, &items)
+}
+
+/// Nodes that were added one by one are one hostlist again.
+fn compact(cluster: &Cluster, items: &[String]) -> Outcome<String> {
+    let is_set = |item: &&String| cluster.node_sets.iter().any(|set| set.slurm_name() == **item);
+    let sets: Vec<&str> = items.iter().filter(is_set).map(String::as_str).collect();
+    let nodes: Vec<&str> = items.iter().filter(|item| !is_set(item)).map(String::as_str).collect();
+    let nodes = parse(&nodes.join(","))?.to_string();
+    let all = sets.into_iter().chain((!nodes.is_empty()).then_some(nodes.as_str()));
+    Ok(all.collect::<Vec<&str>>().join(","))
+}
+
+fn without(item: &str, name: &str) -> Outcome<String> {
+    if item == name {
+        return Ok(String::new());
+    }
+    let left: Vec<String> = parse(item)?.names().filter(|host| host != name).collect();
+    of_names(&left)
+}
+
+fn contains(entries: &[String], node: &str) -> Outcome<bool> {
+    for entry in entries {
+        if parse(entry)?.contains(node) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Takes names out of entries, each a hostlist; others stay as they are written.
+fn take_out(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
+    for entry in entries.iter_mut() {
+        let list = parse(entry)?;
+        if nodes.iter().any(|node| list.contains(node)) {
+            let left: Vec<String> = list.names().filter(|host| !nodes.contains(&host.as_str())).collect();
+            *entry = of_names(&left)?;
+        }
+    }
+    entries.retain(|entry| !entry.is_empty());
+    Ok(())
+}
+
+fn put_in(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
+    let added = of_names(nodes)?;
+    if !added.is_empty() {
+        entries.push(added);
+    }
+    Ok(())
+}
+
+fn parse(text: &str) -> Outcome<Hostlist> {
+    Hostlist::parse(text).map_err(|error| Failure::refused(error.to_string()))
+}
+
+fn of_names<S: AsRef<str>>(names: &[S]) -> Outcome<String> {
+    let list = Hostlist::of_names(names).map_err(|error| Failure::refused(error.to_string()))?;
+    Ok(list.to_string())
+}
+
+fn not_a_member(what: &str) -> Failure {
+    Failure::not_found(format!(
+        "{what} is no member of it; `kubectl slurm partition show` lists its members"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node_set(name: &str, spec: serde_json::Value) -> NodeSet {
+        let mut spec = spec;
+        spec["controllerRef"] = json!({ "name": "slurm" });
+        NodeSet::new(name, serde_json::from_value(spec).unwrap())
+    }
+
+    fn cluster() -> Cluster {
+        Cluster {
+            node_sets: vec![
+                node_set("compute", json!({})),
+                node_set("gpu", json!({ "template": { "spec": { "hostname": "g-" } } })),
+            ],
+            ..Cluster::default()
+        }
+    }
+
+    fn list(items: &[&str]) -> Vec<String> {
+        items.iter().map(|item| (*item).to_owned()).collect()
+    }
+
+    /// Members after the changes: NodeSets, nodes, excluded nodes.
+    fn changed(start: &Membership, changes: &[&str]) -> Outcome<[Vec<String>; 3]> {
+        let cluster = cluster();
+        let workers = Workers {
+            nodes: vec![("compute".into(), "odd-name".into())],
+        };
+        let mut members = start.clone();
+        for change in changes {
+            members.change(&cluster, &workers, &parse_change(&cluster, change)?)?;
+        }
+        Ok([members.node_sets, members.nodes, members.exclude])
+    }
+
+    fn start() -> Membership {
+        Membership {
+            node_sets: list(&["compute"]),
+            nodes: list(&["ext[001-004]"]),
+            ..Membership::default()
+        }
+    }
+
+    #[test]
+    fn members_come_and_go_without_the_rest_being_touched() {
+        for (changes, node_sets, nodes, exclude) in [
+            (
+                vec!["+ext[005-006]"],
+                vec!["compute"],
+                vec!["ext[001-004]", "ext[005-006]"],
+                vec![],
+            ),
+            (vec!["-ext[001-002]"], vec!["compute"], vec!["ext[003-004]"], vec![]),
+            (vec!["+ext001"], vec!["compute"], vec!["ext[001-004]"], vec![]),
+            (vec!["-ext[001-004]"], vec!["compute"], vec![], vec![]),
+            // Nodes of a NodeSet that is a member are left out, and come back.
+            (
+                vec!["-compute-[0-1]"],
+                vec!["compute"],
+                vec!["ext[001-004]"],
+                vec!["compute-[0-1]"],
+            ),
+            (
+                vec!["-compute-[0-1]", "+compute-0"],
+                vec!["compute"],
+                vec!["ext[001-004]"],
+                vec!["compute-1"],
+            ),
+            (
+                vec!["-compute-0", "-compute-0"],
+                vec!["compute"],
+                vec!["ext[001-004]"],
+                vec!["compute-0"],
+            ),
+            (
+                vec!["-odd-name"],
+                vec!["compute"],
+                vec!["ext[001-004]"],
+                vec!["odd-name"],
+            ),
+            // NodeSets by the object's name and by Slurm's.
+            (vec!["+gpu"], vec!["compute", "gpu"], vec!["ext[001-004]"], vec![]),
+            (vec!["+g", "+gpu"], vec!["compute", "gpu"], vec!["ext[001-004]"], vec![]),
+            (
+                vec!["+gpu", "-g-0"],
+                vec!["compute", "gpu"],
+                vec!["ext[001-004]"],
+                vec!["g-0"],
+            ),
+            (vec!["-compute"], vec![], vec!["ext[001-004]"], vec![]),
+            // A node of a NodeSet that is no member, alone.
+            (vec!["+g-3"], vec!["compute"], vec!["ext[001-004]", "g-3"], vec![]),
+            (vec!["gpu,n[1-2]"], vec!["gpu"], vec!["n[1-2]"], vec![]),
+        ] {
+            let expected = [list(&node_sets), list(&nodes), list(&exclude)];
+            assert_eq!(changed(&start(), &changes).unwrap(), expected, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_remedy() {
+        for (start, change, code, words) in [
+            (start(), "-ext009", 3, "no member"),
+            (start(), "-gpu", 3, "no member"),
+            (start(), "-compute,ext[001-004]", 1, "no members left"),
+            (start(), "+n[1-", 2, "brackets"),
+            (start(), "+", 2, "names nothing"),
+            (start(), "", 2, "names nothing"),
+            (start(), "+n[1-9999999]", 2, "more than"),
+            (
+                Membership {
+                    selects: true,
+                    ..Membership::default()
+                },
+                "-gpu",
+                1,
+                "nodeSetSelector",
+            ),
+        ] {
+            let failure = changed(&start, &[change]).unwrap_err();
+            assert_eq!(failure.exit_code(), code, "{change}: {failure}");
+            assert!(failure.to_string().contains(words), "{change}: {failure}");
+        }
+    }
+
+    #[test]
+    fn a_selector_brings_every_nodesets_nodes() {
+        let start = Membership {
+            selects: true,
+            ..Membership::default()
+        };
+        assert_eq!(changed(&start, &["-g-1"]).unwrap()[2], ["g-1"]);
+    }
+
+    #[test]
+    fn the_line_of_a_partition_changes_as_far_as_it_can() {
+        let cluster = cluster();
+        let change = |nodes: &str, change: &str| {
+            change_line(&cluster, &Workers::default(), nodes, &parse_change(&cluster, change)?)
+        };
+        for (nodes, by, expected) in [
+            ("compute", "+gpu", "compute,g"),
+            ("compute,g", "-gpu", "compute"),
+            ("node[001-004]", "+node[005-010]", "node[001-010]"),
+            ("node[001-010]", "-node[001-002]", "node[003-010]"),
+            ("compute,n1", "+n2", "compute,n[1-2]"),
+            ("compute", "+compute", "compute"),
+            ("compute", "n1", "n1"),
+            ("ALL", "compute", "compute"),
+        ] {
+            assert_eq!(change(nodes, by).unwrap(), expected, "{nodes} {by}");
+        }
+        for (nodes, by, words) in [
+            ("ALL", "-n1", "Nodes=ALL"),
+            ("compute", "-compute-0", "excludeNodes"),
+            ("compute", "-n1", "no member"),
+            ("n1", "-n1", "no members left"),
+        ] {
+            let failure = change(nodes, by).unwrap_err();
+            assert!(failure.to_string().contains(words), "{nodes} {by}: {failure}");
+        }
+    }
+}

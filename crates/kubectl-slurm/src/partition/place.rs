@@ -1,0 +1,128 @@
+//! Where a partition is written down. Pure.
+
+use api::{NodeSet, Partition};
+use kube::ResourceExt as _;
+use serde::Serialize;
+use slurm::conf::{Document, Key, RecordKind, Settings};
+
+use crate::cluster::Cluster;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Place<'a> {
+    /// An object of its own.
+    Object(&'a Partition),
+    /// `spec.partition` of a NodeSet.
+    NodeSet(&'a NodeSet),
+    /// A line of the Controller's `spec.extraConf`.
+    ExtraConf,
+}
+
+/// What people call the kinds of places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Kind {
+    Partition,
+    NodeSet,
+    #[serde(rename = "extraConf")]
+    ExtraConf,
+    /// In no object: made by `scontrol create`, or in a file that slurm.conf includes.
+    #[serde(rename = "live")]
+    Live,
+}
+
+impl Kind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Partition => "Partition",
+            Self::NodeSet => "NodeSet",
+            Self::ExtraConf => "extraConf",
+            Self::Live => "live",
+        }
+    }
+}
+
+impl Place<'_> {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Object(_) => Kind::Partition,
+            Self::NodeSet(_) => Kind::NodeSet,
+            Self::ExtraConf => Kind::ExtraConf,
+        }
+    }
+
+    /// The object, as kubectl takes it.
+    pub(crate) fn object(&self, cluster: &Cluster) -> String {
+        match self {
+            Self::Object(partition) => format!("partitions.slinky.slurm.net/{}", partition.name_any()),
+            Self::NodeSet(set) => format!("nodesets.slinky.slurm.net/{}", set.name_any()),
+            Self::ExtraConf => format!("controllers.slinky.slurm.net/{}", cluster.name()),
+        }
+    }
+
+    /// The field, for people.
+    pub(crate) fn field(&self, cluster: &Cluster) -> String {
+        match self {
+            Self::Object(partition) => format!("Partition {}", partition.name_any()),
+            Self::NodeSet(set) => format!("NodeSet {} spec.partition", set.name_any()),
+            Self::ExtraConf => format!("Controller {} spec.extraConf", cluster.name()),
+        }
+    }
+}
+
+/// All partitions that are written down, by Slurm's names. A name that is there twice is there twice.
+pub(crate) fn places(cluster: &Cluster) -> Vec<(String, Place<'_>)> {
+    let objects = cluster
+        .partitions
+        .iter()
+        .map(|object| (object.slurm_name(), Place::Object(object)));
+    let own_partition = |set: &&NodeSet| set.spec.wanted_partition().is_some();
+    let sets = cluster.node_sets.iter().filter(own_partition);
+    let sets = sets.map(|set| (set.slurm_name(), Place::NodeSet(set)));
+    let extra = Document::parse(cluster.extra_conf());
+    let lines: Vec<String> = extra
+        .records(RecordKind::Partition)
+        .filter(|record| !record.is_default())
+        .map(|record| record.name.to_owned())
+        .collect();
+    objects
+        .chain(sets)
+        .chain(lines.into_iter().map(|name| (name, Place::ExtraConf)))
+        .collect()
+}
+
+/// What the line says that stands, or is to stand, in slurm.conf, without what `PartitionName=DEFAULT` adds. For an object it is
+/// what it says itself; the operator adds its members.
+pub(crate) fn wanted_settings(cluster: &Cluster, name: &str, place: &Place<'_>) -> Settings {
+    match place {
+        Place::Object(partition) => object_settings(partition),
+        Place::NodeSet(set) => {
+            let config = set.spec.wanted_partition().unwrap_or_default();
+            settings_of_line(&format!("PartitionName={name} Nodes={name} {config}"), name).unwrap_or_default()
+        }
+        Place::ExtraConf => settings_of_line(cluster.extra_conf(), name).unwrap_or_default(),
+    }
+}
+
+/// The settings of a partition's own line in a text.
+pub(crate) fn settings_of_line(text: &str, name: &str) -> Option<Settings> {
+    let document = Document::parse(text);
+    let record = document.record(RecordKind::Partition, name)?;
+    let settings = record.settings.iter();
+    Some(
+        settings
+            .map(|setting| (setting.key.clone(), setting.value.clone()))
+            .collect(),
+    )
+}
+
+fn object_settings(partition: &Partition) -> Settings {
+    let spec = &partition.spec;
+    let mut settings: Settings = spec
+        .settings()
+        .into_iter()
+        .map(|setting| (Key::new(setting.key), setting.value))
+        .collect();
+    let config = format!("PartitionName=x {}", spec.config.as_deref().unwrap_or_default());
+    settings.extend(settings_of_line(&config, "x").unwrap_or_default());
+    settings.insert(Key::new("State"), spec.state().slurm_word());
+    settings
+}

@@ -1,0 +1,420 @@
+//! `status`: one screen about a cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use api::{Condition, ConditionStatus, conditions::READY};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::access::{Access, Live};
+use crate::cli::{Common, Format, Watch};
+use crate::cluster::Cluster;
+use crate::failure::Outcome;
+use crate::node::{NodeView, list_pods, view_nodes};
+use crate::output::{Cell, Listed, Table, Tone, colours, print, print_list};
+use crate::partition::{PartitionView, live, partition_table, view_partitions};
+
+/// As long as a person looks at a screen.
+const PAUSE: Duration = Duration::from_secs(2);
+/// On a terminal: up to the first column of the first line, and everything below away.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// Conditions that hold when something is wrong; all others are well when they hold.
+const WRONG_WHEN_TRUE: [&str; 8] = [
+    "Degraded",
+    "Drifted",
+    "PartitionRetained",
+    "CRDsOutdated",
+    "UnknownFields",
+    "ConfigDoubtful",
+    "NotPersistent",
+    "Paused",
+];
+/// Conditions that are well either way.
+const NEUTRAL: [&str; 2] = ["Progressing", "ReservationCreated"];
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Status {
+    namespace: String,
+    cluster: String,
+    cluster_name: String,
+    ready: bool,
+    message: String,
+    configuration: Vec<(String, String)>,
+    node_sets: Vec<NodeSetView>,
+    partitions: Vec<PartitionView>,
+    /// Nodes by state.
+    nodes: BTreeMap<String, usize>,
+    /// Running and pending ones; absent while slurmctld cannot be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<(usize, usize)>,
+    troubles: Vec<Trouble>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct NodeSetView {
+    name: String,
+    desired: i32,
+    ready: i32,
+    updated: i32,
+    idle: Option<i32>,
+    allocated: Option<i32>,
+    drain: Option<i32>,
+    down: Option<i32>,
+}
+
+/// A condition that is not well, with its remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Trouble {
+    object: String,
+    condition: String,
+    reason: String,
+    message: String,
+}
+
+impl Listed for Status {
+    fn object(&self) -> String {
+        format!("controllers.slinky.slurm.net/{}", self.cluster)
+    }
+}
+
+pub(crate) async fn run(access: &Access, common: &Common, watch: &Watch) -> Outcome {
+    loop {
+        let pods = list_pods(access, common).await?;
+        let mut statuses = Vec::new();
+        for cluster in access.clusters().await? {
+            let live = live(access, &cluster).await;
+            statuses.push(build_status(&cluster, live.as_ref(), &pods));
+        }
+        let screen = watch.watch && colours();
+        match common.output {
+            Format::Table | Format::Wide => {
+                let wide = common.output == Format::Wide;
+                let texts: Vec<String> = statuses.iter().map(|status| render(status, wide, colours())).collect();
+                print(&format!("{}{}", if screen { CLEAR } else { "" }, texts.join("\n")))?;
+            }
+            format => print_list(format, &statuses, |_| Table::default())?,
+        }
+        if !watch.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn build_status(cluster: &Cluster, live: Option<&Live>, pods: &[Pod]) -> Status {
+    let status = cluster.controller.status.clone().unwrap_or_default();
+    let own = |view: &NodeView| view.cluster == cluster.name() && view.namespace == cluster.namespace();
+    let mut nodes = BTreeMap::new();
+    for view in view_nodes(pods).into_iter().filter(own) {
+        *nodes
+            .entry(view.state.unwrap_or_else(|| "unknown to Slurm".to_owned()))
+            .or_default() += 1;
+    }
+    let ready = status.conditions.iter().find(|condition| condition.type_ == READY);
+    Status {
+        namespace: cluster.namespace(),
+        cluster: cluster.name(),
+        cluster_name: cluster.controller.cluster_name(),
+        ready: ready.is_some_and(|ready| ready.status == ConditionStatus::True),
+        message: ready.map_or_else(
+            || "the operator has said nothing about it yet; does it run?".to_owned(),
+            |ready| ready.message.clone(),
+        ),
+        configuration: configuration(cluster),
+        node_sets: cluster.node_sets.iter().map(view_node_set).collect(),
+        partitions: view_partitions(cluster, live),
+        nodes,
+        jobs: live.map(|live| (live.jobs.running, live.jobs.pending)),
+        troubles: troubles(cluster),
+    }
+}
+
+fn view_node_set(set: &api::NodeSet) -> NodeSetView {
+    let status = set.status.clone().unwrap_or_default();
+    NodeSetView {
+        name: set.name_any(),
+        desired: status.desired,
+        ready: status.ready_replicas,
+        updated: status.updated_replicas,
+        idle: status.slurm_idle,
+        allocated: status.slurm_allocated,
+        drain: status.slurm_drain,
+        down: status.slurm_down,
+    }
+}
+
+/// Where the configuration stands, a fact each.
+fn configuration(cluster: &Cluster) -> Vec<(String, String)> {
+    let status = cluster.controller.status.as_ref();
+    let Some(configuration) = status.and_then(|status| status.configuration.as_ref()) else {
+        return Vec::new();
+    };
+    let mut facts = Vec::new();
+    if let Some(applied) = &configuration.applied {
+        facts.push((
+            "live".to_owned(),
+            format!(
+                "revision {} ({}) since {}",
+                applied.sequence,
+                short(&applied.digest),
+                applied.time
+            ),
+        ));
+    }
+    let wanted = configuration.wanted.as_ref().map(|wanted| &wanted.digest);
+    if let Some(wanted) = wanted.filter(|wanted| {
+        configuration
+            .applied
+            .as_ref()
+            .is_none_or(|applied| applied.digest != **wanted)
+    }) {
+        facts.push(("wanted".to_owned(), format!("{} (not live yet)", short(wanted))));
+    }
+    if let Some(change) = &configuration.last_change {
+        let action = change.action.as_ref().map_or_else(
+            || "unknown action".to_owned(),
+            |action| action.as_str().to_ascii_lowercase(),
+        );
+        facts.push((
+            "last change".to_owned(),
+            format!("revision {}, {action}, {} ms", change.sequence, change.milliseconds),
+        ));
+    }
+    for held in &configuration.held_inputs {
+        facts.push(("held".to_owned(), format!("{}: {}", held.source, held.message)));
+    }
+    if let Some(nodes) = &configuration.lagging_nodes {
+        facts.push(("lagging nodes".to_owned(), nodes.clone()));
+    }
+    facts
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+fn troubles(cluster: &Cluster) -> Vec<Trouble> {
+    let of = |object: String, conditions: &[Condition]| -> Vec<Trouble> {
+        let bad = conditions.iter().filter(|condition| is_trouble(condition));
+        bad.map(|condition| Trouble {
+            object: object.clone(),
+            condition: condition.type_.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        })
+        .collect()
+    };
+    let controller = cluster
+        .controller
+        .status
+        .iter()
+        .flat_map(|status| of(format!("controller/{}", cluster.name()), &status.conditions));
+    let sets = cluster.node_sets.iter().flat_map(|set| {
+        let conditions = set.status.as_ref().map(|status| status.conditions.as_slice());
+        of(format!("nodeset/{}", set.name_any()), conditions.unwrap_or_default())
+    });
+    let partitions = cluster.partitions.iter().flat_map(|partition| {
+        let conditions = partition.status.as_ref().map(|status| status.conditions.as_slice());
+        of(
+            format!("partition/{}", partition.name_any()),
+            conditions.unwrap_or_default(),
+        )
+    });
+    let mut all: Vec<Trouble> = controller.chain(sets).chain(partitions).collect();
+    // Several conditions of an object often say the same thing.
+    let mut said: Vec<(String, String)> = Vec::new();
+    all.retain(|trouble| {
+        let key = (trouble.object.clone(), trouble.message.clone());
+        let news = !said.contains(&key);
+        said.push(key);
+        news
+    });
+    all
+}
+
+fn is_trouble(condition: &Condition) -> bool {
+    let type_ = condition.type_.as_str();
+    match condition.status {
+        _ if NEUTRAL.contains(&type_) => false,
+        ConditionStatus::True => WRONG_WHEN_TRUE.contains(&type_),
+        ConditionStatus::False => !WRONG_WHEN_TRUE.contains(&type_),
+        ConditionStatus::Unknown | ConditionStatus::Other(_) => condition.reason != "External",
+    }
+}
+
+fn render(status: &Status, wide: bool, colours: bool) -> String {
+    let mut text = String::new();
+    let tone = if status.ready { Tone::Good } else { Tone::Bad };
+    let ready = tone.paint(if status.ready { "Ready" } else { "not ready" }, colours);
+    let _ = writeln!(
+        text,
+        "Cluster {} (namespace {}, in Slurm {}): {ready}",
+        status.cluster, status.namespace, status.cluster_name
+    );
+    let mut fact = |key: &str, value: &str| {
+        let _ = writeln!(text, "  {key:<15}{}", value.replace('\n', "\n                 "));
+    };
+    fact("slurmctld", &status.message);
+    for (key, value) in &status.configuration {
+        fact(&format!("config {key}"), value);
+    }
+    let nodes: Vec<String> = status
+        .nodes
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    fact(
+        "nodes",
+        &if nodes.is_empty() {
+            "none".to_owned()
+        } else {
+            nodes.join(", ")
+        },
+    );
+    let jobs = status.jobs.map_or_else(
+        || "unknown".to_owned(),
+        |(running, pending)| format!("{running} running, {pending} pending"),
+    );
+    fact("jobs", &jobs);
+    let sets = node_set_table(&status.node_sets);
+    if !sets.is_empty() {
+        let _ = write!(text, "\n{}", sets.render(wide, colours));
+    }
+    let partitions = partition_table(&status.partitions, false);
+    if !partitions.is_empty() {
+        let _ = write!(text, "\n{}", partitions.render(wide, colours));
+    }
+    for trouble in &status.troubles {
+        let head = format!("{} {} ({})", trouble.object, trouble.condition, trouble.reason);
+        let _ = writeln!(
+            text,
+            "\n{}\n  {}",
+            Tone::Bad.paint(&head, colours),
+            trouble.message.replace('\n', "\n  ")
+        );
+    }
+    text
+}
+
+fn node_set_table(sets: &[NodeSetView]) -> Table {
+    let mut table = Table::new(
+        &[
+            "NODESET",
+            "DESIRED",
+            "READY",
+            "UPDATED",
+            "IDLE",
+            "ALLOCATED",
+            "DRAIN",
+            "DOWN",
+        ],
+        &[],
+    );
+    let count = |count: Option<i32>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    for set in sets {
+        let tone = if set.ready < set.desired {
+            Tone::Doubtful
+        } else {
+            Tone::Good
+        };
+        table.row(vec![
+            set.name.as_str().into(),
+            set.desired.to_string().into(),
+            Cell::toned(set.ready.to_string(), tone),
+            set.updated.to_string().into(),
+            count(set.idle).into(),
+            count(set.allocated).into(),
+            count(set.drain).into(),
+            count(set.down).into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Controller, NodeSet};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn condition(type_: &str, status: &str, message: &str) -> Value {
+        json!({ "type": type_, "status": status, "reason": "Why", "message": message, "lastTransitionTime": "" })
+    }
+
+    fn cluster() -> Cluster {
+        let mut controller = Controller::new(
+            "slurm",
+            serde_json::from_value(json!({ "extraConf": "PartitionName=all Nodes=ALL\n" })).unwrap(),
+        );
+        controller.metadata.namespace = Some("hpc".into());
+        controller.status = Some(
+            serde_json::from_value(json!({
+                "conditions": [
+                    condition("Ready", "True", "slurmctld serves"),
+                    condition("Progressing", "False", ""),
+                    condition("Degraded", "True", "spec.extraConf is held"),
+                    condition("ConfigurationApplied", "False", "spec.extraConf is held"),
+                    condition("Supervised", "True", "fine"),
+                ],
+                "configuration": {
+                    "wanted": { "digest": "0123456789abcdef" },
+                    "applied": { "sequence": 4, "digest": "0123456789abcdef", "time": "2026-11-15T10:00:00Z" },
+                },
+            }))
+            .unwrap(),
+        );
+        let mut set = NodeSet::new(
+            "compute",
+            serde_json::from_value(json!({ "controllerRef": { "name": "slurm" } })).unwrap(),
+        );
+        set.status = Some(serde_json::from_value(json!({ "desired": 2, "readyReplicas": 1, "slurmIdle": 1 })).unwrap());
+        Cluster {
+            controller,
+            node_sets: vec![set],
+            slurm_conf: Some("PartitionName=all Nodes=ALL\n".into()),
+            ..Cluster::default()
+        }
+    }
+
+    #[test]
+    fn one_screen_has_what_matters_and_what_is_wrong() {
+        let status = build_status(&cluster(), None, &[]);
+        let text = render(&status, false, false);
+        for words in [
+            "Cluster slurm (namespace hpc, in Slurm hpc_slurm): Ready\n",
+            "  slurmctld      slurmctld serves\n",
+            "  config live    revision 4 (0123456789ab) since 2026-11-15T10:00:00Z\n",
+            "  jobs           unknown\n",
+            "compute   2         1       0         1      ?",
+            "all    extraConf   controller/slurm   UP",
+            "controller/slurm Degraded (Why)\n  spec.extraConf is held\n",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in\n{text}");
+        }
+        // Said once, though two conditions say it; nothing else is wrong.
+        assert_eq!(status.troubles.len(), 1, "{:?}", status.troubles);
+    }
+
+    #[test]
+    fn conditions_are_well_or_not() {
+        for (type_, status, trouble) in [
+            ("Ready", "True", false),
+            ("Ready", "False", true),
+            ("Ready", "Unknown", true),
+            ("Degraded", "True", true),
+            ("Degraded", "False", false),
+            ("Progressing", "True", false),
+            ("Drifted", "True", true),
+            ("SlurmReachable", "False", true),
+        ] {
+            let condition: Condition = serde_json::from_value(condition(type_, status, "")).unwrap();
+            assert_eq!(is_trouble(&condition), trouble, "{type_} {status}");
+        }
+    }
+}
