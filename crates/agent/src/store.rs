@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use slurm::Revision;
+use slurm::agent::KeptState;
 use slurm::revision::{ControllerUid, DecodeError, Digest, Summary, TooLarge};
 use thiserror::Error;
 use tracing::warn;
@@ -91,6 +92,26 @@ impl Store {
         let path = self.path_of_pending();
         if let Err(error) = durable::remove(&path) {
             warn!(path = %path.display(), %error, "a change that has ended stays on the state volume");
+        }
+    }
+
+    /// Partitions that somebody has closed, before files are read that have them open.
+    pub fn save_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
+        self.create_directory()?;
+        let path = self.path_of_closed();
+        let text = serde_json::to_vec(closed).unwrap_or_default();
+        durable::replace(&path, &text, 0o640).map_err(|source| Error::Write { path, source })
+    }
+
+    pub fn closed(&self) -> Vec<KeptState> {
+        let text = fs::read(self.path_of_closed()).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    pub fn remove_closed(&self) {
+        let path = self.path_of_closed();
+        if let Err(error) = durable::remove(&path) {
+            warn!(path = %path.display(), %error, "what was closed by hand stays on the state volume");
         }
     }
 
@@ -205,6 +226,10 @@ impl Store {
 
     fn path_of_pending(&self) -> PathBuf {
         self.directory.join("pending")
+    }
+
+    fn path_of_closed(&self) -> PathBuf {
+        self.directory.join("closed")
     }
 
     fn create_directory(&self) -> Result<(), Error> {

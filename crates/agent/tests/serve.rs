@@ -23,7 +23,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{
     Action, AgentKey, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName,
-    Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status,
+    Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, Way,
 };
 use slurm::revision::{ControllerUid, File, FileName};
 use slurm::{JobHandle, ReservationName, ReservationRequest, Revision};
@@ -868,7 +868,7 @@ esac"#
     };
     let reason = Reason::new("scale in; rm -rf /").unwrap();
     let drain = command("n1", NodeAction::Drain { reason });
-    client.command_node(&drain, fence(7)).await.unwrap();
+    assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Scontrol);
     let text = fs::read_to_string(&calls).unwrap();
     assert!(
         text.ends_with("update|NodeName=n1|State=DRAIN|Reason=scale in; rm -rf /|\n"),
@@ -887,6 +887,33 @@ esac"#
     );
     let unknown = client.jobs().await.unwrap_err();
     assert!(matches!(unknown, Error::Refused(Refusal::Slurm { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn nodes_are_commanded_and_partitions_read_in_slurms_own_protocol() {
+    let pod = Pod::running(&revision(1, "PartitionName=a Nodes=n1\n")).await;
+    fs::write(pod.path("nodes"), "").unwrap();
+    let client = pod.client();
+    let command = |node: &str, action| NodeCommand {
+        node: NodeName::new(node).unwrap(),
+        action,
+    };
+    let reason = Reason::new("scale in").unwrap();
+    let drain = command("n1", NodeAction::Drain { reason });
+    assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Rpc);
+    let gone = client
+        .command_node(&command("n9", NodeAction::Delete), fence(8))
+        .await
+        .unwrap_err();
+    assert!(matches!(gone, Error::Refused(Refusal::NoSuchNode)), "{gone:?}");
+    let told = fs::read_to_string(pod.path("told")).unwrap();
+    assert_eq!(told, "n1 Some(Drain) Some(\"scale in\")\nn9 None None\n");
+    let partitions = client.partitions().await.unwrap();
+    assert_eq!(partitions.len(), 1);
+    assert_eq!((partitions[0].name.as_str(), partitions[0].nodes.as_str()), ("a", "n1"));
+    fs::write(pod.path("mute"), "").unwrap();
+    let silent = client.partitions().await.unwrap_err();
+    assert!(matches!(silent, Error::Refused(Refusal::Slurm { .. })), "{silent:?}");
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, Action, AgentKey, Claims, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed, Refusal,
-    ReservationCommand, Status, path,
+    self, Action, AgentKey, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed,
+    Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 
 use super::fences::{Admitted, Fences, Stale, Subject};
 use super::keeper::{Handle, Push};
+use super::nodes::Nodes;
 use super::slurm_tools::{Read, SlurmTools};
 use super::unsettled::Taken;
 use crate::config_dir::ConfigDir;
@@ -55,6 +56,7 @@ pub(super) struct Door {
     pub(super) fences: Arc<Mutex<Fences>>,
     pub(super) keeper: Handle,
     pub(super) slurm: Arc<SlurmTools>,
+    pub(super) nodes: Nodes,
 }
 
 pub(super) async fn serve(listener: TcpListener, door: Arc<Door>) -> Infallible {
@@ -230,14 +232,15 @@ impl Door {
             }
             (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
             (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
+            (&Method::GET, path::PARTITIONS) => Ok(Reply::json(StatusCode::OK, &self.nodes.partitions().await?)),
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
             (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
             (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
                 self.command(fence, Subject::Node(&command.node))?;
-                self.slurm.command_node(&command).await?;
-                Ok(done())
+                let way = self.nodes.command(&command).await?;
+                Ok(Reply::json(StatusCode::OK, &Commanded { way }))
             }
             (&Method::POST, path::JOB) => {
                 let command: JobCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;

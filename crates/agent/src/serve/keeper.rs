@@ -177,6 +177,9 @@ impl Keeper {
     /// What was under way when the agent before this one ended, and how the last change ended.
     async fn go_on(&mut self) {
         let Some(live) = self.config.live() else { return };
+        if let Some(unsettled) = &mut self.unsettled {
+            unsettled.partitions.closed_by_hand = self.store.closed();
+        }
         if let Some(entry) = self.store.journal().entries().pop() {
             info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
             // One that a dry run refused was never live.
@@ -370,6 +373,7 @@ impl Keeper {
         if live.is_some() {
             match self.make_way(&revision, plan).await {
                 Ok(closed) => {
+                    self.remember_closed(&closed).await?;
                     next.partitions.closed_by_hand = closed;
                     next.partitions.way_is_clear = true;
                 }

@@ -3,11 +3,12 @@
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`partitions`], [`plan`],
 //! [`reason`] and [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs,
-//! [`served`] asks slurmctld what it runs with.
+//! [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes.
 
 mod fences;
 mod http;
 mod keeper;
+mod nodes;
 mod partitions;
 mod plan;
 pub(crate) mod reason;
@@ -33,6 +34,7 @@ use crate::dry_run::DryRun;
 use crate::store::Store;
 use fences::Fences;
 use keeper::{Keeper, Surroundings};
+use nodes::Nodes;
 use served::Slurmctld;
 use slurm_tools::SlurmTools;
 
@@ -62,19 +64,25 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let supervisor = Supervisor::new(&control);
     let fences = Arc::new(Mutex::new(Fences::since(store.term())));
     let slurm = Arc::new(SlurmTools::default());
+    let slurmctld = Arc::new(Slurmctld::new(&places.keys_dir, slurmctld));
     let (keeper, handle) = Keeper::new(Surroundings {
         config: config.clone(),
         store: store.clone(),
         supervisor: supervisor.clone(),
         dry_run: DryRun::new(&scratch_dir, Some(&places.keys_dir)),
         slurm: Arc::clone(&slurm),
-        slurmctld: Arc::new(Slurmctld::new(&places.keys_dir, slurmctld)),
+        slurmctld: Arc::clone(&slurmctld),
         controller: places.controller_uid,
         fences: Arc::clone(&fences),
     });
     let door = http::Door {
         pod: pod_uid,
         keys: places.keys_dir,
+        nodes: Nodes {
+            config: config.clone(),
+            slurmctld,
+            tools: Arc::clone(&slurm),
+        },
         config,
         store,
         supervisor,

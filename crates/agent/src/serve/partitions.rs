@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use slurm::Hostlist;
+use slurm::agent::KeptState;
 use slurm::conf::keys::Needs;
 use slurm::conf::{Changes, Configuration, RecordKind, Settings};
 use slurm::partition::PartitionStateName;
@@ -81,18 +82,21 @@ impl PartitionPlan {
         !self.removed.iter().any(|name| name == partition)
     }
 
-    /// Jobs that name no partition go to the default one.
+    /// Jobs that name no partition go to the default one. Where there is none left at all, nothing could be.
     pub(super) fn leaves_no_default(&self) -> bool {
-        !self.has_default
+        !self.has_default && !self.names.is_empty()
     }
 
     /// Partitions that somebody has closed by hand, or closed more than the file does: a reconfigure would open them.
-    pub(super) fn closed_by_hand(&self, live: &[LivePartition]) -> Vec<(String, PartitionStateName)> {
+    pub(super) fn closed_by_hand(&self, live: &[LivePartition]) -> Vec<KeptState> {
         live.iter()
             .filter_map(|partition| {
                 let file = self.states.get(&partition.name)?;
                 let state = partition.state.name()?;
-                is_stricter(state, *file).then(|| (partition.name.clone(), state))
+                is_stricter(state, *file).then(|| KeptState {
+                    partition: partition.name.clone(),
+                    state: state.to_string(),
+                })
             })
             .collect()
     }
@@ -275,6 +279,18 @@ mod tests {
         assert_eq!(names, ["a", "hand"]);
         assert!(plan.is_made_by_hand("hand"));
         assert!(!plan.is_made_by_hand("a"));
+    }
+
+    #[test]
+    fn a_default_is_missed_where_another_partition_could_be_it() {
+        let old = "PartitionName=a Default=YES\nPartitionName=b\n";
+        for (new, missed) in [
+            ("PartitionName=b\n", true),
+            ("PartitionName=b Default=yes\n", false),
+            ("MaxJobCount=5\n", false),
+        ] {
+            assert_eq!(plan(old, new).leaves_no_default(), missed, "{new}");
+        }
     }
 
     #[test]

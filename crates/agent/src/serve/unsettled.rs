@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime};
-use slurm::partition::PartitionStateName;
 use slurm::rpc::PartitionUpdate;
 use tokio::sync::oneshot;
 
@@ -51,7 +50,7 @@ pub(super) struct Partitions {
     /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
     pub(super) told: Option<Vec<PartitionUpdate>>,
     /// Partitions that somebody has closed, and that a reconfigure opens.
-    pub(super) closed_by_hand: Vec<(String, PartitionStateName)>,
+    pub(super) closed_by_hand: Vec<KeptState>,
     /// Those that were closed again.
     pub(super) kept_states: Vec<KeptState>,
     /// No partition with jobs is lost when slurmctld reads these files.

@@ -2,6 +2,7 @@
 //!
 //! What it has and what it was told stand in the files `partitions` and `told`. A partition that the file `busy` names
 //! is not deleted, and with one named `careless` it says that all is well and passes over a DefaultTime. There is no node `nowhere`.
+//! Of nodes it knows only with a file `nodes`, and none that is `n9`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,10 +11,11 @@ use std::sync::Mutex;
 
 use slurm::conf::{Configuration, RecordKind};
 use slurm::rpc::{
-    Frame, JobDefault, LivePartition, LiveState, MessageType, PartitionUpdate, pack_partitions, plan_partition,
-    unpack_partition_name,
+    Frame, JobDefault, LivePartition, LiveState, MessageType, NodeUpdate, PartitionUpdate, pack_partitions,
+    plan_partition, unpack_partition_name,
 };
 
+const NOT_OURS: i32 = 1007;
 const NO_SUCH_PARTITION: i32 = 2000;
 const NO_SUCH_NODE: i32 = 2018;
 const IN_USE: i32 = 2075;
@@ -52,6 +54,13 @@ impl Partitions {
             MessageType::CREATE_PARTITION => self.create(&update()),
             MessageType::UPDATE_PARTITION => self.update(&update()),
             MessageType::DELETE_PARTITION => self.delete(&unpack_partition_name(body).unwrap()),
+            MessageType::UPDATE_NODE | MessageType::DELETE_NODE if self.is("nodes") => {
+                let node = NodeUpdate::unpack(*version, body).unwrap();
+                self.tell(&format!("{} {:?} {:?}", node.names, node.state, node.reason));
+                if node.names == "n9" { NO_SUCH_NODE } else { 0 }
+            }
+            // As one whose plugins are others.
+            MessageType::UPDATE_NODE | MessageType::DELETE_NODE => NOT_OURS,
             _ => return None,
         };
         self.show();

@@ -271,6 +271,35 @@ async fn what_people_do_by_hand_outlives_a_reconfigure() {
     );
 }
 
+#[tokio::test]
+async fn what_was_closed_by_hand_is_closed_again_by_the_next_agent() {
+    for whole_pod in [false, true] {
+        for step in ["checked", "swapped", "reconfiguring"] {
+            let mut pod = Pod::running(&revision(1, BEFORE)).await;
+            let drain = slurm::rpc::PartitionUpdate {
+                state: Some(PartitionStateName::Drain),
+                ..slurm::rpc::PartitionUpdate::new("a")
+            };
+            pod.slurmctld().update_partition(&drain).await.unwrap();
+            pod.kill_agent();
+            pod.serve_until(step);
+            pod.phase(Phase::Verified).await;
+            let after = format!("{BEFORE}MaxJobCount=5\n");
+            pod.client().push(&revision(2, &after), fence(2)).await.unwrap_err();
+            pod.agent.take().unwrap().wait().unwrap();
+            if whole_pod {
+                pod = pod.replaced().await;
+            } else {
+                pod.serve();
+                pod.phase(Phase::Verified).await;
+            }
+            assert_eq!(pod.conf(), after, "{step}");
+            let state = pod.partition("a").unwrap().state.name();
+            assert_eq!(state, Some(PartitionStateName::Drain), "{step}, {whole_pod}");
+        }
+    }
+}
+
 /// Kills the agent after each step, and has the next agent, or the next pod, go on.
 #[tokio::test]
 async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mix() {

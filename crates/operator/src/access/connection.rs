@@ -348,7 +348,10 @@ async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::F
                 NodeOrder::Delete => NodeAction::Delete,
                 NodeOrder::Describe(description) => NodeAction::Describe(description.clone()),
             };
-            client.command_node(&NodeCommand { node, action }, fence).await
+            client
+                .command_node(&NodeCommand { node, action }, fence)
+                .await
+                .map(drop)
         }
         Order::Job(job, order) => {
             let action = match order {

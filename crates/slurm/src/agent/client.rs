@@ -10,7 +10,7 @@ use super::error::Error;
 use super::fence::Fence;
 use super::http::{Http, Question};
 use super::key::AgentKey;
-use super::message::{Pushed, Refusal, Status};
+use super::message::{Commanded, Pushed, Refusal, Status, Way};
 use super::path;
 use crate::answer::{Answer, DecodeError, Payload, ServedConf, decode};
 use crate::job::Job;
@@ -19,6 +19,7 @@ use crate::partition::Partition;
 use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
+use crate::rpc::LivePartition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -85,21 +86,40 @@ impl Client {
         read(&answer)
     }
 
-    pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<(), Error> {
-        self.post(path::NODE, command, fence).await
+    pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<Way, Error> {
+        let Commanded { way } = read(self.post(path::NODE, command, fence).await?)?;
+        Ok(way)
     }
 
     pub async fn command_job(&self, command: &JobCommand, fence: Fence) -> Result<(), Error> {
-        self.post(path::JOB, command, fence).await
+        self.post(path::JOB, command, fence).await.map(drop)
     }
 
     pub async fn command_reservation(&self, command: &ReservationCommand, fence: Fence) -> Result<(), Error> {
-        self.post(path::RESERVATION, command, fence).await
+        self.post(path::RESERVATION, command, fence).await.map(drop)
     }
 
-    async fn post(&self, path: &'static str, command: &impl Serialize, fence: Fence) -> Result<(), Error> {
+    async fn post(
+        &self,
+        path: &'static str,
+        command: &impl Serialize,
+        fence: Fence,
+    ) -> Result<impl AsRef<[u8]>, Error> {
         let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
-        self.command(Method::POST, path, body, fence).await.map(drop)
+        self.command(Method::POST, path, body, fence).await
+    }
+
+    /// All partitions as slurmctld has them, read by the agent in Slurm's own protocol. An agent of before has no such
+    /// path ([`Refusal::NotFound`]).
+    pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
+        let question = Question {
+            method: Method::GET,
+            path: path::PARTITIONS,
+            body: Vec::new(),
+            fence: None,
+            timeout: self.options.slurm_timeout,
+        };
+        read(self.http.ask(question).await?)
     }
 
     pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {

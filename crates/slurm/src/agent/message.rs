@@ -184,6 +184,38 @@ pub enum Action {
     Unknown,
 }
 
+/// A command that was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Commanded {
+    /// An agent of before says nothing.
+    #[serde(default)]
+    pub way: Way,
+}
+
+/// How a command reached slurmctld.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Way {
+    /// Slurm's own protocol.
+    Rpc,
+    /// Slurm's own program, where the protocol cannot be spoken.
+    Scontrol,
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rpc => "RPC",
+            Self::Scontrol => "scontrol",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
 /// A revision whose content was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -315,6 +347,14 @@ mod tests {
         let pushed: Pushed = serde_json::from_str(&pushed).unwrap();
         assert_eq!(pushed.steps, []);
         assert_eq!(pushed.action, Action::Nothing);
+    }
+
+    #[test]
+    fn an_agent_of_before_did_not_tell_the_way() {
+        assert_eq!(serde_json::from_str::<Commanded>("{}").unwrap().way, Way::Unknown);
+        let json = r#"{"way":"rpc"}"#;
+        assert_eq!(serde_json::to_string(&Commanded { way: Way::Rpc }).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Commanded>(json).unwrap().way, Way::Rpc);
     }
 
     #[test]

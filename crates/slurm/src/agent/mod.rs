@@ -26,8 +26,8 @@ pub use error::Error;
 pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey};
 pub use message::{
-    Action, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed, Refusal, Refused, Status,
-    StepTime,
+    Action, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed, Refusal,
+    Refused, Status, StepTime, Way,
 };
 pub use token::{Claims, InvalidToken, Request};
 
@@ -43,11 +43,13 @@ pub mod path {
     pub const REVISION: &str = "/v1/revision";
     /// GET: what `scontrol show nodes --json` prints.
     pub const NODES: &str = "/v1/nodes";
+    /// GET: a list of [`LivePartition`](crate::rpc::LivePartition).
+    pub const PARTITIONS: &str = "/v1/partitions";
     /// GET: what `squeue --json` prints.
     pub const JOBS: &str = "/v1/jobs";
     /// GET: what `scontrol show config --json` prints.
     pub const CONFIG: &str = "/v1/config";
-    /// POST: a [`NodeCommand`](super::NodeCommand).
+    /// POST: a [`NodeCommand`](super::NodeCommand), answered by [`Commanded`](super::Commanded).
     pub const NODE: &str = "/v1/node";
     /// POST: a [`JobCommand`](super::JobCommand).
     pub const JOB: &str = "/v1/job";

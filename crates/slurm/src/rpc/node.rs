@@ -1,7 +1,7 @@
 //! What can be said of nodes: UPDATE_NODE, and CREATE_NODE and DELETE_NODE, which have the same body.
 
 use super::version::Version;
-use super::wire::{UNSET_U32, Unpackable, Writer};
+use super::wire::{Malformed, Reader, UNSET_U32, Unpackable, Writer};
 use crate::rest::NodeCommand;
 
 /// A change of some nodes. What is not set stays as it is.
@@ -78,6 +78,55 @@ impl NodeUpdate {
         body.u32(weight.unwrap_or(UNSET_U32));
         Ok(body.into_bytes())
     }
+
+    /// What was said, for whoever plays slurmctld.
+    pub fn unpack(version: u16, body: &[u8]) -> Result<Self, Malformed> {
+        let reader = &mut Reader::new(body);
+        let _certificate = text(reader)?;
+        let comment = text(reader)?;
+        let _cpu_bind = reader.u32()?;
+        let extra = text(reader)?;
+        let features = text(reader)?;
+        let active_features = text(reader)?;
+        for _ in 0..5 {
+            text(reader)?;
+        }
+        let names = text(reader)?.unwrap_or_default();
+        let state = reader.u32()?;
+        if version >= Version::V45.wire() {
+            text(reader)?;
+        }
+        let reason = text(reader)?;
+        let _resume_after = reader.u32()?;
+        let topology = if version >= Version::V43.wire() {
+            text(reader)?
+        } else {
+            None
+        };
+        let weight = Some(reader.u32()?).filter(|weight| *weight != UNSET_U32);
+        let commands = [
+            NodeCommand::Down,
+            NodeCommand::Undrain,
+            NodeCommand::Resume,
+            NodeCommand::Drain,
+        ];
+        Ok(Self {
+            names,
+            state: commands.into_iter().find(|command| state_number(*command) == state),
+            reason,
+            comment,
+            extra,
+            features,
+            active_features,
+            topology,
+            weight,
+        })
+    }
+}
+
+fn text(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
+    let text = reader.text()?;
+    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
 }
 
 /// The line stands where updates have the node's own `extra`.
@@ -109,6 +158,30 @@ mod tests {
         assert_eq!(length(Version::V43), length(Version::V42) + 4);
         assert_eq!(length(Version::V44), length(Version::V43));
         assert_eq!(length(Version::V45), length(Version::V44) + 4);
+    }
+
+    #[test]
+    fn what_was_said_is_understood_and_never_from_less() {
+        let node = NodeUpdate {
+            state: Some(NodeCommand::Drain),
+            reason: Some("why".to_owned()),
+            comment: Some(String::new()),
+            extra: Some("x".to_owned()),
+            features: Some("a,b".to_owned()),
+            active_features: Some("a".to_owned()),
+            weight: Some(7),
+            ..NodeUpdate::new("n[1-2]")
+        };
+        for version in Version::ALL {
+            let body = node.pack(version).unwrap();
+            assert_eq!(NodeUpdate::unpack(version.wire(), &body), Ok(node.clone()));
+            for end in 0..body.len() {
+                assert_eq!(
+                    NodeUpdate::unpack(version.wire(), &body[..end]),
+                    Err(Malformed::Truncated)
+                );
+            }
+        }
     }
 
     #[test]

@@ -150,7 +150,7 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
 #[test]
 fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
     let namespace = start("partitions-hand");
-    slurm(&namespace, "scontrol create partition PartitionName=hand Nodes=compute").unwrap();
+    slurm(&namespace, "scontrol create PartitionName=hand Nodes=compute").unwrap();
     slurm(&namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
     let job = start_job(&namespace, "-p hand", "sleep 45").unwrap();
     set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();

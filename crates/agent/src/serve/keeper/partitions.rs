@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slurm::Revision;
-use slurm::agent::{Action, PartitionInUse, Phase, Refused};
+use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused};
 use slurm::answer::decode;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
@@ -267,7 +267,7 @@ impl Keeper {
         &self,
         revision: &Revision,
         plan: &PartitionPlan,
-    ) -> Result<Vec<(String, PartitionStateName)>, Vec<PartitionInUse>> {
+    ) -> Result<Vec<KeptState>, Vec<PartitionInUse>> {
         // Without the protocol it is the operator alone who looks at jobs.
         let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
             return Ok(Vec::new());
@@ -371,6 +371,15 @@ impl Keeper {
             .is_some_and(|verified| verified.digest == live.summary.digest)
     }
 
+    /// For the agent after this one, or the next pod.
+    pub(super) async fn remember_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
+        if !closed.is_empty() {
+            let (store, closed) = (self.store.clone(), closed.to_vec());
+            tokio::task::spawn_blocking(move || store.save_closed(&closed)).await??;
+        }
+        Ok(())
+    }
+
     /// Somebody's closing of a partition outlives the reconfigure that would have opened it.
     pub(super) async fn close_again(&self, unsettled: &mut Unsettled, live: &Files) {
         let closed = std::mem::take(&mut unsettled.partitions.closed_by_hand);
@@ -381,22 +390,24 @@ impl Keeper {
         let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
             return;
         };
-        for (partition, state) in closed {
+        for kept in closed {
+            let KeptState { partition, state } = &kept;
             let update = PartitionUpdate {
-                state: Some(state),
-                ..PartitionUpdate::new(&partition)
+                state: PartitionStateName::from_name(state),
+                ..PartitionUpdate::new(partition)
             };
             match client.update_partition(&update).await {
                 Ok(()) => {
-                    info!(partition, %state, "somebody has closed this partition by hand: it stays so");
-                    unsettled.partitions.kept_states.push(slurm::agent::KeptState {
+                    info!(
                         partition,
-                        state: state.to_string(),
-                    });
+                        state, "somebody has closed this partition by hand: it stays so"
+                    );
+                    unsettled.partitions.kept_states.push(kept);
                 }
-                Err(error) => warn!(partition, %state, %error, "a partition that was closed by hand is open again"),
+                Err(error) => warn!(partition, state, %error, "a partition that was closed by hand is open again"),
             }
         }
+        self.store.remove_closed();
     }
 }
 
