@@ -306,9 +306,8 @@ impl Keeper {
         steps.reach(Phase::Swapped);
         next.steps = steps.clone();
         let mut unsettled = next;
-        if unsettled.action != Some(Action::PartitionRpc) {
-            unsettled.tell_reconfiguring();
-        }
+        // Also where nothing is read again: people look for these words after every change.
+        unsettled.tell_reconfiguring();
         if let Some(mut before) = self.unsettled.replace(unsettled) {
             before.answer(&Outcome::Pending {
                 reason: format!("revision {sequence} has taken its place"),

@@ -180,7 +180,7 @@ impl<'a> Bench<'a> {
     fn reconfigures(&self) -> Result<u32> {
         let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
         let said = output(&mut self.namespace.kubectl(&logs))?;
-        Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
+        Ok(u32::try_from(said.matches("reconfiguring slurmctld").count())?)
     }
 }
 

@@ -18,7 +18,7 @@ fn mark(namespace: &Namespace) -> [String; 2] {
     let log = namespace
         .ask(&["logs", "slurm-controller-0", "--container=reconfigure"])
         .unwrap();
-    let told = log.matches("Reconfiguring Slurm...").count();
+    let told = log.matches("reconfiguring slurmctld").count();
     [boot_time.to_owned(), told.to_string()]
 }
 

@@ -150,7 +150,7 @@ fn every_diagnostic_of_the_guides_answers() {
     let way = namespace
         .field("controller/slurm", ".status.configuration.lastChange.action")
         .unwrap();
-    assert_eq!(way, "Reconfigure");
+    assert_eq!(way, "PartitionRpc");
     let history = namespace.field("configmap/slurm-history", ".data").unwrap();
     assert!(history.contains("cause: spec.extraConf"), "{history}");
     assert!(history.contains("+PartitionName=mine"), "{history}");

@@ -21,6 +21,7 @@ use super::super::partitions::{ByRpc, Created, PartitionPlan, Updated};
 use super::super::served::Base;
 use super::super::slurm_tools::Read;
 use super::super::steps::Steps;
+use super::super::story::{Event, tell as tell_people};
 use super::super::unsettled::Unsettled;
 use super::{Applied, Error, Keeper};
 use crate::config_dir::Files;
@@ -133,6 +134,8 @@ impl Keeper {
             }
             if let Applied::RolledBack(refused) = &applied {
                 warn!(sequence, reason = %refused.reason, "slurmctld refused a partition");
+                tell_people(&Event::Reconfiguring);
+                tell_people(&Event::Failed);
                 self.shown
                     .send_modify(|shown| shown.rolled_back = Some(refused.clone()));
                 self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
