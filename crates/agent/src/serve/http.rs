@@ -232,7 +232,7 @@ impl Door {
             }
             (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
             (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
-            (&Method::GET, path::PARTITIONS) => Ok(Reply::json(StatusCode::OK, &self.nodes.partitions().await?)),
+            (&Method::GET, path::LIVE_PARTITIONS) => Ok(Reply::json(StatusCode::OK, &self.nodes.partitions().await?)),
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
             (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
             (&Method::GET, path::CONFIG) => self.read(Read::Config).await,

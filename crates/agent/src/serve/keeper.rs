@@ -333,8 +333,7 @@ impl Keeper {
             && let Some(applied) = self.apply_partitions(&revision, live, &plan, steps).await?
         {
             next.action = Some(Action::PartitionRpc);
-            let created = plan.by_rpc.map(|by_rpc| by_rpc.created);
-            next.partitions.told = created.map(|created| created.into_iter().map(|created| created.line).collect());
+            next.partitions.told = Some(plan.rest());
             return Ok(applied);
         }
         self.check_and_swap(revision, live, &plan, steps, next).await
@@ -374,7 +373,6 @@ impl Keeper {
                 Ok(closed) => {
                     self.remember_closed(&closed).await?;
                     next.partitions.closed_by_hand = closed;
-                    next.partitions.way_is_clear = true;
                 }
                 Err(in_use) => return Ok(Applied::InUse(in_use)),
             }

@@ -28,6 +28,14 @@ pub(super) struct ByRpc {
     pub(super) updated: Vec<Updated>,
 }
 
+/// What there is to see to once the files are live.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Rest {
+    pub(super) wanted: Vec<PartitionUpdate>,
+    /// A slurmctld that died since it let them go has read the old files, and has them again.
+    pub(super) gone: Vec<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Created {
     /// What the line says, and its state in any case. All else is as Slurm makes it.
@@ -68,6 +76,23 @@ impl PartitionPlan {
             names: new_partitions.names().map(str::to_owned).collect(),
             has_default: new_partitions.by_name.values().any(is_default),
         }
+    }
+
+    /// After all has been told: new partitions are closed until then.
+    pub(super) fn rest(&self) -> Rest {
+        let created = self.by_rpc.iter().flat_map(|by_rpc| &by_rpc.created);
+        Rest {
+            wanted: created.map(|created| created.line.clone()).collect(),
+            gone: self.removed.clone(),
+        }
+    }
+
+    /// The same where nobody knows what has been told.
+    pub(super) fn all(&self) -> Rest {
+        let updated = self.by_rpc.iter().flat_map(|by_rpc| &by_rpc.updated);
+        let mut all = self.rest();
+        all.wanted.extend(updated.map(|updated| updated.there.clone()));
+        all
     }
 
     /// What slurmctld has and would have no more after it has read the new file.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime};
-use slurm::rpc::PartitionUpdate;
 use tokio::sync::oneshot;
 
+use super::partitions::Rest;
 use super::served::Word;
 use super::steps::Steps;
 use super::story::{Event, tell};
@@ -48,7 +48,7 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
     /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
-    pub(super) told: Option<Vec<PartitionUpdate>>,
+    pub(super) told: Option<Rest>,
     /// Partitions that somebody has closed, and that a reconfigure opens.
     pub(super) closed_by_hand: Vec<KeptState>,
     /// Those that were closed again.

@@ -275,6 +275,37 @@ async fn what_people_do_by_hand_outlives_a_reconfigure() {
     );
 }
 
+/// slurmctld dies after it has let a partition go and before the files are without it: it has the partition again.
+#[tokio::test]
+async fn a_partition_that_comes_back_goes_again_or_keeps_its_line() {
+    let after = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\n";
+    for busy in [false, true] {
+        let mut pod = Pod::running(&revision(1, BEFORE)).await;
+        pod.jobs("", "");
+        pod.kill_agent();
+        pod.serve_until("durable");
+        pod.phase(Phase::Verified).await;
+        pod.client().push(&revision(2, after), fence(2)).await.unwrap_err();
+        pod.agent.take().unwrap().wait().unwrap();
+        assert_eq!(pod.partition("b"), None);
+        let lives = pod.lives().len();
+        kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
+        let start = Instant::now();
+        while pod.lives().len() == lives || pod.partition("b").is_none() {
+            assert!(start.elapsed() < PATIENCE);
+            sleep(Duration::from_millis(5)).await;
+        }
+        if busy {
+            pod.jobs("b", "RUNNING");
+        }
+        pod.serve();
+        pod.phase(Phase::Verified).await;
+        assert_eq!(pod.conf(), if busy { BEFORE } else { after });
+        assert_eq!(pod.partition("b").is_some(), busy);
+        assert_eq!(pod.partition("a").unwrap().max_time, if busy { 5 } else { 9 });
+    }
+}
+
 #[tokio::test]
 async fn what_was_closed_by_hand_is_closed_again_by_the_next_agent() {
     for whole_pod in [false, true] {

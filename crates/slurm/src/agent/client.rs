@@ -111,10 +111,10 @@ impl Client {
 
     /// All partitions as slurmctld has them, read by the agent in Slurm's own protocol. An agent of before has no such
     /// path ([`Refusal::NotFound`]).
-    pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
+    pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
         let question = Question {
             method: Method::GET,
-            path: path::PARTITIONS,
+            path: path::LIVE_PARTITIONS,
             body: Vec::new(),
             fence: None,
             timeout: self.options.slurm_timeout,

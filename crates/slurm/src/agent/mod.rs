@@ -43,8 +43,8 @@ pub mod path {
     pub const REVISION: &str = "/v1/revision";
     /// GET: what `scontrol show nodes --json` prints.
     pub const NODES: &str = "/v1/nodes";
-    /// GET: a list of [`LivePartition`](crate::rpc::LivePartition).
-    pub const PARTITIONS: &str = "/v1/partitions";
+    /// GET: a list of [`LivePartition`](crate::rpc::LivePartition), in Slurm's own protocol.
+    pub const LIVE_PARTITIONS: &str = "/v1/live-partitions";
     /// GET: what `squeue --json` prints.
     pub const JOBS: &str = "/v1/jobs";
     /// GET: what `scontrol show config --json` prints.

@@ -17,7 +17,7 @@ use slurm::partition::PartitionStateName;
 use slurm::rpc::{self, Client, LivePartition, PartitionUpdate, ReturnCode};
 use tracing::{info, warn};
 
-use super::super::partitions::{ByRpc, Created, PartitionPlan, Updated};
+use super::super::partitions::{ByRpc, Created, PartitionPlan, Rest, Updated};
 use super::super::served::Base;
 use super::super::slurm_tools::Read;
 use super::super::steps::Steps;
@@ -328,18 +328,24 @@ impl Keeper {
             Ok(client) => client,
             Err(why) => return self.wait(unsettled, &why),
         };
-        let wanted = match unsettled.partitions.told.clone() {
-            Some(wanted) => wanted,
+        let rest = match unsettled.partitions.told.clone() {
+            Some(rest) => rest,
             // Once verified, what differs was changed by somebody else since then.
-            None if self.is_verified(&live) => Vec::new(),
+            None if self.is_verified(&live) => Rest::default(),
             None => match self.slurmctld.base(&revision).await {
-                Base::Known(base) => plan_rest(&PartitionPlan::between(&base, &configuration)),
+                Base::Known(base) => PartitionPlan::between(&base, &configuration).all(),
                 Base::NoAnswer(why) => return self.wait(unsettled, &why),
                 Base::Unknown => return self.take_the_long_way(unsettled),
             },
         };
         let told = match client.partitions().await {
-            Ok(partitions) => settle(&client, &wanted, &partitions).await,
+            Ok(partitions) => {
+                let plan = PartitionPlan::default();
+                if let Err(in_use) = self.let_go(&client, &plan, &partitions, &rest.gone).await {
+                    return self.keep_after_all(unsettled, &live, &in_use).await;
+                }
+                settle(&client, &rest.wanted, &partitions).await
+            }
             Err(error) => Told::Unknown(error.to_string()),
         };
         self.slurmctld.remember_version(&client);
@@ -349,7 +355,7 @@ impl Keeper {
                 Duration::ZERO
             }
             Told::Unknown(why) => {
-                unsettled.partitions.told = Some(wanted);
+                unsettled.partitions.told = Some(rest);
                 self.wait(unsettled, &why)
             }
             Told::Refused(why) => {
@@ -360,6 +366,20 @@ impl Keeper {
                 self.take_the_long_way(unsettled)
             }
         }
+    }
+
+    /// A partition that had been let go is there again, with jobs: so must be its line.
+    async fn keep_after_all(&mut self, unsettled: Unsettled, live: &Files, in_use: &[PartitionInUse]) -> Duration {
+        let reason = in_words(in_use);
+        let Some(before) = self.way_back(live) else {
+            return self.wait(unsettled, &reason);
+        };
+        let refused = Refused {
+            sequence: live.summary.sequence,
+            last_words: vec![reason.clone()],
+            reason,
+        };
+        self.roll_back(unsettled, live, &before, refused).await
     }
 
     fn take_the_long_way(&mut self, mut unsettled: Unsettled) -> Duration {
@@ -412,16 +432,6 @@ impl Keeper {
         }
         self.store.remove_closed();
     }
-}
-
-/// All of a plan.
-fn plan_rest(plan: &PartitionPlan) -> Vec<PartitionUpdate> {
-    let Some(ByRpc { created, updated }) = &plan.by_rpc else {
-        return Vec::new();
-    };
-    let updated = updated.iter().map(|Updated { there, .. }| there.clone());
-    let created = created.iter().map(|Created { line, .. }| line.clone());
-    created.chain(updated).collect()
 }
 
 /// Creates, changes, and reads back. New ones are closed until the files have them.
@@ -528,6 +538,14 @@ async fn settle(client: &Client, wanted: &[PartitionUpdate], live: &[LivePartiti
         Ok(live) => check(wanted, &live),
         Err(error) => Told::Unknown(error.to_string()),
     }
+}
+
+fn in_words(in_use: &[PartitionInUse]) -> String {
+    let in_use = in_use
+        .iter()
+        .map(|PartitionInUse { name, why, .. }| format!("{name} ({why})"));
+    let in_use = in_use.collect::<Vec<_>>().join(", ");
+    format!("slurm.conf does not have these partitions, whose jobs would end: {in_use}")
 }
 
 /// There is no partition of that name.
