@@ -41,7 +41,7 @@ impl Nodes {
             None => client.delete_nodes(node).await,
         };
         self.slurmctld.remember_version(&client);
-        done.map_err(failed)
+        done.map_err(|error| failed(&error))
     }
 
     /// All partitions as slurmctld has them.
@@ -65,11 +65,11 @@ enum Failed {
     Unspoken(String),
 }
 
-fn failed(error: Error) -> Failed {
+fn failed(error: &Error) -> Failed {
     match error {
-        Error::Refused { code, .. } if code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
+        Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
         // scontrol finds the one that is not.
-        Error::Refused { code, .. } if code == ReturnCode::IN_STANDBY_MODE => Failed::Unspoken(code.to_string()),
+        Error::Refused { code, .. } if *code == ReturnCode::IN_STANDBY_MODE => Failed::Unspoken(code.to_string()),
         Error::Unauthorized(_) | Error::Unsupported | Error::Unpackable(_) | Error::Token(_) => {
             Failed::Unspoken(error.to_string())
         }
@@ -175,14 +175,14 @@ mod tests {
 
     #[test]
     fn only_where_nothing_has_happened_is_somebody_else_asked() {
-        let unspoken = |error| matches!(failed(error), Failed::Unspoken(_));
+        let unspoken = |error| matches!(failed(&error), Failed::Unspoken(_));
         let refused = |code| Error::Refused { code, said: None };
         assert!(unspoken(Error::Unsupported));
         assert!(unspoken(Error::Unauthorized(ReturnCode::AUTHENTICATION)));
         assert!(unspoken(refused(ReturnCode::IN_STANDBY_MODE)));
         assert!(!unspoken(refused(ReturnCode::PARTITION_IN_USE)));
         assert!(!unspoken(Error::Malformed { what: String::new() }));
-        let nobody = failed(refused(ReturnCode::INVALID_NODE_NAME));
+        let nobody = failed(&refused(ReturnCode::INVALID_NODE_NAME));
         assert!(matches!(nobody, Failed::Refused(Refusal::NoSuchNode)));
     }
 }
