@@ -74,7 +74,7 @@ impl PartitionPlan {
                 .flatten(),
             states: states.collect(),
             names: new_partitions.names().map(str::to_owned).collect(),
-            has_default: new_partitions.by_name.values().any(is_default),
+            has_default: !new_partitions.defaults().is_empty(),
         }
     }
 
@@ -175,10 +175,19 @@ impl Partitions {
     fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
+
+    fn defaults(&self) -> Vec<&str> {
+        let defaults = self.by_name.iter().filter(|(_, settings)| is_default(settings));
+        defaults.map(|(name, _)| name.as_str()).collect()
+    }
 }
 
 fn plan_by_rpc(old: &Partitions, new: &Partitions, no_root_by_default: bool) -> Option<ByRpc> {
     if !old.plain || !new.plain {
+        return None;
+    }
+    // Of several in a file the last one is the default, of several that are told the one told last.
+    if new.defaults().len() > 1 && new.defaults() != old.defaults() {
         return None;
     }
     let says_root = |settings: &Settings| settings.keys().any(|key| *key == *"DisableRootJobs");
@@ -281,6 +290,15 @@ mod tests {
             plan("PartitionName=a Nodes=n", "# why\nPartitionName=a Nodes=n").by_rpc,
             None
         );
+    }
+
+    #[test]
+    fn which_of_several_is_the_default_is_up_to_the_file() {
+        let one = "PartitionName=a\nPartitionName=b Default=YES\n";
+        let two = "PartitionName=a Default=YES\nPartitionName=b Default=YES\n";
+        assert_eq!(plan(one, two).by_rpc, None);
+        assert!(plan(two, one).by_rpc.is_some());
+        assert!(plan(two, &two.replace("b ", "b MaxTime=5 ")).by_rpc.is_some());
     }
 
     #[test]
