@@ -111,7 +111,7 @@ says what for.
 {{- define "operator.rbac.release" -}}
 # The finalizer.
 - apiGroups: [slinky.slurm.net]
-  resources: [nodesets]
+  resources: [nodesets, partitions]
   verbs: [list, patch]
 {{- end -}}
 

@@ -1,18 +1,19 @@
 //! `slurm-operator release`: lets go of everything the operator holds, so that clusters can be deleted without it.
 //!
-//! A finalizer waits for whoever set it. Once the operator is gone nobody would answer, and every NodeSet that is deleted
-//! would stay for ever, its namespace with it. The chart runs this before it is uninstalled.
+//! A finalizer waits for whoever set it. Once the operator is gone nobody would answer, and every NodeSet or Partition
+//! that is deleted would stay for ever, its namespace with it. The chart runs this before it is uninstalled.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use anyhow::{Context as _, bail};
-use api::{NodeSet, keys};
+use api::{NodeSet, Partition, keys};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    core::PartialObjectMeta,
+    core::{NamespaceResourceScope, PartialObjectMeta},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -25,7 +26,7 @@ use super::{
 const STOPS_WITHIN: Duration = Duration::from_secs(90);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often the same NodeSets are tried when others write to them at the same time.
+/// How often the same objects are tried when others write to them at the same time.
 const ROUNDS: usize = 20;
 
 /// Flags of `release`; each can also be given by the environment.
@@ -65,10 +66,12 @@ async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
     delete_lease(&client, arguments).await?;
     let namespaces = listed(&arguments.namespaces);
     if namespaces.is_empty() {
-        return release_all(&client, &Api::all(client.clone())).await;
+        release_all::<NodeSet>(&client, &Api::all(client.clone())).await?;
+        return release_all::<Partition>(&client, &Api::all(client.clone())).await;
     }
     for namespace in namespaces {
-        release_all(&client, &Api::namespaced(client.clone(), &namespace)).await?;
+        release_all::<NodeSet>(&client, &Api::namespaced(client.clone(), &namespace)).await?;
+        release_all::<Partition>(&client, &Api::namespaced(client.clone(), &namespace)).await?;
     }
     Ok(())
 }
@@ -116,48 +119,65 @@ async fn delete_lease(client: &Client, arguments: &Arguments) -> anyhow::Result<
     }
 }
 
-/// Looks again until no NodeSet carries our finalizer. Only metadata is read, so one whose spec makes no sense goes too.
-async fn release_all(client: &Client, found: &Api<NodeSet>) -> anyhow::Result<()> {
+/// A kind whose objects the operator holds by a finalizer.
+trait Held: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug {
+    const FINALIZER: &'static str;
+}
+
+impl Held for NodeSet {
+    const FINALIZER: &'static str = keys::NODESET_FINALIZER;
+}
+
+impl Held for Partition {
+    const FINALIZER: &'static str = keys::PARTITION_FINALIZER;
+}
+
+/// Looks again until no object of the kind carries our finalizer. Only metadata is read, so one whose spec makes no sense goes too.
+async fn release_all<K: Held>(client: &Client, found: &Api<K>) -> anyhow::Result<()> {
+    let kind = K::kind(&());
     for _ in 0..ROUNDS {
         let held = match found.list_metadata(&ListParams::default()).await {
             // There is no such kind, so nothing of it.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            list => list.context("cannot list NodeSets")?.items,
+            list => list.with_context(|| format!("cannot list {kind}s"))?.items,
         };
-        let held: Vec<_> = held.into_iter().filter(is_held).collect();
+        let held: Vec<_> = held.into_iter().filter(is_held::<K>).collect();
         if held.is_empty() {
             return Ok(());
         }
-        for nodeset in &held {
-            release_one(client, nodeset).await?;
+        for object in &held {
+            release_one::<K>(client, object).await?;
         }
         sleep(PAUSE).await;
     }
     bail!(
         "somebody sets finalizer {} again and again; is another operator running?",
-        keys::NODESET_FINALIZER
+        K::FINALIZER
     )
 }
 
-fn is_held(nodeset: &PartialObjectMeta<NodeSet>) -> bool {
-    nodeset
-        .finalizers()
-        .iter()
-        .any(|finalizer| finalizer == keys::NODESET_FINALIZER)
+fn is_held<K: Held>(object: &PartialObjectMeta<K>) -> bool {
+    let mut finalizers = object.metadata.finalizers.iter().flatten();
+    finalizers.any(|finalizer| finalizer == K::FINALIZER)
 }
 
-async fn release_one(client: &Client, nodeset: &PartialObjectMeta<NodeSet>) -> anyhow::Result<()> {
-    let (namespace, name) = (nodeset.namespace().unwrap_or_default(), nodeset.name_any());
-    tracing::info!(namespace, nodeset = name, "Releasing");
-    let mut finalizers = nodeset.finalizers().to_vec();
-    finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
+async fn release_one<K: Held>(client: &Client, object: &PartialObjectMeta<K>) -> anyhow::Result<()> {
+    let meta = &object.metadata;
+    let (namespace, name) = (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    );
+    let kind = K::kind(&());
+    tracing::info!(namespace, %kind, name, "Releasing");
+    let mut finalizers = meta.finalizers.clone().unwrap_or_default();
+    finalizers.retain(|finalizer| finalizer != K::FINALIZER);
     // The list is written whole, so nobody may have changed it meanwhile.
     let patch = json!({ "metadata": {
-        "uid": nodeset.metadata.uid,
-        "resourceVersion": nodeset.metadata.resource_version,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
         "finalizers": finalizers,
     } });
-    let api: Api<NodeSet> = Api::namespaced(client.clone(), &namespace);
+    let api: Api<K> = Api::namespaced(client.clone(), &namespace);
     match api
         .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await
@@ -166,7 +186,7 @@ async fn release_one(client: &Client, nodeset: &PartialObjectMeta<NodeSet>) -> a
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
         patched => patched
             .map(drop)
-            .with_context(|| format!("cannot release NodeSet {namespace}/{name}")),
+            .with_context(|| format!("cannot release {kind} {namespace}/{name}")),
     }
 }
 
@@ -206,6 +226,9 @@ mod tests {
             let path = format!("/apis/slinky.slurm.net/v1beta1/namespaces/{namespace}/nodesets");
             put(&server, &path, json!({"metadata": metadata, "spec": spec}));
         }
+        let metadata = json!({"name": "long", "finalizers": [keys::PARTITION_FINALIZER]});
+        let path = "/apis/slinky.slurm.net/v1alpha1/namespaces/a/partitions";
+        put(&server, path, json!({"metadata": metadata, "spec": {}}));
         server.writes();
         server
     }
@@ -239,6 +262,7 @@ mod tests {
                 ),
                 ("merge", "/apis/slinky.slurm.net/v1beta1/namespaces/a/nodesets/compute"),
                 ("merge", "/apis/slinky.slurm.net/v1beta1/namespaces/b/nodesets/compute"),
+                ("merge", "/apis/slinky.slurm.net/v1alpha1/namespaces/a/partitions/long"),
             ]
         );
         assert_eq!(finalizers(&server, "a"), json!([THEIRS]));

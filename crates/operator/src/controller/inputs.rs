@@ -40,6 +40,8 @@ pub(super) struct Inputs {
     pub(super) partitions: BTreeMap<String, Line>,
     /// What people closed in Slurm by hand.
     pub(super) kept: KeptStates,
+    /// Partitions that people made in Slurm by hand, which have jobs: what stands after `PartitionName=`, by name.
+    pub(super) adopted: BTreeMap<String, String>,
     pub(super) files: BTreeMap<FileName, UserFile>,
 }
 

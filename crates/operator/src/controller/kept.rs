@@ -41,18 +41,17 @@ pub(super) struct Judgement {
     pub(super) look_again: bool,
 }
 
-/// Judges by what slurmctld was told last (`written`), what it is to be told (`wanted`), and what it says itself.
+/// Judges by what slurmctld was told last (`written`), what it is to be told (`wanted`), and what it says itself, if it said that
+/// when it had been told (`is_fresh`).
 pub(super) fn find_kept(
     observed: &Observed,
     before: &KeptStates,
     written: Option<&Document>,
     wanted: &Document,
+    is_fresh: bool,
 ) -> Judgement {
     let seen = observed.knowledge.known();
     let live = seen.and_then(|seen| seen.partitions.as_deref());
-    let is_fresh = seen
-        .zip(observed.live_since)
-        .is_some_and(|(seen, since)| seen.at > since);
     let written: BTreeMap<&str, String> = written.map(states).unwrap_or_default();
     let mut judgement = Judgement::default();
     for (name, wanted) in states(wanted) {
@@ -69,7 +68,8 @@ pub(super) fn find_kept(
             Some(state) if is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
                 let since = seen.map(|seen| format!("{:.3}", seen.at)).unwrap_or_default();
-                (is_stricter && terms.keeps).then(|| match prior {
+                // Where nothing is kept it is for one push only: what the next one opens, slurmctld is told.
+                is_stricter.then(|| match prior {
                     Some(prior) if prior.state == state => prior.clone(),
                     _ => Kept { state, wanted, since },
                 })

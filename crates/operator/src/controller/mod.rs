@@ -82,7 +82,7 @@ impl Reconciler for ControllerReconciler {
             context.definitions.outdated(),
             context.definitions.has_service_monitors(),
         );
-        observed.live_since = self.since.note(key, &observed.report, context.clock.now());
+        observed.lives = self.since.note(key, &observed.report, context.clock.now());
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);

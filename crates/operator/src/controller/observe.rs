@@ -6,16 +6,16 @@ use api::{
     Accounting, Controller, NodeSet, Partition,
     references::{ObjectRef, SecretKeyRef},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret},
 };
 use kube::ResourceExt;
+use slurm::revision::Digest;
 
-use super::{inputs::created, push::Report};
+use super::{inputs::created, push::Report, since::Lives};
 use crate::{
-    access::Knowledge,
+    access::{Knowledge, Seen},
     defaults::Images,
     runtime::{Caches, Key},
 };
@@ -47,8 +47,8 @@ pub(super) struct Observed {
     pub(super) report: Report,
     /// What Slurm said of its nodes and jobs.
     pub(super) knowledge: Knowledge,
-    /// Since when slurmctld is known to run with what was accepted last. What Slurm said before may be of before.
-    pub(super) live_since: Option<Timestamp>,
+    /// What slurmctld ran with, and since when.
+    pub(super) lives: Lives,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
     pub(super) images: Images,
@@ -111,12 +111,20 @@ pub(super) fn observe(
         pods,
         report,
         knowledge,
-        live_since: None,
+        lives: Lives::new(),
         lagging: None,
         images,
         outdated,
         has_service_monitors,
         controller,
+    }
+}
+
+impl Observed {
+    /// What Slurm said, if that was when slurmctld had these files already.
+    pub(super) fn fresh(&self, accepted: Digest) -> Option<&Seen> {
+        let (_, since) = self.lives.iter().find(|(digest, _)| *digest == accepted)?;
+        self.knowledge.known().filter(|seen| seen.at > *since)
     }
 }
 

@@ -19,14 +19,21 @@ use super::{
     reason,
     revise::Held,
 };
+use crate::access::Seen;
 use crate::partition::{
     board::{self, Standing, Standings},
     line::{Line, is_default, render_settings},
     members::resolve_members,
 };
 
-/// Takes the Partitions in. The result is those that stay as they were, each with why.
-pub(super) fn gather_partitions(observed: &Observed, inputs: &mut Inputs, before: &Inputs) -> Vec<Held> {
+/// Takes the Partitions in. The result is those that stay as they were, each with why. `is_fresh`: Slurm was heard since slurmctld has
+/// what was accepted last.
+pub(super) fn gather_partitions(
+    observed: &Observed,
+    inputs: &mut Inputs,
+    before: &Inputs,
+    is_fresh: bool,
+) -> Vec<Held> {
     let mut refused = Vec::new();
     let mut taken = Taken::of(inputs);
     let (leaving_ones, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&observed.partitions, before)
@@ -63,11 +70,20 @@ pub(super) fn gather_partitions(observed: &Observed, inputs: &mut Inputs, before
             inputs.partitions.insert(own.clone(), line.clone());
             let why = "it is the default partition, and jobs that name none would have no place; make another partition the default";
             refused.push(Held::partition(&own, reason::LAST_DEFAULT, why.to_owned()));
-        } else if let Some(line) = leaving(observed, before, line) {
+        } else if let Some(line) = leaving(before, line, is_fresh) {
             inputs.partitions.insert(own, line);
         }
     }
     refused
+}
+
+/// Whether jobs decide when a Partition goes.
+pub(super) fn has_leaving(observed: &Observed, before: &Inputs) -> bool {
+    let mut leaving = observed
+        .partitions
+        .iter()
+        .filter(|partition| partition.metadata.deletion_timestamp.is_some());
+    leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
 }
 
 /// Those that slurmctld has already, then by age: whoever comes later gives way.
@@ -82,7 +98,7 @@ fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Inputs) -> Vec<&'a Pa
 
 /// The line of a Partition that was deleted: first it is closed, then it goes. That it goes is held up by its jobs as with any
 /// other line of a partition; they must have been read since it was closed.
-fn leaving(observed: &Observed, before: &Inputs, line: &Line) -> Option<Line> {
+fn leaving(before: &Inputs, line: &Line, is_fresh: bool) -> Option<Line> {
     let by_hand = before.kept.get(&line.name);
     let state = match by_hand {
         // What was stopped by hand is not started to be emptied.
@@ -90,10 +106,6 @@ fn leaving(observed: &Observed, before: &Inputs, line: &Line) -> Option<Line> {
         _ => "DRAIN",
     };
     let is_closed = line.is_closed() && by_hand.is_none();
-    let seen = observed.knowledge.known();
-    let is_fresh = seen
-        .zip(observed.live_since)
-        .is_some_and(|(seen, since)| seen.at > since);
     if is_closed && is_fresh {
         return None;
     }
@@ -192,6 +204,32 @@ impl Taken {
         }
         self.names.insert(line.name.clone(), place);
     }
+}
+
+/// Partitions that people made in Slurm and that have jobs, which a reconfigure would end. They stay until they are deleted in Slurm,
+/// or made in another way.
+pub(super) fn find_adopted(
+    observed: &Observed,
+    before: &BTreeMap<String, String>,
+    wanted: &Inputs,
+    fresh: Option<&Seen>,
+) -> BTreeMap<String, String> {
+    let taken = Taken::of(wanted);
+    let is_taken = |name: &str| {
+        let mut objects = wanted.partitions.values();
+        taken.names.contains_key(name) || objects.any(|line| line.name == name)
+    };
+    let live = fresh.and_then(|seen| seen.partitions.as_ref());
+    let is_gone = |name: &str| live.is_some_and(|live| !live.contains_key(name));
+    let stay = before.iter().filter(|(name, _)| !is_gone(name));
+    let stay = stay.map(|(name, line)| (name.clone(), line.clone()));
+    let made = observed.report.in_use.iter().filter(|partition| partition.made_by_hand);
+    let made = made.filter_map(|partition| {
+        let line = partition.line.strip_prefix("PartitionName=")?;
+        Some((partition.name.clone(), line.to_owned()))
+    });
+    let all = stay.chain(made);
+    all.filter(|(name, _)| !is_taken(name)).collect()
 }
 
 /// How all Partitions of the Controller stand. `accepted` is what the accepted revision was made from.

@@ -7,6 +7,7 @@
 mod apply;
 pub(crate) mod board;
 mod counts;
+mod drift;
 pub(crate) mod line;
 pub(crate) mod members;
 mod observe;
@@ -29,6 +30,7 @@ pub struct PartitionReconciler {
     context: Context,
     writer: Writer,
     counts: counts::Counts,
+    baselines: drift::Baselines,
 }
 
 impl PartitionReconciler {
@@ -37,6 +39,7 @@ impl PartitionReconciler {
             writer: Writer::new(&context, Self::NAME),
             context,
             counts: counts::Counts::default(),
+            baselines: drift::Baselines::default(),
         }
     }
 }
@@ -52,10 +55,12 @@ impl Reconciler for PartitionReconciler {
         let context = &self.context;
         let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
             self.counts.forget(key);
+            self.baselines.forget(key);
             return Ok(Outcome::settled());
         };
         let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
-        let observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
+        let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
+        observed.drift = self.baselines.find_drift(key, &observed);
         let plan = plan::plan(&observed);
         let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::Fault::warning));
         context
@@ -66,7 +71,7 @@ impl Reconciler for PartitionReconciler {
         let mut status = status::build_status(&observed, &plan, applied.failure().as_ref(), now);
         let count_again = self.counts.calm(key, partition.status.as_ref(), &mut status, now);
         if let Some(drifted) = status::new_drift(&observed, &status) {
-            context.events.warn(partition.as_ref(), "ClosedByHand", drifted);
+            context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
         }
         let state = status::state(&plan);
         if plan.retained.is_some() {

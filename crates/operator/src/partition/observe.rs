@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Controller, Partition};
+use api::{Controller, Partition, partition::Drift};
 use kube::ResourceExt as _;
 
 use super::board::{Board, Standing};
@@ -21,6 +21,8 @@ pub(super) struct Observed {
     /// None until its Controller has been looked at.
     pub(super) standing: Option<Standing>,
     pub(super) knowledge: Knowledge,
+    /// What people changed in Slurm beside the state.
+    pub(super) drift: Vec<Drift>,
 }
 
 pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board, access: &Access) -> Observed {
@@ -37,5 +39,6 @@ pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board,
         partition,
         controller,
         knowledge,
+        drift: Vec::new(),
     }
 }

@@ -100,36 +100,45 @@ fn count_cpus(load: &NodeLoad) -> PartitionCpus {
 /// Where Slurm differs from what was written to it.
 fn drift(observed: &Observed) -> Vec<Drift> {
     let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
-    kept.map(|Kept { state, wanted, since }| Drift {
+    let state = kept.map(|Kept { state, wanted, since }| Drift {
         key: "State".to_owned(),
         wanted: wanted.clone(),
         live: state.clone(),
         since: since.clone().into(),
         settled: DriftSettled::Kept,
-    })
-    .into_iter()
-    .collect()
+    });
+    state.into_iter().chain(observed.drift.iter().cloned()).collect()
 }
 
 fn drifted(observed: &Observed) -> Option<Wanted> {
-    let Kept { state, wanted, since } = observed.standing.as_ref()?.kept.as_ref()?;
     let name = observed.partition.slurm_name();
     let own = observed.partition.name_any();
-    Some(Wanted::holds(
-        DRIFTED,
-        "ClosedByHand",
+    let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
+    let state = kept.map(|Kept { state, wanted, since }| {
         format!(
             "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so, after a restart too, until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
-        ),
-    ))
+        )
+    });
+    let others = observed.drift.iter().map(|Drift { key, wanted, live, .. }| {
+        format!(
+            "somebody set {key}={live} in Slurm, where it was {wanted}; it is so until slurmctld reads its files again; write it into the spec, or put it back by `scontrol update PartitionName={name} {key}={wanted}`"
+        )
+    });
+    let reason = if kept.is_some() {
+        "ClosedByHand"
+    } else {
+        "ChangedByHand"
+    };
+    let lines: Vec<String> = state.into_iter().chain(others).collect();
+    (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason, lines.join("\n")))
 }
 
 /// What is worth an event: that somebody changed it in Slurm, when that is new.
-pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<String> {
+pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<Wanted> {
     let before = observed.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
     let new = status.drift.iter().any(|drift| !known.contains(drift));
-    new.then(|| drifted(observed)).flatten().map(|wanted| wanted.message)
+    new.then(|| drifted(observed)).flatten()
 }
 
 /// How things stand, for the queue.

@@ -58,6 +58,7 @@ fn observed(spec: &Value, standing: Option<Standing>) -> Observed {
         namespace_goes: false,
         standing,
         knowledge: Knowledge::unknown("nobody was asked"),
+        drift: Vec::new(),
     }
 }
 
@@ -245,4 +246,42 @@ fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
     assert_eq!(status.jobs.clone().unwrap().running, 0);
     assert_eq!(status.drift.len(), 1);
     assert!(status.conditions.iter().any(|condition| condition.type_ == "Drifted"));
+}
+
+#[test]
+fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
+    let seen = |minutes: u64, second: i64| {
+        let mut seen = Seen::of_nodes(Vec::new(), Timestamp::from_second(1_800_000_000 + second).unwrap());
+        let shown = json!({
+            "name": "long", "partition": { "state": ["UP"] }, "nodes": { "configured": "" },
+            "maximums": { "time": { "set": true, "infinite": false, "number": minutes } },
+        });
+        seen.partitions = Some(Arc::new(
+            [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
+        ));
+        Knowledge::Known(seen.into())
+    };
+    let key = Key::new("hpc", "long");
+    let mut observed = observed(&json!({ "nodeSets": ["a"] }), Some(live(2)));
+    let baselines = super::drift::Baselines::default();
+    observed.knowledge = seen(60, 0);
+    assert_eq!(baselines.find_drift(&key, &observed), []);
+    observed.knowledge = seen(5, 10);
+    let drift = baselines.find_drift(&key, &observed);
+    let said: Vec<_> = drift
+        .iter()
+        .map(|drift| (drift.key.as_str(), drift.wanted.as_str(), drift.live.as_str()))
+        .collect();
+    assert_eq!(said, [("MaxTime", "60", "5")]);
+    // Another operator knows it from the status.
+    observed.drift.clone_from(&drift);
+    let status = build_status(&observed, &plan(&observed), None, now());
+    Arc::make_mut(&mut observed.partition).status = Some(status);
+    let next = super::drift::Baselines::default();
+    assert_eq!(next.find_drift(&key, &observed), drift);
+    // With a new line it is ours again.
+    let mut changed = live(3);
+    changed.line.as_mut().unwrap().settings = "MaxTime=5".to_owned();
+    observed.standing = Some(changed);
+    assert_eq!(next.find_drift(&key, &observed), []);
 }

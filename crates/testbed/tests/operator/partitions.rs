@@ -168,3 +168,168 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
     wait_done(&namespace, &job).unwrap();
     gone(&namespace, "both");
 }
+
+#[test]
+fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
+    let namespace = start("partitions-bad");
+    make(&namespace, "good", "  nodeSets: [compute]\n  maxTime: 60\n");
+    ready(&namespace, "good");
+    let job = start_job(&namespace, "-p good", "sleep 600").unwrap();
+
+    // Names that others have, with both places named.
+    for (name, other) in [("compute", "NodeSet \"compute\""), ("highprio", "spec.extraConf")] {
+        make(&namespace, name, "  nodeSets: [slurm-second]\n");
+        told(&namespace, name, "Ready", "False", "PartitionNameTaken", &[other]);
+    }
+    make(&namespace, "twice", "  nodeSets: [compute]\n  partitionName: good\n");
+    told(
+        &namespace,
+        "twice",
+        "Ready",
+        "False",
+        "PartitionNameTaken",
+        &["Partition \"good\""],
+    );
+    make(&namespace, "lost", "  nodeSets: [nope]\n");
+    told(
+        &namespace,
+        "lost",
+        "Ready",
+        "False",
+        "BadMembers",
+        &["spec.nodeSets[0]", "compute"],
+    );
+    make(&namespace, "huge", "  nodes: [\"n[0-9999999]\"]\n");
+    told(&namespace, "huge", "Ready", "False", "BadMembers", &["spec.nodes[0]"]);
+    make(&namespace, "second-default", "  nodeSets: [compute]\n  default: true\n");
+    told(
+        &namespace,
+        "second-default",
+        "Ready",
+        "False",
+        "TwoDefaults",
+        &["NodeSet \"compute\""],
+    );
+
+    // What the checker refuses, and what Slurm does, in its own words: everything is as before.
+    patch(&namespace, "good", &json!({ "maxTime": 90, "qos": "nope" }));
+    told(
+        &namespace,
+        "good",
+        "Ready",
+        "False",
+        "ConfigRejected",
+        &["QOS \"nope\""],
+    );
+    patch(&namespace, "good", &json!({ "qos": null, "config": "Topology=nope" }));
+    told(
+        &namespace,
+        "good",
+        "Ready",
+        "False",
+        "ConfigRejected",
+        &["slurmctld refused it", "opology"],
+    );
+    live(&namespace, "good", &["MaxTime=01:00:00", "State=UP"]);
+    assert_eq!(
+        line(&namespace, "good"),
+        "PartitionName=good Nodes=compute State=UP MaxTime=60\n"
+    );
+
+    // Beside all these a good change is live at once, and so is the correction.
+    make(
+        &namespace,
+        "fine",
+        "  nodeSetSelector:\n    matchLabels:\n      zone: b\n",
+    );
+    ready(&namespace, "fine");
+    assert_eq!(slurm(&namespace, "srun -p fine hostname").unwrap(), "second-0\n");
+    namespace
+        .apply(include_str!("../../../../examples/partitions/partition.yaml"))
+        .unwrap();
+    ready(&namespace, "long");
+    live(
+        &namespace,
+        "long",
+        &["NodeSets=compute,second", "MaxTime=7-00:00:00", "PriorityTier=2"],
+    );
+    patch(&namespace, "good", &json!({ "config": null }));
+    ready(&namespace, "good");
+    live(&namespace, "good", &["MaxTime=01:30:00"]);
+    let state = slurm(&namespace, &format!("squeue --noheader --format=%T --jobs {job}")).unwrap();
+    assert_eq!(state.trim(), "RUNNING");
+
+    // At a glance.
+    eventually("the columns of kubectl get", SOON, || {
+        let table = namespace.ask(&["get", "partition.slinky.slurm.net", "good", "-o", "wide"])?;
+        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let heads = lines.next().unwrap_or_default();
+        let row = lines.next().unwrap_or_default();
+        let cell = |head: &str| {
+            heads
+                .iter()
+                .position(|found| *found == head)
+                .and_then(|index| row.get(index).copied())
+        };
+        let shown = ["PARTITION", "STATE", "NODES", "RUNNING", "PENDING", "READY"].map(cell);
+        expect(
+            shown == [Some("good"), Some("UP"), Some("1"), Some("1"), Some("0"), Some("True")],
+            table,
+        )
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
+    let namespace = start("partitions-drift");
+    make(&namespace, "both", "  nodeSets: [compute, slurm-second]\n");
+    ready(&namespace, "both");
+    slurm(&namespace, "scontrol update PartitionName=both State=DRAIN").unwrap();
+    slurm(&namespace, "scontrol update PartitionName=highprio State=DOWN").unwrap();
+    told(&namespace, "both", "Drifted", "True", "ClosedByHand", &["State=DRAIN"]);
+    assert_eq!(field(&namespace, "both", ".status.drift[0].settled").unwrap(), "Kept");
+    let in_file = |name: &str, state: &str| {
+        eventually(&format!("{name} is {state} in slurm.conf"), SOON, || {
+            let line = line(&namespace, name);
+            expect(line.contains(&format!("State={state}")), line)
+        })
+        .unwrap();
+    };
+    in_file("both", "DRAIN");
+    in_file("highprio", "DOWN");
+    // A change of something else does not open it, nor does the death of slurmctld.
+    patch(&namespace, "both", &json!({ "maxTime": 30 }));
+    ready(&namespace, "both");
+    live(&namespace, "both", &["State=DRAIN", "MaxTime=00:30:00"]);
+    slurm(&namespace, "kill -9 $(pidof slurmctld)").unwrap();
+    live(&namespace, "both", &["State=DRAIN", "MaxTime=00:30:00"]);
+    live(&namespace, "highprio", &["State=DOWN"]);
+    let condition = ".status.conditions[?(@.type==\"Drifted\")].message";
+    let message = namespace.field("controller/slurm", condition).unwrap();
+    assert!(message.contains("partition highprio is DOWN"), "{message}");
+
+    // One is opened by hand, the other by its object.
+    slurm(&namespace, "scontrol update PartitionName=highprio State=UP").unwrap();
+    let now = slurm(&namespace, "date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
+    let annotation = format!("slinky.slurm.net/resumed-at={}", now.trim());
+    namespace
+        .ask(&["annotate", "partition.slinky.slurm.net/both", &annotation])
+        .unwrap();
+    live(&namespace, "both", &["State=UP"]);
+    in_file("both", "UP");
+    eventually("nothing drifts any more", SOON, || {
+        let partition = field(&namespace, "both", ".status.drift")?;
+        let controller = namespace.field("controller/slurm", condition)?;
+        let line = line(&namespace, "highprio");
+        expect(
+            partition.is_empty() && controller.is_empty() && !line.contains("State="),
+            (partition, controller, line),
+        )
+    })
+    .unwrap();
+    assert_eq!(
+        slurm(&namespace, "srun -p both -N 2 hostname | sort").unwrap(),
+        "compute-0\nsecond-0\n"
+    );
+}

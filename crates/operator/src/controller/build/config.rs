@@ -120,7 +120,12 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
                 partition: partition.clone(),
             })
             .collect(),
-        partitions: inputs.partitions.values().map(Line::text).collect(),
+        partitions: inputs
+            .partitions
+            .values()
+            .map(Line::text)
+            .chain(inputs.adopted.values().cloned())
+            .collect(),
         extra: inputs.extra_conf.clone(),
     })
 }

@@ -23,7 +23,7 @@ use crate::controller::{
     inputs::{Inputs, gather},
     kept::find_kept,
     observe::Observed,
-    partitions::{gather_partitions, standings},
+    partitions::{find_adopted, gather_partitions, has_leaving, standings},
     pods::{self, Target},
     push, reason,
     revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
@@ -69,16 +69,22 @@ pub(super) fn plan_config(
     let former = Former::of(observed, &uid);
     let way = Way::of(parent);
     let restarts = way != Way::InPlace;
+    let fresh = former
+        .revision
+        .as_ref()
+        .and_then(|revision| observed.fresh(revision.digest()));
     let nothing = Inputs::default();
     let before = former.accepted.as_ref().map_or(&nothing, |accepted| &accepted.inputs);
     let (mut wanted, troubles, input_faults) = gather(observed, before);
     faults.extend(input_faults);
-    let refused = gather_partitions(observed, &mut wanted, before);
+    plan.needs_jobs = has_leaving(observed, before);
+    let refused = gather_partitions(observed, &mut wanted, before, fresh.is_some());
     faults.extend(refused.iter().map(Held::fault));
+    wanted.adopted = find_adopted(observed, &before.adopted, &wanted, fresh);
     let room = max_node_count(&observed.node_sets, former.revision.as_ref());
     let written = former.revision.as_ref().and_then(slurm_conf);
     let meant = document(&build_files(parent, &wanted, room).files);
-    let judgement = find_kept(observed, &before.kept, written.as_ref(), &meant);
+    let judgement = find_kept(observed, &before.kept, written.as_ref(), &meant, fresh.is_some());
     plan.unsure = judgement.look_again;
     wanted.kept.clone_from(&judgement.kept);
     plan.kept = judgement.kept;
@@ -101,6 +107,7 @@ pub(super) fn plan_config(
             before: former.before(observed),
             knowledge: &observed.knowledge,
             refusals: &observed.report.refusals,
+            in_use: &observed.report.in_use,
             max_node_count: room,
         };
         revise(&surroundings, &wanted).map_err(|fault| faults.push(fault)).ok()
@@ -124,7 +131,7 @@ pub(super) fn plan_config(
     faults.extend(held.iter().map(Held::fault));
     plan.held.extend(held);
     plan.doubts = warnings;
-    plan.needs_jobs = needs_jobs;
+    plan.needs_jobs |= needs_jobs;
     let newest = Revision {
         sequence: 0,
         controller: uid.clone(),

@@ -15,7 +15,7 @@ use std::{
 use api::configuration::RejectedBy;
 use jiff::Timestamp;
 use slurm::{
-    agent::{Action, StepTime},
+    agent::{Action, PartitionInUse, StepTime},
     revision::{ControllerUid, Digest, Summary},
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -139,6 +139,8 @@ pub(super) struct Report {
     pub(super) ended: Vec<Arc<Ended>>,
     /// What this slurmctld refused so far.
     pub(super) refusals: Arc<Refusals>,
+    /// Partitions that it did not let go a moment ago.
+    pub(super) in_use: Vec<PartitionInUse>,
 }
 
 impl Report {

@@ -26,6 +26,8 @@ const IMPATIENCE: Duration = Duration::from_millis(500);
 /// After a failure, doubled each time up to [`LONGEST_BACKOFF`].
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
+/// How long a partition that slurmctld did not let go is not asked for again.
+const LET_GO: Duration = Duration::from_secs(5);
 /// How often an agent that has what is wanted is asked again: somebody may have changed files in the pod by hand.
 const RECHECK: Duration = Duration::from_mins(1);
 
@@ -41,6 +43,8 @@ pub(super) struct Task {
     failures: u32,
     /// When it last may have been.
     reconfigured: Option<Instant>,
+    /// When slurmctld last did not let go of a partition.
+    asked_to_let_go: Option<Instant>,
 }
 
 impl Task {
@@ -55,6 +59,7 @@ impl Task {
             known: None,
             failures: 0,
             reconfigured: None,
+            asked_to_let_go: None,
         }
     }
 
@@ -62,7 +67,8 @@ impl Task {
         loop {
             let wish = wishes.borrow_and_update().clone();
             let pause = if let Some(wish) = wish {
-                Some(self.step(&wish, &mut wishes).await)
+                let pause = self.step(&wish, &mut wishes).await;
+                Some(self.ask_again_to_let_go(pause))
             } else {
                 self.client = None;
                 self.known = None;
@@ -80,6 +86,20 @@ impl Task {
                 return;
             }
         }
+    }
+
+    /// What was in use may be so no longer.
+    fn ask_again_to_let_go(&mut self, pause: Duration) -> Duration {
+        let Some(asked) = self.asked_to_let_go else {
+            return pause;
+        };
+        let left = LET_GO.saturating_sub(asked.elapsed());
+        if left.is_zero() {
+            self.asked_to_let_go = None;
+            self.teller.tell(|report| report.in_use.clear());
+            return pause;
+        }
+        pause.min(left)
     }
 
     /// One question, unless its answer is known, and one push if it takes one. The result is when to ask again if nothing
@@ -220,14 +240,12 @@ impl Task {
                 self.memory.open = Some(tried);
                 return IMPATIENCE;
             }
+            // The reconciler keeps their lines, and the rest goes on.
             Outcome::PartitionsInUse { partitions } => {
-                let partitions = partitions
-                    .iter()
-                    .map(|partition| format!("{} ({})", partition.name, partition.why));
-                let partitions = partitions.collect::<Vec<_>>().join(", ");
-                let why =
-                    format!("slurmctld does not let go of partitions that the new files do not have: {partitions}");
-                return self.failed(wanted, State::Failed { why });
+                info!(cluster = %self.teller.key, ?partitions, "slurmctld does not let go of partitions");
+                self.asked_to_let_go = Some(Instant::now());
+                self.teller.tell(|report| report.in_use.clone_from(partitions));
+                return LET_GO;
             }
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),

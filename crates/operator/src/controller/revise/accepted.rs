@@ -39,6 +39,8 @@ struct Wire {
     partitions: BTreeMap<String, Line>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     kept: KeptStates,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    adopted: BTreeMap<String, String>,
     files: BTreeMap<FileName, Origin>,
 }
 
@@ -51,6 +53,7 @@ impl Accepted {
             node_sets,
             partitions,
             kept,
+            adopted,
             files,
         } = inputs.clone();
         let wire = Wire {
@@ -61,6 +64,7 @@ impl Accepted {
             node_sets,
             partitions,
             kept,
+            adopted,
             files: files.into_iter().map(|(name, file)| (name, file.origin)).collect(),
         };
         serde_json::to_string(&wire).unwrap_or_default()
@@ -84,6 +88,7 @@ impl Accepted {
                 node_sets: wire.node_sets,
                 partitions: wire.partitions,
                 kept: wire.kept,
+                adopted: wire.adopted,
                 files: wire.files.into_iter().map(file).collect::<Option<_>>()?,
             },
         })
@@ -134,6 +139,7 @@ mod tests {
                         since: "2026-01-01T00:00:00Z".to_owned(),
                     },
                 )]),
+                adopted: BTreeMap::from([("hand".to_owned(), "hand Nodes=ALL".to_owned())]),
                 files: BTreeMap::from([(
                     name.clone(),
                     UserFile {

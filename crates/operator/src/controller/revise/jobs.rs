@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use slurm::{
     Hostlist, Job,
+    agent::PartitionInUse,
     conf::{Event, Part, RecordKind, Subject},
 };
 
@@ -30,6 +31,20 @@ pub(super) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<String> {
     } else {
         format!("job {first} is there")
     })
+}
+
+/// What slurmctld said when it was asked to let go of a partition.
+pub(super) fn is_in_use(part: &Part, in_use: &[PartitionInUse]) -> Option<String> {
+    let Subject::Record {
+        kind: RecordKind::Partition,
+        name,
+        event: Event::Removed,
+    } = &part.subject
+    else {
+        return None;
+    };
+    let found = in_use.iter().find(|partition| partition.name == *name)?;
+    Some(format!("slurmctld does not let go of it: {}", found.why))
 }
 
 fn concerns(subject: &Subject, job: &Job) -> bool {

@@ -14,7 +14,7 @@ use slurm::{
 
 use super::{
     Accepted, Before, Surroundings, Why,
-    jobs::waits_for,
+    jobs::{is_in_use, waits_for},
     words::{describe, is_ours},
 };
 use crate::controller::{
@@ -184,7 +184,8 @@ impl<'a> Judge<'a> {
             self.needs_jobs.set(true);
         }
         new.find_map(|(name, part)| {
-            let jobs = waits_for(part, self.surroundings.knowledge)?;
+            let held_by_slurm = is_in_use(part, self.surroundings.in_use);
+            let jobs = held_by_slurm.or_else(|| waits_for(part, self.surroundings.knowledge))?;
             Some(format!("{name}, which can end jobs, and {jobs}"))
         })
     }

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use slurm::{
     Revision,
+    agent::PartitionInUse,
     revision::{Digest, FileName},
 };
 
@@ -99,6 +100,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) before: Before<'a>,
     pub(super) knowledge: &'a Knowledge,
     pub(super) refusals: &'a Refusals,
+    /// Partitions that slurmctld did not let go a moment ago.
+    pub(super) in_use: &'a [PartitionInUse],
     pub(super) max_node_count: u32,
 }
 

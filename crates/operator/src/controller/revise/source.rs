@@ -19,6 +19,8 @@ pub(super) enum Source {
     PartitionObject(String),
     /// The state that somebody set in Slurm on the partition of this name.
     Kept(String),
+    /// The partition of this name, which somebody made in Slurm.
+    Adopted(String),
     File(FileName),
 }
 
@@ -32,6 +34,7 @@ impl Source {
             Self::Partition(name) => format!("NodeSet {name:?} spec.partition"),
             Self::PartitionObject(name) => format!("Partition {name:?}"),
             Self::Kept(name) => format!("the state of partition {name:?} in Slurm"),
+            Self::Adopted(name) => format!("partition {name:?}, made in Slurm by hand"),
             Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
                 Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
                 None => name.to_string(),
@@ -52,6 +55,7 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
         node_sets,
         partitions,
         kept,
+        adopted,
         files,
     } = before;
     let mut sources = BTreeSet::new();
@@ -84,6 +88,11 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
         .chain(wanted.kept.keys())
         .filter(|name| kept.get(*name) != wanted.kept.get(*name));
     sources.extend(changed.map(|name| Source::Kept(name.clone())));
+    let changed = adopted
+        .keys()
+        .chain(wanted.adopted.keys())
+        .filter(|name| adopted.get(*name) != wanted.adopted.get(*name));
+    sources.extend(changed.map(|name| Source::Adopted(name.clone())));
     let changed = files
         .keys()
         .chain(wanted.files.keys())
@@ -134,6 +143,14 @@ pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>
                 }
                 None => {
                     inputs.kept.remove(name);
+                }
+            },
+            Source::Adopted(name) => match wanted.adopted.get(name) {
+                Some(line) => {
+                    inputs.adopted.insert(name.clone(), line.clone());
+                }
+                None => {
+                    inputs.adopted.remove(name);
                 }
             },
             Source::File(name) => match wanted.files.get(name) {
@@ -199,6 +216,7 @@ mod tests {
                     node_sets,
                     partitions,
                     kept: KeptStates::new(),
+                    adopted: BTreeMap::new(),
                     files,
                 },
             )

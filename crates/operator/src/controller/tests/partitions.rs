@@ -1,12 +1,14 @@
 //! Partitions as inputs of a Controller's configuration.
 
 use serde_json::{Value, json};
+use slurm::agent::PartitionInUse;
 
 use super::*;
 use crate::{
     access::Seen,
     controller::{
         build::config::read_bundle,
+        plan::Effect,
         push::{Live, State},
     },
 };
@@ -180,11 +182,17 @@ fn served(mut objects: Vec<Value>) -> Observed {
 
 /// What is planned once slurmctld runs with `objects`, when they are `now` and Slurm says this of its partitions and jobs.
 fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Plan {
+    plan(&after(objects, now, states, jobs, read))
+}
+
+/// What is seen then.
+fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Observed {
     let first = planned(objects.clone());
     // Once with slurmctld at work, so that jobs are possible.
     let serving = plan(&served(with(objects, written(&first))));
     let mut observed = served(with(now, written(&serving)));
-    observed.live_since = Some("2026-01-02T00:00:30Z".parse().unwrap());
+    let digest = observed.report.live.unwrap().digest;
+    observed.lives = vec![(digest, "2026-01-02T00:00:30Z".parse().unwrap())];
     let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(jobs).unwrap());
     let partition = |(name, state): &(&str, &str)| {
@@ -193,15 +201,19 @@ fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
     };
     seen.partitions = Some(Arc::new(states.iter().map(partition).collect()));
     observed.knowledge = Knowledge::Known(seen.into());
-    plan(&observed)
+    observed
+}
+
+fn pushed(plan: &Plan) -> crate::controller::push::Wanted {
+    let wanted = plan.effects.iter().find_map(|effect| match effect {
+        Effect::PushConfig(wanted) => Some(wanted),
+        _ => None,
+    });
+    wanted.unwrap().as_ref().clone()
 }
 
 fn pushed_conf(plan: &Plan) -> String {
-    let wanted = plan.effects.iter().find_map(|effect| match effect {
-        crate::controller::plan::Effect::PushConfig(wanted) => Some(wanted),
-        _ => None,
-    });
-    let files = &wanted.unwrap().files;
+    let files = pushed(plan).files;
     let (_, conf) = files.iter().find(|(name, _)| name.as_str() == "slurm.conf").unwrap();
     String::from_utf8(conf.content.clone()).unwrap()
 }
@@ -244,6 +256,23 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             "{spec} {slurm} {read}: {line}"
         );
     }
+    // While that is on its way it is still what is wanted.
+    let mut on_its_way = after(objects("Up"), objects("Up"), &says("DRAIN"), json!([]), READ);
+    on_its_way.report.state = State::Busy;
+    let conf = pushed_conf(&super::plan(&on_its_way));
+    assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
+    // Nor is it taken back when slurmctld has it and Kubernetes does not say so yet.
+    let wanted = pushed(&super::plan(&on_its_way));
+    on_its_way.report.state = State::Done;
+    on_its_way.report.live = Some(Live {
+        sequence: 9,
+        digest: wanted.digest,
+    });
+    on_its_way
+        .lives
+        .push((wanted.digest, "2026-01-02T00:02:00Z".parse().unwrap()));
+    let conf = pushed_conf(&super::plan(&on_its_way));
+    assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
     // Those of NodeSets and of extraConf too.
     let plan = later(
         objects("Up"),
@@ -287,6 +316,16 @@ fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
     );
     let conf = pushed_conf(&plan);
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
+    // While the push without it is on its way, that is still what is wanted.
+    let mut on_its_way = after(
+        with(cluster(""), [closed()]),
+        with(cluster(""), [deleted(closed())]),
+        &[("both", "INACTIVE")],
+        json!([]),
+        READ,
+    );
+    on_its_way.report.state = State::Busy;
+    assert_eq!(line(&pushed_conf(&super::plan(&on_its_way)), "both"), None);
     // Closed: it goes, unless jobs are there, or what is known of them is older than that.
     for (jobs, read, goes) in [
         (json!([]), READ, true),
@@ -332,4 +371,60 @@ fn the_only_default_partition_stays_and_another_may_take_its_place() {
     let conf = pushed_conf(&plan);
     assert_eq!(line(&conf, "a"), Some("PartitionName=a Nodes=cpu State=DRAIN"));
     assert_eq!(line(&conf, "b"), Some("PartitionName=b Nodes=cpu State=UP Default=YES"));
+}
+
+fn in_use(name: &str, made_by_hand: bool) -> PartitionInUse {
+    PartitionInUse {
+        name: name.to_owned(),
+        why: "a reservation".to_owned(),
+        made_by_hand,
+        line: format!("PartitionName={name} Nodes=ALL State=UP"),
+    }
+}
+
+#[test]
+fn what_slurmctld_does_not_let_go_keeps_its_line_and_the_rest_goes_on() {
+    let closed = || {
+        partition(
+            "both",
+            "2026-01-02T00:00:00Z",
+            json!({ "nodeSets": ["cpu"], "state": "Drain" }),
+        )
+    };
+    let before = with(cluster(""), [closed()]);
+    let now = with(cluster("PartitionName=new Nodes=ALL\n"), [deleted(closed())]);
+    let mut observed = after(before, now, &[("both", "DRAIN")], json!([]), READ);
+    assert!(line(&pushed_conf(&plan(&observed)), "both").is_none());
+    observed.report.in_use = vec![in_use("both", false)];
+    let plan = plan(&observed);
+    let conf = pushed_conf(&plan);
+    assert!(line(&conf, "both").is_some() && line(&conf, "new").is_some(), "{conf}");
+    let trouble = plan.standings["both"].trouble.clone().unwrap();
+    assert!(trouble.message.contains("a reservation"), "{}", trouble.message);
+}
+
+#[test]
+fn a_partition_made_by_hand_with_jobs_is_written_down_until_it_is_gone_or_has_an_owner() {
+    let mut observed = after(cluster(""), cluster(""), &[], json!([]), READ);
+    observed.report.in_use = vec![in_use("hand", true)];
+    let plan = plan(&observed);
+    assert_eq!(
+        line(&pushed_conf(&plan), "hand"),
+        Some("PartitionName=hand Nodes=ALL State=UP")
+    );
+    // The same name in another place.
+    let own = with(
+        cluster(""),
+        [partition(
+            "hand",
+            "2026-01-02T00:00:00Z",
+            json!({ "nodeSets": ["cpu"] }),
+        )],
+    );
+    let mut observed = after(cluster(""), own, &[], json!([]), READ);
+    observed.report.in_use = vec![in_use("hand", true)];
+    assert_eq!(
+        line(&pushed_conf(&super::plan(&observed)), "hand"),
+        Some("PartitionName=hand Nodes=cpu State=UP")
+    );
 }

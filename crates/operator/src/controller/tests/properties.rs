@@ -71,6 +71,7 @@ fn any_report() -> impl Strategy<Value = Report> {
         active: None,
         ended: Vec::new(),
         refusals: Arc::default(),
+        in_use: Vec::new(),
     })
 }
 

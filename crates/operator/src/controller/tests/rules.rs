@@ -75,6 +75,7 @@ pub(super) fn report(live: Option<Live>, state: State) -> Report {
         active: None,
         ended: Vec::new(),
         refusals: Arc::default(),
+        in_use: Vec::new(),
     }
 }
 
