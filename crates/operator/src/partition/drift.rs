@@ -7,7 +7,7 @@ use std::{
 
 use api::partition::{Drift, DriftSettled};
 
-use super::observe::Observed;
+use super::{line::strictness, observe::Observed};
 use crate::runtime::Key;
 
 /// What Slurm said of each Partition when it had just been given its line.
@@ -53,20 +53,24 @@ impl Baselines {
                 settings: live.clone(),
             };
         }
+        let reported = |setting: &str, wanted: &str, live: &str| {
+            let known = before.iter().flat_map(|status| &status.drift);
+            let mut known = known.filter(|drift| drift.settled == DriftSettled::Reported);
+            let same = known.find(|drift| drift.key == setting && drift.live == live);
+            Drift {
+                key: setting.to_owned(),
+                wanted: wanted.to_owned(),
+                live: live.to_owned(),
+                since: same.map_or_else(|| format!("{at:.3}").into(), |drift| drift.since.clone()),
+                settled: DriftSettled::Reported,
+            }
+        };
         let changed = live.iter().filter_map(|(setting, live)| {
             let wanted = baseline.settings.get(setting)?;
-            (wanted != live).then(|| Drift {
-                key: (*setting).to_owned(),
-                wanted: wanted.clone(),
-                live: live.clone(),
-                since: known
-                    .iter()
-                    .find(|drift| drift.key == *setting && drift.live == *live)
-                    .map_or_else(|| format!("{at:.3}").into(), |drift| drift.since.clone()),
-                settled: DriftSettled::Reported,
-            })
+            (wanted != live).then(|| reported(setting, wanted, live))
         });
-        changed.collect()
+        let opened = opened(observed).map(|(wanted, live)| reported("State", &wanted, &live));
+        opened.into_iter().chain(changed).collect()
     }
 
     /// It is gone.
@@ -86,4 +90,15 @@ fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String
     let live = seen.partitions.as_ref()?.get(&line.name)?;
     let settings = live.settings().into_iter().collect();
     Some((format!("PartitionName={}", line.text()), settings, seen.at))
+}
+
+/// The state that was written, and that of Slurm, if somebody opened the partition. One that was closed is the Controller's affair.
+fn opened(observed: &Observed) -> Option<(String, String)> {
+    // Where it was closed by hand before, opening it is as it should be.
+    let standing = observed.standing.as_ref().filter(|standing| standing.kept.is_none())?;
+    let line = standing.line.as_ref()?;
+    let written = &line.state;
+    let live = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
+    let live = live.state.to_string();
+    (live != *written && strictness(&live) <= strictness(written)).then(|| (written.clone(), live))
 }

@@ -279,6 +279,19 @@ fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
     Arc::make_mut(&mut observed.partition).status = Some(status);
     let next = super::drift::Baselines::default();
     assert_eq!(next.find_drift(&key, &observed), drift);
+    // A state that takes more jobs than the written one, too.
+    let closed = live(2).line.map(|line| line.with_state("DRAIN"));
+    let mut opened = observed.clone();
+    opened.standing = Some(Standing {
+        line: closed,
+        ..live(2)
+    });
+    let drift = super::drift::Baselines::default().find_drift(&key, &opened);
+    assert_eq!(drift.len(), 1, "{drift:?}");
+    assert_eq!(
+        (drift[0].key.as_str(), drift[0].wanted.as_str(), drift[0].live.as_str()),
+        ("State", "DRAIN", "UP")
+    );
     // With a new line it is ours again.
     let mut changed = live(3);
     changed.line.as_mut().unwrap().settings = "MaxTime=5".to_owned();
