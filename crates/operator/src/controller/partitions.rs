@@ -219,8 +219,8 @@ pub(super) fn find_adopted(
         let mut objects = wanted.partitions.values();
         taken.names.contains_key(name) || objects.any(|line| line.name == name)
     };
-    let live = fresh.and_then(|seen| seen.partitions.as_ref());
-    let is_gone = |name: &str| live.is_some_and(|live| !live.contains_key(name));
+    let shown = fresh.and_then(|seen| seen.partitions.as_ref());
+    let is_gone = |name: &str| shown.is_some_and(|shown| !shown.contains_key(name));
     let stay = before.iter().filter(|(name, _)| !is_gone(name));
     let stay = stay.map(|(name, line)| (name.clone(), line.clone()));
     let made = observed.report.in_use.iter().filter(|partition| partition.made_by_hand);

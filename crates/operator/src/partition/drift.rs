@@ -29,14 +29,14 @@ impl Baselines {
             .flat_map(|status| &status.drift)
             .filter(|drift| drift.key != "State")
             .collect();
-        let Some((line, live, at)) = settled(observed) else {
+        let Some((line, now, at)) = settled(observed) else {
             return known.into_iter().cloned().collect();
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let baseline = all.entry(key.clone()).or_insert_with(|| {
             // An operator before this one may have seen it otherwise.
             let same_line = before.is_some_and(|status| status.line.as_deref() == Some(line.as_str()));
-            let mut settings = live.clone();
+            let mut settings = now.clone();
             for drift in known.iter().filter(|_| same_line) {
                 if let Some(value) = settings.get_mut(drift.key.as_str()) {
                     value.clone_from(&drift.wanted);
@@ -50,7 +50,7 @@ impl Baselines {
         if baseline.line != line {
             *baseline = Baseline {
                 line,
-                settings: live.clone(),
+                settings: now.clone(),
             };
         }
         let reported = |setting: &str, wanted: &str, live: &str| {
@@ -65,7 +65,7 @@ impl Baselines {
                 settled: DriftSettled::Reported,
             }
         };
-        let changed = live.iter().filter_map(|(setting, live)| {
+        let changed = now.iter().filter_map(|(setting, live)| {
             let wanted = baseline.settings.get(setting)?;
             (wanted != live).then(|| reported(setting, wanted, live))
         });
@@ -87,8 +87,8 @@ fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String
     if standing.change.as_ref().is_some_and(|change| change.at >= seen.at) {
         return None;
     }
-    let live = seen.partitions.as_ref()?.get(&line.name)?;
-    let settings = live.settings().into_iter().collect();
+    let shown = seen.partitions.as_ref()?.get(&line.name)?;
+    let settings = shown.settings().into_iter().collect();
     Some((format!("PartitionName={}", line.text()), settings, seen.at))
 }
 
@@ -98,7 +98,7 @@ fn opened(observed: &Observed) -> Option<(String, String)> {
     let standing = observed.standing.as_ref().filter(|standing| standing.kept.is_none())?;
     let line = standing.line.as_ref()?;
     let written = &line.state;
-    let live = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
-    let live = live.state.to_string();
-    (live != *written && strictness(&live) <= strictness(written)).then(|| (written.clone(), live))
+    let shown = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
+    let state = shown.state.to_string();
+    (state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
 }

@@ -69,25 +69,20 @@ pub(super) fn plan_config(
     let former = Former::of(observed, &uid);
     let way = Way::of(parent);
     let restarts = way != Way::InPlace;
-    let fresh = former
-        .revision
-        .as_ref()
-        .and_then(|revision| observed.fresh(revision.digest()));
     let nothing = Inputs::default();
     let before = former.accepted.as_ref().map_or(&nothing, |accepted| &accepted.inputs);
     let (mut wanted, troubles, input_faults) = gather(observed, before);
     faults.extend(input_faults);
-    plan.needs_jobs = has_leaving(observed, before);
-    let refused = gather_partitions(observed, &mut wanted, before, fresh.is_some());
-    faults.extend(refused.iter().map(Held::fault));
-    wanted.adopted = find_adopted(observed, &before.adopted, &wanted, fresh);
     let room = max_node_count(&observed.node_sets, former.revision.as_ref());
-    let written = former.revision.as_ref().and_then(slurm_conf);
-    let meant = document(&build_files(parent, &wanted, room).files);
-    let judgement = find_kept(observed, &before.kept, written.as_ref(), &meant, fresh.is_some());
-    plan.unsure = judgement.look_again;
-    wanted.kept.clone_from(&judgement.kept);
-    plan.kept = judgement.kept;
+    let refused = add_partitions(
+        observed,
+        before,
+        former.revision.as_ref(),
+        &mut wanted,
+        plan,
+        |inputs| document(&build_files(parent, inputs, room).files),
+    );
+    faults.extend(refused.iter().map(Held::fault));
     let mut blocks = Blocks::Configuration;
     if let Some(accepted) = &former.accepted {
         // What was accepted has a last good version of everything.
@@ -172,6 +167,33 @@ pub(super) fn plan_config(
         _ => plan.effects.push(Effect::StopPushing),
     }
     restarts.then(|| newest.digest())
+}
+
+/// Adds what Partitions bring and what people did in Slurm to what is wanted. The result is the Partitions that stay as they were.
+fn add_partitions(
+    observed: &Observed,
+    before: &Inputs,
+    accepted: Option<&Revision>,
+    wanted: &mut Inputs,
+    plan: &mut Plan,
+    render: impl FnOnce(&Inputs) -> Document,
+) -> Vec<Held> {
+    let fresh = accepted.and_then(|revision| observed.fresh(revision.digest()));
+    plan.needs_jobs = has_leaving(observed, before);
+    let refused = gather_partitions(observed, wanted, before, fresh.is_some());
+    wanted.adopted = find_adopted(observed, &before.adopted, wanted, fresh);
+    let written = accepted.and_then(slurm_conf);
+    let judgement = find_kept(
+        observed,
+        &before.kept,
+        written.as_ref(),
+        &render(wanted),
+        fresh.is_some(),
+    );
+    plan.unsure = judgement.look_again;
+    wanted.kept.clone_from(&judgement.kept);
+    plan.kept = judgement.kept;
+    refused
 }
 
 fn slurm_conf(revision: &Revision) -> Option<Document> {
