@@ -19,7 +19,6 @@ pub(super) struct PartitionPlan {
     states: BTreeMap<String, PartitionStateName>,
     /// All names of the new one.
     names: Vec<String>,
-    has_default: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,7 +73,6 @@ impl PartitionPlan {
                 .flatten(),
             states: states.collect(),
             names: new_partitions.names().map(str::to_owned).collect(),
-            has_default: !new_partitions.defaults().is_empty(),
         }
     }
 
@@ -105,11 +103,6 @@ impl PartitionPlan {
     /// Whether somebody made it by hand, as opposed to a line of the old file.
     pub(super) fn is_made_by_hand(&self, partition: &str) -> bool {
         !self.removed.iter().any(|name| name == partition)
-    }
-
-    /// Jobs that name no partition go to the default one. Where there is none left at all, nothing could be.
-    pub(super) fn leaves_no_default(&self) -> bool {
-        !self.has_default && !self.names.is_empty()
     }
 
     /// Partitions that somebody has closed by hand, or closed more than the file does: a reconfigure would open them.
@@ -322,18 +315,6 @@ mod tests {
         assert_eq!(names, ["a", "hand"]);
         assert!(plan.is_made_by_hand("hand"));
         assert!(!plan.is_made_by_hand("a"));
-    }
-
-    #[test]
-    fn a_default_is_missed_where_another_partition_could_be_it() {
-        let old = "PartitionName=a Default=YES\nPartitionName=b\n";
-        for (new, missed) in [
-            ("PartitionName=b\n", true),
-            ("PartitionName=b Default=yes\n", false),
-            ("MaxJobCount=5\n", false),
-        ] {
-            assert_eq!(plan(old, new).leaves_no_default(), missed, "{new}");
-        }
     }
 
     #[test]

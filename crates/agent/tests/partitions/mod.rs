@@ -205,17 +205,16 @@ async fn a_partition_in_use_stays_whatever_else_the_push_wants() {
 }
 
 #[tokio::test]
-async fn the_default_partition_does_not_go_without_another() {
+async fn the_next_default_is_told_before_the_last_one_goes() {
     let pod = Pod::running(&revision(1, BEFORE)).await;
     pod.jobs("", "");
-    let pushed = pod.push(&revision(2, "PartitionName=b Nodes=n1\n")).await;
-    let Outcome::PartitionsInUse { partitions } = &pushed.outcome else {
-        panic!("{pushed:?}")
-    };
-    assert!(partitions[0].why.contains("Default=YES"), "{partitions:?}");
-    let pushed = pod.push(&revision(3, "PartitionName=b Nodes=n1 Default=YES\n")).await;
+    let pushed = pod.push(&revision(2, "PartitionName=b Nodes=n1 Default=YES\n")).await;
     assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
-    assert_eq!(pod.partition("a"), None);
+    assert_eq!(pod.told(), ["update b", "update a", "delete a"]);
+    // Nobody keeps a user from having none.
+    let pushed = pod.push(&revision(3, "PartitionName=c Nodes=n1\n")).await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!(pod.partition("b"), None);
 }
 
 #[tokio::test]

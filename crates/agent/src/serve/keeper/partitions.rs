@@ -174,21 +174,12 @@ impl Keeper {
         if leaving.is_empty() {
             return Ok(());
         }
-        let is_default = |partition: &LivePartition| partition.has(rpc::PartitionFlag::Default(true));
         let because = |partition: &LivePartition, why: String| PartitionInUse {
             name: partition.name.clone(),
             why,
             made_by_hand: plan.is_made_by_hand(&partition.name),
             line: partition.to_line(),
         };
-        if plan.leaves_no_default()
-            && let Some(default) = leaving
-                .iter()
-                .find(|partition| is_default(partition) && !plan.is_made_by_hand(&partition.name))
-        {
-            let why = "it is the default partition; give another one Default=YES first".to_owned();
-            return Err(vec![because(default, why)]);
-        }
         // First without a touch, so that one with jobs is not even closed for a moment.
         self.jobs_in(&leaving, &because).await?;
         let mut closed = Vec::new();
