@@ -47,6 +47,9 @@ pub struct NodeDescription {
     /// Such as `default:s1`; empty takes the node out of every topology. Slurm refuses what no topology knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Line>,
+    /// Where its slurmd is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Line>,
 }
 
 /// Both at once: Slurm refuses available features that leave an active one out (2031).

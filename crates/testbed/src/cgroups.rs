@@ -14,7 +14,12 @@ pub(crate) fn root(cluster: &str, node: &str) -> String {
     format!("/slurm-testbed/{cluster}/{node}")
 }
 
+/// A machine that is switched on has nothing left of what ran on it: a kubelet looks for the containers of each folder for
+/// seconds before it registers its node.
 pub(crate) fn create(cluster: &str, node: &str) -> Result<()> {
+    for hierarchy in fs::read_dir(HIERARCHIES)?.flatten() {
+        remove_tree(&below(&hierarchy.path(), &root(cluster, node)));
+    }
     for controller in CGROUP_CONTROLLERS {
         let hierarchy = Path::new(HIERARCHIES).join(controller);
         let folder = below(&hierarchy, &root(cluster, node));

@@ -182,6 +182,7 @@ fn description_settings(description: &NodeDescription) -> Vec<String> {
         extra,
         features,
         topology,
+        address,
     } = description;
     let setting = |key: &str, value: &Option<Line>| value.as_ref().map(|value| format!("{key}={value}"));
     let features = features.iter().flat_map(|NodeFeatures { available, active }| {
@@ -195,6 +196,7 @@ fn description_settings(description: &NodeDescription) -> Vec<String> {
         .chain(setting("Extra", extra))
         .chain(features)
         .chain(setting("Topology", topology))
+        .chain(setting("NodeAddr", address))
         .collect()
 }
 
@@ -278,8 +280,10 @@ mod tests {
                         active: vec![],
                     }),
                     topology: Some(line("default:s1")),
+                    address: Some(line("10.0.0.1")),
                 }),
-                "scontrol|update|NodeName=n1|Comment=a b;$(c)|Extra=|AvailableFeatures=a,k8s/b=c|ActiveFeatures=|Topology=default:s1",
+                "scontrol|update|NodeName=n1|Comment=a b;$(c)|Extra=|AvailableFeatures=a,k8s/b=c|ActiveFeatures=|\
+                 Topology=default:s1|NodeAddr=10.0.0.1",
             ),
         ] {
             let node = NodeName::new("n1").unwrap();

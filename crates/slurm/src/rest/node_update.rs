@@ -34,6 +34,8 @@ pub struct NodeUpdate {
     #[serde(rename = "topology_str", skip_serializing_if = "Option::is_none")]
     topology: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<Number>,
 }
 
@@ -60,12 +62,14 @@ impl NodeUpdate {
             extra,
             features,
             topology,
+            address,
         } = description;
         let text = |line: &Option<Line>| line.as_ref().map(ToString::to_string);
         let described = Self {
             comment: text(comment),
             extra: text(extra),
             topology: text(topology),
+            address: address.as_ref().map(|address| vec![address.to_string()]),
             ..Self::default()
         };
         match features {
@@ -155,8 +159,9 @@ mod tests {
                         active: vec![],
                     }),
                     topology: None,
+                    address: Some(line("10.0.0.1")),
                 },
-                r#"{"comment":"c","extra":"e","features":["a","k8s/b"],"features_act":[""]}"#,
+                r#"{"comment":"c","extra":"e","features":["a","k8s/b"],"features_act":[""],"address":["10.0.0.1"]}"#,
             ),
         ] {
             assert_eq!(

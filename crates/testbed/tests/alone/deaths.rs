@@ -3,8 +3,11 @@
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::jobs::{start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_saved};
+use crate::common::jobs::{restarts, start_job, wait_undisturbed};
+use crate::common::operator::{
+    self, SOON, install, install_chart, kill_everyone, slurm, wait_idle, wait_job, wait_saved,
+};
+use crate::nodes_lost::Stage;
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 const WORKERS: &str = "app.kubernetes.io/name=slurmd";
@@ -22,18 +25,6 @@ partitions:
 "
     );
     install_chart(cluster, namespace, &values).unwrap();
-}
-
-fn kill_everyone(cluster: &Cluster, namespace: &Namespace) {
-    let killed = ["delete", "pods", "--force", "--grace-period=0", "--selector"];
-    let operator = ["app.kubernetes.io/name=slurm-operator", "--namespace=slinky"];
-    cluster.ask(&[&killed[..], &operator].concat()).unwrap();
-    namespace
-        .ask(&[&killed[..], &["app.kubernetes.io/name=slurmrestd"]].concat())
-        .unwrap();
-    cluster
-        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
-        .unwrap();
 }
 
 fn wait_draining(namespace: &Namespace) {
@@ -66,7 +57,7 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
     wait_saved(&namespace).unwrap();
     change(cluster, &namespace, 121);
     wait_draining(&namespace);
-    kill_everyone(cluster, &namespace);
+    kill_everyone(cluster, &namespace).unwrap();
     for job in &jobs {
         wait_undisturbed(&namespace, job, 0);
     }
@@ -81,7 +72,7 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
     wait_saved(&namespace).unwrap();
     namespace.ask(&["delete", SET, "--wait=false"]).unwrap();
     wait_draining(&namespace);
-    kill_everyone(cluster, &namespace);
+    kill_everyone(cluster, &namespace).unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", SET).unwrap();
     eventually("nothing of it is left", SOON, || {
@@ -90,4 +81,43 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
         expect(!nodes.contains("slinky") && pods.is_empty(), (nodes, pods))
     })
     .unwrap();
+}
+
+#[test]
+fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
+    let stage = Stage::with_workers("deaths-lost", 2);
+    let (cluster, namespace) = (stage.cluster, &stage.namespace);
+    // There has to be room for what takes the place of the dead.
+    cluster.ask(&["uncordon", "node1"]).unwrap();
+    let before = uids(namespace).unwrap();
+    let start = |options: &str, seconds: u32| {
+        // Without a size, a job has the whole memory of its node, and a second one waits.
+        let options = format!("--partition=all --mem=100 {options}");
+        operator::start_job(namespace, &options, &format!("sleep {seconds}; exit 7")).unwrap()
+    };
+    let other = start("--nodelist=slinky-1", 100);
+    let lost = start("--nodelist=slinky-0", 60);
+    let last = start("--nodelist=slinky-0 --no-requeue", 60);
+    stage.wait_on_node(2);
+    wait_saved(namespace).unwrap();
+
+    // The proof of death comes while nobody is there to hear it.
+    cluster.kill_node(&stage.node).unwrap();
+    cluster.ask(&["delete", "node", &stage.node]).unwrap();
+    kill_everyone(cluster, namespace).unwrap();
+    // Slurm has acknowledged that the node is down, and may not have written it down yet.
+    eventually("the job of the dead is queued again", SOON, || {
+        expect(restarts(namespace, &lost)? == 1, stage.slurm_node()?)
+    })
+    .unwrap();
+    kill_everyone(cluster, namespace).unwrap();
+
+    cluster.restart_node(&stage.node).unwrap();
+    wait_undisturbed(namespace, &other, 0);
+    wait_undisturbed(namespace, &lost, 1);
+    wait_job(namespace, &last, "NODE_FAIL").unwrap();
+    wait_idle(namespace, 2).unwrap();
+    let now = uids(namespace).unwrap();
+    let same = now.iter().filter(|uid| before.contains(uid)).count();
+    assert_eq!((now.len(), same), (2, 1), "{before:?} {now:?}");
 }

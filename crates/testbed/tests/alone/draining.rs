@@ -1,62 +1,106 @@
-//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers on them.
+//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers on them, while everything dies that can.
 
+use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, start_job, wait_done, wait_idle, wait_node};
+use crate::common::operator::{
+    SOON, install, install_chart, kill_everyone, kill_operator, start_job, wait_done, wait_idle, wait_node, wait_saved,
+};
 
-const WORKER: &str = "pod/slurm-worker-slinky-0";
+/// A set of each mode. Workers do not share a machine, so each set is told its own.
+const BOTH_MODES: &str = "nodesets:
+  slinky:
+    replicas: 1
+    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
+  daemon:
+    scalingMode: DaemonSet
+    podSpec: {nodeSelector: {kubernetes.io/hostname: node3}}
+partitions:
+  all:
+    enabled: true
+";
+
+/// A worker: its Kubernetes node, its name in Slurm, and the label that finds its pod.
+const WORKERS: [(&str, &str, &str); 2] = [
+    ("node2", "slinky-0", "app.kubernetes.io/instance=slurm-worker-slinky"),
+    ("node3", "node3", "app.kubernetes.io/instance=slurm-worker-daemon"),
+];
+
+/// Nodes are as they were when this goes.
+struct Uncordon(&'static Cluster);
+
+impl Drop for Uncordon {
+    fn drop(&mut self) {
+        let done = self.0.ask(&["uncordon", "node2", "node3"]);
+        assert!(std::thread::panicking() || done.is_ok(), "{done:?}");
+    }
+}
+
+fn uids(namespace: &Namespace, label: &str) -> anyhow::Result<String> {
+    let workers = format!("app.kubernetes.io/name=slurmd,{label}");
+    let path = "jsonpath={.items[*].metadata.uid}";
+    namespace.ask(&["get", "pods", "-l", &workers, "-o", path])
+}
 
 #[test]
-fn kubectl_drain_waits_for_the_job_of_a_worker() {
+fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
     let namespace = Namespace::create(cluster, "kubectl-drain").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let node = namespace.field(WORKER, ".spec.nodeName").unwrap();
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    install_chart(cluster, &namespace, BOTH_MODES).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let uncordon = Uncordon(cluster);
 
-    // Cordoned and uncordoned again: drained with the administrator's words, and back.
+    // Cordoned and uncordoned again: drained with the administrator's words, and back, also for an operator that has just
+    // begun.
     let reason = "nodeset.slinky.slurm.net/node-cordon-reason";
-    cluster
-        .ask(&["annotate", "node", &node, &format!("{reason}=new firmware")])
-        .unwrap();
-    cluster.ask(&["cordon", &node]).unwrap();
-    wait_node(
-        &namespace,
-        "slinky-0",
-        &["DRAIN", "Reason=slurm-operator: new firmware"],
-        &[],
-    )
-    .unwrap();
-    cluster
-        .ask(&["annotate", "node", &node, &format!("{reason}-")])
-        .unwrap();
-    cluster.ask(&["uncordon", &node]).unwrap();
-    wait_node(&namespace, "slinky-0", &["State=IDLE"], &["DRAIN"]).unwrap();
+    for (host, node, _) in WORKERS {
+        let words = format!("{reason}=new firmware");
+        cluster.ask(&["annotate", "node", host, &words]).unwrap();
+        cluster.ask(&["cordon", host]).unwrap();
+        let drained = ["DRAIN", "Reason=slurm-operator: new firmware"];
+        wait_node(&namespace, node, &drained, &[]).unwrap();
+    }
+    kill_operator(cluster).unwrap();
+    for (host, node, _) in WORKERS {
+        cluster.ask(&["annotate", "node", host, &format!("{reason}-")]).unwrap();
+        cluster.ask(&["uncordon", host]).unwrap();
+        wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
+    }
 
-    let job = start_job(&namespace, "-p all", "sleep 20").unwrap();
+    let before = WORKERS.map(|(_, _, label)| uids(&namespace, label).unwrap());
+    let jobs = WORKERS.map(|(_, node, _)| start_job(&namespace, &format!("-p all -w {node}"), "sleep 40").unwrap());
+    wait_saved(&namespace).unwrap();
+    // In the middle of it everyone dies; what was on these nodes may not come back there.
     let drain = [
         "drain",
-        &node,
+        "node2",
+        "node3",
         "--pod-selector=app.kubernetes.io/name=slurmd",
         "--ignore-daemonsets",
         "--delete-emptydir-data",
+        "--timeout=240s",
     ];
     let drained = std::thread::scope(|scope| {
-        let drained = scope.spawn(|| cluster.ask(&[&drain[..], &["--timeout=120s"]].concat()));
-        wait_node(&namespace, "slinky-0", &["DRAIN", "was cordoned"], &[]).unwrap();
-        wait_done(&namespace, &job).unwrap();
+        let drained = scope.spawn(|| cluster.ask(&drain));
+        for (_, node, _) in WORKERS {
+            wait_node(&namespace, node, &["DRAIN", "was cordoned"], &[]).unwrap();
+        }
+        kill_everyone(cluster, &namespace).unwrap();
+        for job in &jobs {
+            wait_done(&namespace, job).unwrap();
+        }
         drained.join().unwrap()
     });
-    let healed = cluster.ask(&["uncordon", &node]);
     drained.unwrap();
-    healed.unwrap();
-    eventually("another worker in its place", SOON, || {
-        let now = namespace.field(WORKER, ".metadata.uid")?;
-        expect(now != uid, now)
-    })
-    .unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    drop(uncordon);
+    for ((_, _, label), before) in WORKERS.into_iter().zip(before) {
+        eventually("another worker in its place", SOON, || {
+            let now = uids(&namespace, label)?;
+            expect(!now.is_empty() && now != before, now)
+        })
+        .unwrap();
+    }
+    wait_idle(&namespace, 2).unwrap();
 }

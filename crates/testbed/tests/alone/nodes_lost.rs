@@ -9,19 +9,38 @@ use crate::common::jobs::{restarts, start_job, wait_undisturbed};
 use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
 
 const WORKER: &str = "pod/slurm-worker-slinky-0";
+const SET: &str = "nodeset/slurm-worker-slinky";
 const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 0\npartitions:\n  all:\n    enabled: true\n";
 
-/// The operator and a cluster's slurmctld on node1, and one worker on another node, which is returned. At the end all nodes
-/// are as they were.
-struct Stage {
-    cluster: &'static Cluster,
-    namespace: Namespace,
-    node: String,
+/// The operator and a cluster's slurmctld on node1, and workers on the other nodes, of which one is to be hurt. At the end
+/// all nodes are as they were.
+pub(crate) struct Stage {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) namespace: Namespace,
+    pub(crate) node: String,
     _alone: Alone,
 }
 
 impl Stage {
+    /// With one worker.
     fn set(name: &str) -> Self {
+        Self::with_workers(name, 1)
+    }
+
+    /// With so many workers of `slinky`; the first one's node is to be hurt.
+    pub(crate) fn with_workers(name: &str, count: usize) -> Self {
+        let mut stage = Self::empty(name, VALUES, "");
+        stage
+            .namespace
+            .ask(&["scale", SET, &format!("--replicas={count}")])
+            .unwrap();
+        wait_idle(&stage.namespace, count).unwrap();
+        stage.node = stage.namespace.field(WORKER, ".spec.nodeName").unwrap();
+        stage
+    }
+
+    /// With a cluster of these values, whose workers stay away from node1.
+    pub(crate) fn empty(name: &str, values: &str, node: &str) -> Self {
         let alone = alone();
         let cluster = alone.cluster;
         install(cluster);
@@ -32,38 +51,38 @@ impl Stage {
         let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
         cluster.ask(&[&operator[..], &rollout].concat()).unwrap();
         let namespace = Namespace::create(cluster, name).unwrap();
-        install_chart(cluster, &namespace, VALUES).unwrap();
+        install_chart(cluster, &namespace, values).unwrap();
         namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
         namespace.rollout("deployment/slurm-restapi").unwrap();
         cluster.ask(&["uncordon", "node2", "node3"]).unwrap();
         cluster.ask(&["cordon", "node1"]).unwrap();
-        namespace
-            .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
-            .unwrap();
-        wait_idle(&namespace, 1).unwrap();
-        let node = namespace.field(WORKER, ".spec.nodeName").unwrap();
-        // What kind of node it is stands in its comment, by which the operator knows it again.
         Self {
             cluster,
             namespace,
-            node,
+            node: node.to_owned(),
             _alone: alone,
         }
     }
 
-    /// Starts a job and waits until it runs on the node itself: a node that is lost before it has heard of the job never had
-    /// it, and Slurm starts it anew.
+    /// Starts a job and waits until it runs on the node itself.
     fn start_job(&self, seconds: u32) -> String {
         let job = start_job(&self.namespace, seconds);
-        eventually("the job runs on the node", SOON, || {
-            let worker = "slurm-worker-slinky-0 -c slurmd";
-            self.namespace.exec(worker, "grep -lx sleep /proc/[0-9]*/comm")
-        })
-        .unwrap();
+        self.wait_on_node(1);
         job
     }
 
-    fn slurm_node(&self) -> anyhow::Result<String> {
+    /// Waits until so many jobs run on the node itself: a node that is lost before it has heard of a job never had it, and
+    /// Slurm starts it anew.
+    pub(crate) fn wait_on_node(&self, jobs: usize) {
+        eventually("the jobs run on the node", SOON, || {
+            let worker = "slurm-worker-slinky-0 -c slurmd";
+            let sleeps = self.namespace.exec(worker, "grep -lx sleep /proc/[0-9]*/comm")?;
+            expect(sleeps.lines().count() == jobs, sleeps)
+        })
+        .unwrap();
+    }
+
+    pub(crate) fn slurm_node(&self) -> anyhow::Result<String> {
         slurm(&self.namespace, "scontrol --oneliner show node slinky-0")
     }
 
@@ -84,9 +103,7 @@ impl Stage {
     fn expect_patience(&self, uid: &str) {
         self.cluster.wait_node(&self.node, "Unknown").unwrap();
         eventually("it is noted", SOON, || {
-            let noted = self
-                .namespace
-                .field("nodeset/slurm-worker-slinky", ".status.cutOff.slinky-0")?;
+            let noted = self.namespace.field(SET, ".status.cutOff.slinky-0")?;
             expect(noted == self.node, noted)
         })
         .unwrap();
@@ -98,12 +115,9 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let ready = self.cluster.wait_node(&self.node, "True");
-        let healed = if ready.is_err() {
-            self.cluster.restart_node(&self.node)
-        } else {
-            ready
-        };
+        let runs = self.cluster.node_namespaces(&self.node);
+        let ready = runs.and_then(|_| self.cluster.wait_node(&self.node, "True"));
+        let healed = ready.or_else(|_| self.cluster.restart_node(&self.node));
         let taint = "node.kubernetes.io/out-of-service-";
         let _ = self.cluster.ask(&["taint", "node", &self.node, taint]);
         let _ = self.cluster.ask(&["uncordon", "node1", "node2", "node3"]);
@@ -170,10 +184,7 @@ fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back
         std::thread::sleep(Duration::from_secs(1));
     }
     let why = namespace
-        .field(
-            "nodeset/slurm-worker-slinky",
-            ".status.conditions[?(@.type==\"Progressing\")].message",
-        )
+        .field(SET, ".status.conditions[?(@.type==\"Progressing\")].message")
         .unwrap();
     assert!(why.contains(&stage.node) && why.contains("out-of-service"), "{why}");
     unplugged.heal().unwrap();

@@ -14,6 +14,8 @@ use testbed::{images, paths};
 
 pub const SOON: Duration = Duration::from_mins(2);
 
+const NEW_NODE_STATE: &str = "/var/spool/slurmctld/node_state.new";
+
 /// The one overlay a values file needs here: the machine has cgroup v1, the default cgroup.conf asks for v2.
 pub const CGROUP_VALUES: &str = "configFiles:\n  cgroup.conf: CgroupPlugin=cgroup/v1\n";
 
@@ -195,13 +197,37 @@ pub fn wait_saved(namespace: &Namespace) -> Result<()> {
 
 /// Ends the operator as a crash would, and waits for the next one to be there.
 pub fn kill_operator(cluster: &Cluster) -> Result<()> {
-    let slinky = |arguments: &[&str]| {
-        let mut all = vec!["--namespace", "slinky"];
-        all.extend(arguments);
-        cluster.ask(&all)
-    };
-    slinky(&["delete", "pods", "--all", "--grace-period=0", "--force"])?;
-    slinky(&["rollout", "status", "deployment/slurm-operator", "--timeout=120s"]).map(drop)
+    kill_pods(cluster, "slinky", "app.kubernetes.io/name=slurm-operator")?;
+    let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
+    cluster
+        .ask(&[&["--namespace", "slinky"][..], &rollout].concat())
+        .map(drop)
+}
+
+/// Ends the operator, slurmrestd and slurmctld together, as crashes would. They come back by themselves.
+pub fn kill_everyone(cluster: &Cluster, namespace: &Namespace) -> Result<()> {
+    kill_pods(cluster, "slinky", "app.kubernetes.io/name=slurm-operator")?;
+    kill_pods(cluster, &namespace.name, "app.kubernetes.io/name=slurmrestd")?;
+    cluster.kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
+}
+
+fn kill_pods(cluster: &Cluster, namespace: &str, selector: &str) -> Result<()> {
+    let at_once = ["delete", "pods", "--force", "--grace-period=0"];
+    let which = ["--namespace", namespace, "--selector", selector];
+    cluster.ask(&[&at_once[..], &which].concat()).map(drop)
+}
+
+/// Keeps slurmctld from writing down what it knows of its nodes: it writes a new file first, under this name.
+pub fn hold_node_state(namespace: &Namespace) -> Result<()> {
+    wait_saved(namespace)?;
+    slurm(namespace, &format!("mkdir {NEW_NODE_STATE}")).map(drop)
+}
+
+pub fn release_node_state(namespace: &Namespace) -> Result<()> {
+    eventually("slurmctld's container is there", SOON, || {
+        slurm(namespace, &format!("rm -rf {NEW_NODE_STATE}"))
+    })
+    .map(drop)
 }
 
 /// Waits until a job is in a state; the whole record is shown when it is not.

@@ -2,8 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::jobs::{start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
+use crate::common::jobs::{restarts, start_job, wait_undisturbed};
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_node};
 
 /// One worker that is given two minutes when it is told to end.
 const PATIENT: &str = "nodesets:
@@ -42,6 +42,30 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
     })
     .unwrap();
     wait_idle(&namespace, 1).unwrap();
+}
+
+#[test]
+fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_takes_its_place() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "ended").unwrap();
+    install_chart(cluster, &namespace, &PATIENT.replace("120", "15")).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let pod = "pod/slurm-worker-slinky-0";
+    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let job = start_job(&namespace, 600);
+    // The pod is not deleted: it fails, and stays until somebody clears it away.
+    let deadline = r#"{"spec":{"activeDeadlineSeconds":1}}"#;
+    namespace.ask(&["patch", pod, "-p", deadline]).unwrap();
+    wait_node(&namespace, "slinky-0", &["DRAIN", "Pod is terminating"], &[]).unwrap();
+    assert_eq!(restarts(&namespace, &job).unwrap(), 0, "it has its grace period");
+    eventually("the job is queued again", SOON, || {
+        let count = restarts(&namespace, &job)?;
+        expect(count == 1, count)
+    })
+    .unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    assert_ne!(namespace.field(pod, ".metadata.uid").unwrap(), uid);
 }
 
 #[test]
@@ -105,19 +129,29 @@ fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
 fn a_cluster_deleted_under_a_job_does_not_hang() {
     let cluster = cluster();
     install(cluster);
-    for deleted in ["together", "namespace"] {
+    for deleted in ["together", "namespace", "forced"] {
         let namespace = Namespace::create(cluster, deleted).unwrap();
         install_chart(cluster, &namespace, &PATIENT.replace("120", "10")).unwrap();
         wait_idle(&namespace, 1).unwrap();
         start_job(&namespace, 600);
-        if deleted == "namespace" {
-            cluster
-                .ask(&["delete", "namespace", &namespace.name, "--timeout=120s"])
-                .unwrap();
-        } else {
-            let all = ["controllers,nodesets,restapis", "--all", "--timeout=120s"];
-            namespace.ask(&[&["delete"][..], &all].concat()).unwrap();
-            namespace.wait("delete", "pod/slurm-worker-slinky-0").unwrap();
+        match deleted {
+            "namespace" => {
+                let all = ["delete", "namespace", &namespace.name, "--timeout=120s"];
+                cluster.ask(&all).unwrap();
+                continue;
+            }
+            "forced" => {
+                let set = "nodeset/slurm-worker-slinky";
+                let force = "nodeset.slinky.slurm.net/force-deletion=true";
+                namespace.ask(&["delete", set, "--wait=false"]).unwrap();
+                namespace.ask(&["annotate", set, force]).unwrap();
+                namespace.wait("delete", set).unwrap();
+            }
+            _ => {
+                let all = ["delete", "controllers,nodesets,restapis", "--all", "--timeout=120s"];
+                namespace.ask(&all).unwrap();
+            }
         }
+        namespace.wait("delete", "pod/slurm-worker-slinky-0").unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A slurmrestd that takes connections and answers nothing.
+//! A slurmrestd or slurmctld that takes connections and answers nothing.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
@@ -50,4 +50,43 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
     })
     .unwrap();
     frozen.heal().unwrap();
+}
+
+#[test]
+fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_made() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "unknown").unwrap();
+    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    let set = "nodeset/slurm-worker-slinky";
+    let scale = |count: &str| namespace.ask(&["scale", set, &format!("--replicas={count}")]).unwrap();
+    let workers = || {
+        let path = "jsonpath={range .items[*]}{.metadata.uid} {.metadata.deletionTimestamp}{\"\\n\"}{end}";
+        namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])
+    };
+    let before = workers().unwrap();
+    let frozen = cluster
+        .pause_container(namespace.pod("slurm-controller-0"), "slurmctld")
+        .unwrap();
+    scale("1");
+    eventually("it is said", SOON, || {
+        let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
+        expect(why.contains("nothing is removed while Slurm cannot be asked"), why)
+    })
+    .unwrap();
+    assert_eq!(workers().unwrap(), before);
+    scale("3");
+    eventually("a third worker", SOON, || {
+        let now = workers()?;
+        expect(
+            now.lines().count() == 3 && before.lines().all(|pod| now.contains(pod)),
+            now,
+        )
+    })
+    .unwrap();
+    frozen.heal().unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    let now = workers().unwrap();
+    assert!(before.lines().all(|pod| now.contains(pod)), "{before} {now}");
 }

@@ -16,6 +16,7 @@ mod children;
 mod draining;
 mod endings;
 mod evictions;
+mod forgotten;
 mod golden;
 mod hanging;
 mod held;

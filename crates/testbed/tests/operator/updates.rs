@@ -3,7 +3,9 @@
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, start_job, wait_idle, wait_job};
+use crate::common::operator::{
+    SOON, install, install_chart, kill_everyone, slurm, start_job, wait_idle, wait_job, wait_saved,
+};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
@@ -262,20 +264,33 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
 fn a_scheduled_update_replaces_workers_inside_its_reservation() {
     let (cluster, namespace) = set_up("scheduled", 2, "");
     let before = pods(&namespace).unwrap();
-    let (job, _) = run(&namespace, "", 30);
-    let start = slurm(&namespace, "date -u -d '+20 seconds' +%Y-%m-%dT%H:%M:%SZ").unwrap();
-    let start = start.trim();
-    let scheduled = format!(
-        "    updateStrategy:\n      type: ScheduledUpdate\n      scheduledUpdate: {{startTime: \"{start}\", duration: 10m}}\n    \
-         extraConf: Weight=7"
-    );
-    change(cluster, &namespace, 2, &scheduled);
-    eventually("a reservation", SOON, || {
-        let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
-        let named = made.contains("ReservationName=SlurmOperatorMaint-slurm-worker-slinky ");
-        expect(named && made.contains("MAINT") && made.contains("IGNORE_JOBS"), made)
-    })
-    .unwrap();
+    let schedule = |time: &str, flags: &str| {
+        let start = slurm(&namespace, &format!("date -u -d '+{time}' +%Y-%m-%dT%H:%M:%SZ")).unwrap();
+        let update = format!("{{startTime: \"{}\", duration: 10m, flags: [{flags}]}}", start.trim());
+        let strategy = format!("{{type: ScheduledUpdate, scheduledUpdate: {update}}}");
+        let lines = format!("    updateStrategy: {strategy}\n    extraConf: Weight=7");
+        change(cluster, &namespace, 2, &lines);
+    };
+    let wait_reserved = |flag: &str, absent: &str| {
+        eventually(&format!("a reservation with {flag}, without {absent}"), SOON, || {
+            let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
+            let named = made.contains("ReservationName=SlurmOperatorMaint-slurm-worker-slinky ");
+            let flags = ["MAINT", "IGNORE_JOBS", flag].iter().all(|flag| made.contains(flag));
+            expect(named && flags && !made.contains(absent), made)
+        })
+        .unwrap();
+    };
+    schedule("1 hour", "FLEX, MAGNETIC");
+    wait_reserved("FLEX", "DAILY");
+    schedule("1 hour", "FLEX");
+    wait_reserved("FLEX", "MAGNETIC");
+    // Slurm starts no job that could run into it.
+    let (job, _) = run(&namespace, "--time=5", 30);
+    wait_saved(&namespace).unwrap();
+    schedule("20 seconds", "");
+    wait_reserved("SPEC_NODES", "FLEX");
+    // Slurm may have forgotten it then.
+    kill_everyone(cluster, &namespace).unwrap();
     wait_replaced(&namespace, &before);
     let record = shown(&namespace, &job);
     assert!(

@@ -117,9 +117,15 @@ impl Hands<'_> {
         let evidence = Evidence::new(&seen);
         let holds = |node: &str, standing: &Standing| evidence.standing(node) == *standing;
         let proven = removals.iter().filter(|removal| holds(removal.node, removal.standing));
-        let steps: Vec<_> = proven.map(|removal| self.remove_worker(removal)).collect();
-        for result in at_once(steps, COMMANDS_AT_ONCE).await {
-            applied.take(result);
+        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = proven.partition(|removal| *removal.record == Record::Delete);
+        for (removals, limit) in [(of_slurm, COMMANDS_AT_ONCE), (of_pods, WRITES_AT_ONCE)] {
+            let steps: Vec<_> = removals
+                .into_iter()
+                .map(|removal| self.remove_worker(removal))
+                .collect();
+            for result in at_once(steps, limit).await {
+                applied.take(result);
+            }
         }
         for (pod, node, standing) in evictable {
             if holds(node, standing) {

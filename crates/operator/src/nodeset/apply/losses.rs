@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{Applied, COMMANDS_AT_ONCE, Hands, PATIENCE, at_once};
 use crate::{
@@ -102,7 +102,7 @@ impl Hands<'_> {
                             .normal(self.nodeset(), "DefunctSlurmNodePruned", message);
                     }
                 }
-                Some(need) => info!(nodeset = %self.key(), node, %need, "Slurm keeps its record"),
+                Some(need) => debug!(nodeset = %self.key(), node, %need, "Slurm keeps its record"),
             }
         }
     }

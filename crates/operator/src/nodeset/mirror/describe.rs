@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::keys::{NODE_FEATURE_PREFIX, annotations};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use slurm::{Line, NodeDescription, NodeFeatures, describe::InvalidLine};
@@ -12,12 +12,15 @@ use super::{Look, Mirror, Telling};
 use crate::nodeset::{
     build,
     identity::Identity,
-    plan::{Marks, Phase, Worker},
+    plan::{Marks, Phase, Worker, missed_address},
 };
 
 /// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
 /// another meanwhile.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
+
+/// How long after it is ready a worker may not be seen by Slurm yet.
+const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Only nodes that are registered are told something; also those that are down. As long as the pod does not run, the record
 /// is that of the one before it.
@@ -32,6 +35,7 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
     if is_older_than_our_word(look, seen.at) {
         return;
     }
+    plan_address(look, node, seen.at, mirror);
     let mut description = NodeDescription::default();
     let comment = identity(look).to_comment();
     if node.comment != comment {
@@ -51,6 +55,19 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
     }
 }
 
+/// Alone, since nothing else is to wait for it. One that has just become ready may be about to be seen by Slurm.
+fn plan_address(look: Look<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mut Mirror) {
+    let is_settled = look.worker.is_available(REGISTERED_WITHIN, seen);
+    let missed = missed_address(look.worker, node).filter(|_| is_settled);
+    if let Some(address) = missed.and_then(|address| Line::new(address).ok()) {
+        let description = NodeDescription {
+            address: Some(address),
+            ..NodeDescription::default()
+        };
+        tell(look, node, description, mirror);
+    }
+}
+
 fn tell(look: Look<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
     mirror.tellings.push(Telling {
         pod: look.pod(),
@@ -60,7 +77,7 @@ fn tell(look: Look<'_>, node: &slurm::Node, description: NodeDescription, mirror
 }
 
 /// What was seen before we said something says nothing about what became of it.
-fn is_older_than_our_word(look: Look<'_>, seen: jiff::Timestamp) -> bool {
+fn is_older_than_our_word(look: Look<'_>, seen: Timestamp) -> bool {
     let told = look.memory.and_then(|memory| memory.told);
     told.is_some_and(|told| seen <= told)
 }

@@ -264,6 +264,47 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
 }
 
 #[test]
+fn slurm_is_told_where_a_worker_is_that_it_misses() {
+    let told = |state: &[&str], address: &str, ready_since: &str| {
+        let pod = with(
+            conditioned(worker(0), &[]),
+            &[
+                ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
+                ("/status/podIP", json!("10.0.0.1")),
+                ("/status/conditions/0/lastTransitionTime", json!(ready_since)),
+            ],
+        );
+        let knowledge = seen(&json!({ "state": state, "address": address }));
+        let mirror = Scene {
+            pod,
+            knowledge,
+            ..Scene::default()
+        }
+        .mirror();
+        let tellings = mirror.tellings.iter();
+        tellings
+            .map(|telling| telling.description.address.as_ref().unwrap().to_string())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let (long, now) = ("2026-01-01T00:30:00Z", "2026-01-01T00:59:58Z");
+    let down = &["DOWN", "DYNAMIC_NORM"];
+    assert_eq!(told(down, "10.0.0.9", long), "10.0.0.1");
+    assert_eq!(
+        told(&["IDLE", "NOT_RESPONDING", "DYNAMIC_NORM"], "10.0.0.9", long),
+        "10.0.0.1"
+    );
+    assert_eq!(
+        told(&["IDLE", "DYNAMIC_NORM"], "10.0.0.9", long),
+        "",
+        "it answers there"
+    );
+    assert_eq!(told(down, "10.0.0.1", long), "");
+    assert_eq!(told(down, "10.0.0.9", now), "", "it may have registered by now");
+    assert_eq!(told(&["DOWN"], "10.0.0.9", long), "", "it is from slurm.conf");
+}
+
+#[test]
 fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
     let told = format!(
         "tell compute-0 {}",

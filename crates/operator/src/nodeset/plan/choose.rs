@@ -65,14 +65,16 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
         .collect();
 
     let surplus = active.len().saturating_sub(wanted);
-    sort_for_deletion(&mut active, &name, observed.knowledge.known());
-    // Those that were chosen before stay chosen: to choose again would drain one after the other. Those that go for
-    // another cause are next: they are drained already.
-    active.sort_by_key(|worker| match worker.leaving() {
-        Some(leaving) if leaving.cause == Cause::ScaleIn => 0,
-        Some(_) => 1,
-        None => 2,
-    });
+    if surplus > 0 {
+        sort_for_deletion(&mut active, &name, observed.knowledge.known());
+        // Those that were chosen before stay chosen: to choose again would drain one after the other. Those that go for
+        // another cause are next: they are drained already.
+        active.sort_by_key(|worker| match worker.leaving() {
+            Some(leaving) if leaving.cause == Cause::ScaleIn => 0,
+            Some(_) => 1,
+            None => 2,
+        });
+    }
     let stay = active.split_off(surplus);
     let successors = wanted.saturating_sub(own.len().saturating_sub(leaving.len()));
     Choice {

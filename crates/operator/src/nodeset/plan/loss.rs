@@ -127,6 +127,7 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
         };
         if node.state.is_down()
             && may_be_resumed(node)
+            && missed_address(*worker, node).is_none()
             && is_about_the_past(node, since, observed.now)
             && cordon::reason(observed, *worker).is_none()
         {
@@ -136,6 +137,16 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
             });
         }
     }
+}
+
+/// The address of a worker that Slurm looks for where the one before it was: slurmctld was killed before it had written down
+/// that this one has registered, and slurmd does not register again by itself. Once Slurm knows the address, it finds it.
+pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a str> {
+    let started = i64::try_from(node.slurmd_start_time.finite().unwrap_or_default()).ok()?;
+    let is_of_another = worker.created().is_some_and(|created| started < created.as_second());
+    let is_missed = node.state.is_down() || !node.state.is_responding();
+    let is_missed = is_missed && node.state.is_dynamic() && is_of_another;
+    worker.address_instead_of(&node.address).filter(|_| is_missed)
 }
 
 fn may_be_resumed(node: &SlurmNode) -> bool {
@@ -468,6 +479,43 @@ mod tests {
         let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
         for objects in [vec![starting, host("k1")], vec![worker(0), not_ready(host("k1"))]] {
             assert_eq!(steps(&planned(objects, json!(null), node(DOWN, ours, before))), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_node_is_resumed_only_where_its_worker_is() {
+        // The worker was created at midnight.
+        let (before, after) = ("2025-12-31T23:59:00Z", "2026-01-01T00:00:30Z");
+        let lost = "slurm-operator: lost: Kubernetes node k9 is gone";
+        for (case, address, started, expected) in [
+            ("the one before it was there", "10.0.0.9", before, ""),
+            ("it is there", "10.0.0.1", before, "resume compute-0"),
+            (
+                "it was there, on a network of its own",
+                "10.0.0.9",
+                after,
+                "resume compute-0",
+            ),
+            ("Slurm looks the address up", "compute-0", before, "resume compute-0"),
+        ] {
+            let started: Timestamp = started.parse().unwrap();
+            let pod = with(
+                worker(0),
+                &[
+                    ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
+                    ("/status/podIP", json!("10.0.0.1")),
+                ],
+            );
+            let Knowledge::Known(seen) = node(DOWN, lost, before) else {
+                panic!("it is known")
+            };
+            let mut seen = crate::access::Seen::clone(&seen);
+            let record = seen.nodes.get_mut("compute-0").unwrap();
+            record.address = address.to_owned();
+            record.slurmd_start_time =
+                serde_json::from_value(json!({ "set": true, "number": started.as_second() })).unwrap();
+            let plan = planned(vec![pod, host("k1")], json!(null), Knowledge::Known(seen.into()));
+            assert_eq!(steps(&plan).join("; "), expected, "{case}");
         }
     }
 

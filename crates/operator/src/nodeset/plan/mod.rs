@@ -44,7 +44,7 @@ use self::fate::Fates;
 pub use self::{
     daemon::{Fit, fit},
     fate::{Cause, Leaving},
-    loss::{Death, cut_off, death_of_node},
+    loss::{Death, cut_off, death_of_node, missed_address},
     proof::{Evidence, Standing},
     refuse::Refused,
     reservation::Booking,

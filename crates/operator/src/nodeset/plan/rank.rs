@@ -1,7 +1,7 @@
 //! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule, with one more: among workers of
 //! the same cost those go first that Slurm sees without a job, since they need not be waited for.
 
-use std::{cmp::Ordering, cmp::Reverse};
+use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
@@ -9,30 +9,18 @@ use super::worker::{Phase, Worker};
 use crate::access::Seen;
 
 /// Sorts those that should go first to the front.
-pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {
-    workers.sort_by(|a, b| compare(*a, *b, nodeset, seen));
-}
-
-fn compare(a: Worker<'_>, b: Worker<'_>, nodeset: &str, seen: Option<&Seen>) -> Ordering {
-    // A later ready time and a later creation go first, and one that is not known goes before all of them.
-    let ready = |worker: Worker<'_>| {
-        Reverse(
-            worker
-                .ready_since()
-                .map_or(Timestamp::MAX, |at| unset_is_latest(Some(at))),
+pub(super) fn sort_for_deletion<'a>(workers: &mut [Worker<'a>], nodeset: &str, seen: Option<&Seen>) {
+    // A later ready time and a later creation go first, and one that is not known goes before all of them. Whether they are
+    // ready at all is part of the rank.
+    workers.sort_by_cached_key(|worker| {
+        (
+            rank(*worker, nodeset, seen),
+            Reverse(unset_is_latest(worker.ready_since().filter(|_| worker.is_ready()))),
+            Reverse(unset_is_latest(worker.created())),
+            // Upstream leaves it at that; a choice that is the same at every look needs an end.
+            worker.name(),
         )
-    };
-    let by_ready_time = if a.is_ready() && b.is_ready() {
-        ready(a).cmp(&ready(b))
-    } else {
-        Ordering::Equal
-    };
-    rank(a, nodeset, seen)
-        .cmp(&rank(b, nodeset, seen))
-        .then(by_ready_time)
-        .then_with(|| Reverse(unset_is_latest(a.created())).cmp(&Reverse(unset_is_latest(b.created()))))
-        // Upstream leaves it at that; a choice that is the same at every look needs an end.
-        .then_with(|| a.name().cmp(b.name()))
+    });
 }
 
 type Rank = (

@@ -3,13 +3,15 @@
 //! A worker that goes by plan takes its record along. What is left here is what went without one: the record of a worker that
 //! was lost, or one that had to stay because a job asked for the node by name.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
 use super::{Effect, Plan, loss};
 use crate::nodeset::{build::hostname_on, observe::Observed};
 
+/// When to look again whether a record is needed. Nothing hangs on it, and the list of jobs may be long.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Part of the reason of a node whose worker goes by plan.
 const BY_PLAN: &str = "is pending termination for";
 
@@ -39,6 +41,8 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
         let is_out = node.state.is_down() || node.state.is_drained();
         if (lost || node.reason.contains(BY_PLAN)) && is_out && !wanted.contains(name.as_str()) {
             plan.effects.push(Effect::DeleteRecord { node: name.clone() });
+            // It stays as long as a job asks for it, and nobody tells when none does any more.
+            plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN));
         }
     }
 }
@@ -108,6 +112,18 @@ mod tests {
             &json!([]),
         );
         assert_eq!(alive, "");
+    }
+
+    #[test]
+    fn a_record_that_may_be_needed_is_looked_at_again_soon() {
+        let requeue = |policy: &str| {
+            let set = nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": policy }));
+            let lost = record(DOWN, LOST, "compute");
+            let objects = vec![controller(), slurm_key(), set];
+            plan(&observed_exactly("compute", objects, known(&lost, &json!([])))).requeue
+        };
+        assert_eq!(requeue("NodeNotFound"), Some(super::LOOK_AGAIN));
+        assert!(requeue("Never") > Some(super::LOOK_AGAIN));
     }
 
     #[test]

@@ -25,6 +25,16 @@ use crate::{
 const USER: &str = "slurm";
 /// Every reservation of ours has these.
 const ALWAYS: [&str; 2] = ["MAINT", "IGNORE_JOBS"];
+/// What users add to that. Of what else it finds on a reservation, Slurm gives it much by itself, such as `SPEC_NODES`.
+const OF_USERS: [&str; 7] = [
+    "FLEX",
+    "MAGNETIC",
+    "NO_HOLD_JOBS_AFTER_END",
+    "OVERLAP",
+    "PURGE_COMP",
+    "TIME_FLOAT",
+    "USER_DELETE",
+];
 /// Slurm writes its state down every five seconds. A reservation that was there for longer than this and is gone is over,
 /// or was deleted by somebody.
 const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
@@ -252,8 +262,10 @@ impl Case<'_> {
             return made_for;
         }
         if !found.is_active(now) {
-            if Recurrence::among(&found.flags) != schedule.recurrence {
-                // Slurm does not let one that comes again become one that comes otherwise, so it is made anew.
+            let flags = flags(schedule);
+            if Recurrence::among(&found.flags) != schedule.recurrence || has_other_flag(found, &flags) {
+                // Slurm does not let one that comes again become one that comes otherwise, and flags that are sent are
+                // added to those that are there. So it is made anew.
                 plan.effects.push(Effect::Unreserve { name: self.name });
                 return None;
             }
@@ -267,7 +279,6 @@ impl Case<'_> {
             if lasts.is_none_or(|(end, start)| end.saturating_sub(start) != u64::from(minutes) * 60) {
                 request.minutes = Some(minutes);
             }
-            let flags = flags(schedule);
             let has = |flag: &String| found.flags.iter().any(|other| other.eq_ignore_ascii_case(flag));
             if !flags.iter().all(has) {
                 request.flags = lines(flags);
@@ -373,6 +384,15 @@ fn flags(schedule: &Schedule) -> Vec<String> {
         }
     }
     flags
+}
+
+/// It has a flag of a user's that is not wanted.
+fn has_other_flag(found: &Reservation, wanted: &[String]) -> bool {
+    // scontrol takes abbreviations, and values after a name.
+    let is_meant = |wanted: &String, flag: &str| wanted.starts_with(flag) || flag.starts_with(wanted.as_str());
+    let has = |flag: &&&str| found.flags.iter().any(|other| other.eq_ignore_ascii_case(flag));
+    let mut users = OF_USERS.iter().filter(has);
+    users.any(|flag| !wanted.iter().any(|wanted| is_meant(wanted, flag)))
 }
 
 /// Texts for Slurm. What is no single line cannot be part of a request.
@@ -525,6 +545,10 @@ mod tests {
     fn what_is_there_is_changed_only_where_the_user_wants_it_otherwise() {
         let spec = |flags: &[&str]| scheduled(LATER, flags);
         let short = |minutes: i64, nodes: &str| reservation(LATER, minutes, nodes, &["MAINT", "IGNORE_JOBS"]);
+        let flexible = |start: &str| {
+            let flags = ["MAINT", "IGNORE_JOBS", "SPEC_NODES", "FLEX", "MAGNETIC"];
+            reservation(start, 30, "compute-[0-1]", &flags)
+        };
         let begun = |minutes: i64, nodes: &str| reservation(BEGUN, minutes, nodes, &["MAINT"]);
         let early = "2026-01-01T00:00:00Z";
         let late = "2026-01-01T03:00:00Z";
@@ -543,6 +567,27 @@ mod tests {
             ),
             ("its length", spec(&[]), made(LATER), short(20, all), change),
             ("a flag", spec(&["FLEX"]), made(LATER), usual(LATER), change),
+            (
+                "a flag fewer",
+                spec(&["magnetic"]),
+                made(LATER),
+                flexible(LATER),
+                Some("unreserve"),
+            ),
+            (
+                "a flag fewer, but it has begun",
+                spec(&[]),
+                made(LATER),
+                flexible(BEGUN),
+                None,
+            ),
+            (
+                "nothing, in other words",
+                spec(&["FLE", "MAGNETIC=1"]),
+                made(LATER),
+                flexible(LATER),
+                change,
+            ),
             ("a node", spec(&[]), made(LATER), short(30, "compute-0"), change),
             (
                 "all, but it has begun",

@@ -1,5 +1,7 @@
 //! A worker pod, with the questions the plan asks of it.
 
+use std::net::IpAddr;
+
 use api::{
     keys::{annotations, labels},
     nodeset::ScalingMode,
@@ -78,6 +80,15 @@ impl<'a> Worker<'a> {
             .node_name
             .as_deref()
             .filter(|name| !name.is_empty())
+    }
+
+    /// Its address, if this one is not among those it has. A name is not compared: Slurm looks it up by itself.
+    pub fn address_instead_of(self, other: &str) -> Option<&'a str> {
+        other.parse::<IpAddr>().ok()?;
+        let status = self.0.status.as_ref()?;
+        let own = status.pod_ip.as_deref()?;
+        let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
+        (own != other && !all.any(|address| address == other)).then_some(own)
     }
 
     /// Somebody has deleted it, and it is on its way out.

@@ -1,0 +1,47 @@
+//! slurmctld is killed before it has written down that a worker joined.
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    ONE_WORKER, SOON, hold_node_state, install, install_chart, release_node_state, slurm, start_job, wait_done,
+    wait_idle, wait_node,
+};
+
+const SET: &str = "nodeset/slurm-worker-slinky";
+
+#[test]
+fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "forgotten").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let uid = |number: u32| namespace.field(&format!("pod/slurm-worker-slinky-{number}"), ".metadata.uid");
+    let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
+    hold_node_state(&namespace).unwrap();
+    namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
+    wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
+    let before = [uid(0).unwrap(), uid(1).unwrap()];
+    cluster
+        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
+        .unwrap();
+    release_node_state(&namespace).unwrap();
+    eventually("Slurm has forgotten it", SOON, || {
+        let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
+        expect(
+            nodes.contains("NodeName=slinky-0 ") && !nodes.contains("slinky-1"),
+            nodes,
+        )
+    })
+    .unwrap();
+    eventually("it is said", SOON, || {
+        let why = namespace.field(SET, ".status.conditions[?(@.type==\"Progressing\")].message")?;
+        expect(why.contains("slinky-1 is ready and Slurm does not know it"), why)
+    })
+    .unwrap();
+    wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
+    assert_ne!(uid(1).unwrap(), before[1]);
+    wait_done(&namespace, &job).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    assert_eq!(uid(0).unwrap(), before[0]);
+}
