@@ -4,7 +4,7 @@
 //! What is ours is told by the reason. What anybody else drained is left alone.
 
 use api::keys;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::Node;
 
@@ -22,6 +22,9 @@ use crate::{
 /// Slurm writes its state down every five seconds. A drain that was in force for longer than this and is gone was taken
 /// back by somebody.
 const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
+/// A slurmctld that began so soon after a drain may have forgotten it: the one before it may have been killed at once, and
+/// Kubernetes takes its time to start another.
+const BACK_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 pub(super) fn plan_drains(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
     let seen = match &observed.knowledge {
@@ -68,18 +71,25 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
     let Some(node) = node_of(seen, worker) else { return };
     let drained = node.state.is_drain();
     match cordon::reason(observed, worker) {
-        Some(_) if !drained && was_in_force(observed, worker) => plan.waits.push(Wait::Resumed {
-            node: node.name.clone(),
-        }),
+        Some(_) if !drained && was_taken_back(observed, worker) => {
+            plan.waits.push(Wait::Resumed {
+                node: node.name.clone(),
+            });
+            // Which slurmctld it is comes with the jobs.
+            plan.needs_jobs |= boot(observed).is_none();
+        }
         Some(reason) if !drained || (is_ours(node) && node.reason != reason) => {
             plan.effects.push(drain(worker, node, reason));
         }
         // From now on its end is somebody's word.
-        Some(_) if worker.drained_since().is_none() => plan.effects.push(Effect::MarkPod {
-            pod: id(worker),
-            labels: super::Marks::new(),
-            annotations: [(DRAINED.to_owned(), Some(format!("{:.0}", observed.now)))].into(),
-        }),
+        Some(_) if noted(observed, worker).is_none() => {
+            let now = boot(observed).map_or(observed.now, |boot| boot.max(observed.now));
+            plan.effects.push(Effect::MarkPod {
+                pod: id(worker),
+                labels: super::Marks::new(),
+                annotations: [(DRAINED.to_owned(), Some(format!("{now:.0}")))].into(),
+            });
+        }
         Some(_) => {}
         None => {
             if worker.drained_since().is_some() {
@@ -103,9 +113,28 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
 
 /// Its drain was seen in force for so long that Slurm has written it down.
 pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
-    worker
-        .drained_since()
-        .is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
+    noted(observed, worker).is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
+}
+
+/// Somebody took its drain back: it was in force, and Slurm has not forgotten it.
+fn was_taken_back(observed: &Observed, worker: Worker<'_>) -> bool {
+    let Some(since) = worker.drained_since() else {
+        return false;
+    };
+    let is_forgotten = boot(observed).is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN);
+    observed.now.duration_since(since) > DURABLE_AFTER && !is_forgotten
+}
+
+/// Since when its drain has been in force in the slurmctld that runs now.
+fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
+    let since = worker.drained_since()?;
+    boot(observed).is_none_or(|boot| since >= boot).then_some(since)
+}
+
+/// When the slurmctld that runs now began, if that is known.
+fn boot(observed: &Observed) -> Option<Timestamp> {
+    let boot_time = observed.knowledge.known()?.process?.boot_time;
+    Timestamp::from_second(i64::try_from(boot_time).ok()?).ok()
 }
 
 fn drain(worker: Worker<'_>, node: &Node, reason: String) -> Effect {
@@ -140,6 +169,20 @@ mod tests {
     fn node(state: &[&str], reason: &str) -> Knowledge {
         let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason }]);
         Knowledge::Known(Seen::of_nodes(serde_json::from_value(nodes).unwrap(), now()).into())
+    }
+
+    /// The same, by a slurmctld that began then.
+    fn begun(knowledge: Knowledge, at: &str) -> Knowledge {
+        let Knowledge::Known(seen) = knowledge else {
+            panic!("it is known")
+        };
+        let at: jiff::Timestamp = at.parse().unwrap();
+        let boot_time = u64::try_from(at.as_second()).unwrap();
+        let seen = Seen {
+            process: Some(slurm::rest::Process { boot_time }),
+            ..Seen::clone(&seen)
+        };
+        Knowledge::Known(seen.into())
     }
 
     fn annotated(pod: Value, key: &str, value: &str) -> Value {
@@ -255,6 +298,15 @@ mod tests {
                 node: "compute-0".to_owned()
             }]
         );
+        // Slurm was killed right after it, and the operator, too, was away for longer than it takes Slurm to write.
+        for (booted, expected) in [
+            ("2026-01-01T00:50:20Z", "drain compute-0"),
+            ("2026-01-01T00:57:00Z", ""),
+            ("2026-01-01T00:40:00Z", ""),
+        ] {
+            let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), begun(node(OPEN, ""), booted));
+            assert_eq!(steps(&plan).join("; "), expected, "{booted}");
+        }
         // What was taken back is forgotten with the cordon.
         let uncordoned = annotated(worker(0), SINCE, "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, uncordoned, node(OPEN, ""))), ["label compute-0"]);
@@ -267,7 +319,12 @@ mod tests {
         let in_force = node(DRAIN, "slurm-operator: Pod (slurm/compute-0) was cordoned");
         let noted = annotated(cordoned.clone(), SINCE, "2026-01-01T00:59:55Z");
         assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
-        assert_eq!(steps(&on(&quiet, noted, in_force)), [""; 0]);
+        assert_eq!(steps(&on(&quiet, noted.clone(), in_force.clone())), [""; 0]);
+        // And again for each slurmctld.
+        let before = begun(in_force.clone(), "2026-01-01T00:50:00Z");
+        assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);
+        let after = begun(in_force, "2026-01-01T00:59:57Z");
+        assert_eq!(steps(&on(&quiet, noted, after)), ["label compute-0"]);
     }
 
     #[test]
