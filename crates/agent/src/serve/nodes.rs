@@ -104,6 +104,7 @@ fn message(NodeCommand { node, action }: &NodeCommand) -> Option<NodeUpdate> {
             extra,
             features,
             topology,
+            address,
         }) => {
             let text = |line: &Option<Line>| line.as_ref().map(|line| line.as_str().to_owned());
             let joined = |lines: &[Line]| lines.iter().map(Line::as_str).collect::<Vec<_>>().join(",");
@@ -114,6 +115,7 @@ fn message(NodeCommand { node, action }: &NodeCommand) -> Option<NodeUpdate> {
                 features: features.map(|NodeFeatures { available, .. }| joined(available)),
                 active_features: features.map(|NodeFeatures { active, .. }| joined(active)),
                 topology: text(topology),
+                address: text(address),
                 ..update
             }
         }
@@ -163,8 +165,10 @@ mod tests {
                     active: vec![],
                 }),
                 topology: None,
+                address: Some(line("10.0.0.1")),
             })),
             Some(NodeUpdate {
+                address: Some("10.0.0.1".to_owned()),
                 comment: Some(String::new()),
                 features: Some("a,b".to_owned()),
                 active_features: Some(String::new()),

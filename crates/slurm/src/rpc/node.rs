@@ -18,6 +18,7 @@ pub struct NodeUpdate {
     pub active_features: Option<String>,
     /// Slurm 25.05 and later.
     pub topology: Option<String>,
+    pub address: Option<String>,
     pub weight: Option<u32>,
 }
 
@@ -32,6 +33,7 @@ impl NodeUpdate {
             features: None,
             active_features: None,
             topology: None,
+            address: None,
             weight: None,
         }
     }
@@ -46,6 +48,7 @@ impl NodeUpdate {
             features,
             active_features,
             topology,
+            address,
             weight,
         } = self;
         let mut body = Writer::default();
@@ -57,10 +60,13 @@ impl NodeUpdate {
         body.str(extra.as_deref())?;
         body.str(features.as_deref())?;
         body.str(active_features.as_deref())?;
-        // Gres, the cloud's id and type of instance, address, host name.
-        for _ in 0..5 {
+        // Gres, the cloud's id and type of instance.
+        for _ in 0..3 {
             body.str(None)?;
         }
+        body.str(address.as_deref())?;
+        // Host name.
+        body.str(None)?;
         body.str(Some(names))?;
         body.u32(state.map_or(UNSET_U32, state_number));
         if version >= Version::V45 {
@@ -88,9 +94,11 @@ impl NodeUpdate {
         let extra = text(reader)?;
         let features = text(reader)?;
         let active_features = text(reader)?;
-        for _ in 0..5 {
+        for _ in 0..3 {
             text(reader)?;
         }
+        let address = text(reader)?;
+        let _host_name = text(reader)?;
         let names = text(reader)?.unwrap_or_default();
         let state = reader.u32()?;
         if version >= Version::V45.wire() {
@@ -119,6 +127,7 @@ impl NodeUpdate {
             features,
             active_features,
             topology,
+            address,
             weight,
         })
     }
@@ -169,6 +178,7 @@ mod tests {
             extra: Some("x".to_owned()),
             features: Some("a,b".to_owned()),
             active_features: Some("a".to_owned()),
+            address: Some("10.0.0.1".to_owned()),
             weight: Some(7),
             ..NodeUpdate::new("n[1-2]")
         };
