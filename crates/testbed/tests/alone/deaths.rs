@@ -97,7 +97,7 @@ fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     };
     let other = start("--nodelist=slinky-1", 100);
     let lost = start("--nodelist=slinky-0", 60);
-    let last = start("--nodelist=slinky-0 --no-requeue", 60);
+    let once_only = start("--nodelist=slinky-0 --no-requeue", 60);
     stage.wait_on_node(2);
     wait_saved(namespace).unwrap();
 
@@ -115,7 +115,7 @@ fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     cluster.restart_node(&stage.node).unwrap();
     wait_undisturbed(namespace, &other, 0);
     wait_undisturbed(namespace, &lost, 1);
-    wait_job(namespace, &last, "NODE_FAIL").unwrap();
+    wait_job(namespace, &once_only, "NODE_FAIL").unwrap();
     wait_idle(namespace, 2).unwrap();
     let now = uids(namespace).unwrap();
     let same = now.iter().filter(|uid| before.contains(uid)).count();

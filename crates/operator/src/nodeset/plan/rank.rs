@@ -9,7 +9,7 @@ use super::worker::{Phase, Worker};
 use crate::access::Seen;
 
 /// Sorts those that should go first to the front.
-pub(super) fn sort_for_deletion<'a>(workers: &mut [Worker<'a>], nodeset: &str, seen: Option<&Seen>) {
+pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {
     // A later ready time and a later creation go first, and one that is not known goes before all of them. Whether they are
     // ready at all is part of the rank.
     workers.sort_by_cached_key(|worker| {
