@@ -19,21 +19,20 @@ pub(crate) async fn print_watched<A, T: Listed>(
     table: impl Fn(&A) -> Table,
 ) -> Outcome {
     let format = common.output;
+    if watch.watch && !matches!(format, Format::Table | Format::Wide) {
+        return Err(Failure::usage("--watch prints tables; leave out -o, or give -o wide"));
+    }
     let answer = ask().await?;
     print_list(format, items(&answer), |_| table(&answer))?;
     if !watch.watch {
         return Ok(());
-    }
-    if !matches!(format, Format::Table | Format::Wide) {
-        return Err(Failure::usage("--watch prints tables; leave out -o, or give -o wide"));
     }
     let lines = |answer: &A| table(answer).lines(format == Format::Wide, colours());
     let mut before: BTreeMap<String, String> = lines(&answer).into_iter().collect();
     loop {
         tokio::time::sleep(PAUSE).await;
         let now = lines(&ask().await?);
-        for (key, line) in now.iter().filter(|(key, line)| before.get(key) != Some(line)) {
-            let _ = key;
+        for (_, line) in now.iter().filter(|(key, line)| before.get(key) != Some(line)) {
             print(line)?;
         }
         for key in before.keys().filter(|key| !now.iter().any(|(other, _)| other == *key)) {

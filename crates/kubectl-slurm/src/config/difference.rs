@@ -14,7 +14,7 @@ use crate::partition::view_partitions;
 
 /// What begins the part of slurm.conf that repeats `spec.extraConf`, and what ends it.
 const EXTRA: &str = "#\n### EXTRA CONFIG ###\n";
-const SECTION: &str = "#\n### ";
+const MERGED: &str = "#\n### MERGED CONFIG ###\n";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -115,7 +115,7 @@ fn extra_section(conf: &str) -> String {
     let Some((_, extra)) = conf.split_once(EXTRA) else {
         return String::new();
     };
-    extra.split_once(SECTION).map_or(extra, |(extra, _)| extra).to_owned()
+    extra.rsplit_once(MERGED).map_or(extra, |(extra, _)| extra).to_owned()
 }
 
 fn of_node_sets(cluster: &Cluster) -> Vec<Difference> {

@@ -155,7 +155,10 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
     let clusters = access.clusters().await?;
     let mut found = Vec::new();
     for cluster in &clusters {
-        for (known, place) in places(cluster).into_iter().filter(|(known, _)| known == name) {
+        for (known, place) in places(cluster)
+            .into_iter()
+            .filter(|(known, place)| is_called(known, place, name))
+        {
             let object = match &place {
                 Place::Object(partition) => partition.name_any(),
                 Place::NodeSet(set) => set.name_any(),
@@ -190,6 +193,11 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
             )))
         }
     }
+}
+
+/// By Slurm's name, or by that of the object it is.
+fn is_called(known: &str, place: &Place<'_>, name: &str) -> bool {
+    known == name || matches!(place, Place::Object(partition) if partition.name_any() == name)
 }
 
 fn unknown(clusters: &[Cluster], name: &str) -> Failure {

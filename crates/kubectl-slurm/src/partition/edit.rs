@@ -3,6 +3,8 @@
 mod fields;
 
 use api::{Controller, NodeSet, Partition, keys::annotations};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 use slurm::conf::{EditError, Key, SettingChange, edit_partition, edit_settings, remove_partition};
 
@@ -233,6 +235,27 @@ pub(super) fn state_annotations(drain_reason: Option<&str>, resumed_at: Option<S
         notes.insert(annotations::PARTITION_REASON.to_owned(), reason.into());
     }
     (!notes.is_empty()).then(|| json!({ "metadata": { "annotations": notes } }))
+}
+
+/// When somebody closed it in Slurm, as far as the operator knows.
+fn closed_at(partition: &Partition) -> Option<Timestamp> {
+    let drift = partition.status.iter().flat_map(|status| &status.drift);
+    let mut closed = drift.filter(|drift| drift.key == "State");
+    closed.find_map(|drift| drift.since.instant())
+}
+
+/// Whether it was closed after somebody last asked that it is open.
+pub(super) fn is_closed_since(partition: &Partition) -> bool {
+    let resumed = partition.annotations().get(annotations::RESUMED_AT);
+    let resumed = resumed.and_then(|time| time.parse::<Timestamp>().ok());
+    closed_at(partition).is_some_and(|closed| resumed.is_none_or(|resumed| resumed <= closed))
+}
+
+/// The time to say that what was closed by hand is lifted at. It is told by the operator's clock where that is known: ours may be
+/// another, and what is closed later must stay closed.
+pub(super) fn lift_time(partition: &Partition, now: Timestamp) -> String {
+    let after = closed_at(partition).and_then(|closed| closed.checked_add(jiff::SignedDuration::from_millis(1)).ok());
+    format!("{:.3}", after.unwrap_or(now))
 }
 
 fn unwritable(error: &EditError) -> Failure {

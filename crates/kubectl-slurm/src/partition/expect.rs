@@ -9,7 +9,7 @@ use api::{
 };
 use slurm::conf::Settings;
 
-use super::place::settings_of_line;
+use super::place::{is_same_but_for_state, settings_of_line};
 
 /// What the Controller calls its being live.
 const CONFIG_APPLIED: &str = "ConfigurationApplied";
@@ -61,7 +61,11 @@ pub(super) fn judge_line(
         .generation
         .is_some_and(|generation| status.observed_generation.is_some_and(|seen| seen < generation));
     let accepted = settings_of_line(slurm_conf.unwrap_or_default(), &expected.name);
-    let stands = accepted == expected.settings;
+    let stands = match (&accepted, &expected.settings) {
+        (Some(accepted), Some(wanted)) => is_same_but_for_state(accepted, wanted),
+        (None, None) => true,
+        _ => false,
+    };
     if stands && !unseen && is_live(expected, &configuration) {
         return Verdict::Done(how(&configuration));
     }

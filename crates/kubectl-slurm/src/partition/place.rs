@@ -114,6 +114,16 @@ pub(crate) fn settings_of_line(text: &str, name: &str) -> Option<Settings> {
     )
 }
 
+/// Whether a line says the same but for its state. What somebody closed in Slurm by hand is closed in slurm.conf too, whatever its place
+/// says.
+pub(crate) fn is_same_but_for_state(one: &Settings, other: &Settings) -> bool {
+    let rest = |settings: &Settings| -> Settings {
+        let rest = settings.iter().filter(|(key, _)| **key != *"State");
+        rest.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    rest(one) == rest(other)
+}
+
 fn object_settings(partition: &Partition) -> Settings {
     let spec = &partition.spec;
     let mut settings: Settings = spec

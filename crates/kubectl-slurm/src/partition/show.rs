@@ -141,3 +141,95 @@ pub(super) fn describe(view: &PartitionView) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use api::{Controller, NodeSet, Partition};
+    use serde_json::{Value, json};
+
+    use super::super::view::view_partitions;
+    use super::*;
+    use crate::access::Live;
+    use crate::cluster::Cluster;
+
+    fn live(name: &str, state: &str) -> slurm::Partition {
+        serde_json::from_value(json!({
+            "name": name, "partition": { "state": [state] }, "nodes": { "configured": "n[1-2]", "total": 2 },
+            "cpus": { "total": 8 }, "maximums": { "time": { "set": true, "number": 1500 } }, "flags": [],
+        }))
+        .unwrap()
+    }
+
+    fn cluster(status: Value) -> Cluster {
+        let extra = "PartitionName=DEFAULT MaxTime=5\nPartitionName=all Nodes=ALL\nPartitionName=new Nodes=ALL\n";
+        let controller = Controller::new("slurm", serde_json::from_value(json!({ "extraConf": extra })).unwrap());
+        let own = json!({ "name": "slurm" });
+        let set = json!({ "controllerRef": own, "partition": { "config": "Default=YES" } });
+        let mut partition = Partition::new(
+            "gpu",
+            serde_json::from_value(json!({ "controllerRef": own, "nodeSets": ["compute"] })).unwrap(),
+        );
+        partition.status = Some(serde_json::from_value(status).unwrap());
+        Cluster {
+            controller,
+            node_sets: vec![NodeSet::new("compute", serde_json::from_value(set).unwrap())],
+            partitions: vec![partition],
+            slurm_conf: Some(
+                "PartitionName=compute Nodes=compute State=DRAIN Default=YES\nPartitionName=all Nodes=ALL\n".into(),
+            ),
+        }
+    }
+
+    #[test]
+    fn all_kinds_stand_side_by_side() {
+        let ready =
+            json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "" });
+        let cluster = cluster(json!({ "conditions": [ready] }));
+        let seen = Live {
+            partitions: vec![
+                live("all", "UP"),
+                live("compute", "DRAIN"),
+                live("gpu", "UP"),
+                live("mine", "UP"),
+            ],
+            ..Live::default()
+        };
+        let views = view_partitions(&cluster, Some(&seen));
+        assert_eq!(
+            partition_table(&views, false).render(false, false),
+            "\
+NAME      KIND        OBJECT             STATE               DEFAULT   NODES   TIMELIMIT    RUNNING   PENDING   READY
+all       extraConf   controller/slurm   UP                  no        2       1-01:00:00   0         0         True
+compute   NodeSet     nodeset/compute    DRAIN (wanted UP)   no        2       1-01:00:00   0         0         True
+gpu       Partition   partition/gpu      UP                  no        2       1-01:00:00   0         0         True
+mine      live        controller/slurm   UP                  no        2       1-01:00:00   0         0         True
+new       extraConf   controller/slurm   UP                  ?         ?       ?            ?         ?         False
+"
+        );
+        let messages: Vec<&str> = views.iter().filter_map(|view| view.message.as_deref()).collect();
+        assert!(
+            messages[0].contains("kubectl slurm partition resume compute"),
+            "{messages:?}"
+        );
+        assert!(messages[1].contains("in no object"), "{messages:?}");
+        assert!(messages[2].contains("config diff"), "{messages:?}");
+    }
+
+    #[test]
+    fn what_slurmctld_has_is_unknown_and_not_none_while_it_cannot_be_asked() {
+        let drift = json!([{ "key": "State", "wanted": "UP", "live": "DRAIN", "since": "", "settled": "Kept" }]);
+        let views = view_partitions(&cluster(json!({ "drift": drift, "members": "compute" })), None);
+        let gpu = views.iter().find(|view| view.name == "gpu").unwrap();
+        assert!(partition_table(&views, true).render(true, false).contains(" ? "));
+        let text = describe(gpu);
+        for words in [
+            "Kind:       Partition\n",
+            "Members:    compute\n",
+            "Ready:      False\n",
+            "  State: DRAIN in Slurm, UP wanted (Kept)\n",
+        ] {
+            assert!(text.contains(words), "{words:?} in\n{text}");
+        }
+        assert!(!text.contains("Jobs:"), "{text}");
+    }
+}

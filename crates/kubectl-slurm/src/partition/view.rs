@@ -7,10 +7,9 @@ use serde::Serialize;
 use slurm::{
     Number,
     conf::{Key, Settings},
-    partition::PartitionState,
 };
 
-use super::place::{Kind, Place, places, settings_of_line, wanted_settings};
+use super::place::{Kind, Place, is_same_but_for_state, places, settings_of_line, wanted_settings};
 use crate::access::Live;
 use crate::cluster::Cluster;
 use crate::output::Listed;
@@ -180,8 +179,19 @@ fn readiness_of_object(partition: &Partition) -> (bool, Option<String>) {
 
 fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &Settings) -> (bool, Option<String>) {
     let accepted = settings_of_line(cluster.slurm_conf.as_deref().unwrap_or_default(), name);
-    if accepted.as_ref() == Some(wanted) {
-        return (true, None);
+    if let Some(accepted) = accepted.filter(|accepted| is_same_but_for_state(accepted, wanted)) {
+        let state = |settings: &Settings| {
+            settings
+                .get(&Key::new("State"))
+                .map_or("UP", String::as_str)
+                .to_ascii_uppercase()
+        };
+        let closed = state(&accepted) != state(wanted);
+        let message = format!(
+            "somebody set State={} in Slurm, and it stays so until `kubectl slurm partition resume {name}`",
+            state(&accepted)
+        );
+        return (true, closed.then_some(message));
     }
     let source = held_source(place);
     let status = cluster.controller.status.as_ref();
@@ -214,10 +224,7 @@ fn live_view(live: Option<&Live>, name: &str) -> Option<LiveView> {
     let partition = live.partitions.iter().find(|partition| partition.name == name)?;
     let (running, pending) = live.jobs.of(name);
     Some(LiveView {
-        state: match &partition.state {
-            PartitionState::Known(state) => state.name().to_owned(),
-            PartitionState::Other(text) => text.clone(),
-        },
+        state: partition.state.to_string(),
         default: partition.is_default(),
         nodes: partition.total_nodes,
         node_list: partition.nodes.clone(),

@@ -20,6 +20,7 @@ mod forgotten;
 mod golden;
 mod hanging;
 mod held;
+mod kubectl_slurm;
 mod manifests;
 mod metrics;
 mod mistakes;

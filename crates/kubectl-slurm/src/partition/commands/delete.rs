@@ -105,7 +105,11 @@ async fn take_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
         Ok(changed.then(|| json!({ "spec": { "partition": { "enabled": false } } })))
     })
     .await?;
-    if let Some(warned) = warning(&set, &["spec", "partition", "enabled"], "nodesets.….partition.enabled") {
+    if let Some(warned) = warning(
+        &set,
+        &["spec", "partition", "enabled"],
+        "nodesets.ENTRY.partition.enabled",
+    ) {
         tell(&warned);
     }
     Ok(changed)

@@ -1,7 +1,7 @@
 //! Changes of partitions that are lines: a NodeSet's `partition.config`, and lines of extraConf.
 
 use api::{Controller, NodeSet};
-use slurm::{conf::SettingChange, partition::PartitionState};
+use slurm::conf::{Key, SettingChange};
 
 use super::objects::word;
 use super::{Change, Note, Target, workers};
@@ -32,7 +32,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     };
     let how = wait_live(access, target, &expected, wait).await?;
     if wait.wait {
-        settle_state(access, target, change).await?;
+        settle_state(access, target, change, wait).await?;
     }
     print(&format!("partition {} {}{how}\n", target.name, word(change)))
 }
@@ -53,7 +53,13 @@ async fn change_node_set(access: &Access, target: &Target, change: &Change) -> O
         Ok(patch)
     })
     .await?;
-    if changed && let Some(warned) = warning(&set, &["spec", "partition", "config"], "nodesets.….partition") {
+    if changed
+        && let Some(warned) = warning(
+            &set,
+            &["spec", "partition", "config"],
+            "nodesets.ENTRY.partition.config",
+        )
+    {
         tell(&warned);
     }
     let place = Place::NodeSet(&set);
@@ -149,27 +155,42 @@ pub(super) async fn wait_live(
     .await
 }
 
-/// A state that was given by hand stays in slurmctld when a file with the same state as before comes; it is told directly.
-async fn settle_state(access: &Access, target: &Target, change: &Change) -> Outcome {
+/// A state that was set by hand stays in slurmctld and in slurm.conf, though the object asks for another all along. slurmctld is told
+/// directly then, which the operator takes for the wish it is.
+async fn settle_state(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
     let wanted = change.settings.iter().find_map(|setting| match setting {
         SettingChange::Set { key, value } if *key == *"State" => Some(value.to_ascii_uppercase()),
         _ => None,
     });
     let Some(wanted) = wanted else { return Ok(()) };
-    let live = access.live(&target.cluster).await;
-    let live = live.map_err(|why| {
-        Failure::refused(format!(
-            "the change was accepted, and slurmctld cannot be asked whether it is live: {why}"
-        ))
-    })?;
-    let partition = live.partitions.iter().find(|partition| partition.name == target.name);
-    let state = partition.map(|partition| match &partition.state {
-        PartitionState::Known(state) => state.name().to_owned(),
-        PartitionState::Other(text) => text.clone(),
-    });
-    if state.as_deref() == Some(wanted.as_str()) {
-        return Ok(());
+    match access.live(&target.cluster).await {
+        Ok(live) => {
+            let partition = live.partitions.iter().find(|partition| partition.name == target.name);
+            if partition.is_none_or(|partition| partition.state.to_string() != wanted) {
+                tell_state(access, target, &wanted).await?;
+            }
+        }
+        Err(why) => tell(&format!(
+            "slurmctld cannot be asked, so the operator is taken at its word: {why}"
+        )),
     }
+    // Or a restart of slurmctld would bring the other state back.
+    until(wait, &format!("State={wanted} is in slurm.conf"), async |_| {
+        let conf = access.slurm_conf(&target.cluster.controller).await?.unwrap_or_default();
+        let settings = settings_of_line(&conf, &target.name).unwrap_or_default();
+        let state = settings.get(&Key::new("State")).map_or("UP", String::as_str);
+        Ok(if state.eq_ignore_ascii_case(&wanted) {
+            Progress::Done(())
+        } else {
+            Progress::Waits(format!(
+                "its line in slurm.conf has State={state}, which somebody set in Slurm"
+            ))
+        })
+    })
+    .await
+}
+
+async fn tell_state(access: &Access, target: &Target, wanted: &str) -> Outcome {
     let (name, value) = (format!("PartitionName={}", target.name), format!("State={wanted}"));
     let update = ["scontrol", "update", name.as_str(), value.as_str()];
     let told = access.slurm(&target.cluster, &update).await;

@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, tell};
 use crate::ownership::warning;
-use crate::partition::edit::{new_object, object_patch, state_annotations};
+use crate::partition::edit::{is_closed_since, lift_time, new_object, object_patch, state_annotations};
 use crate::partition::expect::{Verdict, judge_object};
 use crate::partition::members::MemberChange;
 use crate::wait::{Progress, until};
@@ -49,7 +49,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
         let notes = match &change.note {
             Note::None => None,
             Note::Drained(reason) => state_annotations(reason.as_deref(), None),
-            Note::Resumed => state_annotations(None, Some(now())),
+            Note::Resumed => state_annotations(None, Some(lift_time(object, jiff::Timestamp::now()))),
         };
         warned = warning(object, &["spec"], "the manifest it was made from").filter(|_| spec.is_some());
         Ok(joined(spec, notes))
@@ -59,6 +59,11 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
         tell(&warned);
     }
     let how = wait_live(access, &changed, wait).await?;
+    match &change.note {
+        Note::None => {}
+        Note::Drained(_) => wait_state(access, target, "DRAIN", false, wait).await?,
+        Note::Resumed => wait_state(access, target, "UP", true, wait).await?,
+    }
     print(&format!("partition/{} {}{how}\n", target.object, word(change)))
 }
 
@@ -69,10 +74,6 @@ pub(super) fn word(change: &Change) -> &'static str {
         Note::Drained(_) => "drained",
         Note::Resumed => "resumed",
     }
-}
-
-fn now() -> String {
-    format!("{:.3}", jiff::Timestamp::now())
 }
 
 fn joined(one: Option<Value>, other: Option<Value>) -> Option<Value> {
@@ -102,6 +103,35 @@ async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<
             Verdict::Waits(why) => Ok(Progress::Waits(why)),
             Verdict::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
         }
+    })
+    .await
+}
+
+/// Waits until slurmctld has it in this state. Who may not ask slurmctld takes the operator's word.
+async fn wait_state(access: &Access, target: &Target, wanted: &str, lifts: bool, wait: &Wait) -> Outcome {
+    if !wait.wait {
+        return Ok(());
+    }
+    let api = access.api::<Partition>(&target.cluster.namespace());
+    let what = format!("partition/{} is {wanted} in slurmctld", target.object);
+    until(wait, &what, async |_| {
+        let object = api.get(&target.object).await?;
+        if lifts && is_closed_since(&object) {
+            Access::change(&api, &target.object, |object: &Partition| {
+                Ok(state_annotations(None, Some(lift_time(object, jiff::Timestamp::now()))))
+            })
+            .await?;
+        }
+        let Ok(live) = access.live(&target.cluster).await else {
+            return Ok(Progress::Done(()));
+        };
+        let live = live.partitions.iter().find(|partition| partition.name == target.name);
+        let state = live.map_or_else(|| "unknown".to_owned(), |partition| partition.state.to_string());
+        Ok(if state == wanted {
+            Progress::Done(())
+        } else {
+            Progress::Waits(format!("slurmctld has it as {state}"))
+        })
     })
     .await
 }

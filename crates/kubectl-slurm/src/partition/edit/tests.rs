@@ -189,3 +189,28 @@ fn what_is_no_setting_is_wrong_usage() {
         assert_eq!(failure.exit_code(), 2, "{word}: {failure}");
     }
 }
+
+#[test]
+fn what_was_closed_by_hand_is_lifted_by_the_operators_clock() {
+    let now: Timestamp = "2026-11-15T10:00:00Z".parse().unwrap();
+    let closed = |since: &str, resumed: Option<&str>| {
+        let mut object = object(json!({}));
+        let drift = json!([{ "key": "State", "wanted": "UP", "live": "DRAIN", "since": since, "settled": "Kept" }]);
+        object.status = Some(serde_json::from_value(json!({ "drift": drift })).unwrap());
+        object.metadata.annotations =
+            resumed.map(|time| [(annotations::RESUMED_AT.to_owned(), time.to_owned())].into());
+        object
+    };
+    assert_eq!(lift_time(&object(json!({})), now), "2026-11-15T10:00:00.000Z");
+    let ahead = closed("2026-11-15T10:05:00.123Z", None);
+    assert_eq!(lift_time(&ahead, now), "2026-11-15T10:05:00.124Z");
+    assert!(is_closed_since(&ahead) && !is_closed_since(&object(json!({}))));
+    assert!(is_closed_since(&closed(
+        "2026-11-15T10:05:00.123Z",
+        Some("2026-11-15T10:00:00Z")
+    )));
+    assert!(!is_closed_since(&closed(
+        "2026-11-15T10:05:00.123Z",
+        Some("2026-11-15T10:05:00.124Z")
+    )));
+}

@@ -1,0 +1,306 @@
+//! `kubectl slurm` as administrators type it: what it says, and that a change is live and in the object when it returns.
+
+use std::process::Output;
+
+use anyhow::Result;
+use serde_json::Value;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, workers};
+
+/// A second NodeSet beside `compute`, with one worker and no partition.
+const SECOND: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: NodeSet
+metadata:
+  name: slurm-second
+spec:
+  controllerRef:
+    name: slurm
+  replicas: 1
+  oversubscribeNode: true
+  template:
+    spec:
+      hostname: second-
+";
+
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs `kubectl slurm …` with the plugin on the PATH, as it is installed.
+fn run(namespace: &Namespace, words: &[&str]) -> Said {
+    let plugin = testbed::sibling("kubectl-slurm").unwrap();
+    let folder = plugin.parent().unwrap().display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = cluster().kubectl(&["slurm"]);
+    command.args(words).args(["--namespace", &namespace.name]);
+    let Output { status, stdout, stderr } = command.env("PATH", format!("{folder}:{path}")).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = Said {
+        code: status.code(),
+        out: text(&stdout),
+        err: text(&stderr),
+    };
+    eprintln!("$ kubectl slurm {}\n{}{}", words.join(" "), said.out, said.err);
+    said
+}
+
+/// What it prints when it succeeds.
+fn done(namespace: &Namespace, words: &[&str]) -> String {
+    let said = run(namespace, words);
+    assert_eq!(said.code, Some(0), "{words:?}: {}{}", said.out, said.err);
+    said.out
+}
+
+/// What it says when it ends with this code.
+fn fails(namespace: &Namespace, words: &[&str], code: i32) -> String {
+    let said = run(namespace, words);
+    assert_eq!(said.code, Some(code), "{words:?}: {}{}", said.out, said.err);
+    said.err
+}
+
+/// slurmctld has all of these words of the partition, now.
+fn live(namespace: &Namespace, name: &str, words: &[&str]) {
+    let shown = slurm(namespace, &format!("scontrol --oneliner show partition {name}")).unwrap();
+    assert!(words.iter().all(|word| shown.contains(word)), "{words:?} in {shown}");
+}
+
+fn start(name: &str) -> Namespace {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    namespace.apply(SECOND).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    namespace
+}
+
+fn partition_field(namespace: &Namespace, name: &str, path: &str) -> Result<String> {
+    namespace.field(&format!("partition.slinky.slurm.net/{name}"), path)
+}
+
+#[test]
+fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() {
+    let namespace = start("plugin");
+    let extra = || namespace.field("controller/slurm", ".spec.extraConf").unwrap();
+    let config = || namespace.field("nodeset/compute", ".spec.partition.config").unwrap();
+    let object = |path: &str| partition_field(&namespace, "both", path).unwrap();
+
+    done(
+        &namespace,
+        &[
+            "partition",
+            "create",
+            "both",
+            "--nodes",
+            "compute,slurm-second",
+            "MaxTime=60",
+        ],
+    );
+    live(&namespace, "both", &["MaxTime=01:00:00", "TotalNodes=2"]);
+    let refused = fails(&namespace, &["partition", "create", "compute", "--nodes", "compute"], 1);
+    assert!(refused.contains("NodeSet compute spec.partition"), "{refused}");
+
+    // Side by side.
+    let list: Value = serde_json::from_str(&done(&namespace, &["partition", "list", "-o", "json"])).unwrap();
+    let kinds: Vec<String> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| {
+            format!(
+                "{} {} {} {}",
+                item["name"], item["kind"], item["live"]["state"], item["ready"]
+            )
+            .replace('"', "")
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "all extraConf UP true",
+            "both Partition UP true",
+            "compute NodeSet UP true",
+            "highprio extraConf UP true"
+        ]
+    );
+    let table = done(&namespace, &["partition", "list"]);
+    assert!(
+        table.starts_with("NAME ") && table.contains("nodeset/compute") && !table.contains('\u{1b}'),
+        "{table}"
+    );
+
+    // One setting of each, live and in the object when the command returns; nothing else is touched.
+    done(&namespace, &["partition", "set", "compute", "MaxTime=90"]);
+    live(&namespace, "compute", &["MaxTime=01:30:00", "Default=YES"]);
+    assert_eq!(config(), "Default=YES MaxTime=90");
+    done(
+        &namespace,
+        &["partition", "set", "highprio", "MaxTime=2-00:00:00", "PriorityTier-"],
+    );
+    live(&namespace, "highprio", &["MaxTime=2-00:00:00", "PriorityTier=1 "]);
+    assert_eq!(
+        extra(),
+        "PartitionName=all Nodes=ALL Default=NO\nPartitionName=highprio Nodes=compute MaxTime=2-00:00:00\n"
+    );
+    done(
+        &namespace,
+        &["partition", "set", "both", "MaxTime=30", "PriorityTier=7"],
+    );
+    live(&namespace, "both", &["MaxTime=00:30:00", "PriorityTier=7 "]);
+    assert_eq!(object(".spec.maxTime"), "30");
+
+    // Members.
+    done(&namespace, &["partition", "set", "both", "--nodes", "-second-0"]);
+    live(&namespace, "both", &["TotalNodes=1"]);
+    assert_eq!(object(".spec.excludeNodes"), r#"["second-0"]"#);
+    done(&namespace, &["partition", "set", "both", "--nodes", "+second-0"]);
+    live(&namespace, "both", &["TotalNodes=2"]);
+    done(
+        &namespace,
+        &["partition", "set", "highprio", "--nodes", "+slurm-second"],
+    );
+    live(&namespace, "highprio", &["TotalNodes=2"]);
+    let refused = fails(&namespace, &["partition", "set", "compute", "--nodes", "+second-0"], 1);
+    assert!(refused.contains("kubectl slurm partition create"), "{refused}");
+
+    // Closed and open again.
+    for name in ["compute", "highprio", "both"] {
+        done(&namespace, &["partition", "drain", name]);
+        live(&namespace, name, &["State=DRAIN"]);
+        done(&namespace, &["partition", "resume", name]);
+        live(&namespace, name, &["State=UP"]);
+    }
+    assert_eq!(config(), "Default=YES MaxTime=90 State=UP");
+    // Also what was closed by hand.
+    for name in ["both", "compute"] {
+        slurm(&namespace, &format!("scontrol update PartitionName={name} State=DRAIN")).unwrap();
+    }
+    eventually("the drain by hand is seen", SOON, || {
+        let drift = partition_field(&namespace, "both", ".status.drift[*].live")?;
+        expect(drift == "DRAIN", drift)
+    })
+    .unwrap();
+    for name in ["both", "compute"] {
+        done(&namespace, &["partition", "resume", name]);
+        live(&namespace, name, &["State=UP"]);
+    }
+
+    // A refusal is the condition's, and slurmctld goes on as before.
+    let refused = fails(&namespace, &["partition", "set", "compute", "MaxTime=soon"], 1);
+    assert!(refused.contains("MaxTime") && refused.contains("soon"), "{refused}");
+    live(&namespace, "compute", &["MaxTime=01:30:00"]);
+    let different = run(&namespace, &["config", "diff"]);
+    assert!(
+        different.code == Some(1) && different.out.contains("+PartitionName=compute"),
+        "{}",
+        different.out
+    );
+    done(&namespace, &["partition", "set", "compute", "MaxTime=90"]);
+    let same = done(&namespace, &["config", "diff"]);
+    assert!(same.contains("runs with what the objects ask for"), "{same}");
+
+    // Who else writes the field is named.
+    namespace
+        .ask(&["label", "nodeset/compute", "app.kubernetes.io/managed-by=Helm"])
+        .unwrap();
+    let said = run(&namespace, &["partition", "set", "compute", "MaxTime=91"]);
+    assert!(
+        said.code == Some(0) && said.err.contains("warning: Helm"),
+        "{}",
+        said.err
+    );
+
+    // The end waits for jobs.
+    let job = start_job(&namespace, "-p highprio", "sleep 10").unwrap();
+    done(&namespace, &["partition", "delete", "highprio", "--timeout=2m"]);
+    assert_eq!(extra(), "PartitionName=all Nodes=ALL Default=NO\n");
+    let ended = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+    assert!(
+        ended.contains("JobState=COMPLETED") && ended.contains("ExitCode=0:0"),
+        "{ended}"
+    );
+    done(&namespace, &["partition", "delete", "both", "--timeout=2m"]);
+    let left = slurm(&namespace, "scontrol --oneliner show partitions").unwrap();
+    assert!(!left.contains("=both ") && !left.contains("=highprio "), "{left}");
+
+    // Ends that scripts can tell apart.
+    assert!(fails(&namespace, &["partition", "show", "nope"], 3).contains("there are: "));
+    fails(&namespace, &["partition", "set", "compute"], 2);
+    fails(&namespace, &["partition", "list", "--cluster", "nope"], 3);
+}
+
+#[test]
+fn nodes_configuration_and_status_are_at_hand() {
+    let namespace = start("plugin-nodes");
+    let node = |name: &str| slurm(&namespace, &format!("scontrol show node {name} --oneliner")).unwrap();
+
+    // By the pod's name and by Slurm's.
+    done(
+        &namespace,
+        &["node", "drain", "compute-0", "slurm-second-0", "--reason", "disk swap"],
+    );
+    for name in ["compute-0", "second-0"] {
+        let shown = node(name);
+        assert!(
+            shown.contains("+DRAIN") && shown.contains("Reason=slurm-operator: disk swap"),
+            "{shown}"
+        );
+    }
+    let list = done(&namespace, &["node", "list"]);
+    assert!(
+        list.contains("IDLE+DRAIN") && list.contains("slurm-operator: disk swap"),
+        "{list}"
+    );
+    done(&namespace, &["node", "resume", "second-0", "compute-0"]);
+    for name in ["compute-0", "second-0"] {
+        assert!(!node(name).contains("DRAIN"), "{}", node(name));
+    }
+    // A drain by hand.
+    slurm(&namespace, "scontrol update NodeName=second-0 State=DRAIN Reason=fan").unwrap();
+    eventually("Slurm's drain stands on the pod", SOON, || {
+        let list = done(&namespace, &["node", "list"]);
+        expect(list.contains("fan"), list)
+    })
+    .unwrap();
+    done(&namespace, &["node", "resume", "second-0"]);
+    assert!(!node("second-0").contains("DRAIN"), "{}", node("second-0"));
+    assert!(fails(&namespace, &["node", "drain", "compute-9"], 3).contains("node list"));
+
+    // Files that slurmctld would refuse.
+    let files = tempfile::tempdir().unwrap();
+    let conf = files.path().join("slurm.conf");
+    std::fs::write(&conf, "ClusterName=a\nSlurmctldHost=b\nPartitonName=x Nodes=y\n").unwrap();
+    let said = run(&namespace, &["config", "check", conf.to_str().unwrap()]);
+    assert!(
+        said.code == Some(1) && said.out.contains("did you mean PartitionName"),
+        "{}",
+        said.out
+    );
+    let history = done(&namespace, &["config", "history"]);
+    assert!(
+        history.contains("accepted") && history.contains("the first revision"),
+        "{history}"
+    );
+
+    let job = start_job(&namespace, "-p compute", "sleep 300").unwrap();
+    let status = done(&namespace, &["status"]);
+    for words in [
+        ": Ready\n",
+        "config live    revision ",
+        "jobs           1 running, 0 pending",
+        "nodeset",
+        "controller/slurm",
+    ] {
+        assert!(
+            status.to_lowercase().contains(&words.to_lowercase()),
+            "{words:?} in {status}"
+        );
+    }
+    slurm(&namespace, &format!("scancel {job}")).unwrap();
+    assert!(done(&namespace, &["completion", "bash"]).contains("kubectl-slurm"));
+}
