@@ -1,6 +1,6 @@
 //! A cluster as the API server has it: the Controller and what refers to it. Pure.
 
-use api::{Controller, NodeSet, Partition};
+use api::{Controller, NodeSet, Partition, configuration::ConfigurationAction};
 use kube::ResourceExt as _;
 use slurm::conf::Document;
 
@@ -57,4 +57,16 @@ pub(crate) fn assemble(controllers: Vec<Controller>, node_sets: &[NodeSet], part
             }
         })
         .collect()
+}
+
+/// What made a change live, for people.
+pub(crate) fn action_word(action: Option<&ConfigurationAction>) -> &str {
+    match action {
+        Some(ConfigurationAction::Nothing) => "nothing to do",
+        Some(ConfigurationAction::PartitionRpc) => "partitions by RPC",
+        Some(ConfigurationAction::Reconfigure) => "a reconfigure",
+        Some(ConfigurationAction::Restart) => "a restart",
+        Some(ConfigurationAction::Other(word)) => word,
+        None => "an unknown action",
+    }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::access::{Access, Live};
 use crate::cli::{Common, Format, Watch};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, action_word};
 use crate::failure::Outcome;
 use crate::node::{NodeView, list_pods, view_nodes};
 use crate::output::{Cell, Listed, Table, Tone, colours, print, print_list};
@@ -157,7 +157,7 @@ fn configuration(cluster: &Cluster) -> Vec<(String, String)> {
     let mut facts = Vec::new();
     if let Some(applied) = &configuration.applied {
         facts.push((
-            "live".to_owned(),
+            "configuration".to_owned(),
             format!(
                 "revision {} ({}) since {}",
                 applied.sequence,
@@ -176,10 +176,7 @@ fn configuration(cluster: &Cluster) -> Vec<(String, String)> {
         facts.push(("wanted".to_owned(), format!("{} (not live yet)", short(wanted))));
     }
     if let Some(change) = &configuration.last_change {
-        let action = change.action.as_ref().map_or_else(
-            || "unknown action".to_owned(),
-            |action| action.as_str().to_ascii_lowercase(),
-        );
+        let action = action_word(change.action.as_ref());
         facts.push((
             "last change".to_owned(),
             format!("revision {}, {action}, {} ms", change.sequence, change.milliseconds),
@@ -261,7 +258,7 @@ fn render(status: &Status, wide: bool, colours: bool) -> String {
     };
     fact("slurmctld", &status.message);
     for (key, value) in &status.configuration {
-        fact(&format!("config {key}"), value);
+        fact(key, value);
     }
     let nodes: Vec<String> = status
         .nodes
@@ -389,7 +386,7 @@ mod tests {
         for words in [
             "Cluster slurm (namespace hpc, in Slurm hpc_slurm): Ready\n",
             "  slurmctld      slurmctld serves\n",
-            "  config live    revision 4 (0123456789ab) since 2026-11-15T10:00:00Z\n",
+            "  configuration  revision 4 (0123456789ab) since 2026-11-15T10:00:00Z\n",
             "  jobs           unknown\n",
             "compute   2         1       0         1      ?",
             "all    extraConf   controller/slurm   UP",

@@ -18,7 +18,7 @@ pub(crate) enum Progress<T> {
     Waits(String),
 }
 
-/// Asks until it is done or the time is over. `what` completes the sentence "… is not …".
+/// Asks until it is done or the time is over. `what` is a sentence about what has not come about.
 pub(crate) async fn until<T>(
     wait: &Wait,
     what: &str,
@@ -33,7 +33,7 @@ pub(crate) async fn until<T>(
         };
         if start.elapsed() > wait.timeout {
             return Err(Failure::TimedOut(format!(
-                "{what} not within {} s: {why}; what was asked for stands in the object and may yet come about",
+                "{what} after {} s: {why}; what was asked for stands in the object and may yet come about",
                 wait.timeout.as_secs()
             )));
         }

@@ -73,14 +73,20 @@ pub(crate) fn find_standing(cluster: &Cluster) -> Standing {
             }
         }
     }
-    let objects = view_partitions(cluster, None).into_iter();
-    let objects =
-        objects.filter(|view| view.object.starts_with("partitions.") && (!view.ready || !view.drift.is_empty()));
-    differences.extend(objects.map(|view| Difference {
-        source: format!("Partition {:?}", view.name),
-        why: view.message.unwrap_or_default(),
-        diff: view.drift.join("\n"),
-    }));
+    for view in view_partitions(cluster, None) {
+        let Some((_, own)) = view.object.split_once("partitions.slinky.slurm.net/") else {
+            continue;
+        };
+        let source = format!("Partition {own:?}");
+        let known = differences.iter().any(|difference| difference.source == source);
+        if !known && (!view.ready || !view.drift.is_empty()) {
+            differences.push(Difference {
+                source,
+                why: view.message.unwrap_or_default(),
+                diff: view.drift.join("\n"),
+            });
+        }
+    }
     let wanted = configuration.wanted.as_ref().map(|wanted| &wanted.digest);
     let applied = configuration.applied.as_ref().map(|applied| &applied.digest);
     if differences.is_empty() && wanted != applied {

@@ -28,24 +28,33 @@ pub(crate) async fn run(access: &Access, common: &Common, command: NodeCommand) 
             .await
         }
         NodeCommand::Drain { names, reason, wait } => {
-            for pod in find(access, common, &names).await? {
-                change(access, &pod, &drained(reason.as_deref())).await?;
-                let how = wait_drained(access, &pod, &wait).await?;
-                print(&format!("node {} drained{how}\n", view_node(&pod).name))?;
+            // All of them first: who takes machines away does not wait for one after the other.
+            let pods = find(access, common, &names).await?;
+            for pod in &pods {
+                change(access, pod, &drained(reason.as_deref())).await?;
+            }
+            for pod in &pods {
+                let how = wait_drained(access, pod, &wait).await?;
+                print(&format!("node {} drained{how}\n", view_node(pod).name))?;
             }
             Ok(())
         }
         NodeCommand::Resume { names, wait } => {
-            for pod in find(access, common, &names).await? {
-                if let Some(leaving) = view_node(&pod).leaving {
-                    return Err(Failure::refused(format!(
-                        "node {} leaves ({leaving}) and takes no jobs again; scale its NodeSet out to keep it",
-                        view_node(&pod).name
-                    )));
-                }
-                change(access, &pod, &resumed()).await?;
-                let how = wait_resumed(access, &pod, &wait).await?;
-                print(&format!("node {} resumed{how}\n", view_node(&pod).name))?;
+            let pods = find(access, common, &names).await?;
+            let views: Vec<NodeView> = pods.iter().map(view_node).collect();
+            if let Some(view) = views.iter().find(|view| view.leaving.is_some()) {
+                return Err(Failure::refused(format!(
+                    "node {} leaves ({}) and takes no jobs again; scale its NodeSet out to keep it",
+                    view.name,
+                    view.leaving.as_deref().unwrap_or_default()
+                )));
+            }
+            for pod in &pods {
+                change(access, pod, &resumed()).await?;
+            }
+            for pod in &pods {
+                let how = wait_resumed(access, pod, &wait).await?;
+                print(&format!("node {} resumed{how}\n", view_node(pod).name))?;
             }
             Ok(())
         }
@@ -123,7 +132,7 @@ async fn wait_drained(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<&'stat
         return Ok(" (not waited for)");
     }
     let name = view_node(pod).name;
-    until(wait, &format!("node {name} is drained"), async |_| {
+    until(wait, &format!("node {name} is not drained"), async |_| {
         let now = observe(access, pod).await?;
         Ok(match &now.state {
             Some(_) if now.is_drained() => Progress::Done(""),
@@ -140,7 +149,7 @@ async fn wait_resumed(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<&'stat
     }
     let name = view_node(pod).name;
     let mut told_slurm = false;
-    until(wait, &format!("node {name} is resumed"), async |_| {
+    until(wait, &format!("node {name} is not resumed"), async |_| {
         let now = observe(access, pod).await?;
         let Some(state) = &now.state else {
             return Ok(Progress::Waits("Slurm does not know it, or cannot be asked".to_owned()));

@@ -9,6 +9,8 @@ use api::{
 };
 use slurm::conf::Settings;
 
+use crate::cluster::action_word;
+
 use super::place::{is_same_but_for_state, settings_of_line};
 
 /// What the Controller calls its being live.
@@ -62,7 +64,7 @@ pub(super) fn judge_line(
         .is_some_and(|generation| status.observed_generation.is_some_and(|seen| seen < generation));
     let accepted = settings_of_line(slurm_conf.unwrap_or_default(), &expected.name);
     let stands = match (&accepted, &expected.settings) {
-        (Some(accepted), Some(wanted)) => is_same_but_for_state(accepted, wanted),
+        (Some(accepted), Some(settings)) => is_same_but_for_state(accepted, settings),
         (None, None) => true,
         _ => false,
     };
@@ -132,11 +134,7 @@ fn how(configuration: &ConfigurationStatus) -> String {
         .unwrap_or_default();
     match &configuration.last_change {
         Some(change) if change.sequence == sequence => {
-            let action = change
-                .action
-                .as_ref()
-                .map_or("", |action| action.as_str())
-                .to_ascii_lowercase();
+            let action = action_word(change.action.as_ref());
             format!("revision {sequence}, {action}, {} ms", change.milliseconds)
         }
         _ => format!("revision {sequence}"),

@@ -33,7 +33,7 @@ async fn object(access: &Access, target: &Target, wait: &Wait) -> Outcome {
             target.object
         ));
     }
-    until(wait, &format!("partition/{} is gone", target.object), async |_| {
+    until(wait, &format!("partition/{} is not gone", target.object), async |_| {
         Ok(match api.get_opt(&target.object).await? {
             None => Progress::Done(()),
             Some(still) => Progress::Waits(why_retained(&still)),
@@ -54,7 +54,7 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     }
     if jobs > 0 {
         lines::change(access, target, &Change::state("DRAIN", Note::Drained(None)), wait).await?;
-        until(wait, &format!("partition {} is empty", target.name), async |_| {
+        until(wait, &format!("partition {} is not empty", target.name), async |_| {
             Ok(match self::jobs(access, target).await? {
                 0 => Progress::Done(()),
                 jobs => Progress::Waits(format!("{jobs} jobs of partition {} have not ended", target.name)),

@@ -140,7 +140,7 @@ pub(super) async fn wait_live(
     }
     let api = access.api::<Controller>(&target.cluster.namespace());
     let cluster = target.cluster.name();
-    until(wait, &format!("partition {} is live", target.name), async |waited| {
+    until(wait, &format!("partition {} is not live", target.name), async |waited| {
         let controller = api.get(&cluster).await?;
         let conf = access.slurm_conf(&controller).await?;
         match judge_line(expected, &controller, conf.as_deref(), waited) {
@@ -175,7 +175,7 @@ async fn settle_state(access: &Access, target: &Target, change: &Change, wait: &
         )),
     }
     // Or a restart of slurmctld would bring the other state back.
-    until(wait, &format!("State={wanted} is in slurm.conf"), async |_| {
+    until(wait, &format!("State={wanted} is not in slurm.conf"), async |_| {
         let conf = access.slurm_conf(&target.cluster.controller).await?.unwrap_or_default();
         let settings = settings_of_line(&conf, &target.name).unwrap_or_default();
         let state = settings.get(&Key::new("State")).map_or("UP", String::as_str);

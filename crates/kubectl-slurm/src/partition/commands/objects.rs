@@ -94,7 +94,7 @@ async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<
     let name = object.name_any();
     let generation = object.metadata.generation;
     let api = access.api::<Partition>(&object.namespace().unwrap_or_default());
-    until(wait, &format!("partition/{name} is live"), async |_| {
+    until(wait, &format!("partition/{name} is not live"), async |_| {
         let mut now = api.get(&name).await?;
         // Somebody's later change is not what we wait for.
         now.metadata.generation = generation;
@@ -113,7 +113,7 @@ async fn wait_state(access: &Access, target: &Target, wanted: &str, lifts: bool,
         return Ok(());
     }
     let api = access.api::<Partition>(&target.cluster.namespace());
-    let what = format!("partition/{} is {wanted} in slurmctld", target.object);
+    let what = format!("partition/{} is not {wanted} in slurmctld", target.object);
     until(wait, &what, async |_| {
         let object = api.get(&target.object).await?;
         if lifts && is_closed_since(&object) {
