@@ -83,17 +83,21 @@ fn start(name: &str) -> Namespace {
     namespace
 }
 
-fn partition_field(namespace: &Namespace, name: &str, path: &str) -> Result<String> {
-    namespace.field(&format!("partition.slinky.slurm.net/{name}"), path)
+fn extra_conf(namespace: &Namespace) -> String {
+    namespace.field("controller/slurm", ".spec.extraConf").unwrap()
+}
+
+fn config(namespace: &Namespace) -> String {
+    namespace.field("nodeset/compute", ".spec.partition.config").unwrap()
+}
+
+fn object(namespace: &Namespace, path: &str) -> Result<String> {
+    namespace.field("partition.slinky.slurm.net/both", path)
 }
 
 #[test]
 fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() {
     let namespace = start("plugin");
-    let extra = || namespace.field("controller/slurm", ".spec.extraConf").unwrap();
-    let config = || namespace.field("nodeset/compute", ".spec.partition.config").unwrap();
-    let object = |path: &str| partition_field(&namespace, "both", path).unwrap();
-
     done(
         &namespace,
         &[
@@ -108,9 +112,17 @@ fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() 
     live(&namespace, "both", &["MaxTime=01:00:00", "TotalNodes=2"]);
     let refused = fails(&namespace, &["partition", "create", "compute", "--nodes", "compute"], 1);
     assert!(refused.contains("NodeSet compute spec.partition"), "{refused}");
+    list_side_by_side(&namespace);
+    change_settings(&namespace);
+    change_members(&namespace);
+    close_and_open(&namespace);
+    refuse_and_warn(&namespace);
+    delete_after_jobs(&namespace);
+}
 
-    // Side by side.
-    let list: Value = serde_json::from_str(&done(&namespace, &["partition", "list", "-o", "json"])).unwrap();
+/// Side by side.
+fn list_side_by_side(namespace: &Namespace) {
+    let list: Value = serde_json::from_str(&done(namespace, &["partition", "list", "-o", "json"])).unwrap();
     let kinds: Vec<String> = list["items"]
         .as_array()
         .unwrap()
@@ -132,110 +144,114 @@ fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() 
             "highprio extraConf UP true"
         ]
     );
-    let table = done(&namespace, &["partition", "list"]);
+    let table = done(namespace, &["partition", "list"]);
     assert!(
         table.starts_with("NAME ") && table.contains("nodeset/compute") && !table.contains('\u{1b}'),
         "{table}"
     );
+}
 
-    // One setting of each, live and in the object when the command returns; nothing else is touched.
-    done(&namespace, &["partition", "set", "compute", "MaxTime=90"]);
-    live(&namespace, "compute", &["MaxTime=01:30:00", "Default=YES"]);
-    assert_eq!(config(), "Default=YES MaxTime=90");
+/// One setting of each, live and in the object when the command returns; nothing else is touched.
+fn change_settings(namespace: &Namespace) {
+    done(namespace, &["partition", "set", "compute", "MaxTime=90"]);
+    live(namespace, "compute", &["MaxTime=01:30:00", "Default=YES"]);
+    assert_eq!(config(namespace), "Default=YES MaxTime=90");
     done(
-        &namespace,
+        namespace,
         &["partition", "set", "highprio", "MaxTime=2-00:00:00", "PriorityTier-"],
     );
-    live(&namespace, "highprio", &["MaxTime=2-00:00:00", "PriorityTier=1 "]);
+    live(namespace, "highprio", &["MaxTime=2-00:00:00", "PriorityTier=1 "]);
     assert_eq!(
-        extra(),
+        extra_conf(namespace),
         "PartitionName=all Nodes=ALL Default=NO\nPartitionName=highprio Nodes=compute MaxTime=2-00:00:00\n"
     );
-    done(
-        &namespace,
-        &["partition", "set", "both", "MaxTime=30", "PriorityTier=7"],
-    );
-    live(&namespace, "both", &["MaxTime=00:30:00", "PriorityTier=7 "]);
-    assert_eq!(object(".spec.maxTime"), "30");
+    done(namespace, &["partition", "set", "both", "MaxTime=30", "PriorityTier=7"]);
+    live(namespace, "both", &["MaxTime=00:30:00", "PriorityTier=7 "]);
+    assert_eq!(object(namespace, ".spec.maxTime").unwrap(), "30");
+}
 
-    // Members.
-    done(&namespace, &["partition", "set", "both", "--nodes", "-slurm-second"]);
-    live(&namespace, "both", &["TotalNodes=1"]);
-    assert_eq!(object(".spec.nodeSets"), r#"["compute"]"#);
-    done(&namespace, &["partition", "set", "both", "--nodes", "+second"]);
-    live(&namespace, "both", &["TotalNodes=2"]);
-    done(
-        &namespace,
-        &["partition", "set", "highprio", "--nodes", "+slurm-second"],
-    );
-    live(&namespace, "highprio", &["TotalNodes=2"]);
-    let refused = fails(&namespace, &["partition", "set", "compute", "--nodes", "+second-0"], 1);
+/// Members.
+fn change_members(namespace: &Namespace) {
+    done(namespace, &["partition", "set", "both", "--nodes", "-slurm-second"]);
+    live(namespace, "both", &["TotalNodes=1"]);
+    assert_eq!(object(namespace, ".spec.nodeSets").unwrap(), r#"["compute"]"#);
+    done(namespace, &["partition", "set", "both", "--nodes", "+second"]);
+    live(namespace, "both", &["TotalNodes=2"]);
+    done(namespace, &["partition", "set", "highprio", "--nodes", "+slurm-second"]);
+    live(namespace, "highprio", &["TotalNodes=2"]);
+    let refused = fails(namespace, &["partition", "set", "compute", "--nodes", "+second-0"], 1);
     assert!(refused.contains("kubectl slurm partition create"), "{refused}");
+}
 
-    // Closed and open again.
+/// Closed and open again.
+fn close_and_open(namespace: &Namespace) {
     for name in ["compute", "highprio", "both"] {
-        done(&namespace, &["partition", "drain", name]);
-        live(&namespace, name, &["State=DRAIN"]);
-        done(&namespace, &["partition", "resume", name]);
-        live(&namespace, name, &["State=UP"]);
+        done(namespace, &["partition", "drain", name]);
+        live(namespace, name, &["State=DRAIN"]);
+        done(namespace, &["partition", "resume", name]);
+        live(namespace, name, &["State=UP"]);
     }
-    assert_eq!(config(), "Default=YES MaxTime=90 State=UP");
+    assert_eq!(config(namespace), "Default=YES MaxTime=90 State=UP");
     // Also what was closed by hand.
     for name in ["both", "compute"] {
-        slurm(&namespace, &format!("scontrol update PartitionName={name} State=DRAIN")).unwrap();
+        slurm(namespace, &format!("scontrol update PartitionName={name} State=DRAIN")).unwrap();
     }
     eventually("the drain by hand is seen", SOON, || {
-        let drift = partition_field(&namespace, "both", ".status.drift[*].live")?;
+        let drift = object(namespace, ".status.drift[*].live")?;
         expect(drift == "DRAIN", drift)
     })
     .unwrap();
     for name in ["both", "compute"] {
-        done(&namespace, &["partition", "resume", name]);
-        live(&namespace, name, &["State=UP"]);
+        done(namespace, &["partition", "resume", name]);
+        live(namespace, name, &["State=UP"]);
     }
+}
 
-    // A refusal is the condition's, and slurmctld goes on as before.
-    let refused = fails(&namespace, &["partition", "set", "compute", "MaxTime=soon"], 1);
+/// A refusal is the condition's, and slurmctld goes on as before.
+fn refuse_and_warn(namespace: &Namespace) {
+    let refused = fails(namespace, &["partition", "set", "compute", "MaxTime=soon"], 1);
     assert!(refused.contains("MaxTime") && refused.contains("soon"), "{refused}");
-    live(&namespace, "compute", &["MaxTime=01:30:00"]);
-    let different = run(&namespace, &["config", "diff"]);
+    live(namespace, "compute", &["MaxTime=01:30:00"]);
+    let different = run(namespace, &["config", "diff"]);
     assert!(
         different.code == Some(1) && different.out.contains("+PartitionName=compute"),
         "{}",
         different.out
     );
-    done(&namespace, &["partition", "set", "compute", "MaxTime=90"]);
-    let same = done(&namespace, &["config", "diff"]);
+    done(namespace, &["partition", "set", "compute", "MaxTime=90"]);
+    let same = done(namespace, &["config", "diff"]);
     assert!(same.contains("runs with what the objects ask for"), "{same}");
 
     // Who else writes the field is named.
     namespace
         .ask(&["label", "nodeset/compute", "app.kubernetes.io/managed-by=Helm"])
         .unwrap();
-    let said = run(&namespace, &["partition", "set", "compute", "MaxTime=91"]);
+    let said = run(namespace, &["partition", "set", "compute", "MaxTime=91"]);
     assert!(
         said.code == Some(0) && said.err.contains("warning: Helm"),
         "{}",
         said.err
     );
+}
 
-    // The end waits for jobs.
-    let job = start_job(&namespace, "-p highprio", "sleep 10").unwrap();
-    done(&namespace, &["partition", "delete", "highprio"]);
-    assert_eq!(extra(), "PartitionName=all Nodes=ALL Default=NO\n");
-    let ended = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+/// The end waits for jobs.
+fn delete_after_jobs(namespace: &Namespace) {
+    let job = start_job(namespace, "-p highprio", "sleep 10").unwrap();
+    done(namespace, &["partition", "delete", "highprio"]);
+    assert_eq!(extra_conf(namespace), "PartitionName=all Nodes=ALL Default=NO\n");
+    let ended = slurm(namespace, &format!("scontrol show job {job}")).unwrap();
     assert!(
         ended.contains("JobState=COMPLETED") && ended.contains("ExitCode=0:0"),
         "{ended}"
     );
-    done(&namespace, &["partition", "delete", "both"]);
-    let left = slurm(&namespace, "scontrol --oneliner show partitions").unwrap();
+    done(namespace, &["partition", "delete", "both"]);
+    let left = slurm(namespace, "scontrol --oneliner show partitions").unwrap();
     assert!(!left.contains("=both ") && !left.contains("=highprio "), "{left}");
 
     // Ends that scripts can tell apart.
-    assert!(fails(&namespace, &["partition", "show", "nope"], 3).contains("there are: "));
-    fails(&namespace, &["partition", "set", "compute"], 2);
-    fails(&namespace, &["partition", "list", "--cluster", "nope"], 3);
+    assert!(fails(namespace, &["partition", "show", "nope"], 3).contains("there are: "));
+    fails(namespace, &["partition", "set", "compute"], 2);
+    fails(namespace, &["partition", "list", "--cluster", "nope"], 3);
 }
 
 #[test]
