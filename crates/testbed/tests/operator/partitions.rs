@@ -211,7 +211,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
         &["NodeSet \"compute\""],
     );
 
-    // What the checker refuses, and what Slurm does, in its own words: everything is as before.
+    // What the checker refuses, and what slurmctld does not take: everything is as before.
     patch(&namespace, "good", &json!({ "maxTime": 90, "qos": "nope" }));
     told(
         &namespace,
@@ -221,14 +221,14 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
         "ConfigRejected",
         &["QOS \"nope\""],
     );
-    patch(&namespace, "good", &json!({ "qos": null, "config": "Topology=nope" }));
+    patch(&namespace, "good", &json!({ "qos": null, "defaultTime": 120 }));
     told(
         &namespace,
         "good",
         "Ready",
         "False",
         "ConfigRejected",
-        &["slurmctld refused it", "opology"],
+        &["slurmctld refused it", "DefaultTime"],
     );
     live(&namespace, "good", &["MaxTime=01:00:00", "State=UP"]);
     assert_eq!(
@@ -253,7 +253,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
         "long",
         &["NodeSets=compute,second", "MaxTime=7-00:00:00", "PriorityTier=2"],
     );
-    patch(&namespace, "good", &json!({ "config": null }));
+    patch(&namespace, "good", &json!({ "defaultTime": null }));
     ready(&namespace, "good");
     live(&namespace, "good", &["MaxTime=01:30:00"]);
     let state = slurm(&namespace, &format!("squeue --noheader --format=%T --jobs {job}")).unwrap();

@@ -74,14 +74,9 @@ pub(super) fn plan_config(
     let (mut wanted, troubles, input_faults) = gather(observed, before);
     faults.extend(input_faults);
     let room = max_node_count(&observed.node_sets, former.revision.as_ref());
-    let refused = add_partitions(
-        observed,
-        before,
-        former.revision.as_ref(),
-        &mut wanted,
-        plan,
-        |inputs| document(&build_files(parent, inputs, room).files),
-    );
+    let render = |inputs: &Inputs| document(&build_files(parent, inputs, room).files);
+    let accepted = former.revision.as_ref();
+    let refused = add_partitions(observed, before, accepted, way, &mut wanted, plan, render);
     faults.extend(refused.iter().map(Held::fault));
     let mut blocks = Blocks::Configuration;
     if let Some(accepted) = &former.accepted {
@@ -174,6 +169,7 @@ fn add_partitions(
     observed: &Observed,
     before: &Inputs,
     accepted: Option<&Revision>,
+    way: Way,
     wanted: &mut Inputs,
     plan: &mut Plan,
     render: impl FnOnce(&Inputs) -> Document,
@@ -183,13 +179,9 @@ fn add_partitions(
     let refused = gather_partitions(observed, wanted, before, fresh.is_some());
     wanted.adopted = find_adopted(observed, &before.adopted, wanted, fresh);
     let written = accepted.and_then(slurm_conf);
-    let judgement = find_kept(
-        observed,
-        &before.kept,
-        written.as_ref(),
-        &render(wanted),
-        fresh.is_some(),
-    );
+    // Nobody wants slurmctld to start anew because a partition was closed.
+    let is_fresh = fresh.is_some() && way == Way::InPlace;
+    let judgement = find_kept(observed, &before.kept, written.as_ref(), &render(wanted), is_fresh);
     plan.unsure = judgement.look_again;
     wanted.kept.clone_from(&judgement.kept);
     plan.kept = judgement.kept;
