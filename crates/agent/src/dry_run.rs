@@ -181,16 +181,19 @@ impl DryRun {
 }
 
 fn judge(code: Option<i32>, last_words: Vec<String>) -> Result<Verdict, Error> {
-    let helpless = last_words
-        .iter()
-        .find(|line| line.contains(PORT_IS_TAKEN) || NOT_THE_FILES.iter().any(|words| line.contains(words)));
-    match (code, helpless) {
-        (_, Some(line)) => Err(Error::Environment { why: line.clone() }),
+    match (code, not_the_files(&last_words)) {
+        (_, Some(line)) => Err(Error::Environment { why: line.to_owned() }),
         (None, None) => Err(Error::Environment {
             why: "slurmctld was killed".to_owned(),
         }),
         (Some(_), None) => Ok(Verdict::Refused { last_words }),
     }
+}
+
+/// What a slurmctld died of, if that is nothing its files could help.
+pub(crate) fn not_the_files(last_words: &[String]) -> Option<&str> {
+    let helpless = |line: &&String| line.contains(PORT_IS_TAKEN) || NOT_THE_FILES.iter().any(|words| line.contains(words));
+    last_words.iter().find(helpless).map(String::as_str)
 }
 
 fn is_key(name: &str) -> bool {

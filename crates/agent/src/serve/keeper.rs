@@ -358,6 +358,7 @@ impl Keeper {
                 tell(&Event::Failed);
                 let refused = Refused {
                     sequence,
+                    digest: Some(revision.digest()),
                     reason,
                     last_words,
                 };

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fence::Fence;
-use crate::revision::Summary;
+use crate::revision::{Digest, Summary};
 
 /// Raised when a new agent can do what an operator has to know of before it asks.
 pub const PROTOCOL: u32 = 1;
@@ -221,6 +221,9 @@ impl fmt::Display for Way {
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
     pub sequence: u64,
+    /// Of its files. An agent of before tells none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
     pub reason: String,
     /// slurmctld's own: its last lines from the attempt.
     pub last_words: Vec<String>,
@@ -314,6 +317,7 @@ mod tests {
         let pushed = Pushed {
             outcome: Outcome::RolledBack(Refused {
                 sequence: 3,
+                digest: None,
                 reason: "no".to_owned(),
                 last_words: vec![],
             }),

@@ -21,6 +21,7 @@ mod golden;
 mod hanging;
 mod held;
 mod kubectl_slurm;
+mod last_known_good;
 mod manifests;
 mod metrics;
 mod mistakes;

@@ -10,6 +10,7 @@ use super::super::story::{Event, tell};
 use super::super::unsettled::Unsettled;
 use super::Keeper;
 use crate::config_dir::Files;
+use crate::dry_run::not_the_files;
 
 impl Keeper {
     /// slurmctld cannot run with the live files, in its own words.
@@ -32,6 +33,8 @@ impl Keeper {
         };
         let refused = Refused {
             sequence,
+            // These very files may be tried again if they could not help it.
+            digest: not_the_files(&last_words).is_none().then_some(live.summary.digest),
             reason,
             last_words,
         };

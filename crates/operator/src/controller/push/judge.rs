@@ -68,11 +68,15 @@ pub(super) fn judge(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
     }
 }
 
-/// What the agent rolled back while nobody waited for its answer, or for a leader before this one. It knows the number only;
-/// which files had it we know ourselves.
+/// What the agent rolled back while nobody waited for its answer, for a leader before this one, or when its pod started.
 fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Option<Rejection> {
     let refused = status.rolled_back.as_ref()?;
-    let tried = [memory.open, wanted.rejected].into_iter().flatten();
+    // An agent of before tells the number only; which files had it we know ourselves.
+    let told = refused.digest.map(|digest| Live {
+        sequence: refused.sequence,
+        digest,
+    });
+    let tried = [told, memory.open, wanted.rejected].into_iter().flatten();
     let mut same = tried.filter(|tried| tried.sequence == refused.sequence && tried.digest == wanted.digest);
     same.next()
         .map(|tried| rejection_of(refused, tried, RejectedBy::Slurmctld))
@@ -191,6 +195,7 @@ mod tests {
         let mut rolled_back = status(Some((7, "a")), Phase::Verified);
         rolled_back.rolled_back = Some(Refused {
             sequence: 12,
+            digest: None,
             reason: "no".to_owned(),
             last_words: vec![],
         });
@@ -226,6 +231,7 @@ mod tests {
         let mut agent = status(Some((7, "a")), Phase::Verified);
         agent.rolled_back = Some(Refused {
             sequence: 8,
+            digest: None,
             reason: "no".to_owned(),
             last_words: vec!["fatal: Nonsense".to_owned()],
         });
@@ -250,6 +256,16 @@ mod tests {
         let mut after_another = wanted("b", 7);
         after_another.rejected = Some(tried("b"));
         assert_eq!(judge(&after_another, &agent, &Memory::default()), refused);
+        // What a pod started with and fell back from: nobody pushed it, and the agent tells which files it were.
+        let mut fallen_back = agent.clone();
+        if let Some(refused) = &mut fallen_back.rolled_back {
+            refused.digest = Some(digest("b"));
+        }
+        assert_eq!(judge(&wanted("b", 7), &fallen_back, &Memory::default()), refused);
+        assert_eq!(
+            judge(&wanted("c", 7), &fallen_back, &Memory::default()),
+            Next::Push { sequence: 9 }
+        );
         // Other files, or another number, were not refused.
         after_another.rejected = Some(tried("c"));
         assert_eq!(

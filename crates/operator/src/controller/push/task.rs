@@ -256,16 +256,23 @@ impl Task {
         RECHECK
     }
 
-    /// A push that nobody waited for has come to its end.
+    /// A push that nobody waited for has come to its end, or a pod could not start with what lay there for it.
     fn close(&mut self, wish: &Wish, state: &State) {
-        let Some(open) = self.memory.open.take() else { return };
-        if open.digest != wish.wanted.digest {
-            return;
-        }
-        match state {
-            State::Done => self.end(wish, open, Course::default(), None),
-            State::Refused(rejection) => self.end(wish, open, Course::default(), Some(rejection.clone())),
-            State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. } => {}
+        let open = self.memory.open.take();
+        let open = open.filter(|open| open.digest == wish.wanted.digest);
+        match (state, open) {
+            (State::Done, Some(open)) => self.end(wish, open, Course::default(), None),
+            (State::Refused(rejection), open) => {
+                let tried = Live {
+                    sequence: rejection.sequence,
+                    digest: rejection.digest,
+                };
+                let known = self.memory.refused.contains_key(&tried.digest) || wish.wanted.rejected == Some(tried);
+                if open.is_some() || !known {
+                    self.end(wish, tried, Course::default(), Some(rejection.clone()));
+                }
+            }
+            (State::Done | State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. }, _) => {}
         }
     }
 

@@ -1,0 +1,82 @@
+//! A pod whose newest configuration slurmctld cannot start with.
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    ONE_WORKER, SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, start_job, wait_done,
+    wait_idle, wait_saved,
+};
+
+const POD: &str = "slurm-controller-0";
+
+/// With `configUpdate: Restart` a pod starts with files that no slurmctld has tried. Plugins pass the checker, since they may be
+/// the user's own.
+#[test]
+fn a_pod_that_cannot_start_with_the_newest_configuration_serves_with_the_last_known_good_and_the_object_says_so() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "good").unwrap();
+    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
+    let restart = json!({ "spec": { "configUpdate": "Restart" } }).to_string();
+    namespace
+        .ask(&["patch", "controller/slurm", "--type=merge", "--patch", &restart])
+        .unwrap();
+    namespace.rollout("statefulset/slurm-controller").unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let job = start_job(&namespace, "-p all", "sleep 60").unwrap();
+    wait_saved(&namespace).unwrap();
+    let uid = || namespace.field(&format!("pod/{POD}"), ".metadata.uid");
+    let before = uid().unwrap();
+
+    set_extra_conf(&namespace, &format!("{extra_conf}\nSchedulerType=sched/nonsense\n")).unwrap();
+    eventually("the object says so", SOON, || {
+        let reason = configuration_applied(&namespace, "reason")?;
+        expect(reason == "ConfigRejected", reason)
+    })
+    .unwrap();
+    assert_ne!(uid().unwrap(), before, "it was restarted for it");
+    let message = configuration_applied(&namespace, "message").unwrap();
+    assert!(
+        message.contains("put back to the one before") && message.contains("sched/nonsense"),
+        "{message}"
+    );
+    let rejected = namespace
+        .field("controller/slurm", ".status.configuration.rejected")
+        .unwrap();
+    assert!(
+        rejected.contains(r#""by":"Slurmctld""#) && rejected.contains("sched/nonsense"),
+        "{rejected}"
+    );
+    let events = namespace
+        .ask(&["get", "events", "--field-selector=reason=ConfigRejected", "-o", "name"])
+        .unwrap();
+    assert_eq!(events.lines().count(), 1, "{events}");
+    // slurmctld serves with what it had, and nobody had it try the same again.
+    namespace.wait("condition=Ready", &format!("pod/{POD}")).unwrap();
+    let file = slurm(&namespace, "cat /etc/slurm/slurm.conf").unwrap();
+    assert!(!file.contains("nonsense"), "{file}");
+    let live = slurm(&namespace, "scontrol show config | grep SchedulerType").unwrap();
+    assert!(live.contains("sched/backfill"), "{live}");
+    let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
+    assert!(
+        log.contains("rolling back") && !log.contains("taking a revision"),
+        "{log}"
+    );
+
+    let after = uid().unwrap();
+    set_extra_conf(&namespace, &format!("{extra_conf}\nMaxJobCount=4001\n")).unwrap();
+    eventually("the next good edit is live", SOON, || {
+        let live = slurm(&namespace, "scontrol show config | grep '^MaxJobCount '")?;
+        expect(live.contains("= 4001") && uid()? != after, live)
+    })
+    .unwrap();
+    eventually("and the object says so", SOON, || {
+        let status = configuration_applied(&namespace, "status")?;
+        expect(status == "True", status)
+    })
+    .unwrap();
+    wait_done(&namespace, &job).unwrap();
+}
