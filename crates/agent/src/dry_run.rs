@@ -192,7 +192,8 @@ fn judge(code: Option<i32>, last_words: Vec<String>) -> Result<Verdict, Error> {
 
 /// What a slurmctld died of, if that is nothing its files could help.
 pub(crate) fn not_the_files(last_words: &[String]) -> Option<&str> {
-    let helpless = |line: &&String| line.contains(PORT_IS_TAKEN) || NOT_THE_FILES.iter().any(|words| line.contains(words));
+    let helpless =
+        |line: &&String| line.contains(PORT_IS_TAKEN) || NOT_THE_FILES.iter().any(|words| line.contains(words));
     last_words.iter().find(helpless).map(String::as_str)
 }
 

@@ -857,7 +857,9 @@ esac"#
         ),
     );
     pod.tool("squeue", r#"echo '{"jobs":[],"errors":[]}'"#);
+    pod.tool("sacctmgr", r#"echo "{\"qos\":[{\"name\":\"$2-$3\"}],\"errors\":[]}""#);
     let client = pod.client();
+    assert_eq!(client.qos().await.unwrap().value[0].name, "show-qos");
     let observation = client.observe().await.unwrap();
     assert_eq!(observation.nodes[0].name, "n1");
     assert!(observation.jobs.is_empty());

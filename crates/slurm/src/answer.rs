@@ -37,6 +37,10 @@ impl Payload for Vec<Reservation> {
     const FIELD: &'static str = "reservations";
 }
 
+impl Payload for Vec<Qos> {
+    const FIELD: &'static str = "qos";
+}
+
 impl Payload for Vec<JobVerdict> {
     const FIELD: &'static str = "status";
 }
@@ -87,6 +91,12 @@ impl JobVerdict {
             Self::Requeue { error, error_code } => (*error_code, error.as_deref().unwrap_or_default()),
         }
     }
+}
+
+/// A quality of service in the accounting database.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Qos {
+    pub name: String,
 }
 
 /// The configuration slurmctld runs with.

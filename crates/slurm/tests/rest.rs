@@ -254,6 +254,30 @@ mod faults {
     }
 
     #[tokio::test]
+    async fn qos_are_read_from_the_databases_part_of_the_interface() {
+        let fake = after_ping(|_| {
+            answer(
+                "qos",
+                &json!([{"name": "normal", "id": 1}, {"name": "fast"}]),
+                "26.05.5",
+            )
+        })
+        .await;
+        let client = fake.client();
+        let names: Vec<String> = client
+            .qos()
+            .await
+            .unwrap()
+            .value
+            .into_iter()
+            .map(|qos| qos.name)
+            .collect();
+        assert_eq!(names, ["normal", "fast"]);
+        assert_eq!(fake.lines().pop().unwrap(), "GET /slurmdb/v0.0.45/qos/");
+        assert_eq!(client.release().as_deref(), Some("26.05.5"));
+    }
+
+    #[tokio::test]
     async fn a_ping_tells_which_slurmctld_responds() {
         let pings = json!([{"hostname": "a", "responding": false, "primary": true}, {"hostname": "b", "responding": true, "primary": false}]);
         let fake = Fake::start(move |_| answer("pings", &pings, "26.05.5")).await;

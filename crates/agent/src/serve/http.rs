@@ -236,6 +236,7 @@ impl Door {
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
             (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
             (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
+            (&Method::GET, path::QOS) => self.read(Read::Qos).await,
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
                 self.command(fence, Subject::Node(&command.node))?;

@@ -57,6 +57,7 @@ pub(super) enum Read {
     Config,
     Reservations,
     Partitions,
+    Qos,
 }
 
 impl Read {
@@ -67,6 +68,7 @@ impl Read {
             Self::Config => &["scontrol", "--json", "show", "config"],
             Self::Reservations => &["scontrol", "--all", "--json", "show", "reservations"],
             Self::Partitions => &["scontrol", "--all", "--json", "show", "partitions"],
+            Self::Qos => &["sacctmgr", "--json", "show", "qos"],
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The conversation with one cluster's Slurm.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -168,12 +168,16 @@ impl Shared {
         for way in connection.ways() {
             let at = self.clock.now();
             let look = async {
-                Ok::<Seen, String>(match (way, with_jobs) {
-                    (Way::Rest(client), true) => Seen::new(client.observe().await.map_err(text)?, at),
-                    (Way::Rest(client), false) => Seen::of_nodes(client.nodes().await.map_err(text)?.value, at),
-                    (Way::Agent(client), true) => Seen::new(client.observe().await.map_err(text)?, at),
-                    (Way::Agent(client), false) => Seen::of_nodes(client.nodes().await.map_err(text)?.value, at),
-                })
+                let nodes = match (way, with_jobs) {
+                    (Way::Rest(client), true) => {
+                        let seen = Seen::new(client.observe().await.map_err(text)?, at);
+                        return Ok::<Seen, String>(seen.of_release(client.release().as_deref()));
+                    }
+                    (Way::Agent(client), true) => return Ok(Seen::new(client.observe().await.map_err(text)?, at)),
+                    (Way::Rest(client), false) => client.nodes().await.map_err(text)?,
+                    (Way::Agent(client), false) => client.nodes().await.map_err(text)?,
+                };
+                Ok(Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref()))
             };
             let answer = match timeout(LOOK_TIMEOUT, look).await {
                 Ok(answer) => answer,
@@ -244,6 +248,17 @@ impl Shared {
             Way::Agent(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
         })
         .await
+    }
+
+    /// The names of all QOS in the database, or why they are not known.
+    pub(super) async fn qos(&self, controller: &Key) -> Result<BTreeSet<String>, String> {
+        let all = self
+            .ask(controller, async |way| match way {
+                Way::Rest(client) => client.qos().await.map(|answer| answer.value).map_err(text),
+                Way::Agent(client) => client.qos().await.map(|answer| answer.value).map_err(text),
+            })
+            .await?;
+        Ok(all.into_iter().map(|qos| qos.name).collect())
     }
 
     /// All jobs, or why they are not known. They prove nothing.

@@ -44,6 +44,10 @@ pub struct Seen {
     /// When the last job on each node must have ended, by the last list of jobs there was, which may be a minute older than
     /// the nodes. `None` if there was none yet.
     pub deadlines: Option<Arc<Deadlines>>,
+    /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not asked for.
+    pub qos: Option<Result<BTreeSet<String>, String>>,
+    /// Year and month of the Slurm release that answered, if it told.
+    pub release: Option<(u16, u16)>,
     /// The life of slurmctld that gave both. Without it they are good for status and prove nothing.
     pub process: Option<Process>,
     /// When the first of the reads was begun.
@@ -87,8 +91,19 @@ impl Seen {
             partitions: None,
             job_loads: None,
             deadlines: None,
+            qos: None,
+            release: None,
             process: None,
             at,
+        }
+    }
+
+    /// With the release that answered, such as `26.05.5`.
+    #[must_use]
+    pub fn of_release(self, release: Option<&str>) -> Self {
+        Self {
+            release: release.and_then(year_and_month),
+            ..self
         }
     }
 
@@ -108,5 +123,23 @@ impl Seen {
             (&node.features, &node.active_features),
             deadline,
         ))
+    }
+}
+
+fn year_and_month(release: &str) -> Option<(u16, u16)> {
+    let mut numbers = release.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::year_and_month;
+
+    #[test]
+    fn a_release_is_a_year_and_a_month() {
+        assert_eq!(year_and_month("26.05.5"), Some((26, 5)));
+        assert_eq!(year_and_month("26.11.0-0rc1"), Some((26, 11)));
+        assert_eq!(year_and_month("26"), None);
+        assert_eq!(year_and_month("of our own"), None);
     }
 }

@@ -116,6 +116,10 @@ impl Rounds {
             let now = shared.observe(&self.controller, with_jobs).await;
             let now = shared.with_reservations(&self.controller, &sets, now).await;
             let mut now = shared.with_partitions(&self.controller, now).await;
+            self.add_release(&mut now);
+            if waiting.contains(&Follower::Controller) {
+                shared.add_qos(&self.controller, &mut now).await;
+            }
             self.add_deadlines(&shared, &sets, !partitions.is_empty(), &mut now, &mut reading)
                 .await;
             let before = self.replace(now.clone());
@@ -144,6 +148,16 @@ impl Rounds {
                 () = tokio::time::sleep(pause) => {}
                 () = self.wake.notified() => {}
             }
+        }
+    }
+
+    /// Who was asked for jobs may not have told; it is the same Slurm as before.
+    fn add_release(&self, now: &mut Knowledge) {
+        let Knowledge::Known(seen) = now else { return };
+        if seen.release.is_none() {
+            let before = self.latest.borrow();
+            let before = before.as_ref().and_then(Knowledge::known);
+            Arc::make_mut(seen).release = before.and_then(|before| before.release);
         }
     }
 
@@ -273,6 +287,15 @@ impl Shared {
                 Knowledge::Known(seen)
             }
             now => now,
+        }
+    }
+
+    /// QOS are read where there is a database, for a Controller that waits to hear of them.
+    async fn add_qos(&self, controller: &Key, now: &mut Knowledge) {
+        let Knowledge::Known(seen) = now else { return };
+        let object = self.caches.controllers.get(&controller.namespace, &controller.name);
+        if object.is_some_and(|object| object.spec.accounting_name().is_some()) {
+            Arc::make_mut(seen).qos = Some(self.qos(controller).await);
         }
     }
 

@@ -60,6 +60,13 @@ pub(super) fn rejected_before(observed: &Observed) -> Option<Live> {
     })
 }
 
+/// Inputs that were held by what the status says.
+pub(super) fn held_before(observed: &Observed) -> &[HeldInput] {
+    before(observed)
+        .map(|before| before.held_inputs.as_slice())
+        .unwrap_or_default()
+}
+
 /// Nodes that lagged by what the status says.
 pub(super) fn lagging_before(observed: &Observed) -> Option<String> {
     before(observed)?.lagging_nodes.clone()

@@ -89,8 +89,13 @@ impl Reconciler for ControllerReconciler {
         let history = history::build_history(&observed, &plan, context.clock.now());
         // Before the revision itself: whoever takes over in between writes both again.
         plan.config_maps.splice(0..0, history);
-        context.access.follow_jobs(key, &Follower::Controller, plan.needs_jobs);
-        let look_again = context.warn(controller.as_ref(), plan.warnings());
+        context
+            .access
+            .follow_jobs(key, &Follower::Controller, plan.needs_answers);
+        let look_again = context.warn(
+            controller.as_ref(),
+            plan.warnings(configuration::held_before(&observed)),
+        );
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
         for partition in context.board.publish(key, std::mem::take(&mut plan.standings)) {
             context.triggers.partition.add(partition);

@@ -57,6 +57,8 @@ pub(super) const AGENT_MISSING: &str = "AgentMissing";
 pub(super) const CONFIG_REJECTED: &str = "ConfigRejected";
 /// A change could end jobs, and waits for them.
 pub(super) const WAITS_FOR_JOBS: &str = "WaitsForJobs";
+/// A change names a QOS that has not been looked up in the accounting database.
+pub(super) const WAITS_FOR_ACCOUNTING: &str = "WaitsForAccounting";
 /// Slurm takes the configuration, but something in it is hardly what was meant.
 pub(super) const CONFIG_DOUBTFUL: &str = "ConfigDoubtful";
 /// The newest revision is in place, and slurmctld does not run.

@@ -12,7 +12,7 @@ use super::http::{Http, Question};
 use super::key::AgentKey;
 use super::message::{Commanded, Pushed, Refusal, Status, Way};
 use super::path;
-use crate::answer::{Answer, DecodeError, Payload, ServedConf, decode};
+use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
 use crate::partition::Partition;
@@ -136,6 +136,11 @@ impl Client {
 
     pub async fn jobs(&self) -> Result<Answer<Vec<Job>>, Error> {
         self.read(path::JOBS).await
+    }
+
+    /// Of the accounting database. An error where there is none, or where the agent is too old to ask for them.
+    pub async fn qos(&self) -> Result<Answer<Vec<Qos>>, Error> {
+        self.read(path::QOS).await
     }
 
     /// The configuration slurmctld runs with.

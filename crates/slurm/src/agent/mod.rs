@@ -49,6 +49,8 @@ pub mod path {
     pub const JOBS: &str = "/v1/jobs";
     /// GET: what `scontrol show config --json` prints.
     pub const CONFIG: &str = "/v1/config";
+    /// GET: what `sacctmgr show qos --json` prints.
+    pub const QOS: &str = "/v1/qos";
     /// POST: a [`NodeCommand`](super::NodeCommand), answered by [`Commanded`](super::Commanded).
     pub const NODE: &str = "/v1/node";
     /// POST: a [`JobCommand`](super::JobCommand).

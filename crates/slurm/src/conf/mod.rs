@@ -32,7 +32,7 @@ mod topology_yaml;
 
 pub use cgroup_conf::render_cgroup_conf;
 pub use changes::{Changes, Event, Part, Subject};
-pub use check::{Known, Problem, Severity, check};
+pub use check::{Known, Problem, Severity, check, qos_in_database};
 pub use configuration::{BadInclude, BadIncludeReason, ConfFile, Configuration, Located};
 pub use diff::{Change, Difference, RecordChange};
 pub use document::Document;

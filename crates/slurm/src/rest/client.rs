@@ -10,12 +10,16 @@ use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
 use super::reservation_update::ReservationUpdate;
 use super::version::ApiVersion;
-use crate::answer::{Answer, JobVerdict, Payload, Ping, ServedConf, Warning, decode, decode_empty};
+use crate::answer::{Answer, JobVerdict, Payload, Ping, Qos, ServedConf, Warning, decode, decode_empty};
 use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::reservation::{Reservation, ReservationName, ReservationRequest};
 use crate::token::Issuer;
+
+/// The parts of slurmrestd's interface: slurmctld's, and the database's.
+const SLURM: &str = "slurm";
+const SLURMDB: &str = "slurmdb";
 
 /// `ESLURM_ALREADY_DONE`.
 const ALREADY_DONE: i64 = 2021;
@@ -100,6 +104,19 @@ impl Client {
 
     pub async fn partitions(&self) -> Result<Answer<Vec<Partition>>, Error> {
         self.get("partitions/", "list of partitions").await
+    }
+
+    /// Of the accounting database. An error where there is none.
+    pub async fn qos(&self) -> Result<Answer<Vec<Qos>>, Error> {
+        let what = "list of QOS";
+        let reply = self.request(SLURMDB, Method::GET, "qos/", None).await?;
+        self.decoded(&reply, what)
+    }
+
+    /// The release of the slurmrestd that answered last, such as `26.05.5`.
+    pub fn release(&self) -> Option<String> {
+        let negotiated = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
+        negotiated.as_ref()?.release.clone()
     }
 
     /// The configuration slurmctld runs with. `None` if this slurmrestd cannot tell.
@@ -202,7 +219,7 @@ impl Client {
         body: Option<Vec<u8>>,
         what: &str,
     ) -> Result<Vec<Warning>, Error> {
-        let reply = self.request(method, path, body).await?;
+        let reply = self.request(SLURM, method, path, body).await?;
         let answer = decode_empty(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
         self.accept(reply.status, what, answer).map(|answer| answer.warnings)
     }
@@ -212,7 +229,11 @@ impl Client {
     }
 
     async fn exchange<T: Payload>(&self, method: Method, path: &str, what: &str) -> Result<Answer<T>, Error> {
-        let reply = self.request(method, path, None).await?;
+        let reply = self.request(SLURM, method, path, None).await?;
+        self.decoded(&reply, what)
+    }
+
+    fn decoded<T: Payload>(&self, reply: &Reply, what: &str) -> Result<Answer<T>, Error> {
         let answer = decode::<T>(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
         self.accept(reply.status, what, answer)
     }
@@ -239,15 +260,21 @@ impl Client {
         Ok(answer)
     }
 
-    async fn request(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Reply, Error> {
+    async fn request(
+        &self,
+        part: &'static str,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Reply, Error> {
         let version = self.version().await?;
-        let reply = self.send(version, method.clone(), path, body.clone()).await?;
+        let reply = self.send(part, version, method.clone(), path, body.clone()).await?;
         if reply.status != StatusCode::NOT_FOUND {
             return Ok(reply);
         }
         // This is how a slurmrestd answers that was replaced by one without our version.
         match self.negotiate().await? {
-            newer if newer != version => self.send(newer, method, path, body).await,
+            newer if newer != version => self.send(part, newer, method, path, body).await,
             _ => Ok(reply),
         }
     }
@@ -267,7 +294,7 @@ impl Client {
 
     async fn negotiate(&self) -> Result<ApiVersion, Error> {
         for version in ApiVersion::ALL {
-            let reply = self.send(version, Method::GET, "ping/", None).await?;
+            let reply = self.send(SLURM, version, Method::GET, "ping/", None).await?;
             if reply.status == StatusCode::NOT_FOUND {
                 continue;
             }
@@ -288,6 +315,7 @@ impl Client {
 
     async fn send(
         &self,
+        part: &'static str,
         version: ApiVersion,
         method: Method,
         path: &str,
@@ -300,7 +328,7 @@ impl Client {
         self.http
             .exchange(
                 method,
-                &format!("{}/slurm/{version}/{path}", self.server),
+                &format!("{}/{part}/{version}/{path}", self.server),
                 token.secret(),
                 body,
             )

@@ -6,7 +6,7 @@ use testbed::cluster::Cluster;
 use testbed::harness::{Alone, Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{restarts, start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
+use crate::common::operator::{SOON, install, install_chart, move_operator, slurm, wait_idle};
 
 const WORKER: &str = "pod/slurm-worker-slinky-0";
 const SET: &str = "nodeset/slurm-worker-slinky";
@@ -45,11 +45,7 @@ impl Stage {
         let cluster = alone.cluster;
         install(cluster);
         cluster.ask(&["cordon", "node2", "node3"]).unwrap();
-        let operator = ["--namespace", "slinky"];
-        let moved = ["delete", "pods", "--field-selector=spec.nodeName!=node1"];
-        cluster.ask(&[&operator[..], &moved].concat()).unwrap();
-        let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
-        cluster.ask(&[&operator[..], &rollout].concat()).unwrap();
+        move_operator(cluster, "!=node1").unwrap();
         let namespace = Namespace::create(cluster, name).unwrap();
         install_chart(cluster, &namespace, values).unwrap();
         namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();

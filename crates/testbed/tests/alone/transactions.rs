@@ -8,7 +8,7 @@ use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{start_job, wait_undisturbed};
 use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, kill_operator, slurm, wait_idle, wait_saved,
+    SOON, configuration_applied, install, install_chart, kill_operator, move_operator, slurm, wait_idle, wait_saved,
 };
 
 const VALUES: &str = "nodesets:
@@ -50,6 +50,18 @@ fn kill(cluster: &Cluster, namespace: &Namespace, victim: Victim) {
     }
 }
 
+fn edit(namespace: &Namespace, minutes: u64) {
+    let patch = json!({ "spec": { "partition": { "config": format!("MaxTime={minutes}") } } }).to_string();
+    let words = [
+        "patch",
+        "nodeset/slurm-worker-slinky",
+        "--type=merge",
+        "--patch",
+        &patch,
+    ];
+    namespace.ask(&words).unwrap();
+}
+
 /// The new value is what slurmctld says, what its file says, and what the object says; and the two files are the same.
 fn expect_everywhere(namespace: &Namespace, minutes: u64) -> anyhow::Result<()> {
     let live = slurm(namespace, "scontrol --oneliner show partition slinky")?;
@@ -77,15 +89,7 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
         for delay in delays {
             namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
             minutes += 1;
-            let patch = json!({ "spec": { "partition": { "config": format!("MaxTime={minutes}") } } }).to_string();
-            let words = [
-                "patch",
-                "nodeset/slurm-worker-slinky",
-                "--type=merge",
-                "--patch",
-                &patch,
-            ];
-            namespace.ask(&words).unwrap();
+            edit(&namespace, minutes);
             std::thread::sleep(Duration::from_millis(*delay));
             kill(cluster, &namespace, victim);
             eventually(&format!("{victim:?} killed after {delay} ms"), SOON, || {
@@ -96,4 +100,55 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
     }
     wait_undisturbed(&namespace, &job, 0);
     wait_idle(&namespace, 1).unwrap();
+}
+
+/// slurmctld is on a machine of its own, which loses power in the middle of a change and is switched on again.
+#[test]
+fn a_change_is_live_everywhere_in_the_end_when_the_machine_under_slurmctld_dies_in_it() {
+    let alone = alone();
+    let cluster = alone.cluster;
+    let _uncordoned = Uncordoned(cluster);
+    install(cluster);
+    cluster.ask(&["cordon", "node1"]).unwrap();
+    move_operator(cluster, "=node1").unwrap();
+    cluster.ask(&["cordon", "node2", "node3"]).unwrap();
+    cluster.ask(&["uncordon", "node1"]).unwrap();
+    let namespace = Namespace::create(cluster, "machine").unwrap();
+    install_chart(cluster, &namespace, &VALUES.replace("replicas: 1", "replicas: 0")).unwrap();
+    namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
+    cluster.ask(&["uncordon", "node2", "node3"]).unwrap();
+    cluster.ask(&["cordon", "node1"]).unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
+        .unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let job = start_job(&namespace, 120);
+    wait_saved(&namespace).unwrap();
+    for (minutes, delay) in [(1, 60), (2, 120)] {
+        edit(&namespace, minutes);
+        std::thread::sleep(Duration::from_millis(delay));
+        cluster.kill_node("node1").unwrap();
+        cluster.restart_node("node1").unwrap();
+        eventually(&format!("node1 killed after {delay} ms"), SOON, || {
+            expect_everywhere(&namespace, minutes)
+        })
+        .unwrap();
+    }
+    wait_undisturbed(&namespace, &job, 0);
+    wait_idle(&namespace, 1).unwrap();
+}
+
+/// Other tests of this cluster find its nodes as they were.
+struct Uncordoned(&'static Cluster);
+
+impl Drop for Uncordoned {
+    fn drop(&mut self) {
+        let up = self.0.wait_node("node1", "True");
+        let put_back = up.or_else(|_| self.0.restart_node("node1"));
+        let uncordoned = self.0.ask(&["uncordon", "node1", "node2", "node3"]);
+        assert!(
+            std::thread::panicking() || put_back.and(uncordoned.map(drop)).is_ok(),
+            "node1 does not come back"
+        );
+    }
 }

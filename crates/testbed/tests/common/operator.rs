@@ -195,6 +195,15 @@ pub fn wait_saved(namespace: &Namespace) -> Result<()> {
     eventually("Slurm's state is on disk", SOON, || slurm(namespace, &newer)).map(drop)
 }
 
+/// Has the operator's pods of these nodes made anew, on nodes that take pods now.
+pub fn move_operator(cluster: &Cluster, nodes: &str) -> Result<()> {
+    let operator = ["--namespace", "slinky"];
+    let moved = ["delete", "pods", &format!("--field-selector=spec.nodeName{nodes}")];
+    cluster.ask(&[&operator[..], &moved].concat())?;
+    let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
+    cluster.ask(&[&operator[..], &rollout].concat()).map(drop)
+}
+
 /// Ends the operator as a crash would, and waits for the next one to be there.
 pub fn kill_operator(cluster: &Cluster) -> Result<()> {
     kill_pods(cluster, "slinky", "app.kubernetes.io/name=slurm-operator")?;

@@ -116,12 +116,12 @@ pub(super) fn plan_config(
         files,
         held,
         warnings,
-        needs_jobs,
+        needs_answers,
     } = revised;
     faults.extend(held.iter().map(Held::fault));
     plan.held.extend(held);
     plan.doubts = warnings;
-    plan.needs_jobs |= needs_jobs;
+    plan.needs_answers |= needs_answers;
     let newest = Revision {
         sequence: 0,
         controller: uid.clone(),
@@ -175,7 +175,7 @@ fn add_partitions(
     render: impl FnOnce(&Inputs) -> Document,
 ) -> Vec<Held> {
     let fresh = accepted.and_then(|revision| observed.fresh(revision.digest()));
-    plan.needs_jobs = has_leaving(observed, before);
+    plan.needs_answers = has_leaving(observed, before);
     let refused = gather_partitions(observed, wanted, before, fresh.is_some());
     wanted.adopted = find_adopted(observed, &before.adopted, wanted, fresh);
     let written = accepted.and_then(slurm_conf);

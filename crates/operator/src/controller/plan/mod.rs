@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
     Severity, Validate,
+    configuration::HeldInput,
     validate::check_shared_claim,
     wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
 };
@@ -66,22 +67,34 @@ pub(super) struct Plan {
     pub(super) kept: KeptStates,
     /// Slurm may have other states than it was told.
     pub(super) unsure: bool,
-    /// Whether Slurm's jobs decide over what is held.
-    pub(super) needs_jobs: bool,
+    /// Whether what Slurm says of jobs, or of QOS, decides over what is held.
+    pub(super) needs_answers: bool,
 }
 
 /// Names in Slurm that a plan was judged by may be a few seconds old, and nobody tells when others come.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Plan {
-    /// What its owner should hear of.
-    pub(super) fn warnings(&self) -> impl Iterator<Item = Warning<'_>> {
+    /// What its owner should hear of. What is held and stands in the status already was told when it came there.
+    pub(super) fn warnings<'a>(&'a self, noted: &'a [HeldInput]) -> impl Iterator<Item = Warning<'a>> {
         let doubts = self.doubts.iter().map(|message| Warning {
             reason: reason::CONFIG_DOUBTFUL,
             message,
             may_pass: false,
         });
-        self.faults.iter().map(Fault::warning).chain(doubts)
+        let faults = self.faults.iter().map(Fault::warning);
+        let news = faults.filter(|warning| warning.may_pass || !self.is_told(warning.message, noted));
+        news.chain(doubts)
+    }
+
+    fn is_told(&self, message: &str, noted: &[HeldInput]) -> bool {
+        let mut about = self.held.iter().filter(|held| held.fault().message == message);
+        about.any(|held| {
+            let is_same = |noted: &HeldInput| {
+                noted.source == held.source && noted.reason == held.reason && noted.message == held.why
+            };
+            held.soon || noted.iter().any(is_same)
+        })
     }
 
     /// When to look again although nothing was heard.

@@ -11,11 +11,15 @@ use slurm::{
 use crate::access::Knowledge;
 
 /// What a change has to wait for, if it has to. What is not known may be a job.
-pub(super) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<String> {
+pub(super) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<Wait> {
     let jobs = match knowledge {
-        Knowledge::Unknown { why } => return Some(format!("Slurm cannot be asked whether there are any: {why}")),
+        Knowledge::Unknown { why } => {
+            return Some(Wait::for_long(format!(
+                "Slurm cannot be asked whether there are any: {why}"
+            )));
+        }
         Knowledge::Known(seen) => match &seen.jobs {
-            None => return Some("they have not been read yet".to_owned()),
+            None => return Some(Wait::for_a_look()),
             Some(jobs) => jobs,
         },
     };
@@ -26,11 +30,32 @@ pub(super) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<String> {
         .collect();
     let first = concerned.first()?;
     // How many more there are changes all the time, and every change of the words is a write.
-    Some(if concerned.len() > 1 {
+    Some(Wait::for_long(if concerned.len() > 1 {
         format!("job {first} and others are there")
     } else {
         format!("job {first} is there")
-    })
+    }))
+}
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub(super) words: String,
+    /// It is only that nobody has looked yet, and somebody does now.
+    pub(super) soon: bool,
+}
+
+impl Wait {
+    pub(super) fn for_long(words: String) -> Self {
+        Self { words, soon: false }
+    }
+
+    pub(super) fn for_a_look() -> Self {
+        Self {
+            words: "they have not been read yet".to_owned(),
+            soon: true,
+        }
+    }
 }
 
 /// What slurmctld said when it was asked to let go of a partition.
@@ -138,6 +163,7 @@ mod tests {
         assert!(
             waits_for(&part, &Knowledge::unknown("nobody answers"))
                 .unwrap()
+                .words
                 .ends_with("nobody answers")
         );
         let unread = Knowledge::Known(Seen::of_nodes(Vec::new(), "2026-01-02T00:00:00Z".parse().unwrap()).into());
@@ -150,7 +176,10 @@ mod tests {
         let mut older = job("RUNNING", "a", "n2");
         older["job_id"] = 5.into();
         let two = [job("RUNNING", "a", "n1"), older];
-        assert_eq!(waits_for(&part, &with(&two)).unwrap(), "job 5 and others are there");
-        assert_eq!(waits_for(&part, &with(&two[..1])).unwrap(), "job 7 is there");
+        assert_eq!(
+            waits_for(&part, &with(&two)).unwrap().words,
+            "job 5 and others are there"
+        );
+        assert_eq!(waits_for(&part, &with(&two[..1])).unwrap().words, "job 7 is there");
     }
 }

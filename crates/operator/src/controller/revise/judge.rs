@@ -1,22 +1,23 @@
 //! Whether a candidate may go to slurmctld: as far as we can tell without asking it.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     collections::{BTreeMap, BTreeSet},
 };
 
 use api::keys::{ON, annotations};
 use kube::ResourceExt as _;
 use slurm::{
-    conf::{Changes, Configuration, Known, Part, Problem, Severity, check},
+    conf::{Changes, Configuration, Known, Part, Problem, Severity, check, qos_in_database},
     revision::{Digest, digest_of_files},
 };
 
 use super::{
     Accepted, Before, Surroundings, Why,
-    jobs::{is_in_use, waits_for},
+    jobs::{Wait, is_in_use, waits_for},
     words::{describe, is_ours},
 };
+use crate::access::Knowledge;
 use crate::controller::{
     build::{
         Parent,
@@ -26,17 +27,26 @@ use crate::controller::{
     reason,
 };
 
-/// Knows what there is to know about the cluster, and looks candidates over.
+/// Knows what there is to know about the cluster, and looks candidates over. What it takes to judge a change is found out when
+/// there is one: at rest the files are rendered and read once.
 pub(super) struct Judge<'a> {
     surroundings: &'a Surroundings<'a>,
-    live: Option<Configuration>,
+    before: &'a Inputs,
+    wanted: &'a Inputs,
+    live: OnceCell<Option<Configuration>>,
     nodes: Option<BTreeSet<String>>,
-    /// What is wrong already; it is not held against a change of something else.
-    old_problems: BTreeSet<(String, Option<String>, String)>,
-    /// What the operator itself changes, whatever the inputs; likewise.
-    old_changes: BTreeSet<String>,
-    force: Force,
-    needs_jobs: Cell<bool>,
+    old: OnceCell<Old>,
+    force: OnceCell<Force>,
+    needs_answers: Cell<bool>,
+}
+
+/// What is there before any change of an input, and is not held against one.
+#[derive(Default)]
+struct Old {
+    /// What is wrong already.
+    problems: BTreeSet<(String, Option<String>, String)>,
+    /// What the operator itself changes, whatever the inputs.
+    changes: BTreeSet<String>,
 }
 
 /// What the files would be.
@@ -58,47 +68,59 @@ enum Force {
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(surroundings: &'a Surroundings<'a>, before: &Inputs, wanted: &Inputs) -> Self {
-        let Surroundings {
-            parent,
-            before: accepted,
-            knowledge,
-            max_node_count,
-            ..
-        } = surroundings;
-        let built = |inputs: &Inputs| build_files(parent, inputs, *max_node_count);
-        let live = match accepted {
+    pub(super) fn new(surroundings: &'a Surroundings<'a>, before: &'a Inputs, wanted: &'a Inputs) -> Self {
+        let nodes = surroundings.knowledge.known();
+        Self {
+            surroundings,
+            before,
+            wanted,
+            live: OnceCell::new(),
+            nodes: nodes.map(|seen| seen.nodes.keys().cloned().collect()),
+            old: OnceCell::new(),
+            force: OnceCell::new(),
+            needs_answers: Cell::new(false),
+        }
+    }
+
+    /// What slurmctld runs with, as far as it is known.
+    fn live(&self) -> Option<&Configuration> {
+        let live = self.live.get_or_init(|| match self.surroundings.before {
             // What we render ourselves is what identity is compared with at the first start.
-            Before::Nothing => Some(configuration(&built(before).files)),
+            Before::Nothing => Some(configuration(&self.built(self.before).files)),
             Before::Accepted(revision, _) => Some(configuration(&revision.files)),
             Before::Unrecorded(revision) => revision.map(|revision| configuration(&revision.files)),
-        };
-        let may_have_jobs = match accepted {
-            Before::Nothing => false,
-            Before::Accepted(_, Accepted { served, .. }) => *served,
-            Before::Unrecorded(_) => true,
-        };
-        let mut judge = Self {
-            surroundings,
-            nodes: knowledge.known().map(|seen| seen.nodes.keys().cloned().collect()),
-            old_problems: BTreeSet::new(),
-            old_changes: BTreeSet::new(),
-            force: Force::of(parent, may_have_jobs, || digest_of_files(&built(wanted).files)),
-            needs_jobs: Cell::new(false),
-            live,
-        };
-        let old = match accepted {
-            Before::Nothing | Before::Unrecorded(None) => return judge,
-            Before::Accepted(..) => built(before),
-            Before::Unrecorded(Some(revision)) => Built {
-                files: revision.files.clone(),
-                places: built(before).places,
-            },
-        };
-        let conf = configuration(&old.files);
-        judge.old_problems = judge.check(&conf, &old).iter().map(fingerprint).collect();
-        judge.old_changes = judge.sensitive(&conf).into_keys().collect();
-        judge
+        });
+        live.as_ref()
+    }
+
+    fn old(&self) -> &Old {
+        self.old.get_or_init(|| {
+            let old = match self.surroundings.before {
+                Before::Nothing | Before::Unrecorded(None) => return Old::default(),
+                Before::Accepted(..) => self.built(self.before),
+                Before::Unrecorded(Some(revision)) => Built {
+                    files: revision.files.clone(),
+                    places: self.built(self.before).places,
+                },
+            };
+            let conf = configuration(&old.files);
+            Old {
+                problems: self.check(&conf, &old).iter().map(fingerprint).collect(),
+                changes: self.sensitive(&conf).into_keys().collect(),
+            }
+        })
+    }
+
+    fn force(&self) -> &Force {
+        self.force.get_or_init(|| {
+            let may_have_jobs = match self.surroundings.before {
+                Before::Nothing => false,
+                Before::Accepted(_, Accepted { served, .. }) => *served,
+                Before::Unrecorded(_) => true,
+            };
+            let wanted = || digest_of_files(&self.built(self.wanted).files);
+            Force::of(self.surroundings.parent, may_have_jobs, wanted)
+        })
     }
 
     /// The files of these inputs, if they may go to slurmctld.
@@ -109,7 +131,7 @@ impl<'a> Judge<'a> {
         let refused: Vec<String> = problems
             .iter()
             .filter(|problem| problem.severity == Severity::Refuse)
-            .filter(|problem| !self.old_problems.contains(&fingerprint(problem)))
+            .filter(|problem| !self.old().problems.contains(&fingerprint(problem)))
             .filter(|problem| !is_ours(problem, &built.places, &inputs))
             .map(|problem| describe(problem, &built.places, &inputs))
             .collect();
@@ -117,18 +139,25 @@ impl<'a> Judge<'a> {
             return Err(Why {
                 reason: reason::CONFIG_REJECTED,
                 words: refused.join("\n"),
+                soon: false,
             });
         }
-        if let Force::Wait { wanted } = self.force
-            && let Some(words) = self.waits(&conf)
-        {
-            return Err(Why {
-                reason: reason::WAITS_FOR_JOBS,
-                words: format!(
-                    "{words}; it goes live by itself when they are gone, or now with the annotation {}={wanted}",
-                    annotations::FORCE_CONFIG,
-                ),
-            });
+        if let Force::Wait { wanted } = self.force() {
+            let now = format!("or now with the annotation {}={wanted}", annotations::FORCE_CONFIG);
+            if let Some(Wait { words, soon }) = self.waits(&conf) {
+                return Err(Why {
+                    reason: reason::WAITS_FOR_JOBS,
+                    words: format!("{words}; it goes live by itself when they are gone, {now}"),
+                    soon,
+                });
+            }
+            if let Some(Wait { words, soon }) = self.waits_for_qos(&conf) {
+                return Err(Why {
+                    reason: reason::WAITS_FOR_ACCOUNTING,
+                    words: format!("{words}; it goes live by itself when they are known, {now}"),
+                    soon,
+                });
+            }
         }
         Ok(candidate(inputs, built, &problems))
     }
@@ -140,9 +169,9 @@ impl<'a> Judge<'a> {
         candidate(inputs, built, &problems)
     }
 
-    /// Whether jobs decided over something.
-    pub(super) fn needs_jobs(&self) -> bool {
-        self.needs_jobs.get()
+    /// Whether what Slurm says of jobs, or of QOS, decided over something.
+    pub(super) fn needs_answers(&self) -> bool {
+        self.needs_answers.get()
     }
 
     fn built(&self, inputs: &Inputs) -> Built {
@@ -150,11 +179,13 @@ impl<'a> Judge<'a> {
     }
 
     fn check(&self, conf: &Configuration, built: &Built) -> Vec<Problem> {
+        let seen = self.surroundings.knowledge.known();
         let known = Known {
-            live: self.live.as_ref(),
+            live: self.live(),
             nodes: self.nodes.as_ref(),
+            qos: seen.and_then(|seen| seen.qos.as_ref()?.as_ref().ok()),
+            release: seen.and_then(|seen| seen.release),
             user_lines: Some(built.places.extra.as_ref().unwrap_or(&NO_LINES)),
-            ..Known::default()
         };
         let mut problems = check(conf, &known);
         if matches!(self.surroundings.before, Before::Nothing) {
@@ -166,7 +197,9 @@ impl<'a> Judge<'a> {
 
     /// What could end jobs, by its name.
     fn sensitive(&self, conf: &Configuration) -> BTreeMap<String, Part> {
-        let Some(live) = &self.live else { return BTreeMap::new() };
+        let Some(live) = self.live() else {
+            return BTreeMap::new();
+        };
         let changes = Changes::between(live, conf);
         let parts = changes
             .job_sensitive()
@@ -174,19 +207,41 @@ impl<'a> Judge<'a> {
         parts.collect()
     }
 
-    fn waits(&self, conf: &Configuration) -> Option<String> {
+    /// A QOS that the database does not have passes a dry run and fails the reconfigure.
+    fn waits_for_qos(&self, conf: &Configuration) -> Option<Wait> {
+        self.surroundings.parent.controller.spec.accounting_name()?;
+        let named = self.live().map(qos_in_database).unwrap_or_default();
+        let new = qos_in_database(conf);
+        let first = new.difference(&named).next()?;
+        self.needs_answers.set(true);
+        let mut wait = match self.surroundings.knowledge {
+            Knowledge::Unknown { why } => Wait::for_long(why.clone()),
+            Knowledge::Known(seen) => match &seen.qos {
+                Some(Ok(_)) => return None,
+                Some(Err(why)) => Wait::for_long(why.clone()),
+                None => Wait::for_a_look(),
+            },
+        };
+        wait.words = format!("QOS {first:?} is looked up in the accounting database: {}", wait.words);
+        Some(wait)
+    }
+
+    fn waits(&self, conf: &Configuration) -> Option<Wait> {
         let parts = self.sensitive(conf);
         let mut new = parts
             .iter()
-            .filter(|(name, _)| !self.old_changes.contains(*name))
+            .filter(|(name, _)| !self.old().changes.contains(*name))
             .peekable();
         if new.peek().is_some() {
-            self.needs_jobs.set(true);
+            self.needs_answers.set(true);
         }
         new.find_map(|(name, part)| {
-            let held_by_slurm = is_in_use(part, self.surroundings.in_use);
-            let jobs = held_by_slurm.or_else(|| waits_for(part, self.surroundings.knowledge))?;
-            Some(format!("{name}, which can end jobs, and {jobs}"))
+            let held_by_slurm = is_in_use(part, self.surroundings.in_use).map(Wait::for_long);
+            let Wait { words, soon } = held_by_slurm.or_else(|| waits_for(part, self.surroundings.knowledge))?;
+            Some(Wait {
+                words: format!("{name}, which can end jobs, and {words}"),
+                soon,
+            })
         })
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Held {
     pub(super) why: String,
     /// The name of the Partition it is, if it is one.
     pub(super) partition: Option<String>,
+    /// It waits for a look that is under way: nobody needs to hear of it.
+    pub(super) soon: bool,
 }
 
 impl Held {
@@ -56,6 +58,7 @@ impl Held {
             reason,
             why,
             partition: Some(own.to_owned()),
+            soon: false,
         }
     }
 
@@ -66,10 +69,15 @@ impl Held {
             reason,
             why,
             partition,
+            soon: _,
         } = self;
+        let waits = [reason::WAITS_FOR_JOBS, reason::WAITS_FOR_ACCOUNTING].contains(reason);
         // A Partition says itself what is wrong with it.
-        let is_told = *reason == reason::WAITS_FOR_JOBS || partition.is_some();
-        let blocks = if is_told { Blocks::Nothing } else { Blocks::Input };
+        let blocks = if waits || partition.is_some() {
+            Blocks::Nothing
+        } else {
+            Blocks::Input
+        };
         let message = if why.starts_with(source.as_str()) {
             why.clone()
         } else {
@@ -113,8 +121,8 @@ pub(super) struct Revised {
     pub(super) held: Vec<Held>,
     /// What Slurm takes and nobody can have meant.
     pub(super) warnings: Vec<String>,
-    /// Jobs decide over a change.
-    pub(super) needs_jobs: bool,
+    /// What Slurm says of jobs, or of QOS, decides over a change.
+    pub(super) needs_answers: bool,
 }
 
 /// Why something is not taken.
@@ -122,6 +130,7 @@ pub(super) struct Revised {
 struct Why {
     reason: &'static str,
     words: String,
+    soon: bool,
 }
 
 /// Decides what the next revision is made of; or says why there is none.
@@ -150,6 +159,7 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
             Some(words) => Verdict::Bad(Why {
                 reason: reason::CONFIG_REJECTED,
                 words: format!("slurmctld refused it: {words}; correct it"),
+                soon: false,
             }),
             None if Some(candidate.digest) == accepted => Verdict::Good,
             None => Verdict::Untried,
@@ -166,6 +176,7 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         source: source.label(before, wanted),
         reason: why.reason,
         why: why.words,
+        soon: why.soon,
         partition: match source {
             Source::PartitionObject(own) => Some(own),
             _ => None,
@@ -176,7 +187,7 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         files,
         held: sound.held.into_iter().map(told).collect(),
         warnings,
-        needs_jobs: judge.needs_jobs(),
+        needs_answers: judge.needs_answers(),
     })
 }
 
@@ -193,9 +204,9 @@ fn take_all(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result<Revised,
             files,
             held: Vec::new(),
             warnings,
-            needs_jobs: judge.needs_jobs(),
+            needs_answers: judge.needs_answers(),
         }),
-        Err(Why { reason, words }) => Err(Fault::new(Blocks::Configuration, reason, words)),
+        Err(Why { reason, words, .. }) => Err(Fault::new(Blocks::Configuration, reason, words)),
     }
 }
 
@@ -231,6 +242,7 @@ pub(super) fn hold_unreadable(wanted: &mut Inputs, before: &Inputs, troubles: &[
         reason: fault.reason,
         why: fault.message.clone(),
         partition: None,
+        soon: false,
     };
     troubles.iter().map(held).collect()
 }

@@ -259,6 +259,75 @@ fn what_is_missing_holds_up_nothing_else() {
 }
 
 #[test]
+fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
+    let accounting = json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Accounting",
+        "metadata": { "name": "db", "namespace": "hpc", "uid": "db" }, "spec": {},
+    });
+    let spec = json!({ "accountingRef": { "name": "db" } });
+    let mut objects = running_with(&spec, vec![accounting, partition("a", ""), partition("b", "")]);
+    replace(
+        &mut objects,
+        vec![partition("a", "AllowQos=ALL,Fast"), partition("b", "MaxTime=5")],
+    );
+    let qos = |qos: Option<Result<&[&str], &str>>| {
+        let mut seen = Seen::of_nodes(Vec::new(), NOW.parse().unwrap());
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        seen.qos = qos.map(|qos| qos.map(names).map_err(str::to_owned));
+        seen.jobs = Some(Vec::new());
+        Knowledge::Known(seen.into())
+    };
+    for (known, reason, soon, words) in [
+        (qos(None), "WaitsForAccounting", true, "QOS \"fast\" is looked up"),
+        (
+            qos(Some(Err("no database"))),
+            "WaitsForAccounting",
+            false,
+            "no database",
+        ),
+        (
+            qos(Some(Ok(&["normal"]))),
+            "ConfigRejected",
+            false,
+            "sacctmgr add qos Fast",
+        ),
+    ] {
+        let end = converge_knowing(objects.clone(), &|_| false, &known);
+        let held = &end.plan.held[0];
+        assert_eq!((held.reason, held.soon), (reason, soon), "{}", held.why);
+        assert!(held.why.contains(words), "{}", held.why);
+        assert!(!end.conf().contains("Fast") && end.conf().contains("Nodes=b MaxTime=5"));
+        assert_eq!(end.plan.needs_answers, reason == "WaitsForAccounting");
+    }
+    let end = converge_knowing(objects, &|_| false, &qos(Some(Ok(&["normal", "fast"]))));
+    assert!(end.conf().contains("AllowQos=ALL,Fast") && end.held().is_empty());
+    // What is live is not looked up again.
+    let end = converge_knowing(end.objects, &|_| false, &qos(None));
+    assert!(end.held().is_empty() && !end.plan.needs_answers);
+}
+
+#[test]
+fn what_is_held_is_told_once_and_what_only_waits_for_a_look_is_not() {
+    let objects = running_with(&json!({}), vec![partition("a", "")]);
+    let mut plan = converge(changed(objects, &json!({ "extraConf": "Nonsense=1" })), &|_| false).plan;
+    let noted = |plan: &Plan| {
+        let held = &plan.held[0];
+        vec![api::configuration::HeldInput {
+            source: held.source.clone(),
+            reason: held.reason.to_owned(),
+            message: held.why.clone(),
+        }]
+    };
+    assert_eq!(plan.warnings(&[]).count(), 1);
+    assert_eq!(plan.warnings(&noted(&plan)).count(), 0);
+    let mut another = noted(&plan);
+    another[0].message = "something else is wrong".to_owned();
+    assert_eq!(plan.warnings(&another).count(), 1);
+    plan.held[0].soon = true;
+    assert_eq!(plan.warnings(&[]).count(), 0);
+}
+
+#[test]
 fn what_is_wrong_already_is_not_held_against_a_change_of_something_else() {
     // As an operator without a checker let it through.
     let mut objects = running_with(
@@ -402,7 +471,7 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
         let end = converge_knowing(objects.clone(), &|_| false, &knowledge);
         assert!(end.conf().contains("Nodes=a MaxTime=5"), "{knowledge:?}");
         assert_eq!(end.conf().contains("GresTypes=gpu"), !waits, "{knowledge:?}");
-        assert_eq!(end.plan.needs_jobs, waits, "{knowledge:?}");
+        assert_eq!(end.plan.needs_answers, waits, "{knowledge:?}");
         if waits {
             assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
             let mut seen = observed(end.objects, end.report);

@@ -74,18 +74,34 @@ fn check_node_limit(configuration: &Configuration, known: &Known<'_>, problems: 
     }
 }
 
+/// Names of the QOS that partitions refer to and that a database is to have. As Slurm does, without regard to case.
+pub fn qos_in_database(configuration: &Configuration) -> BTreeSet<String> {
+    if !has_database(configuration) {
+        return BTreeSet::new();
+    }
+    let named = partitions(configuration).flat_map(|(_, record)| {
+        let named = QOS_KEYS.iter().flat_map(|key| qos_of(&record, key));
+        named.map(str::to_ascii_lowercase).collect::<Vec<_>>()
+    });
+    named.collect()
+}
+
+const QOS_KEYS: [&str; 3] = ["QOS", "AllowQos", "DenyQos"];
+
+fn qos_of<'a>(partition: &Record<'a>, key: &str) -> Vec<&'a str> {
+    match partition.get(key) {
+        None => Vec::new(),
+        Some(value) if key == "QOS" => vec![value],
+        Some(value) => words(value).filter(|name| !name.eq_ignore_ascii_case("ALL")).collect(),
+    }
+}
+
 /// A dry run has no database and so cannot try these.
 fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     let database = has_database(configuration);
     for (at, record) in partitions(configuration) {
-        for key in ["QOS", "AllowQos", "DenyQos"] {
-            let Some(value) = record.get(key) else { continue };
-            let names: Vec<&str> = if key == "QOS" {
-                vec![value]
-            } else {
-                words(value).filter(|name| !name.eq_ignore_ascii_case("ALL")).collect()
-            };
-            for name in names {
+        for key in QOS_KEYS {
+            for name in qos_of(&record, key) {
                 let partition = shortened(record.name);
                 let qos = shortened(name);
                 let exists = |known: &BTreeSet<String>| known.iter().any(|known| known.eq_ignore_ascii_case(name));

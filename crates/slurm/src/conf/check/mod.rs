@@ -18,6 +18,7 @@ use std::ops::RangeInclusive;
 use super::configuration::{BadIncludeReason, Configuration};
 use super::keys::KNOWN_RELEASE;
 use crate::revision::MAX_BUNDLE;
+pub use meaning::qos_in_database;
 use problem::{At, Problems};
 pub use problem::{Problem, Severity};
 
