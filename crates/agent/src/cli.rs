@@ -107,6 +107,10 @@ pub struct Serve {
     #[arg(long, env = "SLURM_AGENT_SLURMCTLD", value_name = "ADDRESS", hide = true)]
     pub slurmctld: Option<SocketAddr>,
 
+    /// The mounted candidate, by which a revision comes when the operator cannot reach this pod
+    #[arg(long, env = "SLURM_AGENT_CANDIDATE", value_name = "DIR")]
+    pub candidate: Option<PathBuf>,
+
     /// The UID of this pod
     #[arg(long, env = "SLURM_AGENT_POD_UID", value_name = "UID")]
     pub pod_uid: String,

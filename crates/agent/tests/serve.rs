@@ -14,15 +14,15 @@ mod partitions;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{
-    Action, AgentKey, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName,
+    Action, AgentKey, Candidate, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand, NodeName,
     Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, Way,
 };
 use slurm::revision::{ControllerUid, File, FileName};
@@ -87,7 +87,7 @@ impl Pod {
     /// Prepared from this bundle; nothing runs yet.
     fn prepared(bundle: &Revision) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["etc", "keys", "state", "run", "bin", "scratch"] {
+        for name in ["etc", "keys", "state", "run", "bin", "scratch", "candidate"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
         fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
@@ -132,6 +132,7 @@ impl Pod {
             .env("SLURM_AGENT_LISTEN", self.address.to_string())
             .env("SLURM_AGENT_SLURMCTLD", self.daemon.to_string())
             .env("SLURM_AGENT_SCRATCH_DIR", self.path("scratch"))
+            .env("SLURM_AGENT_CANDIDATE", self.path("candidate"))
             .env("PATH", path);
         command
     }
@@ -1001,6 +1002,64 @@ async fn get(address: SocketAddr, path: &str) -> u16 {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// As the kubelet brings it.
+fn mount(pod: &Pod, version: &str, candidate: &Candidate) {
+    let directory = pod.path("candidate");
+    fs::create_dir(directory.join(version)).unwrap();
+    fs::write(directory.join(version).join("candidate"), &candidate.bundle).unwrap();
+    fs::write(directory.join(version).join("token"), &candidate.token).unwrap();
+    symlink(version, directory.join("..data_tmp")).unwrap();
+    fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+    for name in ["candidate", "token"] {
+        let _ = symlink(Path::new("..data").join(name), directory.join(name));
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_that_the_kubelet_brings_goes_live_under_the_checks_of_a_push() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let key = AgentKey::derive(KEY).unwrap();
+    let made = |revision: &Revision, number: u64, pod: &str, key: &AgentKey| {
+        Candidate::new(revision, fence(number), pod, key, SystemTime::now()).unwrap()
+    };
+    mount(&pod, "..1", &made(&revision(2, "two"), 2, POD, &key));
+    pod.status_that("revision 2", |status| {
+        status.live.as_ref().is_some_and(|live| live.sequence == 2) && status.phase == Phase::Verified
+    })
+    .await;
+    assert_eq!(pod.conf(), "two");
+    let forged = AgentKey::derive(b"another key of another cluster..").unwrap();
+    let mut swapped = made(&revision(3, "three"), 3, POD, &key);
+    swapped.bundle = revision(3, "not three").to_bundle().unwrap();
+    for (version, candidate, complaint) in [
+        ("..2", made(&revision(3, "three"), 3, POD, &forged), "another key"),
+        (
+            "..3",
+            made(&revision(3, "three"), 3, "another-pod", &key),
+            "another pod",
+        ),
+        ("..4", swapped, "another candidate"),
+        (
+            "..5",
+            made(&revision(3, "three"), 1, POD, &key),
+            "later leader or command",
+        ),
+        ("..6", made(&revision(2, "old"), 4, POD, &key), "is an old one"),
+        ("..7", made(&revision(3, "wrong"), 5, POD, &key), "Rejected"),
+    ] {
+        mount(&pod, version, &candidate);
+        let log = pod.path("serve.log");
+        let begun = Instant::now();
+        while !fs::read_to_string(&log).unwrap().contains(complaint) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{complaint}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(pod.conf(), "two", "{complaint}");
+    }
+    // Whoever can be reached again is pushed to as ever.
+    assert_eq!(pod.push(&revision(9, "three")).await.outcome, Outcome::Applied);
 }
 
 #[tokio::test]

@@ -153,6 +153,8 @@ open_enum! {
         /// Pushed to the agent beside slurmctld.
         #[default]
         Agent,
+        /// By a ConfigMap that the agent takes it from, since the agent could not be reached.
+        ConfigMap,
         /// With a restart of slurmctld's pod.
         Restart,
         /// Written for slurmctld's pod to start from.

@@ -83,6 +83,8 @@ pub mod annotations {
     pub const RESUMED_AT: &str = "slinky.slurm.net/resumed-at";
     /// Partition: why somebody drained it, for the next person who looks. Slurm has no place for it.
     pub const PARTITION_REASON: &str = "slinky.slurm.net/drain-reason";
+    /// slurmctld's pod: the number of the revision that was sent to it by a ConfigMap. Its change has the kubelet look.
+    pub const CANDIDATE: &str = "slinky.slurm.net/candidate";
     /// Kubernetes node: why it is cordoned, for Slurm's drain reason.
     pub const NODE_CORDON_REASON: &str = "nodeset.slinky.slurm.net/node-cordon-reason";
     /// Kubernetes node: the host name of a worker pod on it, in DaemonSet mode.

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, Action, AgentKey, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed,
+    self, Action, AgentKey, Candidate, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed,
     Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
@@ -267,8 +267,42 @@ impl Door {
         })
     }
 
+    /// What came by a mounted ConfigMap, under the checks of a push.
+    pub(super) async fn take_candidate(&self, candidate: Candidate) -> Result<Outcome, Refusal> {
+        let Candidate { bundle, token } = candidate;
+        let refused = |detail: &dyn std::fmt::Display| Refusal::Token {
+            detail: detail.to_string(),
+        };
+        let request = agent::candidate::request(&self.pod);
+        let claims =
+            Claims::verify(&token, &self.key()?, request, SystemTime::now()).map_err(|error| refused(&error))?;
+        if Digest::of(&bundle) != claims.body {
+            return Err(refused(&"it is for another candidate"));
+        }
+        self.push_revision(&bundle, claims.fence)
+            .await
+            .map(|taken| taken.outcome)
+    }
+
     async fn push(&self, body: &[u8], fence: Option<Fence>) -> Result<Reply, Refusal> {
         let begun = Instant::now();
+        let taken = self.push_revision(body, fence).await?;
+        let status = match &taken.outcome {
+            Outcome::Pending { .. } => StatusCode::ACCEPTED,
+            _ => StatusCode::OK,
+        };
+        let pushed = Pushed {
+            outcome: taken.outcome,
+            milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            steps: taken.steps,
+            action: taken.action,
+            kept_states: taken.kept_states,
+            status: self.status().await,
+        };
+        Ok(Reply::json(status, &pushed))
+    }
+
+    async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<Taken, Refusal> {
         let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
         let fence = self.command(fence, Subject::Configuration)?;
         let busy = {
@@ -284,30 +318,17 @@ impl Door {
         };
         let push = Push { revision, fence, reply };
         self.keeper.pushes.send(push).await.map_err(|_| gone())?;
-        let taken = match timeout(PUSH_PATIENCE, answer).await {
-            Ok(answer) => answer.map_err(|_| gone())??,
-            Err(_) => Taken {
+        match timeout(PUSH_PATIENCE, answer).await {
+            Ok(answer) => answer.map_err(|_| gone())?,
+            Err(_) => Ok(Taken {
                 outcome: Outcome::Pending {
                     reason: self.keeper.shown.borrow().waiting.clone(),
                 },
                 steps: Vec::new(),
                 action: Action::default(),
                 kept_states: Vec::new(),
-            },
-        };
-        let status = match &taken.outcome {
-            Outcome::Pending { .. } => StatusCode::ACCEPTED,
-            _ => StatusCode::OK,
-        };
-        let pushed = Pushed {
-            outcome: taken.outcome,
-            milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-            steps: taken.steps,
-            action: taken.action,
-            kept_states: taken.kept_states,
-            status: self.status().await,
-        };
-        Ok(Reply::json(status, &pushed))
+            }),
+        }
     }
 
     /// Lets a command pass, and makes every older one stale.

@@ -1,10 +1,11 @@
 //! `slurm-agent serve`: the container named `reconfigure`. It takes revisions from the operator, makes slurmctld run with
 //! them, and answers what the operator asks of Slurm.
 //!
-//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in. [`fences`], [`partitions`], [`plan`],
-//! [`reason`] and [`story`] decide and know nothing of files and sockets; [`slurm_tools`] runs Slurm's own programs,
-//! [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes.
+//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
+//! ConfigMap. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
+//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes.
 
+mod candidate;
 mod fences;
 mod http;
 mod keeper;
@@ -54,6 +55,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         places,
         control,
         scratch_dir,
+        candidate,
         slurmctld,
         pod_uid,
         listen,
@@ -75,7 +77,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         controller: places.controller_uid,
         fences: Arc::clone(&fences),
     });
-    let door = http::Door {
+    let door = Arc::new(http::Door {
         pod: pod_uid,
         keys: places.keys_dir,
         nodes: Nodes {
@@ -89,13 +91,14 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         fences,
         keeper: handle,
         slurm,
-    };
+    });
     let address = listener.local_addr().unwrap_or(listen);
     info!(%address, "serving");
     story::tell(&story::Event::Start(&places.config_dir));
     tokio::select! {
         never = keeper.run() => match never {},
-        never = http::serve(listener, Arc::new(door)) => match never {},
+        never = http::serve(listener, Arc::clone(&door)) => match never {},
+        never = candidate::follow(candidate, door) => match never {},
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

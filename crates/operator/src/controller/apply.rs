@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use api::{
     Controller,
-    keys::{ON, labels},
+    keys::{ON, annotations, labels},
 };
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::info;
 
 use super::{
@@ -89,11 +89,18 @@ async fn carry_out(
             let value = active.then_some(ON);
             // The UID keeps the label off a pod that came after the one that was looked at.
             let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
-            match writer.patch::<Pod>(&key.namespace, pod, patch).await {
-                Ok(_) | Err(Error::Conflict { .. }) => {}
-                Err(Error::Api { source, .. }) if is_gone(&source) => {}
-                Err(error) => return Err(error),
-            }
+            patch_pod(writer, key, pod, patch).await?;
+        }
+        Effect::NoteCandidate { pod, uid, sequence } => {
+            info!(controller = %key, %pod, sequence, "having the kubelet look for the configuration in its ConfigMap");
+            let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
+            patch_pod(
+                writer,
+                key,
+                pod,
+                json!({ "metadata": { "uid": uid, "annotations": noted } }),
+            )
+            .await?;
         }
         Effect::DeleteStatefulSet { name, uid, why } => {
             info!(controller = %key, stateful_set = %name, %why, "replacing the StatefulSet");
@@ -106,6 +113,15 @@ async fn carry_out(
         }
     }
     Ok(())
+}
+
+/// A pod that is gone, or another by now, needs nothing.
+async fn patch_pod(writer: &Writer, key: &Key, pod: &str, patch: Value) -> Result<(), Error> {
+    match writer.patch::<Pod>(&key.namespace, pod, patch).await {
+        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Err(Error::Api { source, .. }) if is_gone(&source) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_gone(error: &kube::Error) -> bool {

@@ -152,6 +152,10 @@ fn delivery(observed: &Observed, plan: &Plan, wanted: &WantedRevision, before: &
     match &plan.config {
         ConfigState::Written { .. } => Delivery::Written,
         ConfigState::Restarting { .. } => Delivery::Restart,
+        ConfigState::Away { sent: Some(_), .. } => Delivery::ConfigMap,
+        ConfigState::Applied { digest, .. } if accepted(observed, digest).is_some_and(|ended| ended.by_candidate) => {
+            Delivery::ConfigMap
+        }
         ConfigState::Applied { digest, .. } if accepted(observed, digest).is_some() => Delivery::Agent,
         ConfigState::Applied { .. } => noted.unwrap_or(Delivery::Written),
         _ => noted.unwrap_or(Delivery::Agent),

@@ -200,6 +200,7 @@ mod tests {
             milliseconds: 100,
             steps: Vec::new(),
             rejection: None,
+            by_candidate: false,
         }
     }
 

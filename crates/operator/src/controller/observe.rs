@@ -42,6 +42,8 @@ pub(super) struct Observed {
     pub(super) config: Option<Arc<ConfigMap>>,
     pub(super) bundle: Option<Arc<ConfigMap>>,
     pub(super) history: Option<Arc<ConfigMap>>,
+    /// What was sent to an agent that could not be reached.
+    pub(super) candidate: Option<Arc<ConfigMap>>,
     /// slurmctld's, by name.
     pub(super) pods: Vec<Arc<Pod>>,
     pub(super) report: Report,
@@ -108,6 +110,7 @@ pub(super) fn observe(
         config: caches.config_maps.get(&namespace, &names.config_map()),
         bundle: caches.config_maps.get(&namespace, &names.bundle_config_map()),
         history: caches.config_maps.get(&namespace, &names.history_config_map()),
+        candidate: caches.config_maps.get(&namespace, &names.candidate_config_map()),
         pods,
         report,
         knowledge,

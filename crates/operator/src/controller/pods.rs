@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use slurm::agent;
 
-use super::build::layout::name;
+use super::build::layout::{CANDIDATE_VOLUME, name};
 
 /// An agent that can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub(super) struct Target {
     pub(super) pod: String,
     pub(super) uid: String,
     pub(super) address: SocketAddr,
+    /// A ConfigMap is mounted by which a revision comes to it too.
+    pub(super) takes_candidates: bool,
 }
 
 /// Whether the pod was made with an agent in it. Pods of another operator were not.
@@ -32,6 +34,11 @@ pub(super) fn agent_of(pod: &Pod) -> Option<Target> {
         pod: pod.name_any(),
         uid: pod.uid()?,
         address: SocketAddr::new(ip, agent_port(pod)?),
+        takes_candidates: pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten())
+            .any(|volume| volume.name == CANDIDATE_VOLUME),
     })
 }
 

@@ -211,12 +211,17 @@ fn config_applied(plan: &Plan) -> Wanted {
             reason::SLURMCTLD_AWAY,
             format!("the configuration {digest} is in pod {pod}, and slurmctld does not run with it yet: {why}"),
         ),
-        ConfigState::Away { digest, why } => Wanted::fails(
+        ConfigState::Away { digest, why, sent } => Wanted::fails(
             CONFIG_APPLIED,
             reason::AGENT_AWAY,
-            format!(
-                "the configuration {digest} waits, and slurmctld goes on with the one it has, since its agent cannot be reached: {why}; look at the log of the container reconfigure"
-            ),
+            match sent {
+                None => format!(
+                    "the configuration {digest} waits, and slurmctld goes on with the one it has, since its agent cannot be reached: {why}; look at the log of the container reconfigure"
+                ),
+                Some(sequence) => format!(
+                    "the configuration {digest} was sent as revision {sequence} by a ConfigMap that the agent takes it from, since the agent cannot be reached: {why}; how it ended is known when it can, or by the log of the container reconfigure"
+                ),
+            },
         ),
         ConfigState::Retrying { digest, pod, why } => Wanted::fails(
             CONFIG_APPLIED,

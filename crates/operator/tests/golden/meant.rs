@@ -119,6 +119,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "StatefulSet",
+        "spec template spec volumes slurm-candidate",
+        "a configuration for an agent that cannot be reached",
+    ),
+    (
+        "StatefulSet",
         "spec template spec volumes slurm-agent",
         "where the agent is put",
     ),

@@ -8,6 +8,7 @@
 //! Agents are as old as their pod and operators are replaced under them, so this protocol is kept for two releases:
 //! readers pass over fields they do not know, and values they do not know are `Unknown`, which never means success.
 
+pub mod candidate;
 mod client;
 mod command;
 mod error;
@@ -17,6 +18,7 @@ mod key;
 mod message;
 mod token;
 
+pub use candidate::Candidate;
 pub use client::{Client, Options};
 pub use command::{
     InvalidNodeName, InvalidReason, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason,

@@ -12,6 +12,7 @@ mod nodes;
 mod nodes_lost;
 mod older_definitions;
 mod operator;
+mod out_of_reach;
 mod records;
 mod slurm;
 mod transactions;

@@ -9,6 +9,7 @@ use api::{
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use slurm::{
     Revision,
+    agent::{Candidate, candidate},
     conf::{
         AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost, render_cgroup_conf,
         render_external_slurm_conf, render_slurm_conf,
@@ -205,6 +206,28 @@ pub(in crate::controller) fn build_bundle(
 pub(in crate::controller) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
     let ByteString(bundle) = config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE)?;
     Revision::from_bundle(bundle).ok()
+}
+
+/// A revision on its way to an agent that cannot be reached.
+pub(in crate::controller) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigMap {
+    let Candidate { bundle, token } = candidate;
+    let entry = |name: &str, bytes: &[u8]| (name.to_owned(), ByteString(bytes.to_vec()));
+    ConfigMap {
+        metadata: parent
+            .marks()
+            .into_meta(&parent.namespace, parent.names.candidate_config_map(), parent.owner()),
+        binary_data: Some(BTreeMap::from([
+            entry(candidate::BUNDLE_FILE, bundle),
+            entry(candidate::TOKEN_FILE, token.as_bytes()),
+        ])),
+        ..ConfigMap::default()
+    }
+}
+
+/// The number of the revision in it.
+pub(in crate::controller) fn read_candidate(config_map: &ConfigMap) -> Option<u64> {
+    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(candidate::BUNDLE_FILE)?;
+    Some(Revision::from_bundle(bundle).ok()?.sequence)
 }
 
 /// What that revision was made from, if it is known.

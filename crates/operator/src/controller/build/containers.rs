@@ -11,8 +11,8 @@ use super::{
     Parent,
     layout::{
         AGENT, AGENT_COMMAND, AGENT_DIR, AGENT_FILE, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR,
-        BUNDLE_FILE, BUNDLE_VOLUME, CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME, LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR,
-        RUN_VOLUME, name, state_dir, variable,
+        BUNDLE_FILE, BUNDLE_VOLUME, CANDIDATE_DIR, CANDIDATE_VOLUME, CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME,
+        LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir, variable,
     },
 };
 use crate::{
@@ -139,6 +139,7 @@ fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
     let mut environment = places(parent);
     environment
         .push(json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }));
+    environment.push(json!({ "name": variable::CANDIDATE, "value": CANDIDATE_DIR }));
     if !is_supervised(parent) {
         environment.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
     }
@@ -148,6 +149,7 @@ fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
         "restartPolicy": "Always",
         "ports": [{ "containerPort": agent::DEFAULT_PORT, "name": agent::PORT_NAME, "protocol": "TCP" }],
         "env": environment,
+        "volumeMounts": [{ "mountPath": CANDIDATE_DIR, "name": CANDIDATE_VOLUME, "readOnly": true }],
     });
     container(
         beside_slurmctld(slurmctld, own),

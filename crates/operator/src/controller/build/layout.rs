@@ -16,6 +16,9 @@ pub(in crate::controller) const BUNDLE_DIR: &str = "/etc/slurm-bundle";
 pub(in crate::controller) const BUNDLE_FILE: &str = "bundle";
 /// The entry beside it that says what the revision was made from. Nobody but the operator reads it.
 pub(in crate::controller) const INPUTS_FILE: &str = "inputs";
+/// A revision for an agent that cannot be reached.
+pub(in crate::controller) const CANDIDATE_VOLUME: &str = "slurm-candidate";
+pub(in crate::controller) const CANDIDATE_DIR: &str = "/etc/slurm-candidate";
 pub(in crate::controller) const AGENT_VOLUME: &str = "slurm-agent";
 pub(in crate::controller) const AGENT_DIR: &str = "/opt/slurm-agent";
 pub(in crate::controller) const AGENT: &str = "/opt/slurm-agent/slurm-agent";
@@ -58,6 +61,7 @@ pub(in crate::controller) mod variable {
     pub(in crate::controller) const STATE_DIR: &str = "SLURM_AGENT_STATE_DIR";
     pub(in crate::controller) const CONTROLLER_UID: &str = "SLURM_AGENT_CONTROLLER_UID";
     pub(in crate::controller) const BUNDLE: &str = "SLURM_AGENT_BUNDLE";
+    pub(in crate::controller) const CANDIDATE: &str = "SLURM_AGENT_CANDIDATE";
     pub(in crate::controller) const CONTROL: &str = "SLURM_AGENT_CONTROL";
     pub(in crate::controller) const POD_UID: &str = "SLURM_AGENT_POD_UID";
 }

@@ -14,8 +14,8 @@ use super::{
     Parent,
     containers::{Containers, Images, build_containers, images_of},
     layout::{
-        AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME, LIVE_VOLUME, LOG_VOLUME,
-        PROJECTED_MODE, RUN_VOLUME, name,
+        AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME,
+        LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
     },
 };
 use crate::template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy};
@@ -26,7 +26,7 @@ pub(in crate::controller) const REASONS_ANNOTATION: &str = "slinky.slurm.net/res
 pub(in crate::controller) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
 /// Goes up with every change to the pod template that is ours and not a user's. A pod made from an older one stays as it
 /// is until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
-const TEMPLATE_VERSION: &str = "1";
+const TEMPLATE_VERSION: &str = "2";
 
 /// What the charts claim for slurmctld's state. A Controller without a word about storage gets the same.
 const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";
@@ -179,6 +179,7 @@ fn build_volumes(parent: &Parent) -> Vec<Value> {
         json!({ "name": KEYS_VOLUME, "projected": { "defaultMode": KEYS_MODE, "sources": keys } }),
         // A pod with state starts without it.
         json!({ "name": BUNDLE_VOLUME, "configMap": { "name": names.bundle_config_map(), "optional": true } }),
+        json!({ "name": CANDIDATE_VOLUME, "configMap": { "name": names.candidate_config_map(), "optional": true } }),
         json!({ "name": AGENT_VOLUME, "emptyDir": {} }),
     ];
     if let Some(claim) = controller.spec.existing_claim() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{controller::ConfigUpdate, wellknown::SLURM_CONF_FILE};
+use api::{controller::ConfigUpdate, keys::annotations, wellknown::SLURM_CONF_FILE};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use slurm::{
@@ -15,7 +15,9 @@ use super::{Effect, Plan, active_pod, keys::Keys};
 use crate::controller::{
     build::{
         Parent,
-        config::{Files, build_bundle, build_config_map, build_files, read_bundle, read_inputs},
+        config::{
+            Files, build_bundle, build_candidate, build_config_map, build_files, read_bundle, read_candidate, read_inputs,
+        },
         containers::is_supervised,
     },
     configuration,
@@ -46,8 +48,12 @@ pub(in crate::controller) enum ConfigState {
     Pushing { digest: Digest, pod: String },
     /// In the pod, and slurmctld does not run.
     Waiting { digest: Digest, pod: String, why: String },
-    /// The agent cannot be reached.
-    Away { digest: Digest, why: String },
+    /// The agent cannot be reached. The number under which it was sent by a ConfigMap, if it was.
+    Away {
+        digest: Digest,
+        why: String,
+        sent: Option<u64>,
+    },
     /// The agent could not carry it out, and is asked again.
     Retrying { digest: Digest, pod: String, why: String },
     /// It was refused.
@@ -147,6 +153,11 @@ pub(super) fn plan_config(
     if let Some(accepted) = &accepted {
         write(parent, accepted, record.as_ref(), plan, faults);
     }
+    let sent_before = observed.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
+    if let Some((pod, sent)) = situation.sent(observed) {
+        plan.config_maps.push(build_candidate(parent, &sent.candidate));
+        plan.effects.extend(wake_kubelet(pod, sent.revision.sequence));
+    }
     match (&situation.target, keys) {
         (Some(target), Some(keys)) if !situation.restarts_instead() => {
             plan.effects.push(Effect::PushConfig(Box::new(push::Wanted {
@@ -154,7 +165,10 @@ pub(super) fn plan_config(
                 digest: newest.digest(),
                 controller: uid,
                 target: target.clone(),
-                floor: accepted.as_ref().map_or(0, |accepted| accepted.sequence),
+                floor: accepted
+                    .as_ref()
+                    .map_or(0, |accepted| accepted.sequence)
+                    .max(sent_before),
                 rejected: configuration::rejected_before(observed),
                 jwt_key: push::JwtKey(keys.jwt_bytes.clone()),
             })));
@@ -197,6 +211,17 @@ fn document(files: &Files) -> Document {
     let conf = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE);
     let text = conf.map(|(_, file)| String::from_utf8_lossy(&file.content));
     Document::parse(&text.unwrap_or_default())
+}
+
+/// A kubelet looks after a pod's mounts when something about the pod changes, else about once a minute.
+fn wake_kubelet(pod: &Pod, sequence: u64) -> Option<Effect> {
+    let noted = pod.annotations().get(annotations::CANDIDATE);
+    let differs = noted.is_none_or(|noted| *noted != sequence.to_string());
+    differs.then(|| Effect::NoteCandidate {
+        pod: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        sequence,
+    })
 }
 
 /// What Kubernetes says was accepted.
@@ -291,6 +316,8 @@ struct Situation {
     was_applied: bool,
     /// slurmctld's pod was made for the wanted configuration.
     restarted: bool,
+    /// The wanted configuration was sent by a ConfigMap, under this number.
+    sent: Option<u64>,
 }
 
 impl Situation {
@@ -321,10 +348,23 @@ impl Situation {
             target,
             wanted,
             accepted: bundle.map(|bundle| (bundle.sequence, bundle.digest())),
+            sent: report
+                .and_then(|report| report.sent.as_ref())
+                .filter(|sent| sent.revision.digest == wanted)
+                .map(|sent| sent.revision.sequence),
             was_applied: bundle.is_some_and(|bundle| bundle.digest() == wanted)
                 && status::says_applied(observed, &wanted),
             restarted,
         }
+    }
+
+    /// What is on its way by a ConfigMap, and the pod it is for.
+    fn sent<'a>(&self, observed: &'a Observed) -> Option<(&'a Pod, &'a push::Sent)> {
+        self.sent?;
+        let sent = observed.report.sent.as_deref()?;
+        let mut pods = observed.pods.iter();
+        let pod = pods.find(|pod| pod.metadata.uid.as_ref() == Some(&sent.pod))?;
+        Some((pod, sent))
     }
 
     /// Whether the change waits for the restart it causes.
@@ -394,10 +434,12 @@ impl Situation {
             (None, _) => ConfigState::Away {
                 digest,
                 why: "the container reconfigure does not run".to_owned(),
+                sent: None,
             },
             (Some(_), push::State::Away { why }) => ConfigState::Away {
                 digest,
                 why: why.clone(),
+                sent: self.sent,
             },
             (Some(_), push::State::Failed { why }) => ConfigState::Retrying {
                 digest,

@@ -123,6 +123,8 @@ pub(super) enum Effect {
     WatchActive(Vec<Candidate>),
     /// Lead clients to this pod, or away from it.
     LabelActive { pod: String, uid: String, active: bool },
+    /// A revision was sent to the pod by a ConfigMap: has its kubelet look.
+    NoteCandidate { pod: String, uid: String, sequence: u64 },
     /// It cannot be changed into what is wanted. Its pods go with it and come back.
     DeleteStatefulSet { name: String, uid: String, why: String },
 }
@@ -167,18 +169,25 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             // NodeSets make it, and may have made it this Controller's.
             parent.names.workers_service(),
         ]),
-        config_maps: BTreeSet::from([
+        config_maps: [
             parent.names.config_map(),
             parent.names.bundle_config_map(),
-            parent.names.candidate_config_map(),
             parent.names.history_config_map(),
-        ]),
+        ]
+        .into_iter()
+        .chain(keep_candidate(observed).then(|| parent.names.candidate_config_map()))
+        .collect(),
         stateful_sets: BTreeSet::from([parent.names.stateful_set()]),
         service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
     });
     plan.service_monitor = service_monitor;
     plan.faults = faults;
     plan
+}
+
+/// What was sent by a ConfigMap stays until its agent is heard of: it tells how high numbers are.
+fn keep_candidate(observed: &Observed) -> bool {
+    observed.report.sent.is_some() || observed.report.live.is_none()
 }
 
 /// What is wrong with the object itself, or with its being there.

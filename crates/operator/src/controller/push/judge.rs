@@ -20,6 +20,8 @@ pub(super) struct Memory {
     pub(super) refused: BTreeMap<Digest, Rejection>,
     /// A push whose end is not known.
     pub(super) open: Option<Live>,
+    /// What was last sent by a ConfigMap.
+    pub(super) sent: Option<Live>,
     /// The highest sequence that was tried.
     pub(super) highest: u64,
 }
@@ -137,6 +139,7 @@ mod tests {
                 pod: "slurm-controller-0".to_owned(),
                 uid: "pod".to_owned(),
                 address: "10.0.0.1:6822".parse().unwrap(),
+                takes_candidates: true,
             },
             floor,
             rejected: None,
@@ -215,8 +218,8 @@ mod tests {
         };
         let memory = Memory {
             refused: BTreeMap::from([(rejection.digest, rejection.clone())]),
-            open: None,
             highest: 8,
+            ..Memory::default()
         };
         let live = status(Some((7, "a")), Phase::Verified);
         assert_eq!(

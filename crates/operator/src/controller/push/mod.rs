@@ -15,7 +15,7 @@ use std::{
 use api::configuration::RejectedBy;
 use jiff::Timestamp;
 use slurm::{
-    agent::{Action, PartitionInUse, StepTime},
+    agent::{Action, Candidate, PartitionInUse, StepTime},
     revision::{ControllerUid, Digest, Summary},
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -113,6 +113,29 @@ pub(super) struct Rejection {
     pub(super) why: String,
 }
 
+/// A revision that is sent by a ConfigMap, since the agent cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// UID of the pod it is for.
+    pub(super) pod: String,
+    pub(super) revision: Live,
+    pub(super) candidate: Candidate,
+    /// When its token was made, which does not hold for ever.
+    made: Instant,
+}
+
+#[cfg(test)]
+impl Sent {
+    pub(super) fn now(pod: &str, revision: Live, candidate: Candidate) -> Self {
+        Self {
+            pod: pod.to_owned(),
+            revision,
+            candidate,
+            made: Instant::now(),
+        }
+    }
+}
+
 /// A push that has come to its end: slurmctld runs with the files, or they were refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
@@ -124,6 +147,8 @@ pub(super) struct Ended {
     pub(super) milliseconds: u64,
     pub(super) steps: Vec<StepTime>,
     pub(super) rejection: Option<Rejection>,
+    /// It came there by a ConfigMap.
+    pub(super) by_candidate: bool,
 }
 
 /// What the actor knows.
@@ -133,6 +158,8 @@ pub(super) struct Report {
     pub(super) pod: String,
     pub(super) live: Option<Live>,
     pub(super) state: State,
+    /// What goes by a ConfigMap in place of a push.
+    pub(super) sent: Option<Arc<Sent>>,
     /// Name of the pod whose slurmctld serves, where there are several.
     pub(super) active: Option<String>,
     /// The last pushes that came to their end, the newest last.
@@ -297,6 +324,10 @@ pub(super) struct Teller {
 }
 
 impl Teller {
+    pub(super) fn read(&self) -> Report {
+        read(&self.report)
+    }
+
     pub(super) fn tell(&self, change: impl FnOnce(&mut Report)) {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         let before = report.clone();

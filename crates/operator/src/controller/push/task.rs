@@ -1,17 +1,20 @@
 //! The task of one cluster: it asks, pushes and waits as [`judge`] says.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use api::configuration::RejectedBy;
 use slurm::{
     Revision,
-    agent::{Action, AgentKey, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
+    agent::{Action, AgentKey, Candidate, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    Ended, JwtKey, Live, MOST_REFUSALS, Rejection, Report, State, Teller, Wanted, Wish,
+    Ended, JwtKey, Live, MOST_REFUSALS, Rejection, Report, Sent, State, Teller, Wanted, Wish,
     judge::{Memory, Next, judge, rejection_of},
 };
 use crate::{
@@ -28,6 +31,10 @@ const SHORTEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 /// How long a partition that slurmctld did not let go is not asked for again.
 const LET_GO: Duration = Duration::from_secs(5);
+/// So often in a row an agent is not reached before the ConfigMap is tried: one that starts again comes back sooner.
+const ENOUGH_FAILURES: u32 = 2;
+/// A candidate's token holds for ten minutes.
+const RENEW_CANDIDATE: Duration = Duration::from_mins(5);
 /// How often an agent that has what is wanted is asked again: somebody may have changed files in the pod by hand.
 const RECHECK: Duration = Duration::from_mins(1);
 
@@ -108,8 +115,13 @@ impl Task {
         let wanted = &wish.wanted;
         let status = match self.ask(wanted).await {
             Ok(status) => status,
-            Err(why) => return self.failed(wanted, State::Away { why }),
+            Err(why) => {
+                let pause = self.failed(wanted, State::Away { why });
+                self.send_candidate(wanted);
+                return pause;
+            }
         };
+        self.teller.tell(|report| report.sent = None);
         let live = status.live.as_ref().map(Live::from);
         match judge(wanted, &status, &self.memory) {
             Next::Rest(state) => {
@@ -141,6 +153,63 @@ impl Task {
                 self.push(wish, sequence).await
             }
         }
+    }
+
+    /// What cannot be pushed goes by a ConfigMap, where the pod mounts one. How it ends is heard when the agent can be reached.
+    fn send_candidate(&mut self, wanted: &Wanted) {
+        let Target {
+            uid, takes_candidates, ..
+        } = &wanted.target;
+        if !takes_candidates
+            || self.failures < ENOUGH_FAILURES
+            || self.fence.remaining().is_none()
+            || self.memory.refused.contains_key(&wanted.digest)
+        {
+            return;
+        }
+        let report = self.teller.read();
+        let live = report.live.filter(|_| report.pod == *uid);
+        let sent = report
+            .sent
+            .filter(|sent| sent.pod == *uid && sent.revision.digest == wanted.digest);
+        let fresh = |sent: &Arc<Sent>| sent.made.elapsed() < RENEW_CANDIDATE;
+        if live.is_some_and(|live| live.digest == wanted.digest) || sent.as_ref().is_some_and(fresh) {
+            return;
+        }
+        let next = || {
+            [wanted.floor, self.memory.highest, live.map_or(0, |live| live.sequence)]
+                .into_iter()
+                .max()
+                .unwrap_or_default()
+                + 1
+        };
+        let revision = Live {
+            sequence: sent.map_or_else(next, |sent| sent.revision.sequence),
+            digest: wanted.digest,
+        };
+        let content = Revision {
+            sequence: revision.sequence,
+            controller: wanted.controller.clone(),
+            files: (*wanted.files).clone(),
+        };
+        let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
+            return;
+        };
+        let fence = self.fence.next();
+        let Ok(candidate) = Candidate::new(&content, fence, uid, &key, SystemTime::now()) else {
+            return;
+        };
+        info!(cluster = %self.teller.key, pod = %wanted.target.pod, sequence = revision.sequence, digest = %wanted.digest, "sending the configuration by a ConfigMap");
+        self.memory.highest = self.memory.highest.max(revision.sequence);
+        self.memory.open = Some(revision);
+        self.memory.sent = Some(revision);
+        let sent = Sent {
+            pod: uid.clone(),
+            revision,
+            candidate,
+            made: Instant::now(),
+        };
+        self.teller.tell(|report| report.sent = Some(Arc::new(sent)));
     }
 
     async fn ask(&mut self, wanted: &Wanted) -> Result<Status, String> {
@@ -303,7 +372,9 @@ impl Task {
             }
             self.memory.refused.insert(digest, rejection.clone());
         }
+        let by_candidate = self.memory.sent.take() == Some(tried);
         let ended = Ended {
+            by_candidate,
             sequence,
             digest,
             files: Arc::clone(&wish.wanted.files),
@@ -351,13 +422,14 @@ impl Task {
         let same = |(target, key, _): &(Target, JwtKey, Client)| *target == wanted.target && *key == wanted.jwt_key;
         if !self.client.as_ref().is_some_and(same) {
             let key = AgentKey::derive(&wanted.jwt_key.0).map_err(|error| error.to_string())?;
-            let Target { pod: _, uid, address } = wanted.target.clone();
+            let Target { uid, address, .. } = wanted.target.clone();
             let client = Client::new(address, uid, key, Options::default());
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
             // What another pod, or another slurmctld, refused says nothing about this one.
             self.memory.refused.clear();
             self.teller.tell(|report| report.refusals = Arc::default());
             self.memory.open = None;
+            self.memory.sent = None;
             self.known = None;
         }
         match &self.client {

@@ -68,6 +68,7 @@ fn any_report() -> impl Strategy<Value = Report> {
             digest: slurm::revision::Digest::of(b"x"),
         }),
         state,
+        sent: None,
         active: None,
         ended: Vec::new(),
         refusals: Arc::default(),

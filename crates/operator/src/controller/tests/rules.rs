@@ -72,6 +72,7 @@ pub(super) fn report(live: Option<Live>, state: State) -> Report {
         pod: "pod-0".to_owned(),
         live,
         state,
+        sent: None,
         active: None,
         ended: Vec::new(),
         refusals: Arc::default(),

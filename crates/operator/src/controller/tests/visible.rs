@@ -8,12 +8,12 @@ use api::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use slurm::agent::{Action, Phase, StepTime};
+use slurm::agent::{Action, Candidate, Phase, StepTime};
 
 use super::{
     super::{
         plan::{Effect, plan},
-        push::{Ended, Live, Rejection, Report, State, Wanted},
+        push::{Ended, Live, Rejection, Report, Sent, State, Wanted},
         status::{build_status, setback},
     },
     observed,
@@ -73,6 +73,7 @@ pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>)
             },
         ],
         rejection: refused.map(|by| rejection(wanted, sequence, by)),
+        by_candidate: false,
     })
 }
 
@@ -83,6 +84,66 @@ fn rejection(wanted: &Wanted, sequence: u64, by: RejectedBy) -> Rejection {
         by,
         why: "unrecognized key: Nonsense".to_owned(),
     }
+}
+
+#[tokio::test]
+async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
+    let (objects, before, wanted) = edited("SchedulerParameters=defer");
+    let away = || State::Away {
+        why: "no route".to_owned(),
+    };
+    let shown = configuration(objects.clone(), report(before.live, away()));
+    assert_eq!(shown.delivery, Some(Delivery::Agent), "it waits");
+    let revision = Live {
+        sequence: 2,
+        digest: wanted.digest,
+    };
+    let candidate = Candidate {
+        bundle: slurm::Revision {
+            sequence: 2,
+            controller: wanted.controller.clone(),
+            files: (*wanted.files).clone(),
+        }
+        .to_bundle()
+        .unwrap(),
+        token: "token".to_owned(),
+    };
+    let sent = Report {
+        sent: Some(Arc::new(Sent::now("pod-0", revision, candidate.clone()))),
+        ..report(before.live, away())
+    };
+    let planned = plan(&observed(objects.clone(), sent.clone()));
+    let map = planned
+        .config_maps
+        .iter()
+        .find(|map| map.metadata.name.as_deref() == Some("slurm-candidate"));
+    let map = map.unwrap();
+    assert_eq!(map.binary_data.as_ref().unwrap()["candidate"].0, candidate.bundle);
+    let woken = planned
+        .effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::NoteCandidate { pod, sequence: 2, .. } if pod == "slurm-controller-0"));
+    assert!(woken);
+    assert!(planned.keep.as_ref().unwrap().config_maps.contains("slurm-candidate"));
+    assert_eq!(
+        configuration(objects.clone(), sent.clone()).delivery,
+        Some(Delivery::ConfigMap)
+    );
+    let (_, reason, message) = condition(objects.clone(), sent, "ConfigurationApplied");
+    assert!(
+        reason == "AgentAway" && message.contains("revision 2 by a ConfigMap"),
+        "{message}"
+    );
+
+    // Another leader gives higher numbers, and clears it away when it has heard of the agent.
+    let mut objects = objects;
+    objects.push(serde_json::to_value(map).unwrap());
+    assert_eq!(pushed(&objects, &before).floor, 2);
+    let mut by_map = taken(&wanted, 2);
+    Arc::make_mut(&mut by_map.ended[0]).by_candidate = true;
+    let planned = plan(&observed(objects.clone(), by_map.clone()));
+    assert!(!planned.keep.unwrap().config_maps.contains("slurm-candidate"));
+    assert_eq!(configuration(objects, by_map).delivery, Some(Delivery::ConfigMap));
 }
 
 /// A running cluster whose spec was changed, what was live before, and what is pushed for it.
