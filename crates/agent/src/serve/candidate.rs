@@ -43,7 +43,7 @@ async fn take(directory: &Path, door: &Door) -> bool {
         Ok(outcome) => info!(?outcome, "a candidate came by its ConfigMap"),
         Err(Refusal::Busy { .. }) => return false,
         Err(Refusal::StaleSequence { live }) => {
-            info!(live = live.sequence, "the candidate in its ConfigMap is an old one")
+            info!(live = live.sequence, "the candidate in its ConfigMap is an old one");
         }
         Err(refusal) => warn!(%refusal, "the candidate in its ConfigMap is refused"),
     }

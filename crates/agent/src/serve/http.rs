@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, Action, AgentKey, Candidate, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER, PROTOCOL, Pushed,
-    Refusal, ReservationCommand, Status, path,
+    self, Action, AgentKey, Candidate, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER,
+    PROTOCOL, Pushed, Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -117,7 +117,7 @@ impl From<Refusal> for Reply {
             Refusal::Malformed { .. } => StatusCode::BAD_REQUEST,
             Refusal::Slurm { .. } => StatusCode::BAD_GATEWAY,
             Refusal::NotFound | Refusal::NoSuchNode | Refusal::NoSuchThing => StatusCode::NOT_FOUND,
-            Refusal::Failed { .. } | Refusal::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+            Refusal::Failed { .. } | Refusal::Stuck { .. } | Refusal::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::json(status, &refusal)
     }

@@ -57,6 +57,16 @@ enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
+impl Error {
+    fn refusal(&self) -> Refusal {
+        let detail = self.to_string();
+        match self {
+            Self::DryRun(dry_run::Error::Stuck { .. }) => Refusal::Stuck { detail },
+            _ => Refusal::Failed { detail },
+        }
+    }
+}
+
 /// What others may know.
 #[derive(Debug, Clone)]
 pub(super) struct Shown {
@@ -251,9 +261,7 @@ impl Keeper {
         let answer = match (done, &mut self.unsettled) {
             (Err(error), _) => {
                 error!(sequence, %error, "push failed");
-                Err(Refusal::Failed {
-                    detail: error.to_string(),
-                })
+                Err(error.refusal())
             }
             (Ok(Applied::Rejected(refused)), _) => Ok(Taken::at_rest(Outcome::Rejected(refused), &steps)),
             (Ok(Applied::RolledBack(refused)), _) => Ok(Taken::at_rest(Outcome::RolledBack(refused), &steps)),

@@ -25,8 +25,10 @@ use crate::rpc::LivePartition;
 pub struct Options {
     /// For a question that the agent answers by itself.
     pub timeout: Duration,
-    /// For one that it hands on to Slurm, or a push.
+    /// For one that it hands on to Slurm.
     pub slurm_timeout: Duration,
+    /// For a push.
+    pub push_timeout: Duration,
 }
 
 impl Default for Options {
@@ -35,6 +37,8 @@ impl Default for Options {
             timeout: Duration::from_secs(5),
             // The agent gives Slurm 15 s, which in turn waits 10 s for slurmctld (MessageTimeout).
             slurm_timeout: Duration::from_secs(20),
+            // It says after 10 s that it goes on.
+            push_timeout: Duration::from_secs(12),
         }
     }
 }
@@ -82,7 +86,8 @@ impl Client {
                 detail: error.to_string(),
             })
         })?;
-        let answer = self.command(Method::PUT, path::REVISION, body, fence).await?;
+        let timeout = self.options.push_timeout;
+        let answer = self.command(Method::PUT, path::REVISION, body, fence, timeout).await?;
         read(&answer)
     }
 
@@ -106,7 +111,8 @@ impl Client {
         fence: Fence,
     ) -> Result<impl AsRef<[u8]>, Error> {
         let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
-        self.command(Method::POST, path, body, fence).await
+        let timeout = self.options.slurm_timeout;
+        self.command(Method::POST, path, body, fence, timeout).await
     }
 
     /// All partitions as slurmctld has them, read by the agent in Slurm's own protocol. An agent of before has no such
@@ -166,13 +172,14 @@ impl Client {
         path: &'static str,
         body: Vec<u8>,
         fence: Fence,
+        timeout: Duration,
     ) -> Result<impl AsRef<[u8]> + use<>, Error> {
         let question = Question {
             method,
             path,
             body,
             fence: Some(fence),
-            timeout: self.options.slurm_timeout,
+            timeout,
         };
         self.http.ask(question).await
     }

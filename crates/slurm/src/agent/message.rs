@@ -263,6 +263,10 @@ pub enum Refusal {
     Slurm {
         detail: String,
     },
+    /// A dry run came to no end: it waits for something that the files name, such as a host.
+    Stuck {
+        detail: String,
+    },
     /// Something in the pod: the disk is full, a program is missing.
     Failed {
         detail: String,
@@ -283,7 +287,7 @@ impl fmt::Display for Refusal {
             Self::NoSuchNode => f.write_str("Slurm has no such node"),
             Self::NoSuchThing => f.write_str("Slurm has no such job or reservation"),
             Self::Slurm { detail } => write!(f, "Slurm says: {detail}"),
-            Self::Failed { detail } => write!(f, "it failed: {detail}"),
+            Self::Failed { detail } | Self::Stuck { detail } => write!(f, "it failed: {detail}"),
             Self::NotFound => f.write_str("it has no such path; it may be older than the operator supports"),
             Self::Unknown => f.write_str("for a reason that this release does not know"),
         }

@@ -120,6 +120,7 @@ impl Keeper {
             },
             Told::Refused(reason) => Some(Applied::RolledBack(Refused {
                 sequence,
+                digest: Some(revision.digest()),
                 last_words: vec![reason.clone()],
                 reason,
             })),

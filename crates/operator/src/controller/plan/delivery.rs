@@ -16,7 +16,8 @@ use crate::controller::{
     build::{
         Parent,
         config::{
-            Files, build_bundle, build_candidate, build_config_map, build_files, read_bundle, read_candidate, read_inputs,
+            Files, build_bundle, build_candidate, build_config_map, build_files, read_bundle, read_candidate,
+            read_inputs,
         },
         containers::is_supervised,
     },

@@ -20,6 +20,8 @@ pub(super) struct Memory {
     pub(super) refused: BTreeMap<Digest, Rejection>,
     /// A push whose end is not known.
     pub(super) open: Option<Live>,
+    /// How often a dry run of these came to no end.
+    pub(super) stuck: BTreeMap<Digest, u32>,
     /// What was last sent by a ConfigMap.
     pub(super) sent: Option<Live>,
     /// The highest sequence that was tried.

@@ -179,12 +179,19 @@ impl Report {
         };
     }
 
-    fn note_refusal(&mut self, rejection: &Rejection) {
+    fn note_refusal(&mut self, digest: Digest, why: &str) {
         let refusals = Arc::make_mut(&mut self.refusals);
-        if refusals.len() >= MOST_REFUSALS && !refusals.contains_key(&rejection.digest) {
+        if refusals.len() >= MOST_REFUSALS && !refusals.contains_key(&digest) {
             refusals.clear();
         }
-        refusals.insert(rejection.digest, rejection.why.clone());
+        refusals.insert(digest, why.to_owned());
+    }
+
+    fn forget_refusals<'a>(&mut self, digests: impl Iterator<Item = &'a Digest>) {
+        let refusals = Arc::make_mut(&mut self.refusals);
+        for digest in digests {
+            refusals.remove(digest);
+        }
     }
 
     fn remember(&mut self, ended: Ended) {

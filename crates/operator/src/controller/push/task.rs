@@ -9,6 +9,7 @@ use api::configuration::RejectedBy;
 use slurm::{
     Revision,
     agent::{Action, AgentKey, Candidate, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
+    revision::Digest,
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
@@ -31,6 +32,9 @@ const SHORTEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 /// How long a partition that slurmctld did not let go is not asked for again.
 const LET_GO: Duration = Duration::from_secs(5);
+/// So often a dry run may come to no end before the rest goes live without what it waits for, and that is tried again later.
+const STUCK: u32 = 2;
+const SET_ASIDE: Duration = Duration::from_mins(1);
 /// So often in a row an agent is not reached before the ConfigMap is tried: one that starts again comes back sooner.
 const ENOUGH_FAILURES: u32 = 2;
 /// A candidate's token holds for ten minutes.
@@ -52,6 +56,8 @@ pub(super) struct Task {
     reconfigured: Option<Instant>,
     /// When slurmctld last did not let go of a partition.
     asked_to_let_go: Option<Instant>,
+    /// When something was set aside, to be tried again.
+    set_aside: Option<Instant>,
 }
 
 impl Task {
@@ -67,6 +73,7 @@ impl Task {
             failures: 0,
             reconfigured: None,
             asked_to_let_go: None,
+            set_aside: None,
         }
     }
 
@@ -113,6 +120,11 @@ impl Task {
     /// else is wanted.
     async fn step(&mut self, wish: &Wish, wishes: &mut watch::Receiver<Option<Arc<Wish>>>) -> Duration {
         let wanted = &wish.wanted;
+        if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE) {
+            self.set_aside = None;
+            let stuck = &self.memory.stuck;
+            self.teller.tell(|report| report.forget_refusals(stuck.keys()));
+        }
         let status = match self.ask(wanted).await {
             Ok(status) => status,
             Err(why) => {
@@ -276,6 +288,11 @@ impl Task {
                 self.end(wish, tried, Course::default(), Some(rejection));
                 Duration::ZERO
             }
+            Err(Error::Refused(Refusal::Stuck { detail })) => {
+                self.metrics.configuration().failed(&self.teller.key);
+                self.set_aside(wanted.digest, &detail);
+                self.failed(wanted, State::Failed { why: detail })
+            }
             Err(Error::Refused(Refusal::Failed { detail })) => {
                 self.metrics.configuration().failed(&self.teller.key);
                 self.failed(wanted, State::Failed { why: detail })
@@ -286,6 +303,17 @@ impl Task {
                 self.metrics.configuration().failed(&self.teller.key);
                 self.failed(wanted, State::Away { why: error.to_string() })
             }
+        }
+    }
+
+    /// What a dry run waits for may never come. It counts as refused for a while, so that it holds up nothing else.
+    fn set_aside(&mut self, digest: Digest, why: &str) {
+        let times = self.memory.stuck.entry(digest).or_default();
+        *times = times.saturating_add(1);
+        if *times >= STUCK {
+            self.set_aside = Some(Instant::now());
+            let why = format!("{why}; it is tried again every minute");
+            self.teller.tell(|report| report.note_refusal(digest, &why));
         }
     }
 
@@ -412,7 +440,7 @@ impl Task {
             report.pod.clone_from(&wanted.target.uid);
             report.live = live;
             if let State::Refused(rejection) = &state {
-                report.note_refusal(rejection);
+                report.note_refusal(rejection.digest, &rejection.why);
             }
             report.state = state;
         });
@@ -427,6 +455,7 @@ impl Task {
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
             // What another pod, or another slurmctld, refused says nothing about this one.
             self.memory.refused.clear();
+            self.memory.stuck.clear();
             self.teller.tell(|report| report.refusals = Arc::default());
             self.memory.open = None;
             self.memory.sent = None;

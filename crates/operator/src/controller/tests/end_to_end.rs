@@ -84,6 +84,11 @@ impl FakeAgent {
             .is_some_and(|live| live.sequence >= revision.sequence);
         assert!(!stale, "revision {} is not newer", revision.sequence);
         self.lock().pushes.push(revision.clone());
+        let text = |file: &slurm::revision::File| String::from_utf8_lossy(&file.content).into_owned();
+        if revision.files.values().any(|file| text(file).contains("unresolvable")) {
+            let stuck = json!({ "refused": "stuck", "detail": "getaddrinfo() failed" });
+            return (StatusCode::INTERNAL_SERVER_ERROR, stuck);
+        }
         if self.lock().disk_full {
             let failed = json!({ "refused": "failed", "detail": "No space left on device" });
             return (StatusCode::INTERNAL_SERVER_ERROR, failed);
@@ -593,6 +598,29 @@ async fn an_agent_that_fails_is_asked_again_until_it_does_not() {
     world.agent.lock().disk_full = false;
     world.until_settled().await;
     assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn what_a_dry_run_waits_for_in_vain_holds_up_nothing_else() {
+    let world = World::new(&json!({ "extraConf": "SchedulerTimeSlice=10" })).await;
+    world.until_settled().await;
+    world.server.edit(|store| {
+        let spec = json!({ "partition": { "config": "MaxTime=5" } });
+        let node_set = super::node_set("a", "2026-01-01T00:00:00Z", spec);
+        store.create(&at("nodesets", ""), node_set, "kubectl").unwrap();
+        let patch = json!({ "spec": { "extraConf": "NodeName=n1 NodeAddr=unresolvable" } });
+        store.merge(&at("controllers", "slurm"), &patch, "kubectl").unwrap();
+    });
+    world
+        .until("the rest is live", |world| {
+            let held = world.configuration()["heldInputs"].to_string();
+            world.slurm_conf().contains("PartitionName=a Nodes=a MaxTime=5\n")
+                && held.contains("getaddrinfo() failed; it is tried again every minute")
+        })
+        .await;
+    assert!(!world.slurm_conf().contains("unresolvable"));
+    let pushes = world.agent.lock().pushes.len();
+    assert!(pushes <= 8, "{pushes}");
 }
 
 #[tokio::test]
