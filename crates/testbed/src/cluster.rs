@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
@@ -41,6 +41,9 @@ pub struct Cluster {
     pub layout: Layout,
     pub binaries: Binaries,
 }
+
+/// It listens a second after its start; containerd may take some to remember.
+const KUBELET_PATIENCE: Duration = Duration::from_mins(1);
 
 const MACHINE: &str = "machine";
 /// Written when `up` is through; a cluster without it is the rest of an `up` that was killed.
@@ -269,7 +272,31 @@ impl Cluster {
         let index = self.node_index(name)?;
         self.power_off(name)?;
         self.boot_node(index, None)?;
+        self.keep_kubelet(index)?;
         self.wait_node(name, "True")
+    }
+
+    /// A containerd that has sandboxes of before answers sooner than its interface for the kubelet, which ends over that. On other
+    /// machines systemd would start it again.
+    fn keep_kubelet(&self, index: u8) -> Result<()> {
+        let name = node::name(index);
+        let place = self.node_namespaces(&name)?;
+        let components = node::components(&self.layout, &self.binaries, index)?;
+        let kubelet = components.iter().find(|component| component.name == node::KUBELET);
+        let kubelet = kubelet.context("a node has no kubelet")?;
+        let deadline = Instant::now() + KUBELET_PATIENCE;
+        // Its port for probes from the node itself.
+        let knock = ["-c", "exec 3<>/dev/tcp/127.0.0.1/10248"];
+        while command::output(place.command("bash").args(knock)).is_err() {
+            if Instant::now() > deadline {
+                bail!("the kubelet of {name} does not come up within {KUBELET_PATIENCE:?}");
+            }
+            if !self.component(&name, node::KUBELET).is_ok_and(Process::is_alive) {
+                self.start_component(&name, kubelet)?;
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
     }
 
     /// Powers a node off for good and forgets it.
