@@ -378,6 +378,8 @@ impl Keeper {
         };
         let refused = Refused {
             sequence: live.summary.sequence,
+            // The same files may come again when the jobs are gone.
+            digest: None,
             last_words: vec![reason.clone()],
             reason,
         };

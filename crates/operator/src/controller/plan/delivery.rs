@@ -154,29 +154,40 @@ pub(super) fn plan_config(
     if let Some(accepted) = &accepted {
         write(parent, accepted, record.as_ref(), plan, faults);
     }
-    let sent_before = observed.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
+    let highest = accepted.as_ref().map_or(0, |accepted| accepted.sequence);
+    deliver(observed, parent, keys, &situation, &newest, highest, plan);
+    restarts.then(|| newest.digest())
+}
+
+/// Has it pushed, and sent by a ConfigMap where that does not do.
+fn deliver(
+    observed: &Observed,
+    parent: &Parent,
+    keys: Option<&Keys>,
+    situation: &Situation,
+    newest: &Revision,
+    highest: u64,
+    plan: &mut Plan,
+) {
     if let Some((pod, sent)) = situation.sent(observed) {
         plan.config_maps.push(build_candidate(parent, &sent.candidate));
         plan.effects.extend(wake_kubelet(pod, sent.revision.sequence));
     }
+    let sent_before = observed.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
     match (&situation.target, keys) {
         (Some(target), Some(keys)) if !situation.restarts_instead() => {
             plan.effects.push(Effect::PushConfig(Box::new(push::Wanted {
                 files: Arc::new(newest.files.clone()),
                 digest: newest.digest(),
-                controller: uid,
+                controller: newest.controller.clone(),
                 target: target.clone(),
-                floor: accepted
-                    .as_ref()
-                    .map_or(0, |accepted| accepted.sequence)
-                    .max(sent_before),
+                floor: highest.max(sent_before),
                 rejected: configuration::rejected_before(observed),
                 jwt_key: push::JwtKey(keys.jwt_bytes.clone()),
             })));
         }
         _ => plan.effects.push(Effect::StopPushing),
     }
-    restarts.then(|| newest.digest())
 }
 
 /// Adds what Partitions bring and what people did in Slurm to what is wanted. The result is the Partitions that stay as they were.
