@@ -79,7 +79,8 @@ impl Partition {
             ("MaxTime", number(&self.max_time)),
             ("DefaultTime", number(&self.default_time)),
             ("MaxNodes", number(&self.max_nodes)),
-            ("MinNodes", self.min_nodes.to_string()),
+            // None and one are the same, and slurmctld has the one after a file and the other after an RPC.
+            ("MinNodes", self.min_nodes.max(1).to_string()),
             ("PriorityTier", self.priority_tier.to_string()),
             ("PriorityJobFactor", self.priority_job_factor.to_string()),
             ("AllowAccounts", self.allowed_accounts.clone()),
