@@ -2,10 +2,12 @@
 //!
 //! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
 //! * [`controller`], [`nodeset`], [`partition`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
+//! * [`controller`], [`nodeset`], [`restapi`] and [`accounting`] are the kinds, each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`defaults`] is what an object means that leaves something out.
 
 pub mod access;
+pub mod accounting;
 pub mod cli;
 pub mod controller;
 pub mod defaults;
@@ -15,6 +17,7 @@ pub mod partition;
 pub mod restapi;
 pub mod runtime;
 
+mod fault;
 mod overlay;
 mod quantity;
 mod template;

@@ -6,6 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{Address, LogLevel, process};
 use crate::{
     access::Access,
+    accounting::AccountingReconciler,
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
     nodeset::NodeSetReconciler,
@@ -162,6 +163,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     operator.add(ControllerReconciler::new(context.clone()), inboxes.controller);
     operator.add(RestApiReconciler::new(context.clone()), inboxes.rest_api);
     operator.add(PartitionReconciler::new(context.clone()), inboxes.partition);
+    operator.add(AccountingReconciler::new(context.clone()), inboxes.accounting);
     operator.add(NodeSetReconciler::new(context), inboxes.node_set);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Starting");
     operator.run(stop_on_signal()?).await?;

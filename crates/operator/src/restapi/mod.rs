@@ -13,7 +13,10 @@ use std::sync::Arc;
 use api::{Controller, RestApi};
 use kube::ResourceExt as _;
 
-use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
+use crate::{
+    fault::Fault,
+    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+};
 
 /// Brings RestApis to what their specs ask for.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl Reconciler for RestApiReconciler {
             context.definitions.outdated(),
         );
         let plan = plan::plan(&observed);
-        let look_again = context.warn(rest_api.as_ref(), plan.faults.iter().map(plan::Fault::warning));
+        let look_again = context.warn(rest_api.as_ref(), plan.faults.iter().map(Fault::warning));
         let applied = apply::apply(&self.writer, &plan).await;
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);

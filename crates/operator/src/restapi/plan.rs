@@ -1,6 +1,6 @@
 //! What is to be done about a RestApi. Pure.
 
-use api::{Severity, Validate};
+use api::Validate;
 use k8s_openapi::{
     ByteString,
     api::{apps::v1::Deployment, core::v1::Service},
@@ -10,7 +10,10 @@ use super::{
     build::{build_deployment, build_service},
     observe::Observed,
 };
-use crate::{runtime::Warning, template::container::user_image};
+use crate::{
+    fault::{self, Fault},
+    template::container::user_image,
+};
 
 /// What is to be done, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -20,30 +23,8 @@ pub(super) struct Plan {
     pub(super) deployment: Option<Deployment>,
 }
 
-/// One thing that keeps slurmrestd from being what the spec asks for, in words for its owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-}
-
-impl Fault {
-    pub(super) fn warning(&self) -> Warning<'_> {
-        Warning {
-            reason: self.reason,
-            message: &self.message,
-            may_pass: self.reason != reason::INVALID_SPEC,
-        }
-    }
-}
-
-/// Reasons of conditions and events.
-pub(super) mod reason {
-    pub(in crate::restapi) const INVALID_SPEC: &str = "InvalidSpec";
-    pub(in crate::restapi) const CONTROLLER_MISSING: &str = "ControllerMissing";
-    pub(in crate::restapi) const SECRET_MISSING: &str = "SecretMissing";
-    pub(in crate::restapi) const CONFIG_MISSING: &str = "ConfigMissing";
-}
+/// The Controller has no slurm.conf yet.
+const CONFIG_MISSING: &str = "ConfigMissing";
 
 pub(super) fn plan(observed: &Observed) -> Plan {
     let rest_api = observed.rest_api.as_ref();
@@ -51,12 +32,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         // Its children go with it.
         return Plan::default();
     }
-    let mut faults: Vec<Fault> = rest_api
-        .check()
-        .iter()
-        .filter(|problem| problem.severity == Severity::Error)
-        .map(|problem| invalid(problem.to_string()))
-        .collect();
+    let mut faults = Fault::of(&rest_api.check());
     if !faults.is_empty() {
         return Plan {
             faults,
@@ -66,13 +42,13 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     let service = match build_service(rest_api).map(serde_json::from_value) {
         Ok(Ok(service)) => Some(service),
         Ok(Err(error)) => {
-            faults.push(invalid(format!(
+            faults.push(Fault::invalid(format!(
                 "spec.service.spec is no Service's: {error}; correct it"
             )));
             None
         }
         Err(clash) => {
-            faults.push(invalid(clash.to_string()));
+            faults.push(Fault::invalid(clash.to_string()));
             None
         }
     };
@@ -84,20 +60,13 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 }
 
-fn invalid(message: String) -> Fault {
-    Fault {
-        reason: reason::INVALID_SPEC,
-        message,
-    }
-}
-
 /// Pods whose slurm.conf or key is not there would only wait; what runs is left alone until they are.
 fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
         faults.push(Fault {
-            reason: reason::CONTROLLER_MISSING,
+            reason: fault::CONTROLLER_MISSING,
             message: format!(
                 "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or name another"
             ),
@@ -112,7 +81,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     });
     if let Some(key) = key.filter(|_| !has_key) {
         faults.push(Fault {
-            reason: reason::SECRET_MISSING,
+            reason: fault::SECRET_MISSING,
             message: format!(
                 "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; make it, or look at the Controller's conditions",
                 key.key, key.name
@@ -121,7 +90,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     }
     if observed.config.is_none() {
         faults.push(Fault {
-            reason: reason::CONFIG_MISSING,
+            reason: CONFIG_MISSING,
             message: format!("Controller {name:?} has no slurm.conf yet; look at its conditions"),
         });
     }
@@ -131,7 +100,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     match build_deployment(rest_api, controller, &image(observed)) {
         Ok(deployment) => Some(deployment),
         Err(error) => {
-            faults.push(invalid(format!(
+            faults.push(Fault::invalid(format!(
                 "spec.template.spec or spec.slurmrestd is not what Kubernetes has there: {error}; correct it"
             )));
             None

@@ -36,6 +36,7 @@ pub struct Triggers {
     pub node_set: Trigger,
     pub rest_api: Trigger,
     pub partition: Trigger,
+    pub accounting: Trigger,
 }
 
 /// The queues' ends of [`Triggers`].
@@ -45,6 +46,7 @@ pub struct Inboxes {
     pub node_set: Inbox,
     pub rest_api: Inbox,
     pub partition: Inbox,
+    pub accounting: Inbox,
 }
 
 impl Triggers {
@@ -53,18 +55,21 @@ impl Triggers {
         let (node_set, node_set_inbox) = Trigger::new();
         let (rest_api, rest_api_inbox) = Trigger::new();
         let (partition, partition_inbox) = Trigger::new();
+        let (accounting, accounting_inbox) = Trigger::new();
         (
             Self {
                 controller,
                 node_set,
                 rest_api,
                 partition,
+                accounting,
             },
             Inboxes {
                 controller: controller_inbox,
                 node_set: node_set_inbox,
                 rest_api: rest_api_inbox,
                 partition: partition_inbox,
+                accounting: accounting_inbox,
             },
         )
     }

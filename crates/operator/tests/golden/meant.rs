@@ -238,6 +238,5 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "metadata annotations slinky.slurm.net/chart-replicas",
         "the chart's, as for NodeSets",
     ),
-    ("* slurm-accounting", "", "children of an Accounting: a later issue"),
     ("* slurm-login-*", "", "children of a LoginSet: a later issue"),
 ];

@@ -28,6 +28,7 @@ mod plugstack;
 mod record;
 mod scratch;
 mod slurm_conf;
+mod slurmdbd_conf;
 mod topology_yaml;
 
 pub use cgroup_conf::render_cgroup_conf;
@@ -48,4 +49,5 @@ pub use slurm_conf::{
     AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT,
     SlurmConf, SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
 };
+pub use slurmdbd_conf::{SlurmdbdConf, Storage, Unwritable, render_slurmdbd_conf};
 pub use topology_yaml::{TopologyYaml, YamlError};

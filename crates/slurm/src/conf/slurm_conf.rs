@@ -14,13 +14,13 @@ pub const SLURMCTLD_PORT: u16 = 6817;
 pub const SLURMD_PORT: u16 = 6818;
 pub const SLURMDBD_PORT: u16 = 6819;
 
-const SLURM_USER: &str = "slurm";
-const AUTH_TYPE: &str = "auth/slurm";
+pub(super) const SLURM_USER: &str = "slurm";
+pub(super) const AUTH_TYPE: &str = "auth/slurm";
 const CRED_TYPE: &str = "cred/slurm";
-const AUTH_ALT_TYPES: &str = "auth/jwt";
-const AUTH_INFO: &str = "use_client_ids";
-const JWT_KEY: &str = "jwt_key=/etc/slurm/jwt.key";
-const JWKS: &str = "jwks=/etc/slurm/jwks.json";
+pub(super) const AUTH_ALT_TYPES: &str = "auth/jwt";
+pub(super) const AUTH_INFO: &str = "use_client_ids";
+pub(super) const JWT_KEY: &str = "jwt_key=/etc/slurm/jwt.key";
+pub(super) const JWKS: &str = "jwks=/etc/slurm/jwks.json";
 const SLURMCTLD_PARAMETERS: [&str; 2] = ["enable_configless", "reconfig_on_restart"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +237,7 @@ fn render_accounting(text: &mut Text, accounting: Option<&AccountingStorage>) {
 }
 
 /// The section is there only for keys the user has set too; `required` is in the order of its lines.
-fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&str])]) {
+pub(super) fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&str])]) {
     let user = Document::parse(extra);
     let merged: Vec<_> = required
         .iter()
@@ -256,24 +256,24 @@ fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&str])]) {
 }
 
 #[derive(Default)]
-struct Text {
-    text: String,
+pub(super) struct Text {
+    pub(super) text: String,
     lines: usize,
 }
 
 impl Text {
-    fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
         self.lines += 1 + line.bytes().filter(|byte| *byte == b'\n').count();
     }
 
-    fn section(&mut self, title: &str) {
+    pub(super) fn section(&mut self, title: &str) {
         self.line("#");
         self.line(&format!("### {title} ###"));
     }
 
-    fn set(&mut self, key: &str, value: impl std::fmt::Display) {
+    pub(super) fn set(&mut self, key: &str, value: impl std::fmt::Display) {
         self.line(&format!("{key}={value}"));
     }
 

@@ -8,7 +8,7 @@ use crate::testing::recorded::{MEANT, Objects, Recording, flatten_all, judge, re
 #[test]
 fn children_equal_upstreams_but_for_what_is_meant() {
     for recording in recordings() {
-        let theirs = recording.children_of(&["Controller", "RestApi"]);
+        let theirs = recording.children_of(&["Controller", "RestApi", "Accounting"]);
         let (surprises, _) = judge(
             MEANT,
             &without_defaults(theirs),
@@ -42,7 +42,9 @@ fn children(recording: &Recording) -> Vec<Value> {
     assert_eq!(plan.faults, []);
     let mut ours = super::written(&plan);
     inputs.extend(ours.iter().filter(|object| object["kind"] == "ConfigMap").cloned());
-    ours.extend(crate::restapi::children_of(&Caches::of(inputs), &images));
+    let caches = Caches::of(inputs);
+    ours.extend(crate::restapi::children_of(&caches, &images));
+    ours.extend(crate::accounting::children_of(&caches, &images));
     ours
 }
 

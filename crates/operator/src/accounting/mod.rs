@@ -1,0 +1,136 @@
+//! Accounting: slurmdbd, by which clusters keep their records in a database.
+
+mod apply;
+mod build;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use api::Accounting;
+use kube::ResourceExt as _;
+
+use crate::{
+    fault::Fault,
+    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+};
+
+/// Brings Accountings to what their specs ask for.
+#[derive(Debug)]
+pub struct AccountingReconciler {
+    context: Context,
+    writer: Writer,
+}
+
+impl AccountingReconciler {
+    pub fn new(context: Context) -> Self {
+        Self {
+            writer: Writer::new(&context, Self::NAME),
+            context,
+        }
+    }
+}
+
+impl Reconciler for AccountingReconciler {
+    const NAME: &'static str = "accounting";
+
+    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
+        interested(change, caches)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let context = &self.context;
+        let Some(accounting) = context.caches.accountings.get(&key.namespace, &key.name) else {
+            return Ok(Outcome::settled());
+        };
+        let observed = observe::observe(
+            Arc::clone(&accounting),
+            &context.caches,
+            context.defaults.images.clone(),
+            context.definitions.outdated(),
+        );
+        let plan = plan::plan(&observed);
+        let look_again = context.warn(accounting.as_ref(), plan.faults.iter().map(Fault::warning));
+        let applied = apply::apply(context, &self.writer, &accounting, &plan).await;
+        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
+        let state = status::state(&observed, &plan);
+        let outcome = self.writer.finish(accounting.as_ref(), status, applied, state).await?;
+        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
+    }
+}
+
+/// The Accountings that a change may concern.
+fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    let those = |namespace: &str, concerns: &dyn Fn(&Accounting) -> bool| -> Vec<Key> {
+        let all = caches.accountings.list(namespace).into_iter();
+        all.filter(|accounting| concerns(accounting))
+            .map(|accounting| Key::of(accounting.as_ref()))
+            .collect()
+    };
+    match change {
+        Change::Accounting(delta) => delta.key().into_iter().collect(),
+        // It may bring the keys along.
+        Change::Controller(delta) => delta
+            .sides()
+            .filter_map(|controller| {
+                let name = controller.spec.accounting_name()?;
+                Some(Key::new(controller.namespace().unwrap_or_default(), name))
+            })
+            .collect(),
+        Change::Secret(delta) => {
+            let Some(secret) = delta.key() else { return Vec::new() };
+            let mut keys = those(&secret.namespace, &|accounting| {
+                let controller = observe::referring(accounting, caches);
+                observe::referenced_secrets(accounting, controller.as_deref()).any(|name| name == secret.name)
+            });
+            keys.extend(change.owners::<Accounting>());
+            keys
+        }
+        Change::ConfigMap(delta) => {
+            let Some(config_map) = delta.key() else { return Vec::new() };
+            those(&config_map.namespace, &|accounting| {
+                let jwks = accounting.spec.jwks_key_ref.as_ref();
+                jwks.is_some_and(|jwks| jwks.name == config_map.name)
+            })
+        }
+        // How its daemon fares.
+        Change::Pod(delta) => delta
+            .sides()
+            .filter_map(|pod| observe::accounting_of(pod))
+            .collect(),
+        Change::StatefulSet(_) | Change::Service(_) => change.owners::<Accounting>(),
+        Change::NodeSet(_)
+        | Change::LoginSet(_)
+        | Change::RestApi(_)
+        | Change::Token(_)
+        | Change::Partition(_)
+        | Change::Deployment(_)
+        | Change::Revision(_)
+        | Change::Claim(_)
+        | Change::Budget(_)
+        | Change::Node(_)
+        | Change::Namespace(_)
+        | Change::ServiceMonitor(_) => Vec::new(),
+    }
+}
+
+/// The children of the first Accounting among these objects, for the comparison with upstream's.
+#[cfg(test)]
+pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+    let Some(accounting) = caches.accountings.all().into_iter().next() else {
+        return Vec::new();
+    };
+    let plan = plan::plan(&observe::observe(accounting, caches, images.clone(), Vec::new()));
+    assert_eq!(plan.faults, []);
+    let mut config = serde_json::to_value(&plan.config).unwrap_or_default();
+    // Secrets are recorded as text.
+    for (file, bytes) in plan.config.iter().flat_map(|config| config.data.iter().flatten()) {
+        config["data"][file] = String::from_utf8_lossy(&bytes.0).into();
+    }
+    let others = [serde_json::to_value(plan.service), serde_json::to_value(plan.stateful_set)];
+    let children = others.into_iter().flatten().chain([config]);
+    children.filter(|child| !child.is_null()).collect()
+}

@@ -1,0 +1,109 @@
+//! What there is: the Accounting, what it refers to and its children. Reads only.
+
+use std::sync::Arc;
+
+use api::{
+    Accounting, Controller,
+    keys::{apps, labels},
+    references::SecretKeyRef,
+};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, Pod, Secret},
+};
+use kube::ResourceExt as _;
+
+use crate::{
+    defaults::Images,
+    runtime::{Caches, Key},
+};
+
+/// Everything a plan is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) accounting: Arc<Accounting>,
+    pub(super) slurm_key: Found,
+    pub(super) jwt_key: Found,
+    pub(super) password: Found,
+    pub(super) jwks: Option<Arc<ConfigMap>>,
+    pub(super) stateful_set: Option<Arc<StatefulSet>>,
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) images: Images,
+    /// Definitions that are older than this operator.
+    pub(super) outdated: Vec<String>,
+}
+
+/// A reference to an entry of a Secret, and what is there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    pub(super) reference: Option<SecretKeyRef>,
+    pub(super) secret: Option<Arc<Secret>>,
+}
+
+/// Reads from the caches what concerns this Accounting.
+pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Images, outdated: Vec<String>) -> Observed {
+    let namespace = accounting.namespace().unwrap_or_default();
+    let controller = referring(&accounting, caches);
+    let find = |reference: Option<SecretKeyRef>| Found {
+        secret: reference
+            .as_ref()
+            .and_then(|reference| caches.secrets.get(&namespace, &reference.name)),
+        reference,
+    };
+    let storage = accounting.spec.storage_config.as_ref();
+    let jwks = accounting.spec.jwks_key_ref.as_ref();
+    let names = accounting.child_names();
+    Observed {
+        slurm_key: find(slurm_key(&accounting, controller.as_deref())),
+        jwt_key: find(jwt_key(&accounting, controller.as_deref())),
+        password: find(storage.map(|storage| storage.password_key_ref.clone())),
+        jwks: jwks.and_then(|jwks| caches.config_maps.get(&namespace, &jwks.name)),
+        stateful_set: caches.stateful_sets.get(&namespace, &names.stateful_set()),
+        pod: caches.pods.get(&namespace, &names.pod()),
+        accounting,
+        images,
+        outdated,
+    }
+}
+
+/// The Controller that refers to it, the first by name if there are several: they all have the same keys, or their records
+/// would not be taken.
+pub(super) fn referring(accounting: &Accounting, caches: &Caches) -> Option<Arc<Controller>> {
+    let namespace = accounting.namespace().unwrap_or_default();
+    let name = accounting.name_any();
+    let all = caches.controllers.list(&namespace).into_iter();
+    all.filter(|controller| controller.spec.accounting_name() == Some(name.as_str()))
+        .min_by_key(|controller| controller.name_any())
+}
+
+fn slurm_key(accounting: &Accounting, controller: Option<&Controller>) -> Option<SecretKeyRef> {
+    let given = accounting.spec.slurm_key_ref.clone();
+    given.or_else(|| controller.and_then(Controller::slurm_key))
+}
+
+fn jwt_key(accounting: &Accounting, controller: Option<&Controller>) -> Option<SecretKeyRef> {
+    let given = accounting.spec.effective_jwt_key_ref().cloned();
+    given.or_else(|| controller.and_then(Controller::jwt_key))
+}
+
+/// The Secrets slurmdbd's configuration and keys are made from.
+pub(super) fn referenced_secrets(
+    accounting: &Accounting,
+    controller: Option<&Controller>,
+) -> impl Iterator<Item = String> {
+    let storage = accounting.spec.storage_config.as_ref();
+    let references = [
+        slurm_key(accounting, controller),
+        jwt_key(accounting, controller),
+        storage.map(|storage| storage.password_key_ref.clone()),
+    ];
+    references.into_iter().flatten().map(|reference| reference.name)
+}
+
+/// The Accounting whose slurmdbd runs in this pod.
+pub(super) fn accounting_of(pod: &Pod) -> Option<Key> {
+    let marks = pod.metadata.labels.as_ref()?;
+    let instance = marks.get(labels::INSTANCE)?;
+    (marks.get(labels::NAME)? == apps::SLURMDBD)
+        .then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
+}

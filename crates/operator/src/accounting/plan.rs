@@ -1,0 +1,187 @@
+//! What is to be done about an Accounting. Pure.
+
+use api::{Validate, keys::apps};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{Secret, Service},
+    },
+};
+use slurm::{
+    conf::{SlurmdbdConf, Storage, render_slurmdbd_conf},
+    revision::Digest,
+};
+
+use super::{
+    build::{Ingredients, build_config, build_service, build_stateful_set},
+    observe::{Found, Observed},
+};
+use crate::{
+    fault::{self, Fault},
+    template::container::user_image,
+};
+
+/// What is to be done, and what is wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) faults: Vec<Fault>,
+    pub(super) service: Option<Service>,
+    /// slurmdbd.conf, which has the password in it.
+    pub(super) config: Option<Secret>,
+    pub(super) stateful_set: Option<StatefulSet>,
+    /// slurmdbd is somebody else's: what there is of ours goes.
+    pub(super) external: bool,
+}
+
+pub(super) fn plan(observed: &Observed) -> Plan {
+    let accounting = observed.accounting.as_ref();
+    if accounting.metadata.deletion_timestamp.is_some() {
+        // Its children go with it.
+        return Plan::default();
+    }
+    let mut faults = Fault::of(&accounting.check());
+    if !faults.is_empty() {
+        return Plan {
+            faults,
+            ..Plan::default()
+        };
+    }
+    if accounting.spec.is_external() {
+        return Plan {
+            external: true,
+            ..Plan::default()
+        };
+    }
+    let service = match build_service(accounting).map(serde_json::from_value) {
+        Ok(Ok(service)) => Some(service),
+        Ok(Err(error)) => {
+            let message = format!("spec.service.spec is no Service's: {error}; correct it");
+            faults.push(Fault::invalid(message));
+            None
+        }
+        Err(clash) => {
+            faults.push(Fault::invalid(clash.to_string()));
+            None
+        }
+    };
+    let (config, stateful_set) = plan_slurmdbd(observed, &mut faults).unzip();
+    Plan {
+        faults,
+        service,
+        config,
+        stateful_set,
+        external: false,
+    }
+}
+
+/// slurmdbd.conf and the pod that reads it. While something it needs is missing, what runs is left alone.
+fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret, StatefulSet)> {
+    let accounting = observed.accounting.as_ref();
+    let spec = &accounting.spec;
+    let slurm_key = find(&observed.slurm_key, "spec.slurmKeyRef", faults);
+    let jwt_key = find(&observed.jwt_key, "spec.jwtKeyRef", faults);
+    let password = find(&observed.password, "spec.storageConfig.passwordKeyRef", faults);
+    if let Some(jwks) = &spec.jwks_key_ref {
+        let data = observed.jwks.as_ref().and_then(|config_map| config_map.data.as_ref());
+        if data.and_then(|data| data.get(&jwks.key)).is_none() {
+            faults.push(Fault::new(
+                fault::CONFIG_MAP_MISSING,
+                format!(
+                    "spec.jwksKeyRef names entry {:?} of ConfigMap {:?}, which does not exist; make it, or remove the reference",
+                    jwks.key, jwks.name
+                ),
+            ));
+        }
+    }
+    let (slurm_key, jwt_key, password) = (slurm_key?, jwt_key?, password?);
+    let text = render(observed, &password).map_err(|fault| faults.push(fault)).ok()?;
+    if !faults.is_empty() {
+        return None;
+    }
+    let config = build_config(accounting, &text);
+    let ingredients = Ingredients {
+        slurm_key: (observed.slurm_key.reference.as_ref()?, Digest::of(&slurm_key)),
+        jwt_key: (observed.jwt_key.reference.as_ref()?, Digest::of(&jwt_key)),
+        config: Digest::of(text.as_bytes()),
+        image: image(observed),
+    };
+    match build_stateful_set(accounting, &ingredients) {
+        Ok(stateful_set) => Some((config, stateful_set)),
+        Err(error) => {
+            faults.push(Fault::invalid(format!(
+                "spec.template.spec or spec.slurmdbd is not what Kubernetes has there: {error}; correct it"
+            )));
+            None
+        }
+    }
+}
+
+/// slurmdbd.conf.
+fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
+    let field = "spec.storageConfig.passwordKeyRef";
+    let accounting = observed.accounting.as_ref();
+    let storage = accounting.spec.storage_config.clone().unwrap_or_default();
+    let password = std::str::from_utf8(password).map_err(|_| {
+        Fault::invalid(format!("{field} names a password that is no text; give the database's user another one"))
+    })?;
+    let conf = SlurmdbdConf {
+        host: accounting.child_names().pod(),
+        jwks: accounting.spec.jwks_key_ref.is_some(),
+        storage: Storage {
+            port: u16::try_from(storage.port()).unwrap_or_default(),
+            user: storage.username.clone().filter(|user| !user.is_empty()),
+            database: storage.database().to_owned(),
+            // `kubectl create secret --from-file` keeps the line's end.
+            password: password.trim_end_matches(['\r', '\n']).to_owned(),
+            host: storage.host,
+        },
+        extra: accounting.spec.extra_conf.clone().unwrap_or_default(),
+    };
+    render_slurmdbd_conf(&conf).map_err(|error| {
+        Fault::invalid(format!(
+            "{field} names a password that {error}, which slurmdbd.conf cannot hold; give the database's user another one"
+        ))
+    })
+}
+
+/// The bytes of a Secret's entry.
+fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> {
+    let Some(reference) = &found.reference else {
+        faults.push(Fault::new(
+            fault::CONTROLLER_MISSING,
+            format!("{field} is absent, and no Controller refers to this object whose key could be used; set it, or name this object in a Controller's spec.accountingRef"),
+        ));
+        return None;
+    };
+    let data = found.secret.as_ref().and_then(|secret| secret.data.as_ref());
+    let entry = data.and_then(|data| data.get(&reference.key));
+    match entry {
+        Some(ByteString(bytes)) if !bytes.is_empty() => Some(bytes.clone()),
+        _ => {
+            let what = if found.secret.is_some() { "which is absent or empty there" } else { "which does not exist" };
+            faults.push(Fault::new(
+                fault::SECRET_MISSING,
+                format!(
+                    "{field} names entry {:?} of Secret {:?}, {what}; make it, or name another",
+                    reference.key, reference.name
+                ),
+            ));
+            None
+        }
+    }
+}
+
+/// The image for slurmdbd if its user names none: the one it has, so that a new operator restarts nothing.
+fn image(observed: &Observed) -> String {
+    let default = || observed.images.slurmdbd.clone();
+    if user_image(observed.accounting.spec.slurmdbd.as_ref()).is_some() {
+        return default();
+    }
+    let pod = observed
+        .stateful_set
+        .as_ref()
+        .and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
+    let running = pod.and_then(|pod| pod.containers.iter().find(|container| container.name == apps::SLURMDBD));
+    running.and_then(|container| container.image.clone()).unwrap_or_else(default)
+}

@@ -1,0 +1,103 @@
+//! What is said about an Accounting. Pure.
+
+use api::{AccountingStatus, Validate, keys::apps};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+use super::{observe::Observed, plan::Plan};
+use crate::{
+    fault::{self, Fault, Progress},
+    runtime::{Failure, State, Wanted, remarks, settle},
+};
+
+/// slurmdbd ends soon after its start, and says why.
+const SLURMDBD_FAILS: &str = "SlurmdbdFails";
+/// Enough of its words to know what is wrong.
+const LAST_LINES: usize = 5;
+
+/// The status to write.
+pub(super) fn build_status(
+    observed: &Observed,
+    plan: &Plan,
+    failure: Option<&Failure>,
+    now: Timestamp,
+) -> AccountingStatus {
+    let accounting = observed.accounting.as_ref();
+    let generation = accounting.metadata.generation.unwrap_or_default();
+    let previous = accounting
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    AccountingStatus {
+        conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
+        // Upstream's definitions, which may be the installed ones, drop it: it would be written again and again.
+        observed_generation: observed.outdated.is_empty().then_some(generation),
+    }
+}
+
+/// How things stand, for the queue.
+pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
+    fault::state(&plan.faults, &progress(observed, plan))
+}
+
+fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
+    let mut wanted = fault::conditions(&plan.faults, failure, &progress(observed, plan));
+    wanted.extend(remarks(&observed.outdated, observed.accounting.check().warnings()));
+    wanted
+}
+
+fn progress(observed: &Observed, plan: &Plan) -> Progress {
+    if plan.external {
+        return Progress {
+            ready: true,
+            message: "slurmdbd is not ours to look after".to_owned(),
+            trouble: None,
+        };
+    }
+    let status = observed.stateful_set.as_ref().and_then(|set| set.status.as_ref());
+    let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
+    // A StatefulSet whose newest template is not its pod's names two revisions.
+    let updated = status.is_some_and(|status| status.update_revision == status.current_revision);
+    let available = count(status.and_then(|status| status.available_replicas));
+    let mut progress = Progress::of_pods(
+        apps::SLURMDBD,
+        available,
+        u32::from(updated),
+        1,
+        observed.stateful_set.is_some(),
+    );
+    if !progress.ready {
+        progress.trouble = observed.pod.as_deref().and_then(trouble);
+    }
+    progress
+}
+
+/// Why slurmdbd does not stay, in its own words.
+fn trouble(pod: &Pod) -> Option<Fault> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let container = statuses.iter().find(|container| container.name == apps::SLURMDBD)?;
+    let words = last_words(container)?;
+    Some(Fault::new(
+        SLURMDBD_FAILS,
+        format!("slurmdbd ends with: {words}; look at spec.storageConfig, the password's Secret and the database"),
+    ))
+}
+
+fn last_words(container: &ContainerStatus) -> Option<String> {
+    let ended = [container.state.as_ref(), container.last_state.as_ref()]
+        .into_iter()
+        .flatten()
+        .find_map(|state| state.terminated.as_ref())?;
+    if ended.exit_code == 0 {
+        return None;
+    }
+    let message = ended.message.as_deref().unwrap_or_default();
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let from = lines.len().saturating_sub(LAST_LINES);
+    let last = lines.get(from..).unwrap_or_default();
+    if last.is_empty() {
+        return Some(format!("exit code {}", ended.exit_code));
+    }
+    Some(last.join(" | "))
+}

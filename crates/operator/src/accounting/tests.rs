@@ -1,0 +1,203 @@
+//! The rules of an Accounting, as tests.
+
+use api::{AccountingStatus, ConditionStatus};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{
+    interested,
+    observe::{Observed, observe},
+    plan::{Plan, plan},
+    status::{build_status, state},
+};
+use crate::{
+    defaults::Images,
+    runtime::{Caches, Change, Delta, Key, State},
+    testing::any_spec::any_spec,
+};
+
+fn object(kind: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": kind,
+        "metadata": { "name": "slurm", "namespace": "hpc", "uid": kind, "generation": 2 },
+        "spec": spec,
+    })
+}
+
+fn secret(name: &str, entry: &str, value: &str) -> Value {
+    use base64::Engine as _;
+    let value = base64::engine::general_purpose::STANDARD.encode(value);
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "hpc" }, "data": { entry: value } })
+}
+
+fn accounting(more: &Value) -> Value {
+    let mut spec = json!({
+        "storageConfig": { "host": "mariadb", "username": "slurm", "passwordKeyRef": { "name": "mariadb", "key": "password" } },
+    });
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    object("Accounting", &spec)
+}
+
+/// With a Controller whose keys it takes over.
+fn cluster(more: &Value) -> Vec<Value> {
+    vec![
+        object("Controller", &json!({ "accountingRef": { "name": "slurm" } })),
+        secret("slurm-auth-slurm", "slurm.key", "a"),
+        secret("slurm-auth-jwt", "jwt.key", "b"),
+        secret("mariadb", "password", "secret#1\n"),
+        accounting(more),
+    ]
+}
+
+fn observed(objects: Vec<Value>) -> Observed {
+    let caches = Caches::of(objects);
+    let images = Images {
+        slurmdbd: "slurmdbd:default".to_owned(),
+        ..Images::default()
+    };
+    observe(caches.accountings.all().remove(0), &caches, images, Vec::new())
+}
+
+fn planned(objects: Vec<Value>) -> Plan {
+    plan(&observed(objects))
+}
+
+fn status(objects: Vec<Value>) -> AccountingStatus {
+    let observed = observed(objects);
+    build_status(
+        &observed,
+        &plan(&observed),
+        None,
+        "2026-01-01T00:00:00Z".parse().unwrap(),
+    )
+}
+
+fn condition(objects: Vec<Value>, type_: &str) -> (ConditionStatus, String, String) {
+    let all = status(objects).conditions;
+    let found = all.into_iter().find(|condition| condition.type_ == type_).unwrap();
+    (found.status, found.reason, found.message)
+}
+
+fn conf(plan: &Plan) -> String {
+    let data = plan.config.as_ref().and_then(|secret| secret.data.as_ref()).unwrap();
+    String::from_utf8(data["slurmdbd.conf"].0.clone()).unwrap()
+}
+
+fn without(mut objects: Vec<Value>, name: &str) -> Vec<Value> {
+    objects.retain(|object| object["metadata"]["name"] != name);
+    objects
+}
+
+#[test]
+fn an_accounting_with_its_controllers_keys() {
+    let plan = planned(cluster(&json!({})));
+    assert_eq!(plan.faults, []);
+    assert!(conf(&plan).contains("StoragePass=secret\\#1\n"), "{}", conf(&plan));
+    insta::assert_yaml_snapshot!(json!([plan.service, plan.stateful_set]));
+}
+
+#[test]
+fn what_is_missing_is_named_and_nothing_is_rolled() {
+    for (missing, reason, words) in [
+        ("mariadb", "SecretMissing", "spec.storageConfig.passwordKeyRef names entry \"password\" of Secret \"mariadb\""),
+        ("slurm-auth-slurm", "SecretMissing", "spec.slurmKeyRef names entry \"slurm.key\""),
+        ("slurm-auth-jwt", "SecretMissing", "spec.jwtKeyRef names entry \"jwt.key\""),
+    ] {
+        let objects = without(cluster(&json!({})), missing);
+        let plan = planned(objects.clone());
+        assert!(plan.stateful_set.is_none() && plan.config.is_none() && plan.service.is_some());
+        let (status, said, message) = condition(objects, "Ready");
+        assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
+        assert!(message.contains(words), "{message}");
+    }
+    let mut alone = cluster(&json!({}));
+    alone.remove(0);
+    let (_, reason, message) = condition(alone, "Ready");
+    assert_eq!(reason, "ControllerMissing");
+    assert!(message.contains("spec.accountingRef"), "{message}");
+    let (_, reason, _) = condition(cluster(&json!({ "jwksKeyRef": { "name": "jwks", "key": "jwks.json" } })), "Ready");
+    assert_eq!(reason, "ConfigMapMissing");
+}
+
+#[test]
+fn another_password_is_another_pod() {
+    let hash = |objects| {
+        let set = planned(objects).stateful_set.and_then(|set| set.spec).unwrap();
+        set.template.metadata.and_then(|meta| meta.annotations).unwrap()["slinky.slurm.net/slurmdbd-conf-hash"].clone()
+    };
+    let before = cluster(&json!({}));
+    let mut after = without(before.clone(), "mariadb");
+    after.push(secret("mariadb", "password", "other"));
+    assert_ne!(hash(before), hash(after));
+}
+
+#[test]
+fn a_password_that_no_line_can_hold_is_refused() {
+    let mut objects = without(cluster(&json!({})), "mariadb");
+    objects.push(secret("mariadb", "password", "a\nStorageHost=b"));
+    let (_, reason, message) = condition(objects, "Ready");
+    assert_eq!(reason, "InvalidSpec");
+    assert!(message.starts_with("spec.storageConfig.passwordKeyRef names a password that has a line break"), "{message}");
+}
+
+#[test]
+fn one_outside_has_no_children_and_is_ready() {
+    let objects = cluster(&json!({ "external": true, "externalConfig": { "host": "dbd.example.com", "port": 6819 } }));
+    let plan = planned(objects.clone());
+    assert!(plan.external && plan.service.is_none() && plan.stateful_set.is_none() && plan.config.is_none());
+    assert_eq!(condition(objects, "Ready").0, ConditionStatus::True);
+}
+
+#[test]
+fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
+    let mut objects = cluster(&json!({}));
+    assert_eq!(condition(objects.clone(), "Ready").1, "Starting");
+    let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
+    set["status"] = json!({ "replicas": 1, "currentRevision": "a", "updateRevision": "a" });
+    objects.push(set.clone());
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "slurm-accounting-0", "namespace": "hpc" },
+        "spec": { "containers": [] },
+        "status": { "containerStatuses": [{
+            "name": "slurmdbd", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+            "lastState": { "terminated": { "exitCode": 1, "message": "error: Access denied\nfatal: no database\n" } },
+        }] },
+    }));
+    for type_ in ["Ready", "Degraded"] {
+        let (_, reason, message) = condition(objects.clone(), type_);
+        assert_eq!(reason, "SlurmdbdFails");
+        assert!(message.contains("error: Access denied | fatal: no database"), "{message}");
+    }
+    assert!(matches!(state(&observed(objects.clone()), &planned(objects.clone())), State::Progressing { .. }));
+    set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
+    objects[5] = set;
+    assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);
+    assert_eq!(condition(objects, "Degraded").0, ConditionStatus::False);
+}
+
+#[test]
+fn a_change_of_what_it_refers_to_concerns_it() {
+    let caches = Caches::of(cluster(&json!({})));
+    for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
+        let secret = caches.secrets.get("hpc", name).unwrap();
+        let change = Change::Secret(Delta::appeared(secret));
+        assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")], "{name}");
+    }
+    let controller = caches.controllers.all().remove(0);
+    let change = Change::Controller(Delta::appeared(controller));
+    assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")]);
+}
+
+proptest! {
+    #[test]
+    fn no_spec_makes_it_panic(spec in any_spec("Accounting")) {
+        let mut objects = cluster(&json!({}));
+        objects.pop();
+        objects.push(object("Accounting", &spec));
+        let observed = observed(objects);
+        let plan = plan(&observed);
+        let _ = build_status(&observed, &plan, None, jiff::Timestamp::UNIX_EPOCH);
+    }
+}

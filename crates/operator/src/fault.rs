@@ -1,0 +1,126 @@
+//! What keeps an object from being what its spec asks for, and what is said about it, for kinds whose children are pods of
+//! one daemon. Pure.
+
+use api::{
+    ConditionStatus, Problems, Severity,
+    conditions::{DEGRADED, PROGRESSING, READY},
+};
+
+use crate::runtime::{Failure, State, Wanted, Warning};
+
+/// The spec contradicts itself or Kubernetes.
+const INVALID_SPEC: &str = "InvalidSpec";
+/// A referenced Secret, or its entry, is not there.
+pub(crate) const SECRET_MISSING: &str = "SecretMissing";
+/// A referenced ConfigMap, or its entry, is not there.
+pub(crate) const CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
+/// The referenced Controller is not there.
+pub(crate) const CONTROLLER_MISSING: &str = "ControllerMissing";
+
+/// One thing that is wrong, in words for the object's owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message }
+    }
+
+    /// Only its owner can mend it.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(INVALID_SPEC, message)
+    }
+
+    /// What stops the object among these problems.
+    pub(crate) fn of(problems: &Problems) -> Vec<Self> {
+        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+        errors.map(|problem| Self::invalid(problem.to_string())).collect()
+    }
+
+    pub(crate) fn warning(&self) -> Warning<'_> {
+        Warning {
+            reason: self.reason,
+            message: &self.message,
+            may_pass: self.reason != INVALID_SPEC,
+        }
+    }
+}
+
+/// How far the pods are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) ready: bool,
+    pub(crate) message: String,
+    /// What is wrong with pods that are on their way and do not arrive.
+    pub(crate) trouble: Option<Fault>,
+}
+
+impl Progress {
+    /// So many of these pods are there and as they should be.
+    pub(crate) fn of_pods(daemon: &str, available: u32, updated: u32, wanted: u32, exists: bool) -> Self {
+        Self {
+            ready: exists && available >= wanted && updated >= wanted,
+            message: format!("{available} of {wanted} {daemon} pods are available"),
+            trouble: None,
+        }
+    }
+}
+
+/// `Ready`, `Progressing` and `Degraded`.
+pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Vec<Wanted> {
+    let ready = ready(faults, failure, progress);
+    let progressing = if ready.reason == "Starting" {
+        Wanted::holds(PROGRESSING, "Starting", ready.message.clone())
+    } else {
+        Wanted::fails(PROGRESSING, "Settled", "")
+    };
+    let degraded = match (faults.first().or(progress.trouble.as_ref()), failure) {
+        (Some(fault), _) if faults.is_empty() => Wanted::holds(DEGRADED, fault.reason, fault.message.clone()),
+        (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages(faults)),
+        (None, Some(failure)) => Wanted::holds(
+            DEGRADED,
+            if failure.refused { "ChildRefused" } else { "Retrying" },
+            failure.message.clone(),
+        ),
+        (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
+    };
+    vec![ready, progressing, degraded]
+}
+
+/// How things stand, for the queue.
+pub(crate) fn state(faults: &[Fault], progress: &Progress) -> State {
+    let ready = ready(faults, None, progress);
+    match faults.first() {
+        Some(fault) if fault.reason == INVALID_SPEC => State::Invalid {
+            message: fault.message.clone(),
+        },
+        Some(fault) => State::Blocked {
+            on: fault.message.clone(),
+        },
+        None if ready.status != ConditionStatus::True => State::Progressing { why: ready.message },
+        None => State::Settled,
+    }
+}
+
+fn ready(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Wanted {
+    if let Some(fault) = faults.first() {
+        return Wanted::fails(READY, fault.reason, messages(faults));
+    }
+    if let Some(failure) = failure.filter(|failure| failure.refused) {
+        return Wanted::fails(READY, "ChildRefused", failure.message.clone());
+    }
+    match &progress.trouble {
+        _ if progress.ready => Wanted::holds(READY, "Ready", progress.message.clone()),
+        Some(trouble) => Wanted::fails(READY, trouble.reason, trouble.message.clone()),
+        None => Wanted::fails(READY, "Starting", progress.message.clone()),
+    }
+}
+
+fn messages(faults: &[Fault]) -> String {
+    let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    messages.join("\n")
+}
