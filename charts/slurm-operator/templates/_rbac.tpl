@@ -15,11 +15,11 @@ says what for.
   verbs: [patch]
 # How it stands.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/status, controllers/status, nodesets/status, partitions/status, restapis/status]
+  resources: [accountings/status, controllers/status, nodesets/status, partitions/status, restapis/status, tokens/status]
   verbs: [patch]
 # Children block the deletion of their owner, which needs this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/finalizers, controllers/finalizers, nodesets/finalizers, restapis/finalizers]
+  resources: [accountings/finalizers, controllers/finalizers, nodesets/finalizers, restapis/finalizers, tokens/finalizers]
   verbs: [update]
 # Workers are pods of ours; the rest belongs to StatefulSets and Deployments and is watched.
 - apiGroups: [""]
@@ -33,10 +33,10 @@ says what for.
 - apiGroups: [""]
   resources: [configmaps, services]
   verbs: [create, delete, get, list, patch, watch]
-# Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it.
+# Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it; tokens.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, list, patch, watch]
+  verbs: [create, delete, list, patch, watch]
 # Volumes from a NodeSet's volumeClaimTemplates. Whoever changes an object's owner must be allowed to delete it where
 # OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [""]

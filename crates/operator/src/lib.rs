@@ -3,6 +3,7 @@
 //! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
 //! * [`controller`], [`nodeset`], [`partition`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
 //! * [`controller`], [`nodeset`], [`restapi`] and [`accounting`] are the kinds, each `observe → plan → build → apply → status`.
+//! * [`controller`], [`nodeset`], [`restapi`], [`accounting`] and [`token`] are the kinds, each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`defaults`] is what an object means that leaves something out.
 
@@ -16,6 +17,7 @@ pub mod nodeset;
 pub mod partition;
 pub mod restapi;
 pub mod runtime;
+pub mod token;
 
 mod fault;
 mod overlay;

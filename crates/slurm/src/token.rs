@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use thiserror::Error;
 
@@ -46,6 +46,17 @@ impl SigningKey {
         })
     }
 
+    /// What a token says that was signed with this key; `None` for any other text.
+    pub fn read(&self, text: &str) -> Option<Claims> {
+        let (message, signature) = text.trim().rsplit_once('.')?;
+        let (header, claims) = message.split_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        let is_ours = self.0.clone().chain_update(message).verify_slice(&signature).is_ok();
+        let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
+        // Signed by us means written by us, header included.
+        (is_ours && header == HEADER).then(|| serde_json::from_slice(&claims).ok())?
+    }
+
     fn signature(&self, message: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.0.clone().chain_update(message).finalize().into_bytes())
     }
@@ -58,7 +69,7 @@ impl fmt::Debug for SigningKey {
 }
 
 /// Times are seconds since 1970. Slurm wants a user and an end; the rest is for whoever looks at the token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     #[serde(rename = "sun")]
     pub user: String,
@@ -192,6 +203,24 @@ mod tests {
         assert_eq!(json(parts[0]), r#"{"alg":"HS256","typ":"JWT"}"#);
         assert_eq!(json(parts[1]), r#"{"sun":"slurm","iat":1000,"exp":1900}"#);
         assert_eq!(parts.len(), 3);
+    }
+
+    #[test]
+    fn only_the_key_that_signed_a_token_reads_it() {
+        let claims = Claims::new("alice", at(1000), Duration::from_mins(15));
+        let token = key().sign(&claims).unwrap();
+        assert_eq!(key().read(token.secret()), Some(claims));
+        assert_eq!(SigningKey::new(b"other").unwrap().read(token.secret()), None);
+        for text in [
+            "",
+            ".",
+            "..",
+            "a.b.c",
+            &token.secret()[1..],
+            &format!("{}x", token.secret()),
+        ] {
+            assert_eq!(key().read(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -90,17 +90,16 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             keys
         }
         Change::ConfigMap(delta) => {
-            let Some(config_map) = delta.key() else { return Vec::new() };
+            let Some(config_map) = delta.key() else {
+                return Vec::new();
+            };
             those(&config_map.namespace, &|accounting| {
                 let jwks = accounting.spec.jwks_key_ref.as_ref();
                 jwks.is_some_and(|jwks| jwks.name == config_map.name)
             })
         }
         // How its daemon fares.
-        Change::Pod(delta) => delta
-            .sides()
-            .filter_map(|pod| observe::accounting_of(pod))
-            .collect(),
+        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::accounting_of(pod)).collect(),
         Change::StatefulSet(_) | Change::Service(_) => change.owners::<Accounting>(),
         Change::NodeSet(_)
         | Change::LoginSet(_)
@@ -130,7 +129,10 @@ pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> 
     for (file, bytes) in plan.config.iter().flat_map(|config| config.data.iter().flatten()) {
         config["data"][file] = String::from_utf8_lossy(&bytes.0).into();
     }
-    let others = [serde_json::to_value(plan.service), serde_json::to_value(plan.stateful_set)];
+    let others = [
+        serde_json::to_value(plan.service),
+        serde_json::to_value(plan.stateful_set),
+    ];
     let children = others.into_iter().flatten().chain([config]);
     children.filter(|child| !child.is_null()).collect()
 }

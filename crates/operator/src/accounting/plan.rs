@@ -123,7 +123,9 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
     let accounting = observed.accounting.as_ref();
     let storage = accounting.spec.storage_config.clone().unwrap_or_default();
     let password = std::str::from_utf8(password).map_err(|_| {
-        Fault::invalid(format!("{field} names a password that is no text; give the database's user another one"))
+        Fault::invalid(format!(
+            "{field} names a password that is no text; give the database's user another one"
+        ))
     })?;
     let conf = SlurmdbdConf {
         host: accounting.child_names().pod(),
@@ -159,7 +161,11 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
     match entry {
         Some(ByteString(bytes)) if !bytes.is_empty() => Some(bytes.clone()),
         _ => {
-            let what = if found.secret.is_some() { "which is absent or empty there" } else { "which does not exist" };
+            let what = if found.secret.is_some() {
+                "which is absent or empty there"
+            } else {
+                "which does not exist"
+            };
             faults.push(Fault::new(
                 fault::SECRET_MISSING,
                 format!(
@@ -183,5 +189,7 @@ fn image(observed: &Observed) -> String {
         .as_ref()
         .and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
     let running = pod.and_then(|pod| pod.containers.iter().find(|container| container.name == apps::SLURMDBD));
-    running.and_then(|container| container.image.clone()).unwrap_or_else(default)
+    running
+        .and_then(|container| container.image.clone())
+        .unwrap_or_else(default)
 }

@@ -101,9 +101,21 @@ fn an_accounting_with_its_controllers_keys() {
 #[test]
 fn what_is_missing_is_named_and_nothing_is_rolled() {
     for (missing, reason, words) in [
-        ("mariadb", "SecretMissing", "spec.storageConfig.passwordKeyRef names entry \"password\" of Secret \"mariadb\""),
-        ("slurm-auth-slurm", "SecretMissing", "spec.slurmKeyRef names entry \"slurm.key\""),
-        ("slurm-auth-jwt", "SecretMissing", "spec.jwtKeyRef names entry \"jwt.key\""),
+        (
+            "mariadb",
+            "SecretMissing",
+            "spec.storageConfig.passwordKeyRef names entry \"password\" of Secret \"mariadb\"",
+        ),
+        (
+            "slurm-auth-slurm",
+            "SecretMissing",
+            "spec.slurmKeyRef names entry \"slurm.key\"",
+        ),
+        (
+            "slurm-auth-jwt",
+            "SecretMissing",
+            "spec.jwtKeyRef names entry \"jwt.key\"",
+        ),
     ] {
         let objects = without(cluster(&json!({})), missing);
         let plan = planned(objects.clone());
@@ -117,7 +129,10 @@ fn what_is_missing_is_named_and_nothing_is_rolled() {
     let (_, reason, message) = condition(alone, "Ready");
     assert_eq!(reason, "ControllerMissing");
     assert!(message.contains("spec.accountingRef"), "{message}");
-    let (_, reason, _) = condition(cluster(&json!({ "jwksKeyRef": { "name": "jwks", "key": "jwks.json" } })), "Ready");
+    let (_, reason, _) = condition(
+        cluster(&json!({ "jwksKeyRef": { "name": "jwks", "key": "jwks.json" } })),
+        "Ready",
+    );
     assert_eq!(reason, "ConfigMapMissing");
 }
 
@@ -139,7 +154,10 @@ fn a_password_that_no_line_can_hold_is_refused() {
     objects.push(secret("mariadb", "password", "a\nStorageHost=b"));
     let (_, reason, message) = condition(objects, "Ready");
     assert_eq!(reason, "InvalidSpec");
-    assert!(message.starts_with("spec.storageConfig.passwordKeyRef names a password that has a line break"), "{message}");
+    assert!(
+        message.starts_with("spec.storageConfig.passwordKeyRef names a password that has a line break"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -168,9 +186,15 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     for type_ in ["Ready", "Degraded"] {
         let (_, reason, message) = condition(objects.clone(), type_);
         assert_eq!(reason, "SlurmdbdFails");
-        assert!(message.contains("error: Access denied | fatal: no database"), "{message}");
+        assert!(
+            message.contains("error: Access denied | fatal: no database"),
+            "{message}"
+        );
     }
-    assert!(matches!(state(&observed(objects.clone()), &planned(objects.clone())), State::Progressing { .. }));
+    assert!(matches!(
+        state(&observed(objects.clone()), &planned(objects.clone())),
+        State::Progressing { .. }
+    ));
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
     objects[5] = set;
     assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);

@@ -13,6 +13,7 @@ use crate::{
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
     runtime::{Candidate, Operator, Options, Stop, Stopper, Triggers},
+    token::TokenReconciler,
 };
 
 /// What the Lease is called unless told otherwise.
@@ -164,6 +165,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     operator.add(RestApiReconciler::new(context.clone()), inboxes.rest_api);
     operator.add(PartitionReconciler::new(context.clone()), inboxes.partition);
     operator.add(AccountingReconciler::new(context.clone()), inboxes.accounting);
+    operator.add(TokenReconciler::new(context.clone()), inboxes.token);
     operator.add(NodeSetReconciler::new(context), inboxes.node_set);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Starting");
     operator.run(stop_on_signal()?).await?;

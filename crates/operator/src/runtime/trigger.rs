@@ -37,6 +37,7 @@ pub struct Triggers {
     pub rest_api: Trigger,
     pub partition: Trigger,
     pub accounting: Trigger,
+    pub token: Trigger,
 }
 
 /// The queues' ends of [`Triggers`].
@@ -47,6 +48,7 @@ pub struct Inboxes {
     pub rest_api: Inbox,
     pub partition: Inbox,
     pub accounting: Inbox,
+    pub token: Inbox,
 }
 
 impl Triggers {
@@ -56,6 +58,7 @@ impl Triggers {
         let (rest_api, rest_api_inbox) = Trigger::new();
         let (partition, partition_inbox) = Trigger::new();
         let (accounting, accounting_inbox) = Trigger::new();
+        let (token, token_inbox) = Trigger::new();
         (
             Self {
                 controller,
@@ -63,6 +66,7 @@ impl Triggers {
                 rest_api,
                 partition,
                 accounting,
+                token,
             },
             Inboxes {
                 controller: controller_inbox,
@@ -70,6 +74,7 @@ impl Triggers {
                 rest_api: rest_api_inbox,
                 partition: partition_inbox,
                 accounting: accounting_inbox,
+                token: token_inbox,
             },
         )
     }

@@ -31,7 +31,14 @@ pub struct Storage {
 impl std::fmt::Debug for Storage {
     /// Without the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}@{}:{}/{}", self.user.as_deref().unwrap_or_default(), self.host, self.port, self.database)
+        write!(
+            f,
+            "{}@{}:{}/{}",
+            self.user.as_deref().unwrap_or_default(),
+            self.host,
+            self.port,
+            self.database
+        )
     }
 }
 
@@ -132,8 +139,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_refused() {
-        assert_eq!(render_slurmdbd_conf(&conf("a\nStorageHost=x", "")), Err(Unwritable::ControlCharacter));
-        assert_eq!(render_slurmdbd_conf(&conf("a \" b", "")), Err(Unwritable::BlankAndQuote));
+        assert_eq!(
+            render_slurmdbd_conf(&conf("a\nStorageHost=x", "")),
+            Err(Unwritable::ControlCharacter)
+        );
+        assert_eq!(
+            render_slurmdbd_conf(&conf("a \" b", "")),
+            Err(Unwritable::BlankAndQuote)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod common;
 #[path = "../../../operator/tests/golden/mod.rs"]
 mod recorded;
 
+mod accounting;
 mod adoption;
 mod api;
 mod bad_config;
