@@ -17,6 +17,14 @@ pub(crate) fn node_sets() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("slinky.slurm.net", "v1beta1", "NodeSet"))
 }
 
+pub(crate) fn controllers() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("slinky.slurm.net", "v1beta1", "Controller"))
+}
+
+pub(crate) fn partitions() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("slinky.slurm.net", "v1alpha1", "Partition"))
+}
+
 pub(crate) fn stateful_sets() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "StatefulSet"))
 }

@@ -1,4 +1,4 @@
-//! A partition edited on its NodeSet, until slurmctld serves it: on a quiet cluster and under circumstances.
+//! A setting of the cluster edited on its Controller, until slurmctld serves it: on a quiet cluster and under circumstances.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -37,25 +37,28 @@ pub(crate) struct Edits {
 pub(crate) struct Bench<'a> {
     namespace: &'a Namespace,
     runtime: Runtime,
-    sets: Api<DynamicObject>,
+    controllers: Api<DynamicObject>,
     observer: Observer,
     /// The last value that was set, so that each is another one.
-    minutes: u32,
+    seconds: u32,
+    /// What stands in extraConf besides.
+    extra: String,
 }
 
 impl<'a> Bench<'a> {
     pub(crate) fn new(cluster: &Cluster, namespace: &'a Namespace) -> Result<Self> {
-        let line = "scontrol --oneliner show partition slinky | grep -o 'MaxTime=[^ ]*'";
+        let line = "scontrol show config | grep KillWait";
         let observer = Observer::start(namespace, "slurm-controller-0 -c slurmctld", line, 0.01)?;
         let runtime = Runtime::new()?;
         let client = runtime.block_on(api::client(cluster))?;
-        let sets = Api::namespaced_with(client, &namespace.name, &api::node_sets());
+        let controllers = Api::namespaced_with(client, &namespace.name, &api::controllers());
         Ok(Self {
             namespace,
             runtime,
-            sets,
+            controllers,
             observer,
-            minutes: 0,
+            seconds: 30,
+            extra: String::new(),
         })
     }
 
@@ -73,8 +76,8 @@ impl<'a> Bench<'a> {
             self.namespace,
             "scancel --state=PENDING --user=root; scancel --state=PENDING --user=slurm",
         )?;
-        edits.report("partition edit with 1,000 pending jobs, p50, s", 50, table);
-        edits.report("partition edit with 1,000 pending jobs, p90, s", 90, table);
+        edits.report("configuration edit with 1,000 pending jobs, p50, s", 50, table);
+        edits.report("configuration edit with 1,000 pending jobs, p90, s", 90, table);
 
         // Nobody listens there, which is known at once.
         self.add_nodes(
@@ -82,14 +85,14 @@ impl<'a> Bench<'a> {
             "far1000",
         )?;
         let edits = long_step("edits with 1,000 further nodes", || self.edit_often(FEW_EDITS))?;
-        edits.report("partition edit with 1,000 nodes more, p50, s", 50, table);
-        edits.report("partition edit with 1,000 nodes more, p90, s", 90, table);
+        edits.report("configuration edit with 1,000 nodes more, p50, s", 50, table);
+        edits.report("configuration edit with 1,000 nodes more, p90, s", 90, table);
 
         // An address that nobody has: it takes a while to find that out.
         self.add_nodes("NodeName=away NodeAddr=10.244.1.253", "away")?;
         let edits = long_step("edits with an unreachable node", || self.edit_often(FEW_EDITS))?;
-        edits.report("partition edit with a node out of reach, p50, s", 50, table);
-        edits.report("partition edit with a node out of reach, p90, s", 90, table);
+        edits.report("configuration edit with a node out of reach, p50, s", 50, table);
+        edits.report("configuration edit with a node out of reach, p90, s", 90, table);
         self.set_extra("")
     }
 
@@ -137,18 +140,18 @@ impl<'a> Bench<'a> {
     }
 
     fn edit(&mut self) -> Result<()> {
-        self.minutes = self.minutes % 1_000 + 1;
-        let config = format!("MaxTime={}", self.minutes);
-        let patch = Patch::Merge(json!({ "spec": { "partition": { "config": config } } }));
+        self.seconds = 30 + (self.seconds - 29) % 1_000;
+        let text = format!("{}\nKillWait={}", self.extra, self.seconds);
+        let patch = Patch::Merge(json!({ "spec": { "extraConf": text } }));
         let parameters = PatchParams::default();
-        let patched = self.sets.patch("slurm-worker-slinky", &parameters, &patch);
-        self.runtime.block_on(patched)?;
+        self.runtime
+            .block_on(self.controllers.patch("slurm", &parameters, &patch))?;
         Ok(())
     }
 
     /// As scontrol writes the value.
     fn shown(&self) -> String {
-        format!("MaxTime={:02}:{:02}:00", self.minutes / 60, self.minutes % 60)
+        format!("KillWait                = {} sec", self.seconds)
     }
 
     /// The time that `scontrol reconfigure` takes, by the clock of the pod.
@@ -161,7 +164,7 @@ impl<'a> Bench<'a> {
         Ok(Duration::try_from_secs_f64(ended - begun)?)
     }
 
-    fn add_nodes(&self, line: &str, last: &str) -> Result<()> {
+    fn add_nodes(&mut self, line: &str, last: &str) -> Result<()> {
         self.set_extra(line)?;
         eventually(&format!("node {last}"), PATIENCE, || {
             slurm(self.namespace, &format!("scontrol show node {last}"))
@@ -169,7 +172,8 @@ impl<'a> Bench<'a> {
         .map(drop)
     }
 
-    fn set_extra(&self, line: &str) -> Result<()> {
+    fn set_extra(&mut self, line: &str) -> Result<()> {
+        line.clone_into(&mut self.extra);
         set_extra_conf(self.namespace, line)?;
         eventually("it is in the file", PATIENCE, || {
             let conf = slurm(self.namespace, "cat /etc/slurm/slurm.conf")?;
@@ -196,8 +200,8 @@ impl Edits {
 
     pub(crate) fn report_against(&self, alone: &[Duration], table: &mut Table) {
         for (what, percent) in [
-            ("partition edit to live, p50, s", 50),
-            ("partition edit to live, p99, s", 99),
+            ("configuration edit to live, p50, s", 50),
+            ("configuration edit to live, p99, s", 99),
         ] {
             let kubelet = (
                 "a ConfigMap into a pod, by the kubelet alone",

@@ -12,6 +12,7 @@ mod configuration;
 mod ground;
 mod memory;
 mod observer;
+mod partitions;
 mod propagation;
 mod requests;
 mod scale;
@@ -29,13 +30,14 @@ use testbed::steps::long_step;
 use common::operator::{install, install_chart, wait_idle};
 use table::{Row, Table};
 
-const SUBJECTS: [&str; 4] = ["ground", "configuration", "circumstances", "scale"];
+const SUBJECTS: [&str; 5] = ["ground", "configuration", "circumstances", "partitions", "scale"];
 
 /// As many as upstream's figures were taken with.
 const FAKE_NODES: u32 = 100;
 
-/// One worker, with a partition of its own to be edited.
-const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 1\n    partition:\n      enabled: true\n";
+/// One worker with a partition of its own, and two sets to make partitions of.
+const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 1\n    partition:\n      enabled: true\n  second:\n    replicas: 0\n  \
+                      third:\n    replicas: 0\n";
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
@@ -72,7 +74,7 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
     if wants("ground") {
         ground::measure(cluster, table)?;
     }
-    if !["configuration", "circumstances", "scale"]
+    if !["configuration", "circumstances", "partitions", "scale"]
         .iter()
         .any(|subject| wants(subject))
     {
@@ -95,6 +97,9 @@ fn measure(cluster: &'static Cluster, wants: &dyn Fn(&str) -> bool, table: &mut 
     }
     if wants("circumstances") {
         configuration::Bench::new(cluster, &namespace)?.under_circumstances(table)?;
+    }
+    if wants("partitions") {
+        partitions::Bench::new(cluster, &namespace)?.measure(table)?;
     }
     if wants("scale") {
         scale::measure(cluster, &namespace, table)?;

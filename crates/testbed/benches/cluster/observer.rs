@@ -1,8 +1,8 @@
-//! Sees from inside a pod when a value changes. The pod reads the machine's own clock, so what it takes to tell us is in
+//! Sees from inside a pod or its network when a value changes. Both read the machine's own clock, so what it takes to tell us is in
 //! no figure.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use testbed::harness::Namespace;
 
-/// A shell in a pod that tells each new value and when it was seen first.
+/// A program that tells each new value and when it was seen first.
 #[derive(Debug)]
 pub(crate) struct Observer {
     shell: Child,
@@ -26,8 +26,13 @@ impl Observer {
         );
         let mut exec = namespace.kubectl(&["exec"]);
         exec.args(pod.split(' ')).args(["--", "bash", "-c", &script]);
-        let mut shell = exec.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let output = shell.stdout.take().context("kubectl has no output")?;
+        Self::of(exec)
+    }
+
+    /// Looks at what a program prints: times and values.
+    pub(crate) fn of(mut program: Command) -> Result<Self> {
+        let mut shell = program.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let output = shell.stdout.take().context("there is no output")?;
         let (sender, seen) = channel();
         thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
@@ -40,12 +45,22 @@ impl Observer {
 
     /// When the value was seen first.
     pub(crate) fn wait_for(&self, value: &str, patience: Duration) -> Result<SystemTime> {
+        self.wait_until(value, patience, |seen| seen == value)
+    }
+
+    /// When a value was seen first that is as wanted.
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<SystemTime> {
         loop {
             let (at, seen) = self
                 .seen
                 .recv_timeout(patience)
-                .with_context(|| format!("{value:?} was not seen"))?;
-            if seen == value {
+                .with_context(|| format!("{what:?} was not seen"))?;
+            if wanted(&seen) {
                 return Ok(at);
             }
         }

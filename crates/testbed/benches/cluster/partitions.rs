@@ -1,0 +1,245 @@
+//! A Partition edited until slurmctld has it: alone, among a thousand, across NodeSets, and while a reconfigure is in flight.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use testbed::cluster::Cluster;
+use testbed::command::output;
+use testbed::harness::{Namespace, eventually, expect};
+use testbed::steps::long_step;
+use tokio::runtime::Runtime;
+
+use crate::api;
+use crate::common::operator::{set_extra_conf, slurm};
+use crate::observer::Observer;
+use crate::table::{Row, Table, percentile};
+
+const EDITS: u32 = 200;
+const FEW_EDITS: u32 = 50;
+/// An edit is measured that does not meet the one before.
+const APART: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_mins(5);
+const MANY: u32 = 1_000;
+/// The object, and the partition.
+const NAME: &str = "bench";
+const SETS: [&str; 3] = ["slurm-worker-slinky", "slurm-worker-second", "slurm-worker-third"];
+
+pub(crate) struct Bench<'a> {
+    cluster: &'a Cluster,
+    namespace: &'a Namespace,
+    runtime: Runtime,
+    partitions: Api<DynamicObject>,
+    observer: Observer,
+    /// The last value that was set, so that each is another one.
+    minutes: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, namespace: &'a Namespace) -> Result<Self> {
+        let runtime = Runtime::new()?;
+        let client = runtime.block_on(api::client(cluster))?;
+        let partitions = Api::namespaced_with(client, &namespace.name, &api::partitions());
+        let made = partition(NAME, json!({ "nodeSets": SETS, "maxTime": 1 }));
+        let made: DynamicObject = serde_json::from_value(made)?;
+        runtime.block_on(partitions.create(&PostParams::default(), &made))?;
+        eventually("the partition", PATIENCE, || {
+            slurm(namespace, "scontrol show partition bench")
+        })?;
+        let observer = Observer::of(ask(cluster, namespace, "watch")?)?;
+        Ok(Self {
+            cluster,
+            namespace,
+            runtime,
+            partitions,
+            observer,
+            minutes: 1,
+        })
+    }
+
+    pub(crate) fn measure(&mut self, table: &mut Table) -> Result<()> {
+        let scontrol = self.scontrol()?;
+        let raw = self.raw()?;
+        let edits = long_step("edits of a Partition", || self.edit_often(EDITS, || Ok(())))?;
+        for (what, percent) in [
+            ("Partition edit to live, p50, ms", 50),
+            ("Partition edit to live, p99, ms", 99),
+        ] {
+            for (name, baseline) in [("`scontrol update` in the pod", &scontrol), ("the RPC alone", &raw)] {
+                table.add(row(what, percent, &edits, Some((name, baseline))));
+            }
+        }
+
+        let members = long_step("members of a Partition", || self.move_often())?;
+        table.add(row("a NodeSet in or out of a Partition, p50, ms", 50, &members, None));
+        table.add(row("a NodeSet in or out of a Partition, p99, ms", 99, &members, None));
+
+        let namespace = self.namespace;
+        let mut wait = 30;
+        let beside = long_step("edits while a reconfigure is in flight", || {
+            self.edit_often(FEW_EDITS, || {
+                wait = 30 + wait % 60;
+                thread::sleep(Duration::from_secs(1));
+                set_extra_conf(namespace, &format!("KillWait={wait}"))
+            })
+        })?;
+        table.add(row("Partition edit beside a reconfigure, p50, ms", 50, &beside, None));
+        table.add(row("Partition edit beside a reconfigure, p90, ms", 90, &beside, None));
+        self.among_many(table)
+    }
+
+    /// One of a thousand.
+    fn among_many(&mut self, table: &mut Table) -> Result<()> {
+        let begun = SystemTime::now();
+        let made = (0..MANY).map(|number| partition(&format!("many{number}"), json!({ "nodeSets": SETS })));
+        let partitions = &self.partitions;
+        self.runtime.block_on(
+            stream::iter(made)
+                .map(|made| async move {
+                    let made: DynamicObject = serde_json::from_value(made)?;
+                    partitions.create(&PostParams::default(), &made).await?;
+                    anyhow::Ok(())
+                })
+                .buffer_unordered(16)
+                .try_collect::<()>(),
+        )?;
+        eventually("a thousand partitions", PATIENCE, || {
+            let said = slurm(
+                self.namespace,
+                "scontrol --oneliner show partitions | grep -c PartitionName=many",
+            )?;
+            expect(said.trim() == MANY.to_string(), said)
+        })?;
+        table.add(Row::alone(
+            "1,000 Partitions made and live, s",
+            begun.elapsed()?.as_secs_f64(),
+        ));
+        thread::sleep(Duration::from_secs(10));
+
+        let before = (self.updates()?, self.reconfigures()?);
+        let edits = long_step("edits among 1,000 Partitions", || self.edit_often(FEW_EDITS, || Ok(())))?;
+        let after = (self.updates()?, self.reconfigures()?);
+        table.add(row("edit of one Partition of 1,001, p50, ms", 50, &edits, None));
+        table.add(row("edit of one Partition of 1,001, p90, ms", 90, &edits, None));
+        let each = f64::from(after.0 - before.0) / f64::from(FEW_EDITS);
+        table.add(Row::alone("… RPCs for each", each));
+        table.add(Row::alone("… reconfigures in all", f64::from(after.1 - before.1)));
+        Ok(())
+    }
+
+    fn edit_often(&mut self, edits: u32, mut before: impl FnMut() -> Result<()>) -> Result<Vec<Duration>> {
+        let mut took = Vec::new();
+        for _ in 0..edits {
+            thread::sleep(APART);
+            before()?;
+            self.minutes = self.minutes % 1_000 + 1;
+            let sent = SystemTime::now();
+            self.patch(&json!({ "maxTime": self.minutes }))?;
+            took.push(self.wait_for(&format!("{} ", self.minutes))?.duration_since(sent)?);
+        }
+        Ok(took)
+    }
+
+    /// The last NodeSet leaves and comes back.
+    fn move_often(&mut self) -> Result<Vec<Duration>> {
+        let mut took = Vec::new();
+        for edit in 0..FEW_EDITS {
+            thread::sleep(APART);
+            let (sets, seen) = if edit % 2 == 0 {
+                (&SETS[..2], "slinky,second")
+            } else {
+                (&SETS[..], "slinky,second,third")
+            };
+            let sent = SystemTime::now();
+            self.patch(&json!({ "nodeSets": sets }))?;
+            took.push(
+                self.wait_for(&format!("{} {seen}", self.minutes))?
+                    .duration_since(sent)?,
+            );
+        }
+        Ok(took)
+    }
+
+    fn wait_for(&self, beginning: &str) -> Result<SystemTime> {
+        self.observer
+            .wait_until(beginning, PATIENCE, |seen| seen.starts_with(beginning))
+    }
+
+    fn patch(&self, spec: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let parameters = PatchParams::default();
+        self.runtime
+            .block_on(self.partitions.patch(NAME, &parameters, &patch))?;
+        Ok(())
+    }
+
+    /// What `scontrol` takes in the pod, by the pod's own clock. Its values are nobody's business afterwards.
+    fn scontrol(&self) -> Result<Vec<Duration>> {
+        let line = "for i in $(seq 50); do begun=$EPOCHREALTIME; scontrol update PartitionName=highprio MaxTime=$i; \
+                    echo $begun $EPOCHREALTIME; done";
+        let mut took = Vec::new();
+        for times in slurm(self.namespace, &line.replace("highprio", "slinky"))?.lines() {
+            let (begun, ended) = times.split_once(' ').context("no times")?;
+            took.push(Duration::try_from_secs_f64(
+                ended.parse::<f64>()? - begun.parse::<f64>()?,
+            )?);
+        }
+        Ok(took)
+    }
+
+    fn raw(&self) -> Result<Vec<Duration>> {
+        let said = output(&mut ask(self.cluster, self.namespace, "update-slinky")?)?;
+        let seconds = said.lines().map(str::parse::<f64>);
+        seconds
+            .map(|seconds| Ok(Duration::try_from_secs_f64(seconds?)?))
+            .collect()
+    }
+
+    /// How often slurmctld was told to change a partition.
+    fn updates(&self) -> Result<u32> {
+        let said = slurm(
+            self.namespace,
+            "sdiag | grep REQUEST_UPDATE_PARTITION | grep -o 'count:[0-9]*' | head -1",
+        )?;
+        Ok(said.trim().trim_start_matches("count:").parse().unwrap_or_default())
+    }
+
+    fn reconfigures(&self) -> Result<u32> {
+        let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
+        let said = output(&mut self.namespace.kubectl(&logs))?;
+        Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
+    }
+}
+
+fn partition(name: &str, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["controllerRef"] = json!({ "name": "slurm" });
+    json!({ "apiVersion": "slinky.slurm.net/v1alpha1", "kind": "Partition", "metadata": { "name": name }, "spec": spec })
+}
+
+fn row(what: &'static str, percent: usize, ours: &[Duration], baseline: Option<(&'static str, &Vec<Duration>)>) -> Row {
+    let milliseconds = |times: &[Duration]| percentile(times, percent) * 1_000.0;
+    Row {
+        what,
+        ours: milliseconds(ours),
+        baseline: baseline.map(|(name, times)| (name, milliseconds(times))),
+        upstream: None,
+    }
+}
+
+/// The program beside this one that asks slurmctld by its own protocol, in the cluster's network.
+fn ask(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<Command> {
+    let (what, name) = what.split_once('-').unwrap_or((what, NAME));
+    let key = namespace.field("secret/slurm-auth-jwt", ".data.jwt\\.key")?;
+    let address = namespace.field("pod/slurm-controller-0", ".status.podIP")?;
+    let program = testbed::sibling("examples/slurmctld")?;
+    let mut command = cluster.machine()?.network_command(&program.display().to_string());
+    command
+        .env("JWT_KEY", key)
+        .args([what, &format!("{address}:6817"), name]);
+    Ok(command)
+}
