@@ -1,9 +1,8 @@
 //! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
 //!
 //! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
-//! * [`controller`], [`nodeset`], [`partition`] and [`restapi`] are the kinds, each `observe → plan → build → apply → status`.
-//! * [`controller`], [`nodeset`], [`restapi`] and [`accounting`] are the kinds, each `observe → plan → build → apply → status`.
-//! * [`controller`], [`nodeset`], [`restapi`], [`accounting`] and [`token`] are the kinds, each `observe → plan → build → apply → status`.
+//! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`accounting`] and [`token`] are the kinds, each
+//!   `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`defaults`] is what an object means that leaves something out.
 
