@@ -29,6 +29,10 @@ says what for.
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
+# What slurmdbd says while it does not come up.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
 # Configuration, and the users' files and scripts it refers to; addresses of slurmctld, slurmrestd and workers.
 - apiGroups: [""]
   resources: [configmaps, services]

@@ -135,8 +135,6 @@ fn build_slurmdbd(accounting: &Accounting, image: &str) -> Map<String, Value> {
         "imagePullPolicy": default_pull_policy(given),
         "ports": [{ "containerPort": SLURMDBD_PORT, "name": apps::SLURMDBD, "protocol": "TCP" }],
         "readinessProbe": { "tcpSocket": { "port": SLURMDBD_PORT } },
-        // slurmdbd tells why it cannot work with its database and ends; the kubelet keeps its words for us.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
         "volumeMounts": [
             { "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true },

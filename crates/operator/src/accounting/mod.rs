@@ -46,12 +46,15 @@ impl Reconciler for AccountingReconciler {
         let Some(accounting) = context.caches.accountings.get(&key.namespace, &key.name) else {
             return Ok(Outcome::settled());
         };
-        let observed = observe::observe(
+        let mut observed = observe::observe(
             Arc::clone(&accounting),
             &context.caches,
             context.defaults.images.clone(),
             context.definitions.outdated(),
         );
+        if let Some(pod) = observed.pod.as_deref().filter(|_| !observed.is_up()) {
+            observed.complaints = observe::read_complaints(&context.client, pod).await;
+        }
         let plan = plan::plan(&observed);
         let look_again = context.warn(accounting.as_ref(), plan.faults.iter().map(Fault::warning));
         let applied = apply::apply(context, &self.writer, &accounting, &plan).await;

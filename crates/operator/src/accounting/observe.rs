@@ -11,12 +11,15 @@ use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Secret},
 };
-use kube::ResourceExt as _;
+use kube::{Api, ResourceExt as _, api::LogParams};
 
 use crate::{
     defaults::Images,
     runtime::{Caches, Key},
 };
+
+/// Enough to know what is wrong.
+const LAST_LINES: i64 = 10;
 
 /// Everything a plan is made from.
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Observed {
     pub(super) jwks: Option<Arc<ConfigMap>>,
     pub(super) stateful_set: Option<Arc<StatefulSet>>,
     pub(super) pod: Option<Arc<Pod>>,
+    /// What a slurmdbd complains of that does not come up: the last lines of its log.
+    pub(super) complaints: Vec<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -60,9 +65,69 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
         jwks: jwks.and_then(|jwks| caches.config_maps.get(&namespace, &jwks.name)),
         stateful_set: caches.stateful_sets.get(&namespace, &names.stateful_set()),
         pod: caches.pods.get(&namespace, &names.pod()),
+        complaints: Vec::new(),
         accounting,
         images,
         outdated,
+    }
+}
+
+impl Observed {
+    /// Whether slurmdbd answers.
+    pub(super) fn is_up(&self) -> bool {
+        let conditions = self
+            .pod
+            .as_ref()
+            .and_then(|pod| pod.status.as_ref()?.conditions.as_ref());
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|condition| condition.type_ == "Ready");
+        ready.is_some_and(|ready| ready.status == "True")
+    }
+}
+
+/// Asks for slurmdbd's log: while it cannot work with its database it goes on trying, and nothing else says why.
+pub(super) async fn read_complaints(client: &kube::Client, pod: &Pod) -> Vec<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let parameters = LogParams {
+        container: Some(apps::SLURMDBD.to_owned()),
+        tail_lines: Some(LAST_LINES),
+        ..LogParams::default()
+    };
+    // A container that has not started has none, and that will be seen elsewhere.
+    let log = pods.logs(&pod.name_any(), &parameters).await.unwrap_or_default();
+    complaints(&log)
+}
+
+/// The errors in a log, without their times and each once.
+fn complaints(log: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in log.lines() {
+        let words = line.split_once("] ").map_or(line, |(_, words)| words);
+        let is_complaint = words.starts_with("error: ") || words.starts_with("fatal: ");
+        if is_complaint && !found.iter().any(|known| known == words) {
+            found.push(words.to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_for_what_is_wrong() {
+        let log = "[2026-11-15T15:49:54.795] error: mysql_real_connect failed: 1045 Access denied\n\
+                   [2026-11-15T15:49:54.796] error: Trying again\n[2026-11-15T15:49:55.000] debug: x\n\
+                   [2026-11-15T15:49:59.813] error: mysql_real_connect failed: 1045 Access denied\nodd\n";
+        let expected = [
+            "error: mysql_real_connect failed: 1045 Access denied",
+            "error: Trying again",
+        ];
+        assert_eq!(complaints(log), expected);
+        assert_eq!(complaints(""), Vec::<String>::new());
     }
 }
 

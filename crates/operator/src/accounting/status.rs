@@ -2,7 +2,6 @@
 
 use api::{AccountingStatus, Validate, keys::apps};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::{observe::Observed, plan::Plan};
 use crate::{
@@ -10,10 +9,8 @@ use crate::{
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
-/// slurmdbd ends soon after its start, and says why.
+/// slurmdbd does not come up, and says why.
 const SLURMDBD_FAILS: &str = "SlurmdbdFails";
-/// Enough of its words to know what is wrong.
-const LAST_LINES: usize = 5;
 
 /// The status to write.
 pub(super) fn build_status(
@@ -67,37 +64,12 @@ fn progress(observed: &Observed, plan: &Plan) -> Progress {
         1,
         observed.stateful_set.is_some(),
     );
-    if !progress.ready {
-        progress.trouble = observed.pod.as_deref().and_then(trouble);
+    if !progress.ready && !observed.complaints.is_empty() {
+        let words = observed.complaints.join(" | ");
+        progress.trouble = Some(Fault::new(
+            SLURMDBD_FAILS,
+            format!("slurmdbd says: {words}; look at spec.storageConfig, the password's Secret and the database"),
+        ));
     }
     progress
-}
-
-/// Why slurmdbd does not stay, in its own words.
-fn trouble(pod: &Pod) -> Option<Fault> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let container = statuses.iter().find(|container| container.name == apps::SLURMDBD)?;
-    let words = last_words(container)?;
-    Some(Fault::new(
-        SLURMDBD_FAILS,
-        format!("slurmdbd ends with: {words}; look at spec.storageConfig, the password's Secret and the database"),
-    ))
-}
-
-fn last_words(container: &ContainerStatus) -> Option<String> {
-    let ended = [container.state.as_ref(), container.last_state.as_ref()]
-        .into_iter()
-        .flatten()
-        .find_map(|state| state.terminated.as_ref())?;
-    if ended.exit_code == 0 {
-        return None;
-    }
-    let message = ended.message.as_deref().unwrap_or_default();
-    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let from = lines.len().saturating_sub(LAST_LINES);
-    let last = lines.get(from..).unwrap_or_default();
-    if last.is_empty() {
-        return Some(format!("exit code {}", ended.exit_code));
-    }
-    Some(last.join(" | "))
 }

@@ -175,21 +175,18 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
     set["status"] = json!({ "replicas": 1, "currentRevision": "a", "updateRevision": "a" });
     objects.push(set.clone());
-    objects.push(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "slurm-accounting-0", "namespace": "hpc" },
-        "spec": { "containers": [] },
-        "status": { "containerStatuses": [{
-            "name": "slurmdbd", "image": "", "imageID": "", "ready": false, "restartCount": 3,
-            "lastState": { "terminated": { "exitCode": 1, "message": "error: Access denied\nfatal: no database\n" } },
-        }] },
-    }));
+    let mut failing = observed(objects.clone());
+    failing.complaints = vec!["error: Access denied".to_owned(), "error: Trying again".to_owned()];
+    let said = build_status(&failing, &plan(&failing), None, "2026-01-01T00:00:00Z".parse().unwrap());
     for type_ in ["Ready", "Degraded"] {
-        let (_, reason, message) = condition(objects.clone(), type_);
-        assert_eq!(reason, "SlurmdbdFails");
-        assert!(
-            message.contains("error: Access denied | fatal: no database"),
-            "{message}"
-        );
+        let condition = said
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap();
+        assert_eq!(condition.reason, "SlurmdbdFails");
+        let words = "slurmdbd says: error: Access denied | error: Trying again";
+        assert!(condition.message.starts_with(words), "{}", condition.message);
     }
     assert!(matches!(
         state(&observed(objects.clone()), &planned(objects.clone())),

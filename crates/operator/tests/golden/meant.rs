@@ -238,5 +238,10 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "metadata annotations slinky.slurm.net/chart-replicas",
         "the chart's, as for NodeSets",
     ),
+    (
+        "Secret alice-jwt-alice",
+        "",
+        "the token's: upstream gives it to the key's Secret, which the recording leaves out",
+    ),
     ("* slurm-login-*", "", "children of a LoginSet: a later issue"),
 ];
