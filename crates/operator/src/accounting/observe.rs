@@ -113,24 +113,6 @@ fn complaints(log: &str) -> Vec<String> {
     found
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_is_read_for_what_is_wrong() {
-        let log = "[2026-11-15T15:49:54.795] error: mysql_real_connect failed: 1045 Access denied\n\
-                   [2026-11-15T15:49:54.796] error: Trying again\n[2026-11-15T15:49:55.000] debug: x\n\
-                   [2026-11-15T15:49:59.813] error: mysql_real_connect failed: 1045 Access denied\nodd\n";
-        let expected = [
-            "error: mysql_real_connect failed: 1045 Access denied",
-            "error: Trying again",
-        ];
-        assert_eq!(complaints(log), expected);
-        assert_eq!(complaints(""), Vec::<String>::new());
-    }
-}
-
 /// The Controller that refers to it, the first by name if there are several: they all have the same keys, or their records
 /// would not be taken.
 pub(super) fn referring(accounting: &Accounting, caches: &Caches) -> Option<Arc<Controller>> {
@@ -171,4 +153,22 @@ pub(super) fn accounting_of(pod: &Pod) -> Option<Key> {
     let instance = marks.get(labels::INSTANCE)?;
     (marks.get(labels::NAME)? == apps::SLURMDBD)
         .then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_for_what_is_wrong() {
+        let log = "[2026-11-15T15:49:54.795] error: mysql_real_connect failed: 1045 Access denied\n\
+                   [2026-11-15T15:49:54.796] error: Trying again\n[2026-11-15T15:49:55.000] debug: x\n\
+                   [2026-11-15T15:49:59.813] error: mysql_real_connect failed: 1045 Access denied\nodd\n";
+        let expected = [
+            "error: mysql_real_connect failed: 1045 Access denied",
+            "error: Trying again",
+        ];
+        assert_eq!(complaints(log), expected);
+        assert_eq!(complaints(""), Vec::<String>::new());
+    }
 }
