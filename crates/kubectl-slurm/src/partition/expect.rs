@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::{
     ConditionStatus, Controller, Partition,
     conditions::{DEGRADED, PARTITION_RETAINED, PROGRESSING, READY},
-    configuration::ConfigurationStatus,
+    configuration::{ConfigurationStatus, HeldInput},
 };
 use slurm::conf::Settings;
 
@@ -123,7 +123,11 @@ fn is_live(expected: &ExpectedLine, configuration: &ConfigurationStatus) -> bool
         .and_then(|before| before.wanted.as_ref())
         .map(|wanted| &wanted.digest)
         != wanted;
-    wanted.is_some() && wanted == applied && (is_news || !expected.changed)
+    // What was held and is taken back makes the revision that is live already.
+    let is_held = |held: &[HeldInput]| held.iter().any(|held| held.source == expected.source);
+    let was_held = before.is_some_and(|before| is_held(&before.held_inputs));
+    let is_answered = is_news || !expected.changed || was_held;
+    wanted.is_some() && wanted == applied && is_answered && !is_held(&configuration.held_inputs)
 }
 
 fn how(configuration: &ConfigurationStatus) -> String {
@@ -256,6 +260,18 @@ mod tests {
             judge_line(&expected, &still, Some(""), late),
             Verdict::Refused(_)
         ));
+    }
+
+    #[test]
+    fn what_was_refused_and_is_taken_back_is_live_though_the_revision_is_the_same() {
+        let held = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "bad" }]);
+        let expected = expected(revision("same", "same", &held));
+        let judge = |held: &Value| {
+            let now = controller(revision("same", "same", held));
+            judge_line(&expected, &now, Some(LINE), Duration::ZERO)
+        };
+        assert!(matches!(judge(&json!([])), Verdict::Done(_)));
+        assert!(matches!(judge(&held), Verdict::Waits(_)));
     }
 
     #[test]
