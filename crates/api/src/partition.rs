@@ -75,7 +75,7 @@ pub struct PartitionSpec {
     pub nodes: Option<Vec<String>>,
 
     /// Nodes that do not belong to it though a NodeSet brings them, each entry a hostlist. Their names stay out however the
-    /// NodeSets are scaled.
+    /// NodeSets are scaled. This release refuses it: Slurm itself has no such word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclude_nodes: Option<Vec<String>>,
 
@@ -245,8 +245,9 @@ pub struct PartitionSpec {
     #[schemars(extend("default" = "Wait"))]
     pub deletion_policy: Option<PartitionDeletionPolicy>,
 
-    /// What happens when somebody changes it in Slurm (`scontrol update`). `Revert`: it is put back once per value, but a state that
-    /// takes fewer jobs than the one here stays until it is lifted. `Report`: it is shown and left. `RevertAll`: everything is put back.
+    /// What happens when somebody changes it in Slurm (`scontrol update`). A state that takes fewer jobs than the one here stays until it is
+    /// lifted, and is written into slurm.conf; with `RevertAll` it is put back. Other values are shown and left; this release does not put
+    /// them back yet, as `Revert` and `RevertAll` ask for. `Report`: everything is shown and left.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Revert"))]
     pub drift_policy: Option<DriftPolicy>,
