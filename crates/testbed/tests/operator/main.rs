@@ -33,5 +33,6 @@ mod restarts;
 mod rpc;
 mod scaling;
 mod story;
+mod tokens;
 mod updates;
 mod view;
