@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    template::container::user_image,
+    template::container::image_to_run,
 };
 
 /// What is to be done, and what is wrong.
@@ -178,18 +178,10 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
     }
 }
 
-/// The image for slurmdbd if its user names none: the one it has, so that a new operator restarts nothing.
+/// The image for slurmdbd.
 fn image(observed: &Observed) -> String {
-    let default = || observed.images.slurmdbd.clone();
-    if user_image(observed.accounting.spec.slurmdbd.as_ref()).is_some() {
-        return default();
-    }
-    let pod = observed
-        .stateful_set
-        .as_ref()
-        .and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
-    let running = pod.and_then(|pod| pod.containers.iter().find(|container| container.name == apps::SLURMDBD));
-    running
-        .and_then(|container| container.image.clone())
-        .unwrap_or_else(default)
+    let spec = observed.stateful_set.as_ref().and_then(|set| set.spec.as_ref());
+    let running = spec.and_then(|spec| spec.template.spec.as_ref());
+    let given = observed.accounting.spec.slurmdbd.as_ref();
+    image_to_run(given, running, apps::SLURMDBD, &observed.images.slurmdbd)
 }

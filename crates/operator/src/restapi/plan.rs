@@ -1,6 +1,6 @@
 //! What is to be done about a RestApi. Pure.
 
-use api::Validate;
+use api::{Validate, keys::apps};
 use k8s_openapi::{
     ByteString,
     api::{apps::v1::Deployment, core::v1::Service},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    template::container::user_image,
+    template::container::image_to_run,
 };
 
 /// What is to be done, and what is wrong.
@@ -108,22 +108,13 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     }
 }
 
-/// The image for slurmrestd if its user names none: the one it has, so that a new operator restarts nothing.
+/// The image for slurmrestd.
 fn image(observed: &Observed) -> String {
-    let default = || observed.images.slurmrestd.clone();
-    if user_image(observed.rest_api.spec.slurmrestd.as_ref()).is_some() {
-        return default();
-    }
-    let pod = observed
+    let spec = observed
         .deployment
         .as_ref()
-        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
-    let running = pod.and_then(|pod| {
-        pod.containers
-            .iter()
-            .find(|container| container.name == api::keys::apps::SLURMRESTD)
-    });
-    running
-        .and_then(|container| container.image.clone())
-        .unwrap_or_else(default)
+        .and_then(|deployment| deployment.spec.as_ref());
+    let running = spec.and_then(|spec| spec.template.spec.as_ref());
+    let given = observed.rest_api.spec.slurmrestd.as_ref();
+    image_to_run(given, running, apps::SLURMRESTD, &observed.images.slurmrestd)
 }

@@ -1,6 +1,7 @@
 //! A container with what its user lays over it.
 
 use api::overlay::ContainerOverlay;
+use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value};
 
 use super::tidy::tidy;
@@ -27,6 +28,19 @@ pub(crate) fn user_command(overlay: Option<&ContainerOverlay>) -> Option<&Vec<Va
 /// The image the user wants.
 pub(crate) fn user_image(overlay: Option<&ContainerOverlay>) -> Option<&str> {
     overlay?.text("image")
+}
+
+/// The image for a daemon whose user names none: the one its pods have, so that a new operator restarts nothing.
+pub(crate) fn image_to_run(
+    overlay: Option<&ContainerOverlay>,
+    running: Option<&PodSpec>,
+    container: &str,
+    default: &str,
+) -> String {
+    let running = running.filter(|_| user_image(overlay).is_none());
+    let found = running.and_then(|pod| pod.containers.iter().find(|running| running.name == container));
+    let image = found.and_then(|container| container.image.as_deref());
+    image.unwrap_or(default).to_owned()
 }
 
 /// How an image is pulled that is the operator's default, as the charts have it. A user's own image is left to Kubernetes,

@@ -43,6 +43,17 @@ spec:
     PartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100
 ";
 
+/// Its slurmrestd.
+pub const REST_API: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: RestApi
+metadata:
+  name: slurm
+spec:
+  controllerRef:
+    name: slurm
+";
+
 /// Workers of it, several on one machine.
 pub fn workers(replicas: u32) -> String {
     format!(

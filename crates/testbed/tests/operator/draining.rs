@@ -4,17 +4,9 @@ use std::time::Duration;
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers};
-
-const REST_API: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: RestApi
-metadata:
-  name: slurm
-spec:
-  controllerRef:
-    name: slurm
-";
+use crate::common::operator::{
+    CONTROLLER, REST_API, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers,
+};
 
 #[test]
 fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the_other() {

@@ -4,17 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm};
+use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm};
 
-const TOKEN_AND_REST_API: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: RestApi
-metadata:
-  name: slurm
-spec:
-  controllerRef:
-    name: slurm
----
+const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Token
 metadata:
@@ -46,7 +38,8 @@ fn a_token_is_taken_renewed_and_goes_with_its_object() {
     install(cluster);
     let namespace = Namespace::create(cluster, "tokens").unwrap();
     namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(TOKEN_AND_REST_API).unwrap();
+    namespace.apply(REST_API).unwrap();
+    namespace.apply(TOKEN).unwrap();
     namespace.wait("condition=Ready", "token/operations").unwrap();
     namespace.wait("condition=Ready", "restapi/slurm").unwrap();
     eventually("slurmrestd takes it", SOON, || {
