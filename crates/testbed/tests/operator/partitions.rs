@@ -333,3 +333,40 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
         "compute-0\nsecond-0\n"
     );
 }
+
+/// Closing a partition in Slurm for now and in the object for ever, as people do it with operators that are slow.
+#[test]
+fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
+    let namespace = start("partitions-both-ways");
+    let in_slurm = || {
+        let line = "scontrol update partitionname=compute state=drain";
+        slurm(&namespace, line).unwrap();
+    };
+    let in_the_object = |config: &str| {
+        let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
+        namespace
+            .ask(&["patch", "nodeset", "compute", "--type=merge", "-p", &patch])
+            .unwrap();
+    };
+    let steps: [&dyn Fn(); 2] = [&in_slurm, &|| in_the_object("Default=YES State=DRAIN")];
+    for order in [[0, 1], [1, 0]] {
+        for step in order {
+            steps[step]();
+            live(&namespace, "compute", &["State=DRAIN"]);
+        }
+        eventually("it is closed in slurm.conf", SOON, || {
+            let line = line(&namespace, "compute");
+            expect(line.contains("State=DRAIN"), line)
+        })
+        .unwrap();
+        slurm(&namespace, "kill -9 $(pidof slurmctld)").unwrap();
+        eventually("slurmctld is back", SOON, || {
+            slurm(&namespace, "scontrol ping | grep UP")
+        })
+        .unwrap();
+        live(&namespace, "compute", &["State=DRAIN"]);
+        // Who opens it in the object has opened it.
+        in_the_object("Default=YES State=UP");
+        live(&namespace, "compute", &["State=UP"]);
+    }
+}
