@@ -252,8 +252,9 @@ fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
     namespace.wait("condition=Ready", "pod/slurm-worker-slinky-1").unwrap();
     let worker = namespace.pod("slurm-worker-slinky-1");
     let frozen = cluster.pause_container(worker, "slurmd").unwrap();
-    set_extra_conf(&namespace, &partition(11)).unwrap();
-    wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
+    // A change of partitions would not concern nodes.
+    set_extra_conf(&namespace, "KillWait=47").unwrap();
+    wait_shown(&namespace, "scontrol show config", "KillWait                = 47 sec");
     wait_applied(&namespace, "True", "Applied");
     lagging("slinky-1");
     frozen.heal().unwrap();
