@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm};
+use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, workers};
 
 const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
@@ -38,6 +38,8 @@ fn a_token_is_taken_renewed_and_goes_with_its_object() {
     install(cluster);
     let namespace = Namespace::create(cluster, "tokens").unwrap();
     namespace.apply(CONTROLLER).unwrap();
+    // The Controller has a partition of these nodes.
+    namespace.apply(&workers(0)).unwrap();
     namespace.apply(REST_API).unwrap();
     namespace.apply(TOKEN).unwrap();
     namespace.wait("condition=Ready", "token/operations").unwrap();
