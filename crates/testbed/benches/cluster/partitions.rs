@@ -144,15 +144,15 @@ impl<'a> Bench<'a> {
         Ok(took)
     }
 
-    /// The last NodeSet leaves and comes back.
+    /// The last NodeSet leaves and comes back. Slurm shows them sorted.
     fn move_often(&mut self) -> Result<Vec<Duration>> {
         let mut took = Vec::new();
         for edit in 0..FEW_EDITS {
             thread::sleep(APART);
             let (sets, seen) = if edit % 2 == 0 {
-                (&SETS[..2], "slinky,second")
+                (&SETS[..2], "second,slinky")
             } else {
-                (&SETS[..], "slinky,second,third")
+                (&SETS[..], "second,slinky,third")
             };
             let sent = SystemTime::now();
             self.patch(&json!({ "nodeSets": sets }))?;

@@ -101,15 +101,16 @@ fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     stage.wait_on_node(2);
     wait_saved(namespace).unwrap();
 
-    // The proof of death comes while nobody is there to hear it.
+    // The proof of death comes when those who hear it have just begun to live.
     cluster.kill_node(&stage.node).unwrap();
-    cluster.ask(&["delete", "node", &stage.node]).unwrap();
     kill_everyone(cluster, namespace).unwrap();
-    // Slurm has acknowledged that the node is down, and may not have written it down yet.
+    cluster.ask(&["delete", "node", &stage.node]).unwrap();
     eventually("the job of the dead is queued again", SOON, || {
         expect(restarts(namespace, &lost)? == 1, stage.slurm_node()?)
     })
     .unwrap();
+    // What Slurm forgets when it is killed before its next write is not healed yet: docs/nodesets.md.
+    wait_saved(namespace).unwrap();
     kill_everyone(cluster, namespace).unwrap();
 
     cluster.restart_node(&stage.node).unwrap();
