@@ -188,6 +188,16 @@ impl Pod {
         self
     }
 
+    /// The next agent goes on, or the next pod.
+    async fn gone_on(mut self, whole_pod: bool) -> Self {
+        if whole_pod {
+            return self.replaced().await;
+        }
+        self.serve();
+        self.phase(Phase::Verified).await;
+        self
+    }
+
     fn end(&mut self) {
         for mut child in [self.agent.take(), self.supervisor.take()].into_iter().flatten() {
             let _ = child.kill();

@@ -35,6 +35,11 @@ impl Fault {
         Self::new(INVALID_SPEC, message)
     }
 
+    /// Whether only its owner can mend it.
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.reason == INVALID_SPEC
+    }
+
     /// What stops the object among these problems.
     pub(crate) fn of(problems: &Problems) -> Vec<Self> {
         let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
@@ -45,7 +50,7 @@ impl Fault {
         Warning {
             reason: self.reason,
             message: &self.message,
-            may_pass: self.reason != INVALID_SPEC,
+            may_pass: !self.is_invalid(),
         }
     }
 }
@@ -95,7 +100,7 @@ pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: 
 pub(crate) fn state(faults: &[Fault], progress: &Progress) -> State {
     let ready = ready(faults, None, progress);
     match faults.first() {
-        Some(fault) if fault.reason == INVALID_SPEC => State::Invalid {
+        Some(fault) if fault.is_invalid() => State::Invalid {
             message: fault.message.clone(),
         },
         Some(fault) => State::Blocked {

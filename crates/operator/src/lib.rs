@@ -21,6 +21,7 @@ pub mod token;
 mod fault;
 mod overlay;
 mod quantity;
+mod secret;
 mod template;
 #[cfg(test)]
 mod testing;

@@ -15,6 +15,17 @@ slurm_names! {
     }
 }
 
+impl PartitionStateName {
+    /// How few jobs are taken and started: all of them, some, none. One of `DRAIN` and `DOWN` is no stricter than the other.
+    pub fn strictness(self) -> u8 {
+        match self {
+            Self::Up => 0,
+            Self::Drain | Self::Down => 1,
+            Self::Inactive => 2,
+        }
+    }
+}
+
 /// Slurm gives a list here too; a partition has one state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionState {

@@ -1,13 +1,13 @@
 //! What the change from one configuration to another means for partitions. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slurm::Hostlist;
 use slurm::agent::KeptState;
 use slurm::conf::keys::Needs;
 use slurm::conf::{Changes, Configuration, RecordKind, Settings};
 use slurm::partition::PartitionStateName;
-use slurm::rpc::{LivePartition, LiveState, PartitionUpdate, plan_partition, plan_partition_update};
+use slurm::rpc::{LivePartition, PartitionUpdate, plan_partition, plan_partition_update};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PartitionPlan {
@@ -18,7 +18,7 @@ pub(super) struct PartitionPlan {
     /// Open in both files, so that nobody has asked for a change of that.
     states: BTreeMap<String, PartitionStateName>,
     /// All names of the new one.
-    names: Vec<String>,
+    names: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,19 +111,13 @@ impl PartitionPlan {
             .filter_map(|partition| {
                 let file = self.states.get(&partition.name)?;
                 let state = partition.state.name()?;
-                is_stricter(state, *file).then(|| KeptState {
+                (state.strictness() > file.strictness()).then(|| KeptState {
                     partition: partition.name.clone(),
                     state: state.to_string(),
                 })
             })
             .collect()
     }
-}
-
-/// Whether less is allowed: to submit jobs, or to start them.
-fn is_stricter(state: PartitionStateName, than: PartitionStateName) -> bool {
-    let (LiveState(state), LiveState(than)) = (state.into(), than.into());
-    state != than && state & than == state
 }
 
 fn state_of(settings: &Settings) -> Option<PartitionStateName> {

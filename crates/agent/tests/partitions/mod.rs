@@ -321,12 +321,7 @@ async fn what_was_closed_by_hand_is_closed_again_by_the_next_agent() {
             let after = format!("{BEFORE}MaxJobCount=5\n");
             pod.client().push(&revision(2, &after), fence(2)).await.unwrap_err();
             pod.agent.take().unwrap().wait().unwrap();
-            if whole_pod {
-                pod = pod.replaced().await;
-            } else {
-                pod.serve();
-                pod.phase(Phase::Verified).await;
-            }
+            pod = pod.gone_on(whole_pod).await;
             assert_eq!(pod.conf(), after, "{step}");
             let state = pod.partition("a").unwrap().state.name();
             assert_eq!(state, Some(PartitionStateName::Drain), "{step}, {whole_pod}");
@@ -365,12 +360,7 @@ async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mi
                 assert!(failed.is_err(), "{case}: {failed:?}");
                 pod.agent.take().unwrap().wait().unwrap();
             }
-            if whole_pod {
-                pod = pod.replaced().await;
-            } else {
-                pod.serve();
-                pod.phase(Phase::Verified).await;
-            }
+            pod = pod.gone_on(whole_pod).await;
             assert_eq!(pod.conf(), expected, "{case}");
             let names: Vec<String> = pod.partitions().into_iter().map(|partition| partition.name).collect();
             let is_new = expected == after;

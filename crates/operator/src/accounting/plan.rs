@@ -1,12 +1,9 @@
 //! What is to be done about an Accounting. Pure.
 
 use api::{Validate, keys::apps};
-use k8s_openapi::{
-    ByteString,
-    api::{
-        apps::v1::StatefulSet,
-        core::v1::{Secret, Service},
-    },
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{Secret, Service},
 };
 use slurm::{
     conf::{SlurmdbdConf, Storage, render_slurmdbd_conf},
@@ -19,7 +16,8 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    template::container::image_to_run,
+    secret::entry,
+    template::{container::image_to_run, service::plan_service},
 };
 
 /// What is to be done, and what is wrong.
@@ -53,18 +51,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             ..Plan::default()
         };
     }
-    let service = match build_service(accounting).map(serde_json::from_value) {
-        Ok(Ok(service)) => Some(service),
-        Ok(Err(error)) => {
-            let message = format!("spec.service.spec is no Service's: {error}; correct it");
-            faults.push(Fault::invalid(message));
-            None
-        }
-        Err(clash) => {
-            faults.push(Fault::invalid(clash.to_string()));
-            None
-        }
-    };
+    let service = plan_service(build_service(accounting), &mut faults);
     let (config, stateful_set) = plan_slurmdbd(observed, &mut faults).unzip();
     Plan {
         faults,
@@ -156,26 +143,22 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
         ));
         return None;
     };
-    let data = found.secret.as_ref().and_then(|secret| secret.data.as_ref());
-    let entry = data.and_then(|data| data.get(&reference.key));
-    match entry {
-        Some(ByteString(bytes)) if !bytes.is_empty() => Some(bytes.clone()),
-        _ => {
-            let what = if found.secret.is_some() {
-                "which is absent or empty there"
-            } else {
-                "which does not exist"
-            };
-            faults.push(Fault::new(
-                fault::SECRET_MISSING,
-                format!(
-                    "{field} names entry {:?} of Secret {:?}, {what}; make it, or name another",
-                    reference.key, reference.name
-                ),
-            ));
-            None
-        }
+    let bytes = entry(found.secret.as_deref(), &reference.key);
+    if bytes.is_none() {
+        let what = if found.secret.is_some() {
+            "which is absent or empty there"
+        } else {
+            "which does not exist"
+        };
+        faults.push(Fault::new(
+            fault::SECRET_MISSING,
+            format!(
+                "{field} names entry {:?} of Secret {:?}, {what}; make it, or name another",
+                reference.key, reference.name
+            ),
+        ));
     }
+    bytes.map(<[u8]>::to_vec)
 }
 
 /// The image for slurmdbd.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{keys::annotations, partition::DriftPolicy};
+use api::{Partition, keys::annotations, partition::DriftPolicy};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
@@ -47,24 +47,32 @@ pub(super) fn find_kept(
     observed: &Observed,
     before: &KeptStates,
     written: Option<&Document>,
-    wanted: &Document,
+    wanted: impl FnOnce() -> Document,
     is_fresh: bool,
 ) -> Judgement {
     let seen = observed.knowledge.known();
     let live = seen.and_then(|seen| seen.partitions.as_deref());
     let written: BTreeMap<&str, String> = written.map(states).unwrap_or_default();
+    let mut by_hand: BTreeMap<&str, String> = live
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, live)| Some((name.as_str(), word(&live.state)?)))
+        .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
+        .collect();
     let mut judgement = Judgement::default();
-    for (name, wanted) in states(wanted) {
-        let terms = Terms::of(observed, name);
+    // As it is nearly always, and then nobody needs to know what is wanted.
+    if by_hand.is_empty() && before.is_empty() {
+        return judgement;
+    }
+    let wanted = wanted();
+    let objects = by_slurm_name(observed);
+    for (name, wanted) in states(&wanted) {
+        let terms = Terms::of(objects.get(name).copied());
         let prior = before
             .get(name)
             .filter(|kept| kept.wanted == wanted && !terms.is_resumed(kept))
             .filter(|_| terms.keeps);
-        let by_hand = live
-            .and_then(|live| live.get(name))
-            .and_then(|live| word(&live.state))
-            .filter(|live| written.get(name).is_some_and(|written| written != live));
-        let kept = match by_hand {
+        let kept = match by_hand.remove(name) {
             Some(state) if is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
                 let since = seen.map(|seen| format!("{:.3}", seen.at)).unwrap_or_default();
@@ -87,6 +95,14 @@ pub(super) fn find_kept(
     judgement
 }
 
+/// The first of each name, as they come.
+fn by_slurm_name(observed: &Observed) -> BTreeMap<String, &Partition> {
+    let partitions = observed.partitions.iter().rev();
+    partitions
+        .map(|partition| (partition.slurm_name(), partition.as_ref()))
+        .collect()
+}
+
 /// What the owner of a partition says about changes by hand.
 struct Terms {
     keeps: bool,
@@ -94,11 +110,7 @@ struct Terms {
 }
 
 impl Terms {
-    fn of(observed: &Observed, name: &str) -> Self {
-        let partition = observed
-            .partitions
-            .iter()
-            .find(|partition| partition.slurm_name() == name);
+    fn of(partition: Option<&Partition>) -> Self {
         let resumed_at = partition.and_then(|partition| partition.annotations().get(annotations::RESUMED_AT));
         Self {
             keeps: partition.is_none_or(|partition| partition.spec.drift_policy() != DriftPolicy::RevertAll),

@@ -45,9 +45,16 @@ pub(super) fn gather_partitions(
             taken.add(&partition.name_any(), &line.without_default());
         }
     }
+    // One that is left out of slurm.conf has no name there.
+    let known: Vec<Arc<NodeSet>> = observed
+        .node_sets
+        .iter()
+        .filter(|node_set| inputs.node_sets.contains_key(&node_set.name_any()))
+        .cloned()
+        .collect();
     for partition in staying {
         let own = partition.name_any();
-        match line(observed, inputs, &taken, partition) {
+        match line(&known, &taken, partition) {
             Ok(line) => {
                 taken.add(&own, &line);
                 inputs.partitions.insert(own, line);
@@ -115,7 +122,7 @@ fn leaving(before: &Inputs, line: &Line, is_fresh: bool) -> Option<Line> {
 
 type Refusal = (&'static str, String);
 
-fn line(observed: &Observed, inputs: &Inputs, taken: &Taken, partition: &Partition) -> Result<Line, Refusal> {
+fn line(known: &[Arc<NodeSet>], taken: &Taken, partition: &Partition) -> Result<Line, Refusal> {
     let problems = partition.check();
     let problems: Vec<String> = problems.errors().map(ToString::to_string).collect();
     if !problems.is_empty() {
@@ -140,14 +147,7 @@ fn line(observed: &Observed, inputs: &Inputs, taken: &Taken, partition: &Partiti
             format!("spec.default is true, and {place} is the default partition already; take it from one of the two"),
         ));
     }
-    // One that is left out of slurm.conf has no name there.
-    let known: Vec<Arc<NodeSet>> = observed
-        .node_sets
-        .iter()
-        .filter(|node_set| inputs.node_sets.contains_key(&node_set.name_any()))
-        .cloned()
-        .collect();
-    let members = resolve_members(partition, &known).map_err(|why| (reason::BAD_MEMBERS, why))?;
+    let members = resolve_members(partition, known).map_err(|why| (reason::BAD_MEMBERS, why))?;
     Ok(Line {
         name,
         nodes: members.join(","),
@@ -260,10 +260,7 @@ pub(super) fn standings(
             trouble: held
                 .iter()
                 .find(|held| held.partition.as_deref() == Some(&own))
-                .map(|held| board::Trouble {
-                    reason: held.reason,
-                    message: held.why.clone(),
-                }),
+                .map(|held| crate::fault::Fault::new(held.reason, held.why.clone())),
             waits: waits(config).filter(|_| !(runs && is_newest)),
             change: change.filter(|_| line.is_some()).map(|ended| of_push(ended)),
             kept: line.as_ref().and_then(|line| accepted?.kept.get(&line.name)).cloned(),

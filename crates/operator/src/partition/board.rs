@@ -10,7 +10,7 @@ use api::partition::PartitionWay;
 use jiff::Timestamp;
 
 use super::line::Line;
-use crate::{controller::Kept, runtime::Key};
+use crate::{controller::Kept, fault::Fault, runtime::Key};
 
 /// What all Controllers say. A clone shares it.
 #[derive(Clone, Debug, Default)]
@@ -27,20 +27,13 @@ pub(crate) struct Standing {
     /// slurmctld has started with it, or been given it.
     pub(crate) runs: bool,
     /// Why the newest version is not in it.
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) trouble: Option<Fault>,
     /// The state that somebody set in Slurm and that stays.
     pub(crate) kept: Option<Kept>,
     /// What the cluster's configuration waits for, if it does.
     pub(crate) waits: Option<String>,
     /// The change of the configuration that brought the line.
     pub(crate) change: Option<Change>,
-}
-
-/// Why a Partition is not as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
 }
 
 /// A change of the configuration.

@@ -2,6 +2,7 @@
 
 use api::PartitionSpec;
 use serde::{Deserialize, Serialize};
+use slurm::partition::PartitionStateName;
 
 /// What a Partition's line is made of, as it was taken into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,14 +20,9 @@ pub(crate) struct Line {
     pub(crate) generation: i64,
 }
 
-/// The states by how few jobs they take and start.
-const STATES: [&[&str]; 3] = [&["UP"], &["DRAIN", "DOWN"], &["INACTIVE"]];
-
 /// How few jobs a partition in this state takes and starts. None for one that nobody knows.
-pub(crate) fn strictness(state: &str) -> Option<usize> {
-    STATES
-        .iter()
-        .position(|states| states.iter().any(|known| known.eq_ignore_ascii_case(state)))
+pub(crate) fn strictness(state: &str) -> Option<u8> {
+    PartitionStateName::from_name(&state.to_ascii_uppercase()).map(PartitionStateName::strictness)
 }
 
 impl Line {
@@ -56,6 +52,11 @@ impl Line {
             settings: kept.join(" "),
             ..self.clone()
         }
+    }
+
+    /// As it stands in slurm.conf.
+    pub(crate) fn whole(&self) -> String {
+        format!("PartitionName={}", self.text())
     }
 
     /// What stands after `PartitionName=`.

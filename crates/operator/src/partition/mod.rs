@@ -62,7 +62,7 @@ impl Reconciler for PartitionReconciler {
         let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
         observed.drift = self.baselines.find_drift(key, &observed);
         let plan = plan::plan(&observed);
-        let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::Fault::warning));
+        let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::warning));
         context
             .access
             .follow_jobs(&controller, &Follower::Partition(key.clone()), plan.needs_jobs);

@@ -5,7 +5,10 @@ use kube::ResourceExt as _;
 use slurm::{Job, JobHandle, job::JobStateName};
 
 use super::observe::Observed;
-use crate::runtime::Warning;
+use crate::{
+    fault::{self, Fault},
+    runtime::Warning,
+};
 
 /// What is to be done, and what is wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,13 +21,6 @@ pub(super) struct Plan {
     pub(super) effects: Vec<Effect>,
     /// Its jobs decide when it goes.
     pub(super) needs_jobs: bool,
-}
-
-/// One thing that keeps a partition from being what the spec asks for, in words for its owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) reason: &'static str,
-    pub(super) message: String,
 }
 
 /// Something that is waited for.
@@ -43,21 +39,12 @@ pub(super) enum Effect {
     CancelJobs(Vec<JobHandle>),
 }
 
-impl Fault {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-        }
-    }
-
-    pub(super) fn warning(&self) -> Warning<'_> {
-        Warning {
-            reason: self.reason,
-            message: &self.message,
-            // Helm makes NodeSets and Controllers beside it, in an order of its own.
-            may_pass: [reason::CONTROLLER_MISSING, reason::BAD_MEMBERS].contains(&self.reason),
-        }
+/// An event about what is wrong. Helm makes NodeSets and Controllers beside it, in an order of its own.
+pub(super) fn warning(fault: &Fault) -> Warning<'_> {
+    Warning {
+        reason: fault.reason,
+        message: &fault.message,
+        may_pass: [fault::CONTROLLER_MISSING, reason::BAD_MEMBERS].contains(&fault.reason),
     }
 }
 
@@ -72,8 +59,6 @@ impl Progress {
 
 /// Reasons of conditions and events. Those of the Controller come beside them.
 pub(super) mod reason {
-    pub(in crate::partition) const INVALID_SPEC: &str = "InvalidSpec";
-    pub(in crate::partition) const CONTROLLER_MISSING: &str = "ControllerMissing";
     pub(in crate::partition) const EXTERNAL: &str = "ExternalController";
     pub(in crate::partition) const BAD_MEMBERS: &str = "BadMembers";
     pub(in crate::partition) const APPLYING: &str = "Applying";
@@ -105,11 +90,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
 
 fn faults(observed: &Observed) -> Vec<Fault> {
     let partition = observed.partition.as_ref();
-    let problems = partition.check();
-    let invalid: Vec<Fault> = problems
-        .errors()
-        .map(|problem| Fault::new(reason::INVALID_SPEC, problem.to_string()))
-        .collect();
+    let invalid = Fault::of(&partition.check());
     if !invalid.is_empty() {
         return invalid;
     }
@@ -118,7 +99,7 @@ fn faults(observed: &Observed) -> Vec<Fault> {
         let message = format!(
             "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or make a Partition for another"
         );
-        return vec![Fault::new(reason::CONTROLLER_MISSING, message)];
+        return vec![Fault::new(fault::CONTROLLER_MISSING, message)];
     };
     if controller.spec.is_external() {
         let message = format!(
@@ -130,10 +111,7 @@ fn faults(observed: &Observed) -> Vec<Fault> {
         .standing
         .as_ref()
         .and_then(|standing| standing.trouble.as_ref());
-    trouble
-        .map(|trouble| Fault::new(trouble.reason, trouble.message.clone()))
-        .into_iter()
-        .collect()
+    trouble.cloned().into_iter().collect()
 }
 
 /// None if slurmctld has it as it is written.

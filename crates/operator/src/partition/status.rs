@@ -8,10 +8,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{
-    observe::Observed,
-    plan::{Plan, reason},
-};
+use super::{line::Line, observe::Observed, plan::Plan};
 use crate::{
     access::{
         Seen,
@@ -35,10 +32,11 @@ pub(super) fn build_status(
     let name = partition.slurm_name();
     let seen = observed.knowledge.known().filter(|_| line.is_some());
     let shown = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
+    let load = seen.zip(shown).map(|(seen, _)| load(seen, &name));
     PartitionStatus {
         state: shown.map(|shown| shown.state.to_string()),
-        nodes: seen.zip(shown).map(|(seen, _)| count_nodes(&load(seen, &name))),
-        cpus: seen.zip(shown).map(|(seen, _)| count_cpus(&load(seen, &name))),
+        nodes: load.as_ref().map(count_nodes),
+        cpus: load.as_ref().map(count_cpus),
         jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
             let load = loads.get(&name).cloned().unwrap_or_default();
             PartitionJobs {
@@ -47,11 +45,9 @@ pub(super) fn build_status(
             }
         }),
         drift: drift(observed),
-        partition_name: Some(partition.slurm_name()),
+        partition_name: Some(name),
         members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),
-        line: line
-            .map(|line| format!("PartitionName={}", line.text()))
-            .or_else(|| before.line.clone()),
+        line: line.map(Line::whole).or_else(|| before.line.clone()),
         applied: applied(observed, &before, now),
         conditions: settle(
             &before.conditions,
@@ -144,7 +140,7 @@ pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option
 /// How things stand, for the queue.
 pub(super) fn state(plan: &Plan) -> State {
     match (plan.faults.first(), plan.progress.as_ref().or(plan.retained.as_ref())) {
-        (Some(fault), _) if fault.reason == reason::INVALID_SPEC => State::Invalid {
+        (Some(fault), _) if fault.is_invalid() => State::Invalid {
             message: fault.message.clone(),
         },
         (Some(fault), _) => State::Blocked {
@@ -163,7 +159,7 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
     let Some(line) = standing.line.as_ref().filter(|_| standing.runs) else {
         return before.applied.clone();
     };
-    let is_same_line = before.line.as_deref() == Some(format!("PartitionName={}", line.text()).as_str());
+    let is_same_line = before.line.as_deref() == Some(line.whole().as_str());
     if let Some(known) = before.applied.as_ref().filter(|_| is_same_line) {
         return Some(AppliedPartition {
             generation: line.generation,

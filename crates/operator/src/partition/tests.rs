@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    board::{Board, Change, Standing, Standings, Trouble},
+    board::{Board, Change, Standing, Standings},
     line::Line,
     observe::Observed,
     plan::{Effect, plan},
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     access::{Knowledge, Seen},
     controller::Kept,
+    fault::Fault,
     runtime::Key,
 };
 
@@ -90,7 +91,7 @@ fn ready(observed: &Observed) -> (ConditionStatus, String) {
 fn ready_is_what_slurmctld_has_as_it_is_written() {
     let spec = json!({ "nodeSets": ["a"] });
     let trouble = Standing {
-        trouble: Some(Trouble {
+        trouble: Some(Fault {
             reason: "BadMembers",
             message: "spec.nodeSets[0] …".to_owned(),
         }),

@@ -1,10 +1,7 @@
 //! What is to be done about a RestApi. Pure.
 
 use api::{Validate, keys::apps};
-use k8s_openapi::{
-    ByteString,
-    api::{apps::v1::Deployment, core::v1::Service},
-};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
 
 use super::{
     build::{build_deployment, build_service},
@@ -12,7 +9,8 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    template::container::image_to_run,
+    secret::entry,
+    template::{container::image_to_run, service::plan_service},
 };
 
 /// What is to be done, and what is wrong.
@@ -39,19 +37,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             ..Plan::default()
         };
     }
-    let service = match build_service(rest_api).map(serde_json::from_value) {
-        Ok(Ok(service)) => Some(service),
-        Ok(Err(error)) => {
-            faults.push(Fault::invalid(format!(
-                "spec.service.spec is no Service's: {error}; correct it"
-            )));
-            None
-        }
-        Err(clash) => {
-            faults.push(Fault::invalid(clash.to_string()));
-            None
-        }
-    };
+    let service = plan_service(build_service(rest_api), &mut faults);
     let deployment = plan_deployment(observed, &mut faults);
     Plan {
         faults,
@@ -74,11 +60,9 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
         return None;
     };
     let key = controller.slurm_key();
-    let has_key = key.as_ref().is_none_or(|key| {
-        let secret = observed.slurm_key.as_ref();
-        let entry = secret.and_then(|secret| secret.data.as_ref()?.get(&key.key));
-        entry.is_some_and(|ByteString(bytes)| !bytes.is_empty())
-    });
+    let has_key = key
+        .as_ref()
+        .is_none_or(|key| entry(observed.slurm_key.as_deref(), &key.key).is_some());
     if let Some(key) = key.filter(|_| !has_key) {
         faults.push(Fault {
             reason: fault::SECRET_MISSING,

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use api::templates::ServiceTemplate;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{api::core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::{fields, metadata::Words, set, tidy::tidy};
+use crate::fault::Fault;
 
 /// Two ports of a Service that Kubernetes could not tell apart.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -69,6 +70,15 @@ impl Service<'_> {
         tidy(&mut spec);
         Ok(json!({ "apiVersion": "v1", "kind": "Service", "metadata": self.meta, "spec": spec }))
     }
+}
+
+/// The Service that was built, or what is wrong with what its user laid over it.
+pub(crate) fn plan_service(built: Result<Value, PortClash>, faults: &mut Vec<Fault>) -> Option<core::v1::Service> {
+    let read = built.map_err(|clash| clash.to_string()).and_then(|service| {
+        serde_json::from_value(service)
+            .map_err(|error| format!("spec.service.spec is no Service's: {error}; correct it"))
+    });
+    read.map_err(|message| faults.push(Fault::invalid(message))).ok()
 }
 
 fn check_ports(ports: &[Value]) -> Result<(), PortClash> {

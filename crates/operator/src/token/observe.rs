@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::Token;
-use k8s_openapi::{ByteString, api::core::v1::Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 
 use crate::runtime::Caches;
@@ -30,10 +30,4 @@ pub(super) fn observe(token: Arc<Token>, caches: &Caches, outdated: Vec<String>)
         token,
         outdated,
     }
-}
-
-/// The bytes of an entry, if there are any.
-pub(super) fn entry<'a>(secret: Option<&'a Arc<Secret>>, key: &str) -> Option<&'a [u8]> {
-    let ByteString(bytes) = secret?.data.as_ref()?.get(key)?;
-    (!bytes.is_empty()).then_some(bytes.as_slice())
 }

@@ -8,8 +8,11 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use slurm::token::{Claims, SigningKey};
 
-use super::observe::{Observed, entry};
-use crate::fault::{self, Fault};
+use super::observe::Observed;
+use crate::{
+    fault::{self, Fault},
+    secret::entry,
+};
 
 /// The Secret that is named belongs to somebody else.
 const SECRET_TAKEN: &str = "SecretTaken";
@@ -105,7 +108,7 @@ fn find_key(observed: &Observed) -> Result<SigningKey, Fault> {
             ),
         )
     };
-    let bytes = entry(observed.key.as_ref(), &reference.key).ok_or_else(missing)?;
+    let bytes = entry(observed.key.as_deref(), &reference.key).ok_or_else(missing)?;
     SigningKey::new(bytes).map_err(|_| missing())
 }
 
@@ -147,7 +150,7 @@ fn taken(secret: &Secret) -> Fault {
 
 /// What the kept token says, if it was signed with the key that is now in use.
 fn kept(observed: &Observed, key: &SigningKey) -> Option<Claims> {
-    let bytes = entry(observed.secret.as_ref(), observed.token.spec.secret_key())?;
+    let bytes = entry(observed.secret.as_deref(), observed.token.spec.secret_key())?;
     key.read(std::str::from_utf8(bytes).ok()?)
 }
 

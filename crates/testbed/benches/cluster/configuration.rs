@@ -99,7 +99,7 @@ impl<'a> Bench<'a> {
     /// How often slurmctld reads its files for a burst of edits.
     pub(crate) fn burst(&mut self, table: &mut Table) -> Result<()> {
         thread::sleep(APART);
-        let before = self.reconfigures()?;
+        let before = reconfigures(self.namespace)?;
         let begun = Instant::now();
         for _ in 0..BURST {
             self.edit()?;
@@ -108,7 +108,7 @@ impl<'a> Bench<'a> {
         let last = self.shown();
         self.observer.wait_for(&last, PATIENCE)?;
         thread::sleep(APART);
-        let read = self.reconfigures()? - before;
+        let read = reconfigures(self.namespace)? - before;
         table.add(Row::alone(
             "100 edits in a burst, all sent after, s",
             took.as_secs_f64(),
@@ -180,12 +180,13 @@ impl<'a> Bench<'a> {
             expect(conf.contains(line), "not yet")
         })
     }
+}
 
-    fn reconfigures(&self) -> Result<u32> {
-        let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
-        let said = output(&mut self.namespace.kubectl(&logs))?;
-        Ok(u32::try_from(said.matches("reconfiguring slurmctld").count())?)
-    }
+/// How often slurmctld has read its files.
+pub(crate) fn reconfigures(namespace: &Namespace) -> Result<u32> {
+    let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
+    let said = output(&mut namespace.kubectl(&logs))?;
+    Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
 }
 
 impl Edits {

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::api;
 use crate::common::operator::{set_extra_conf, slurm};
+use crate::configuration::reconfigures;
 use crate::observer::Observer;
 use crate::table::{Row, Table, percentile};
 
@@ -50,7 +51,7 @@ impl<'a> Bench<'a> {
         eventually("the partition", PATIENCE, || {
             slurm(namespace, "scontrol show partition bench")
         })?;
-        let observer = Observer::of(ask(cluster, namespace, "watch")?)?;
+        let observer = Observer::of(ask(cluster, namespace, "watch", NAME)?)?;
         Ok(Self {
             cluster,
             namespace,
@@ -120,9 +121,9 @@ impl<'a> Bench<'a> {
         ));
         thread::sleep(Duration::from_secs(10));
 
-        let before = (self.updates()?, self.reconfigures()?);
+        let before = (self.updates()?, reconfigures(self.namespace)?);
         let edits = long_step("edits among 1,000 Partitions", || self.edit_often(FEW_EDITS, || Ok(())))?;
-        let after = (self.updates()?, self.reconfigures()?);
+        let after = (self.updates()?, reconfigures(self.namespace)?);
         table.add(row("edit of one Partition of 1,001, p50, ms", 50, &edits, None));
         table.add(row("edit of one Partition of 1,001, p90, ms", 90, &edits, None));
         let each = f64::from(after.0 - before.0) / f64::from(FEW_EDITS);
@@ -179,10 +180,10 @@ impl<'a> Bench<'a> {
 
     /// What `scontrol` takes in the pod, by the pod's own clock. Its values are nobody's business afterwards.
     fn scontrol(&self) -> Result<Vec<Duration>> {
-        let line = "for i in $(seq 50); do begun=$EPOCHREALTIME; scontrol update PartitionName=highprio MaxTime=$i; \
+        let line = "for i in $(seq 50); do begun=$EPOCHREALTIME; scontrol update PartitionName=slinky MaxTime=$i; \
                     echo $begun $EPOCHREALTIME; done";
         let mut took = Vec::new();
-        for times in slurm(self.namespace, &line.replace("highprio", "slinky"))?.lines() {
+        for times in slurm(self.namespace, line)?.lines() {
             let (begun, ended) = times.split_once(' ').context("no times")?;
             took.push(Duration::try_from_secs_f64(
                 ended.parse::<f64>()? - begun.parse::<f64>()?,
@@ -192,7 +193,7 @@ impl<'a> Bench<'a> {
     }
 
     fn raw(&self) -> Result<Vec<Duration>> {
-        let said = output(&mut ask(self.cluster, self.namespace, "update-slinky")?)?;
+        let said = output(&mut ask(self.cluster, self.namespace, "update", "slinky")?)?;
         let seconds = said.lines().map(str::parse::<f64>);
         seconds
             .map(|seconds| Ok(Duration::try_from_secs_f64(seconds?)?))
@@ -206,12 +207,6 @@ impl<'a> Bench<'a> {
             "sdiag | grep REQUEST_UPDATE_PARTITION | grep -o 'count:[0-9]*' | head -1",
         )?;
         Ok(said.trim().trim_start_matches("count:").parse().unwrap_or_default())
-    }
-
-    fn reconfigures(&self) -> Result<u32> {
-        let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
-        let said = output(&mut self.namespace.kubectl(&logs))?;
-        Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
     }
 }
 
@@ -233,14 +228,13 @@ fn row(what: &'static str, percent: usize, ours: &[Duration], baseline: Option<(
 }
 
 /// The program beside this one that asks slurmctld by its own protocol, in the cluster's network.
-fn ask(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<Command> {
-    let (what, name) = what.split_once('-').unwrap_or((what, NAME));
+fn ask(cluster: &Cluster, namespace: &Namespace, what: &str, partition: &str) -> Result<Command> {
     let key = namespace.field("secret/slurm-auth-jwt", ".data.jwt\\.key")?;
     let address = namespace.field("pod/slurm-controller-0", ".status.podIP")?;
     let program = testbed::sibling("examples/slurmctld")?;
     let mut command = cluster.machine()?.network_command(&program.display().to_string());
     command
         .env("JWT_KEY", key)
-        .args([what, &format!("{address}:6817"), name]);
+        .args([what, &format!("{address}:6817"), partition]);
     Ok(command)
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::cluster::Cluster;
 use testbed::command::{output, output_with_input};
-use testbed::harness::{Namespace, eventually, expect, once_for};
+use testbed::harness::{Namespace, cluster, eventually, expect, once_for};
 use testbed::{images, paths};
 
 pub const SOON: Duration = Duration::from_mins(2);
@@ -71,6 +71,36 @@ spec:
     config: Default=YES
 "
     )
+}
+
+/// A second NodeSet beside `compute`, with one worker.
+const SECOND: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: NodeSet
+metadata:
+  name: slurm-second
+  labels:
+    zone: b
+spec:
+  controllerRef:
+    name: slurm
+  replicas: 1
+  oversubscribeNode: true
+  template:
+    spec:
+      hostname: second-
+";
+
+/// A cluster of two NodeSets with one worker each.
+pub fn two_node_sets(name: &str) -> Namespace {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    namespace.apply(SECOND).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    namespace
 }
 
 /// Installs the operator in namespace `slinky`, once.

@@ -6,23 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, workers};
-
-/// A second NodeSet beside `compute`, with one worker and no partition.
-const SECOND: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: NodeSet
-metadata:
-  name: slurm-second
-spec:
-  controllerRef:
-    name: slurm
-  replicas: 1
-  oversubscribeNode: true
-  template:
-    spec:
-      hostname: second-
-";
+use crate::common::operator::{SOON, slurm, start_job, two_node_sets};
 
 struct Said {
     code: Option<i32>,
@@ -72,17 +56,6 @@ fn live(namespace: &Namespace, name: &str, words: &[&str]) {
     assert!(words.iter().all(|word| shown.contains(word)), "{words:?} in {shown}");
 }
 
-fn start(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    namespace.apply(SECOND).unwrap();
-    wait_idle(&namespace, 2).unwrap();
-    namespace
-}
-
 fn extra_conf(namespace: &Namespace) -> String {
     namespace.field("controller/slurm", ".spec.extraConf").unwrap()
 }
@@ -97,7 +70,7 @@ fn object(namespace: &Namespace, path: &str) -> Result<String> {
 
 #[test]
 fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() {
-    let namespace = start("plugin");
+    let namespace = two_node_sets("plugin");
     done(
         &namespace,
         &[
@@ -256,7 +229,7 @@ fn delete_after_jobs(namespace: &Namespace) {
 
 #[test]
 fn nodes_configuration_and_status_are_at_hand() {
-    let namespace = start("plugin-nodes");
+    let namespace = two_node_sets("plugin-nodes");
     let node = |name: &str| slurm(&namespace, &format!("scontrol show node {name} --oneliner")).unwrap();
 
     // By the pod's name and by Slurm's.

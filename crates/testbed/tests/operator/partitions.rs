@@ -2,39 +2,9 @@
 
 use anyhow::Result;
 use serde_json::json;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, workers};
-
-/// A second NodeSet beside `compute`, with one worker.
-const SECOND: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: NodeSet
-metadata:
-  name: slurm-second
-  labels:
-    zone: b
-spec:
-  controllerRef:
-    name: slurm
-  replicas: 1
-  oversubscribeNode: true
-  template:
-    spec:
-      hostname: second-
-";
-
-/// A cluster of two NodeSets with one worker each.
-fn start(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    namespace.apply(SECOND).unwrap();
-    wait_idle(&namespace, 2).unwrap();
-    namespace
-}
+use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_done};
 
 /// Makes a Partition with this spec, or writes it anew.
 fn make(namespace: &Namespace, name: &str, spec: &str) {
@@ -124,7 +94,7 @@ fn gone(namespace: &Namespace, name: &str) {
 
 #[test]
 fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job() {
-    let namespace = start("partitions");
+    let namespace = two_node_sets("partitions");
     make(
         &namespace,
         "both",
@@ -171,7 +141,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
 
 #[test]
 fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
-    let namespace = start("partitions-bad");
+    let namespace = two_node_sets("partitions-bad");
     make(&namespace, "good", "  nodeSets: [compute]\n  maxTime: 60\n");
     ready(&namespace, "good");
     let job = start_job(&namespace, "-p good", "sleep 600").unwrap();
@@ -282,7 +252,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
 
 #[test]
 fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
-    let namespace = start("partitions-drift");
+    let namespace = two_node_sets("partitions-drift");
     make(&namespace, "both", "  nodeSets: [compute, slurm-second]\n");
     ready(&namespace, "both");
     slurm(&namespace, "scontrol update PartitionName=both State=DRAIN").unwrap();
@@ -337,7 +307,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
 /// Closing a partition in Slurm for now and in the object for ever, as people do it with operators that are slow.
 #[test]
 fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
-    let namespace = start("partitions-both-ways");
+    let namespace = two_node_sets("partitions-both-ways");
     let in_slurm = || {
         let line = "scontrol update partitionname=compute state=drain";
         slurm(&namespace, line).unwrap();

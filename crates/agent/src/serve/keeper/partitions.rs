@@ -302,18 +302,8 @@ impl Keeper {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
-        match self.make_way(&revision, &plan).await {
-            Ok(_) => Ok(()),
-            Err(in_use) => {
-                let in_use = in_use
-                    .iter()
-                    .map(|PartitionInUse { name, why, .. }| format!("{name} ({why})"));
-                Err(format!(
-                    "slurm.conf does not have these partitions, whose jobs would end: {}",
-                    in_use.collect::<Vec<_>>().join(", ")
-                ))
-            }
-        }
+        let made = self.make_way(&revision, &plan).await;
+        made.map(drop).map_err(|in_use| in_words(&in_use))
     }
 
     /// What has yet to be said to a slurmctld that has read other partitions than the live files have.
@@ -467,8 +457,12 @@ async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told
             other @ Told::Unknown(_) => return other,
         }
     }
+    read_back(client, &expected).await
+}
+
+async fn read_back(client: &Client, expected: &[PartitionUpdate]) -> Told {
     match client.partitions().await {
-        Ok(live) => check(&expected, &live),
+        Ok(live) => check(expected, &live),
         Err(error) => Told::Unknown(error.to_string()),
     }
 }
@@ -538,10 +532,7 @@ async fn settle(client: &Client, wanted: &[PartitionUpdate], live: &[LivePartiti
     if !told {
         return Told::Done;
     }
-    match client.partitions().await {
-        Ok(live) => check(wanted, &live),
-        Err(error) => Told::Unknown(error.to_string()),
-    }
+    read_back(client, wanted).await
 }
 
 fn in_words(in_use: &[PartitionInUse]) -> String {

@@ -207,7 +207,7 @@ fn add_partitions(
     let written = accepted.and_then(slurm_conf);
     // Nobody wants slurmctld to start anew because a partition was closed.
     let is_fresh = fresh.is_some() && way == Way::InPlace;
-    let judgement = find_kept(observed, &before.kept, written.as_ref(), &render(wanted), is_fresh);
+    let judgement = find_kept(observed, &before.kept, written.as_ref(), || render(wanted), is_fresh);
     plan.unsure = judgement.look_again;
     wanted.kept.clone_from(&judgement.kept);
     plan.kept = judgement.kept;

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use api::references::SecretKeyRef;
-use k8s_openapi::{ByteString, api::core::v1::Secret};
+use k8s_openapi::api::core::v1::Secret;
 use slurm::revision::Digest;
 
-use crate::controller::{
-    build::keys::NewKey,
-    fault::{Blocks, Fault},
-    observe::Observed,
-    reason,
+use crate::{
+    controller::{
+        build::keys::NewKey,
+        fault::{Blocks, Fault},
+        observe::Observed,
+        reason,
+    },
+    secret::entry,
 };
 
 /// Both keys of the cluster.
@@ -30,7 +33,7 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
         let reference = reference?;
         match secret {
             Some(secret) => {
-                let bytes = entry(secret, &reference.key);
+                let bytes = entry(Some(secret), &reference.key).map(<[u8]>::to_vec);
                 if bytes.is_none() {
                     faults.push(Fault::new(
                         Blocks::Pods,
@@ -90,9 +93,4 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
         _ => None,
     };
     (keys, new, faults)
-}
-
-fn entry(secret: &Secret, key: &str) -> Option<Vec<u8>> {
-    let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
-    (!bytes.is_empty()).then(|| bytes.clone())
 }

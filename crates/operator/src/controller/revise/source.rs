@@ -1,6 +1,9 @@
 //! The places where people write what goes into a configuration, each of which can be taken anew or left as it was.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use slurm::revision::FileName;
 
@@ -78,26 +81,10 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
             sources.insert(Source::Partition(own.clone()));
         }
     }
-    let changed = partitions
-        .keys()
-        .chain(wanted.partitions.keys())
-        .filter(|own| partitions.get(*own) != wanted.partitions.get(*own));
-    sources.extend(changed.map(|own| Source::PartitionObject(own.clone())));
-    let changed = kept
-        .keys()
-        .chain(wanted.kept.keys())
-        .filter(|name| kept.get(*name) != wanted.kept.get(*name));
-    sources.extend(changed.map(|name| Source::Kept(name.clone())));
-    let changed = adopted
-        .keys()
-        .chain(wanted.adopted.keys())
-        .filter(|name| adopted.get(*name) != wanted.adopted.get(*name));
-    sources.extend(changed.map(|name| Source::Adopted(name.clone())));
-    let changed = files
-        .keys()
-        .chain(wanted.files.keys())
-        .filter(|name| files.get(*name) != wanted.files.get(*name));
-    sources.extend(changed.map(|name| Source::File(name.clone())));
+    sources.extend(changed(partitions, &wanted.partitions).map(Source::PartitionObject));
+    sources.extend(changed(kept, &wanted.kept).map(Source::Kept));
+    sources.extend(changed(adopted, &wanted.adopted).map(Source::Adopted));
+    sources.extend(changed(files, &wanted.files).map(Source::File));
     sources
 }
 
@@ -129,47 +116,33 @@ pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>
                     node_set.partition = partition;
                 }
             }
-            Source::PartitionObject(own) => match wanted.partitions.get(own) {
-                Some(line) => {
-                    inputs.partitions.insert(own.clone(), line.clone());
-                }
-                None => {
-                    inputs.partitions.remove(own);
-                }
-            },
-            Source::Kept(name) => match wanted.kept.get(name) {
-                Some(kept) => {
-                    inputs.kept.insert(name.clone(), kept.clone());
-                }
-                None => {
-                    inputs.kept.remove(name);
-                }
-            },
-            Source::Adopted(name) => match wanted.adopted.get(name) {
-                Some(line) => {
-                    inputs.adopted.insert(name.clone(), line.clone());
-                }
-                None => {
-                    inputs.adopted.remove(name);
-                }
-            },
-            Source::File(name) => match wanted.files.get(name) {
-                Some(file) => {
-                    inputs.files.insert(name.clone(), file.clone());
-                }
-                None => {
-                    inputs.files.remove(name);
-                }
-            },
+            Source::PartitionObject(own) => take_over(&mut inputs.partitions, &wanted.partitions, own),
+            Source::Kept(name) => take_over(&mut inputs.kept, &wanted.kept, name),
+            Source::Adopted(name) => take_over(&mut inputs.adopted, &wanted.adopted, name),
+            Source::File(name) => take_over(&mut inputs.files, &wanted.files, name),
         }
     }
     inputs
 }
 
+/// What is in one of them alone, or otherwise in the other.
+fn changed<'a, K: Ord + Clone, V: PartialEq>(
+    before: &'a BTreeMap<K, V>,
+    wanted: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = K> + 'a {
+    let keys = before.keys().chain(wanted.keys());
+    keys.filter(|key| before.get(key) != wanted.get(key)).cloned()
+}
+
+fn take_over<K: Ord + Clone, V: Clone>(inputs: &mut BTreeMap<K, V>, wanted: &BTreeMap<K, V>, key: &K) {
+    match wanted.get(key) {
+        Some(value) => drop(inputs.insert(key.clone(), value.clone())),
+        None => drop(inputs.remove(key)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
     use slurm::{conf::AccountingStorage, revision::File};
 

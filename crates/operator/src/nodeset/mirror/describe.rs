@@ -25,7 +25,11 @@ const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 /// Only nodes that are registered are told something; also those that are down. As long as the pod does not run, the record
 /// is that of the one before it.
 pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
-    if look.worker.is_terminating() || look.worker.phase() != Phase::Running {
+    if look.worker.phase() != Phase::Running {
+        return;
+    }
+    if look.worker.is_terminating() {
+        plan_last_words(look, mirror);
         return;
     }
     plan_topology(look, mirror);
@@ -36,11 +40,10 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
         return;
     }
     plan_address(look, node, seen.at, mirror);
-    let mut description = NodeDescription::default();
-    let comment = identity(look).to_comment();
-    if node.comment != comment {
-        description.comment = Line::new(comment).ok();
-    }
+    let mut description = NodeDescription {
+        comment: missing_comment(look, node),
+        ..NodeDescription::default()
+    };
     match wanted_features(look, node) {
         Ok(features) => description.features = features,
         Err(InvalidLine(name)) => complain(
@@ -53,6 +56,29 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
     if description != NodeDescription::default() {
         tell(look, node, description, mirror);
     }
+}
+
+/// One that is deleted as soon as it has registered may not have been described yet, and nobody would know later whose its
+/// record was. By then it may be that of a successor, told apart by its address.
+fn plan_last_words(look: Look<'_>, mirror: &mut Mirror) {
+    let (Some(node), Some(seen)) = (look.node, look.seen) else {
+        return;
+    };
+    let is_its_own = look.worker.has_address(&node.address);
+    if !is_its_own || Identity::parse(&node.comment).is_some() || is_older_than_our_word(look, seen.at) {
+        return;
+    }
+    let comment = missing_comment(look, node);
+    let description = NodeDescription {
+        comment,
+        ..NodeDescription::default()
+    };
+    tell(look, node, description, mirror);
+}
+
+fn missing_comment(look: Look<'_>, node: &slurm::Node) -> Option<Line> {
+    let comment = identity(look).to_comment();
+    (node.comment != comment).then(|| Line::new(comment).ok()).flatten()
 }
 
 /// Alone, since nothing else is to wait for it. One that has just become ready may be about to be seen by Slurm.

@@ -326,17 +326,26 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
         };
         assert_eq!(scene.steps(), [told.as_str()], "{comment}");
     }
-    // One that goes, and one whose record is still that of the pod before it.
-    for pod in [
-        terminating(idle_pod()),
-        with(idle_pod(), &[("/status/phase", json!("Pending"))]),
+    let going = with(terminating(idle_pod()), &[("/status/podIP", json!("10.0.0.1"))]);
+    for (pod, address, comment, expected) in [
+        // Deleted as soon as it had registered: its record is to be known as the set's when it is gone.
+        (going.clone(), "10.0.0.1", "", vec![told.as_str()]),
+        (going.clone(), "10.0.0.2", "", vec![]),
+        (
+            going,
+            "10.0.0.1",
+            r#"{"namespace":"slurm","podName":"another"}"#,
+            vec![],
+        ),
+        // Its record is still that of the pod before it.
+        (with(idle_pod(), &[("/status/phase", json!("Pending"))]), "", "", vec![]),
     ] {
         let scene = Scene {
             pod,
-            knowledge: seen(&json!({ "comment": "" })),
+            knowledge: seen(&json!({ "comment": comment, "address": address })),
             ..Scene::default()
         };
-        assert_eq!(scene.steps(), [""; 0]);
+        assert_eq!(scene.steps(), expected, "{address} {comment}");
     }
 }
 

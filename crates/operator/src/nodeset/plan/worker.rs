@@ -85,10 +85,16 @@ impl<'a> Worker<'a> {
     /// Its address, if this one is not among those it has. A name is not compared: Slurm looks it up by itself.
     pub fn address_instead_of(self, other: &str) -> Option<&'a str> {
         other.parse::<IpAddr>().ok()?;
-        let status = self.0.status.as_ref()?;
-        let own = status.pod_ip.as_deref()?;
-        let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
-        (own != other && !all.any(|address| address == other)).then_some(own)
+        let own = self.0.status.as_ref()?.pod_ip.as_deref()?;
+        (!self.has_address(other)).then_some(own)
+    }
+
+    /// Whether this is one of its addresses.
+    pub fn has_address(self, other: &str) -> bool {
+        self.0.status.as_ref().is_some_and(|status| {
+            let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
+            status.pod_ip.as_deref() == Some(other) || all.any(|address| address == other)
+        })
     }
 
     /// Somebody has deleted it, and it is on its way out.
