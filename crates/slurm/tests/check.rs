@@ -122,6 +122,32 @@ fn right_lines_of_all_kinds_pass_without_a_word() {
 }
 
 #[test]
+fn devices_that_no_job_would_get_are_told() {
+    for (gres_types, told) in [
+        ("GresTypes=gpu,shard\n", vec![]),
+        ("GresTypes=gpu\n", vec!["shard"]),
+        ("", vec!["gpu", "shard"]),
+    ] {
+        let files = parse(&[
+            ("slurm.conf", &format!("{MINIMAL}{gres_types}")),
+            (
+                "gres.conf",
+                "Name=gpu File=/dev/a\nName=gpu File=/dev/b\nName=shard Count=8\n",
+            ),
+        ]);
+        let said: Vec<String> = check(&files, &Known::default())
+            .iter()
+            .map(|problem| format!("{:?} {} {}", problem.severity, problem.file, problem.remedy))
+            .collect();
+        let told: Vec<String> = told
+            .iter()
+            .map(|kind| format!("Warn gres.conf add {kind} to GresTypes"))
+            .collect();
+        assert_eq!(said, told, "{gres_types}");
+    }
+}
+
+#[test]
 fn a_misspelled_key_is_understood() {
     for (line, remedy) in [
         ("MaxJobCont=5", "did you mean MaxJobCount?"),

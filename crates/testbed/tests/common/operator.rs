@@ -17,7 +17,7 @@ pub const SOON: Duration = Duration::from_mins(2);
 const NEW_NODE_STATE: &str = "/var/spool/slurmctld/node_state.new";
 
 /// The one overlay a values file needs here: the machine has cgroup v1, the default cgroup.conf asks for v2.
-pub const CGROUP_VALUES: &str = "configFiles:\n  cgroup.conf: CgroupPlugin=cgroup/v1\n";
+const CGROUP_VALUE: &str = r"configFiles.cgroup\.conf=CgroupPlugin=cgroup/v1";
 
 /// One worker, and a partition to use it by.
 pub const ONE_WORKER: &str = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
@@ -162,8 +162,8 @@ pub fn install_chart(cluster: &Cluster, namespace: &Namespace, values: &str) -> 
     command.args(["upgrade", "--install", "--namespace", &namespace.name, "slurm"]);
     command
         .arg(paths::repository().join("charts/slurm"))
-        .args(["--values", "-"]);
-    output_with_input(&mut command, &format!("{values}\n{CGROUP_VALUES}")).map(drop)
+        .args(["--values", "-", "--set", CGROUP_VALUE]);
+    output_with_input(&mut command, values).map(drop)
 }
 
 /// Writes `spec.extraConf` of Controller `slurm` anew.

@@ -21,6 +21,7 @@ mod forgotten;
 mod golden;
 mod hanging;
 mod held;
+mod jobs;
 mod kubectl_slurm;
 mod last_known_good;
 mod manifests;

@@ -7,7 +7,10 @@ use super::problem::{Problems, Severity, shortened};
 use super::{At, Known};
 use crate::conf::configuration::{ConfFile, Configuration};
 use crate::conf::file::name_in_directory;
+use crate::conf::line::Content;
 use crate::conf::record::{Record, RecordKind};
+
+const GRES_CONF: &str = "gres.conf";
 
 pub(super) fn check_required(configuration: &Configuration, problems: &mut Problems) {
     if configuration.includes_elsewhere() {
@@ -171,7 +174,7 @@ fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut P
     }
 }
 
-/// Slurm takes such a node and leaves its devices out.
+/// Slurm takes such a node, or such a line, and leaves the devices out.
 fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
     if configuration.includes_elsewhere() {
         return;
@@ -182,21 +185,42 @@ fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
         .into_iter()
         .flatten()
         .collect();
+    let mut check = |at: At<'_>, key: &str, whose: &str, kind: &str| {
+        if types.contains(kind) {
+            return;
+        }
+        let kind = shortened(kind);
+        problems.add(
+            Severity::Warn,
+            at,
+            Some(key),
+            format!("{whose} has {kind}, which GresTypes does not name, so no job gets any"),
+            format!("add {kind} to GresTypes"),
+        );
+    };
     for (at, record) in records(configuration).filter(|(_, record)| record.kind == RecordKind::Node) {
         let gres = record.get("Gres").map(words).into_iter().flatten();
-        let kinds = gres.map(|gres| gres.split(':').next().unwrap_or(gres));
-        for kind in kinds.filter(|kind| !types.contains(kind)) {
-            let kind = shortened(kind);
-            problems.add(
-                Severity::Warn,
-                at,
-                Some("Gres"),
-                format!(
-                    "node {:?} has {kind}, which GresTypes does not name, so no job gets any",
-                    shortened(record.name)
-                ),
-                format!("add {kind} to GresTypes"),
-            );
+        for kind in gres.map(|gres| gres.split(':').next().unwrap_or(gres)) {
+            check(at, "Gres", &format!("node {:?}", shortened(record.name)), kind);
+        }
+    }
+    if let Some(ConfFile::Lines(document)) = configuration.file(GRES_CONF) {
+        let mut seen = BTreeSet::new();
+        for line in document.lines() {
+            let Content::Settings(settings) = line.content() else {
+                continue;
+            };
+            let names = settings.iter().filter(|setting| setting.key == *"Name");
+            for kind in names
+                .flat_map(|setting| words(&setting.value))
+                .filter(|kind| seen.insert(*kind))
+            {
+                let at = At {
+                    file: GRES_CONF,
+                    line: Some(line.number),
+                };
+                check(at, "Name", GRES_CONF, kind);
+            }
         }
     }
 }
