@@ -113,7 +113,7 @@ fn arrays_requeues_cancels_and_memory(namespace: &Namespace) {
 
     let array = submit(
         namespace,
-        r#"--array=1-4 --mem=100M --wrap 'echo $SLURM_ARRAY_TASK_ID >>/shared/array'"#,
+        "--array=1-4 --mem=100M --wrap 'echo $SLURM_ARRAY_TASK_ID >>/shared/array'",
     );
     for task in 1..=4 {
         wait_done(namespace, &format!("{array}_{task}")).unwrap();
