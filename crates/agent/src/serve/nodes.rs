@@ -1,11 +1,13 @@
 //! Commands to nodes: by Slurm's own protocol, and by scontrol where that cannot be spoken.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use slurm::agent::{NodeAction, NodeCommand, Refusal, Way};
+use slurm::conf::{Configuration, RecordKind};
 use slurm::rest;
-use slurm::rpc::{Error, LivePartition, NodeUpdate, ReturnCode};
-use slurm::{Line, NodeDescription, NodeFeatures};
+use slurm::rpc::{Client, Error, LivePartition, NodeUpdate, PartitionUpdate, ReturnCode};
+use slurm::{Hostlist, Line, NodeDescription, NodeFeatures};
 use tracing::{debug, info};
 
 use super::served::Slurmctld;
@@ -41,7 +43,37 @@ impl Nodes {
             None => client.delete_nodes(node).await,
         };
         self.slurmctld.remember_version(&client);
-        done.map_err(|error| failed(&error))
+        done.map_err(|error| failed(&error))?;
+        if let NodeAction::Describe(NodeDescription {
+            features: Some(features),
+            ..
+        }) = &command.action
+        {
+            let told = self.gather_members(&client, node, features).await;
+            told.map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Has partitions look again who their members are, which Slurm does not do when a node gets a feature.
+    async fn gather_members(&self, client: &Client, node: &str, features: &NodeFeatures) -> Result<(), Error> {
+        let _lock = self.slurmctld.lock_members().await;
+        let Some(live) = self.config.live().and_then(|live| self.config.read(&live)) else {
+            return Ok(());
+        };
+        let wanted = without_node(&configuration_of(&live.files), features);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let partitions = client.partitions().await?;
+        for update in wanted {
+            let shown = partitions.iter().find(|partition| partition.name == update.name);
+            if shown.is_some_and(|shown| lacks(shown, &update, node)) {
+                info!(node, partition = %update.name, "having a partition gather its members");
+                client.update_partition(&update).await?;
+            }
+        }
+        Ok(())
     }
 
     /// All partitions as slurmctld has them.
@@ -52,11 +84,39 @@ impl Nodes {
         })
     }
 
-    fn client(&self) -> Result<slurm::rpc::Client, String> {
+    fn client(&self) -> Result<Client, String> {
         let live = self.config.live().and_then(|live| self.config.read(&live));
         let live = live.ok_or("there is no revision in the configuration directory")?;
         self.slurmctld.commander(&configuration_of(&live.files))
     }
+}
+
+/// Partitions whose nodes are told by one of these features, as their lines say it.
+fn without_node(configuration: &Configuration, features: &NodeFeatures) -> Vec<PartitionUpdate> {
+    let conf = configuration.slurm_conf_document();
+    let has = |feature: &str| features.available.iter().any(|line| line.as_str() == feature);
+    let sets: BTreeSet<&str> = conf
+        .records(RecordKind::NodeSet)
+        .filter(|set| set.get("Feature").is_some_and(has))
+        .map(|set| set.name)
+        .collect();
+    let partitions = conf.effective(RecordKind::Partition).into_iter();
+    partitions
+        .filter_map(|(name, settings)| {
+            let (_, nodes) = settings.iter().find(|(key, _)| **key == *"Nodes")?;
+            let by_feature = nodes.split(',').any(|item| sets.contains(item));
+            by_feature.then(|| PartitionUpdate {
+                nodes: Some(nodes.clone()),
+                ..PartitionUpdate::new(name)
+            })
+        })
+        .collect()
+}
+
+/// Whether slurmctld has the partition as its line says but for this node. One that somebody changed by hand is left alone.
+fn lacks(shown: &LivePartition, update: &PartitionUpdate, node: &str) -> bool {
+    let has_node = Hostlist::parse(&shown.nodes).is_ok_and(|nodes| nodes.contains(node));
+    !has_node && !shown.node_sets.is_empty() && update.differences(shown).is_empty()
 }
 
 enum Failed {
@@ -175,6 +235,30 @@ mod tests {
                 ..n1()
             })
         );
+    }
+
+    #[test]
+    fn a_partition_gathers_its_members_when_a_node_got_the_feature_it_lacks() {
+        let conf = "NodeSet=a Feature=a\nNodeSet=p.m Feature=p.m\nPartitionName=p Nodes=p.m,x1\nPartitionName=q Nodes=x1\n";
+        let conf = Configuration::parse([("slurm.conf", conf.as_bytes())]);
+        let features = |names: &[&str]| NodeFeatures {
+            available: names.iter().map(|name| Line::new(*name).unwrap()).collect(),
+            active: vec![],
+        };
+        assert_eq!(without_node(&conf, &features(&["a", "k8s/z"])), []);
+        let updates = without_node(&conf, &features(&["a", "p.m"]));
+        assert_eq!(updates.len(), 1);
+        assert_eq!((updates[0].name.as_str(), updates[0].nodes.as_deref()), ("p", Some("p.m,x1")));
+        let shown = |nodes: &str, node_sets: &str| LivePartition {
+            name: "p".to_owned(),
+            nodes: nodes.to_owned(),
+            node_sets: node_sets.to_owned(),
+            ..LivePartition::default()
+        };
+        assert!(lacks(&shown("x1,n1", "p.m"), &updates[0], "n2"));
+        assert!(!lacks(&shown("x1,n[1-2]", "p.m"), &updates[0], "n2"), "it has it");
+        assert!(!lacks(&shown("n1", "p.m"), &updates[0], "n2"), "another list is on its way");
+        assert!(!lacks(&shown("x1,n1", ""), &updates[0], "n2"), "somebody made it a plain list");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(super) struct Slurmctld {
     address: Option<SocketAddr>,
     /// The newest version of the protocol that it was seen to understand.
     version: Mutex<Version>,
+    /// Held by whoever changes what partitions consist of, from the first word to the files that say the same.
+    members: tokio::sync::Mutex<()>,
 }
 
 impl Slurmctld {
@@ -67,7 +69,12 @@ impl Slurmctld {
             keys: keys.to_owned(),
             address,
             version: Mutex::new(Version::NEWEST),
+            members: tokio::sync::Mutex::new(()),
         }
+    }
+
+    pub(super) async fn lock_members(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.members.lock().await
     }
 
     pub(super) async fn ask(&self, revision: &Revision) -> Word {

@@ -211,7 +211,14 @@ impl Shared {
     pub(super) async fn command(&self, controller: &Key, order: Order<'_>) -> Result<(), CommandError> {
         let connection = self.connection(controller).map_err(CommandError::NoWay)?;
         let mut last = CommandError::NoWay("there is no way to it".to_owned());
-        for way in connection.ways() {
+        let mut ways = connection.ways();
+        if let Order::Node(_, NodeOrder::Describe(description)) = order
+            && description.features.is_some()
+        {
+            // It sees to it that partitions get to know.
+            ways.sort_by_key(|way| matches!(way, Way::Rest(_)));
+        }
+        for way in ways {
             // What is sent must have been answered before another process can lead.
             let left = self
                 .fence

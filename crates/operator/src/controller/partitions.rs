@@ -19,7 +19,7 @@ use super::{
     reason,
     revise::Held,
 };
-use crate::access::Seen;
+use crate::access::{Knowledge, Seen};
 use crate::partition::{
     board::{self, Standing, Standings},
     line::{Line, is_default, render_settings},
@@ -54,7 +54,11 @@ pub(super) fn gather_partitions(
         .collect();
     for partition in staying {
         let own = partition.name_any();
-        match line(&known, &taken, partition) {
+        let line = line(&known, &taken, partition).and_then(|line| {
+            let known_line = before.partitions.get(&own);
+            wait_for_marks(observed, line, known_line)
+        });
+        match line {
             Ok(line) => {
                 taken.add(&own, &line);
                 inputs.partitions.insert(own, line);
@@ -82,6 +86,11 @@ pub(super) fn gather_partitions(
         }
     }
     refused
+}
+
+/// Whether what Slurm says of its nodes decides when a Partition comes.
+pub(super) fn is_waiting_for_nodes(held: &[Held]) -> bool {
+    held.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
 }
 
 /// Whether jobs decide when a Partition goes.
@@ -150,11 +159,27 @@ fn line(known: &[Arc<NodeSet>], taken: &Taken, partition: &Partition) -> Result<
     let members = resolve_members(partition, known).map_err(|why| (reason::BAD_MEMBERS, why))?;
     Ok(Line {
         name,
-        nodes: members.join(","),
+        nodes: members.nodes,
         state: partition.spec.state().slurm_word(),
         settings: render_settings(&partition.spec),
         generation: partition.metadata.generation.unwrap_or_default(),
+        mark: members.mark,
     })
+}
+
+/// A partition whose members are known by a mark is one without members until they have it.
+fn wait_for_marks(observed: &Observed, line: Line, before: Option<&Line>) -> Result<Line, Refusal> {
+    let Some(mark) = &line.mark else { return Ok(line) };
+    if before.is_some_and(|before| before.mark.as_ref() == Some(mark)) {
+        return Ok(line);
+    }
+    let why = match &observed.knowledge {
+        Knowledge::Unknown { why } => Some(format!("its nodes are not known: {why}")),
+        Knowledge::Known(seen) => mark
+            .first_without(seen.nodes.values())
+            .map(|node| format!("node {node} has not been given feature {:?} yet", mark.name)),
+    };
+    why.map_or(Ok(line), |why| Err((reason::WAITS_FOR_NODES, why)))
 }
 
 /// What others have already.
@@ -255,13 +280,17 @@ pub(super) fn standings(
         let is_newest = line
             .as_ref()
             .is_some_and(|line| Some(line.generation) == partition.metadata.generation);
+        let of_it = held.iter().find(|held| held.partition.as_deref() == Some(&own));
+        let (waits_for_nodes, trouble) = match of_it {
+            Some(held) if held.reason == reason::WAITS_FOR_NODES => (Some(held), None),
+            other => (None, other),
+        };
         let standing = Standing {
             runs,
-            trouble: held
-                .iter()
-                .find(|held| held.partition.as_deref() == Some(&own))
-                .map(|held| crate::fault::Fault::new(held.reason, held.why.clone())),
-            waits: waits(config).filter(|_| !(runs && is_newest)),
+            trouble: trouble.map(|held| crate::fault::Fault::new(held.reason, held.why.clone())),
+            waits: waits_for_nodes
+                .map(|held| held.why.clone())
+                .or_else(|| waits(config).filter(|_| !(runs && is_newest))),
             change: change.filter(|_| line.is_some()).map(|ended| of_push(ended)),
             kept: line.as_ref().and_then(|line| accepted?.kept.get(&line.name)).cloned(),
             line,

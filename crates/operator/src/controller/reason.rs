@@ -34,6 +34,8 @@ pub(super) const LAST_DEFAULT: &str = "LastDefault";
 pub(super) const CLOSED_BY_HAND: &str = "ClosedByHand";
 /// A Partition's members are not there, or are none.
 pub(super) const BAD_MEMBERS: &str = "BadMembers";
+/// Its nodes are being told that they belong to a Partition.
+pub(super) const WAITS_FOR_NODES: &str = "WaitsForNodes";
 /// The shared claim cannot be shared.
 pub(super) const BAD_CLAIM: &str = "BadClaim";
 /// A ServiceMonitor is asked for, and the cluster does not know the kind.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use api::{
-    Controller, NodeSet,
+    Controller, NodeSet, Partition,
     keys::{apps, labels},
     nodeset::ScalingMode,
 };
@@ -11,7 +11,10 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::{Resource, ResourceExt};
 
 use super::plan::Worker;
-use crate::runtime::{Caches, Change, Delta, Key};
+use crate::{
+    partition::mark::has_mark,
+    runtime::{Caches, Change, Delta, Key},
+};
 
 pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
     let keys: BTreeSet<Key> = match change {
@@ -30,8 +33,8 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
         | Change::Token(_)
         | Change::StatefulSet(_)
         | Change::Deployment(_)
-        | Change::ServiceMonitor(_)
-        | Change::Partition(_) => BTreeSet::new(),
+        | Change::ServiceMonitor(_) => BTreeSet::new(),
+        Change::Partition(delta) => of_partition(delta, caches),
     };
     keys.into_iter().collect()
 }
@@ -64,6 +67,17 @@ fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> BTreeSet<Key> {
         .key()
         .map(|key| of_cluster(caches, &key.namespace, &key.name))
         .unwrap_or_default()
+}
+
+/// All of its cluster, where nodes have to be marked for its sake.
+fn of_partition(delta: &Delta<Partition>, caches: &Caches) -> BTreeSet<Key> {
+    let marked = delta.sides().filter(|partition| has_mark(partition));
+    marked
+        .flat_map(|partition| {
+            let namespace = partition.namespace().unwrap_or_default();
+            of_cluster(caches, &namespace, &partition.spec.controller_ref.name)
+        })
+        .collect()
 }
 
 fn of_pod(delta: &Delta<Pod>) -> Vec<Key> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use api::{
-    Controller, NodeSet,
+    Controller, NodeSet, Partition,
     keys::{apps, labels},
     nodeset::ScalingMode,
     references::SecretKeyRef,
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     access::Knowledge,
     defaults::Images,
+    partition::mark::has_mark,
     runtime::{Caches, Key},
 };
 
@@ -38,6 +39,8 @@ pub struct Observed {
     pub controller_names: Vec<String>,
     /// All NodeSets of the same Controller, this one among them, by name.
     pub siblings: Vec<Arc<NodeSet>>,
+    /// Partitions of the same Controller for whose sake nodes are marked.
+    pub partitions: Vec<Arc<Partition>>,
     /// The set's own pods.
     pub pods: Vec<Arc<Pod>>,
     /// Pods with the set's labels and names that nobody owns.
@@ -118,6 +121,10 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         .into_iter()
         .filter(|other| other.spec.controller_ref.name == controller_name)
         .collect();
+    let partitions = caches.partitions.list(namespace).into_iter();
+    let partitions = partitions
+        .filter(|partition| partition.spec.controller_ref.name == controller_name && has_mark(partition))
+        .collect();
     // In this order: a pod that loses its owner meanwhile is in both, and never in neither.
     let pods = caches.pods.owned_by(&uid);
     let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
@@ -150,6 +157,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         revisions: caches.revisions.owned_by(&uid),
         nodes,
         nodeset,
+        partitions,
         controller,
         siblings,
         orphans,

@@ -4,6 +4,8 @@ use api::PartitionSpec;
 use serde::{Deserialize, Serialize};
 use slurm::partition::PartitionStateName;
 
+use super::mark::Mark;
+
 /// What a Partition's line is made of, as it was taken into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,6 +20,9 @@ pub(crate) struct Line {
     pub(crate) settings: String,
     /// Of the object it was made from.
     pub(crate) generation: i64,
+    /// By which its NodeSets' nodes are known where some of them are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mark: Option<Mark>,
 }
 
 /// How few jobs a partition in this state takes and starts. None for one that nobody knows.
@@ -67,6 +72,7 @@ impl Line {
             state,
             settings,
             generation: _,
+            mark: _,
         } = self;
         let mut text = format!("{name} Nodes={nodes} State={state}");
         if !settings.is_empty() {
@@ -110,6 +116,7 @@ mod tests {
             state: "UP".to_owned(),
             settings: render_settings(&spec),
             generation: 3,
+            mark: None,
         };
         assert_eq!(
             line.text(),

@@ -7,29 +7,66 @@ use api::{NodeSet, Partition, PartitionSpec, claims::LabelSelector};
 use kube::ResourceExt as _;
 use slurm::{Hostlist, hostlist::MAX_HOSTS};
 
-/// The names for `Nodes=`; or what is wrong, with the field and what to do.
-pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
-    if partition
-        .spec
-        .exclude_nodes
-        .as_ref()
-        .is_some_and(|nodes| !nodes.is_empty())
-    {
+use super::mark::Mark;
+
+/// Who belongs to a Partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Members {
+    /// What `Nodes=` says.
+    pub(crate) nodes: String,
+    /// By which its NodeSets' nodes are known where some of them are left out.
+    pub(crate) mark: Option<Mark>,
+}
+
+/// The members; or what is wrong, with the field and what to do.
+pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Members, String> {
+    let sets = resolve_node_sets(partition, node_sets)?;
+    let listed = resolve_nodes(partition, node_sets)?;
+    if sets.is_empty() && listed.is_empty() {
+        return Err(format!(
+            "spec.nodeSetSelector selects none of the NodeSets of Controller {:?}; correct it, or label a NodeSet",
+            partition.spec.controller_ref.name
+        ));
+    }
+    let excluded = hosts_of("spec.excludeNodes", partition.spec.exclude_nodes.as_deref())?;
+    if excluded.is_empty() {
+        let nodes: Vec<String> = sets.into_iter().chain(listed).collect();
+        return Ok(Members {
+            nodes: nodes.join(","),
+            mark: None,
+        });
+    }
+    if listed.iter().any(|entry| entry.eq_ignore_ascii_case("ALL")) {
         return Err(
-            "spec.excludeNodes cannot be followed: Slurm has no word for it; put the other nodes into a NodeSet of their own"
-                .to_owned(),
+            "spec.excludeNodes cannot take anything from ALL in spec.nodes; name NodeSets in its place".to_owned(),
         );
     }
+    let left = hosts_of("spec.nodes", Some(listed.as_slice()))?;
+    let left = left.names().filter(|name| !excluded.contains(name));
+    let left = Hostlist::of_names(left).map_err(|why| format!("spec.nodes: {why}"))?;
+    let mark = (!sets.is_empty()).then(|| Mark::new(&partition.slurm_name(), sets, &excluded));
+    let marked = mark.iter().map(|mark| mark.name.clone());
+    let nodes: Vec<String> = marked.chain((!left.is_empty()).then(|| left.to_string())).collect();
+    if nodes.is_empty() {
+        return Err("spec.excludeNodes leaves none of spec.nodes; take some out of it, or delete the Partition".to_owned());
+    }
+    Ok(Members {
+        nodes: nodes.join(","),
+        mark,
+    })
+}
+
+/// Their names in Slurm, each once.
+fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
     let PartitionSpec {
         node_sets: named,
         node_set_selector: selector,
-        nodes,
         ..
     } = &partition.spec;
-    let mut members: Vec<String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     let mut add = |name: String| {
-        if !members.contains(&name) {
-            members.push(name);
+        if !names.contains(&name) {
+            names.push(name);
         }
     };
     for (index, name) in named.iter().flatten().enumerate() {
@@ -42,32 +79,44 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
             }
         }
     }
-    let mut count = 0;
-    for (index, entry) in nodes.iter().flatten().enumerate() {
-        let field = format!("spec.nodes[{index}]");
+    Ok(names)
+}
+
+/// The entries of `spec.nodes`, as they are written, each once.
+fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
+    let nodes = partition.spec.nodes.as_deref();
+    let mut entries: Vec<String> = Vec::new();
+    for (index, entry) in nodes.into_iter().flatten().enumerate() {
         if let Some(node_set) = node_sets.iter().find(|node_set| node_set.slurm_name() == *entry) {
             return Err(format!(
-                "{field} is {entry:?}, which is NodeSet {:?}; name that in spec.nodeSets",
+                "spec.nodes[{index}] is {entry:?}, which is NodeSet {:?}; name that in spec.nodeSets",
                 node_set.name_any()
             ));
         }
+        if !entries.contains(entry) {
+            entries.push(entry.clone());
+        }
+    }
+    hosts_of("spec.nodes", nodes)?;
+    Ok(entries)
+}
+
+/// All hosts of a field whose entries are hostlists.
+fn hosts_of(field: &str, entries: Option<&[String]>) -> Result<Hostlist, String> {
+    let mut count = 0;
+    let mut names = Vec::new();
+    for (index, entry) in entries.into_iter().flatten().enumerate() {
         let hosts = Hostlist::parse(entry)
-            .map_err(|why| format!("{field} is no hostlist: {why}; write one such as ext[001-004]"))?;
+            .map_err(|why| format!("{field}[{index}] is no hostlist: {why}; write one such as ext[001-004]"))?;
         count += hosts.len();
-        add(entry.clone());
+        if count > MAX_HOSTS {
+            return Err(format!(
+                "{field} stands for {count} nodes, and {MAX_HOSTS} are the most; list fewer"
+            ));
+        }
+        names.extend(hosts.names());
     }
-    if count > MAX_HOSTS {
-        return Err(format!(
-            "spec.nodes stands for {count} nodes, and {MAX_HOSTS} are the most; list fewer"
-        ));
-    }
-    if members.is_empty() {
-        return Err(format!(
-            "spec.nodeSetSelector selects none of the NodeSets of Controller {:?}; correct it, or label a NodeSet",
-            partition.spec.controller_ref.name
-        ));
-    }
-    Ok(members)
+    Hostlist::of_names(names).map_err(|why| format!("{field}: {why}"))
 }
 
 /// By the name of the object, else by that in Slurm.
@@ -165,7 +214,7 @@ mod tests {
         let mut spec = spec;
         spec["controllerRef"] = json!({ "name": "slurm" });
         let partition = Partition::new("x", serde_json::from_value(spec).unwrap());
-        resolve_members(&partition, &sets()).map(|members| members.join(","))
+        resolve_members(&partition, &sets()).map(|members| members.nodes)
     }
 
     #[test]
@@ -191,6 +240,19 @@ mod tests {
         ] {
             assert_eq!(members(spec.clone()).as_deref(), Ok(expected), "{spec}");
         }
+    }
+
+    #[test]
+    fn nodes_of_node_sets_are_left_out_by_a_mark_and_listed_ones_by_not_being_listed() {
+        let marked = |spec: Value| members(spec).unwrap();
+        let cpu = marked(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-1"] }));
+        assert!(cpu.starts_with("x.members-"), "{cpu}");
+        let both = marked(json!({ "nodeSets": ["cpu"], "nodes": ["ext[1-4]"], "excludeNodes": ["cpu-1", "ext2"] }));
+        assert_ne!(both.split(',').next(), Some(cpu.as_str()), "another list is another mark");
+        assert!(both.ends_with(",ext[1,3-4]"), "{both}");
+        let listed = json!({ "nodes": ["ext[1-4]"], "excludeNodes": ["ext[2-3]"] });
+        assert_eq!(marked(listed), "ext[1,4]");
+        assert_eq!(marked(json!({ "nodeSets": ["cpu"], "excludeNodes": [] })), "cpu");
     }
 
     #[test]
@@ -223,8 +285,16 @@ mod tests {
             ),
             (json!({ "nodes": ["n[1-"] }), "spec.nodes[0] is no hostlist"),
             (
-                json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-1"] }),
-                "spec.excludeNodes cannot be followed",
+                json!({ "nodeSets": ["cpu"], "excludeNodes": ["n[0-9999999]"] }),
+                "spec.excludeNodes[0] is no hostlist",
+            ),
+            (
+                json!({ "nodes": ["ALL"], "excludeNodes": ["cpu-1"] }),
+                "spec.excludeNodes cannot take anything from ALL",
+            ),
+            (
+                json!({ "nodes": ["ext[1-2]"], "excludeNodes": ["ext[0-9]"] }),
+                "spec.excludeNodes leaves none",
             ),
         ] {
             let why = members(spec.clone()).unwrap_err();

@@ -9,6 +9,7 @@ pub(crate) mod board;
 mod counts;
 mod drift;
 pub(crate) mod line;
+pub(crate) mod mark;
 pub(crate) mod members;
 mod observe;
 mod plan;

@@ -33,6 +33,7 @@ fn line(generation: i64) -> Line {
         state: "UP".to_owned(),
         settings: "MaxTime=60".to_owned(),
         generation,
+        mark: None,
     }
 }
 

@@ -150,6 +150,11 @@ fn change_members(namespace: &Namespace) {
     assert_eq!(object(namespace, ".spec.nodeSets").unwrap(), r#"["compute"]"#);
     done(namespace, &["partition", "set", "both", "--nodes", "+second"]);
     live(namespace, "both", &["TotalNodes=2"]);
+    // A single node that a NodeSet brings.
+    done(namespace, &["partition", "set", "both", "--nodes", "-compute-0"]);
+    live(namespace, "both", &[" Nodes=second-0 "]);
+    done(namespace, &["partition", "set", "both", "--nodes", "+compute-0"]);
+    live(namespace, "both", &[" Nodes=compute-0,second-0 "]);
     done(namespace, &["partition", "set", "highprio", "--nodes", "+slurm-second"]);
     live(namespace, "highprio", &["TotalNodes=2"]);
     let refused = fails(namespace, &["partition", "set", "compute", "--nodes", "+second-0"], 1);

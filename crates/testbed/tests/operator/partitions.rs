@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_done};
+use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_done, wait_saved};
 
 /// Makes a Partition with this spec, or writes it anew.
 fn make(namespace: &Namespace, name: &str, spec: &str) {
@@ -115,6 +115,8 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
     live(&namespace, "both", &["MaxTime=UNLIMITED", "PriorityTier=1 "]);
     ready(&namespace, "both");
 
+    leave_one_out(&namespace);
+
     // Deleted under a job: closed, waited for, gone.
     let job = start_job(&namespace, "-p both -N 2", "sleep 15").unwrap();
     namespace
@@ -137,6 +139,58 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
     );
     wait_done(&namespace, &job).unwrap();
     gone(&namespace, "both");
+}
+
+/// Waits until exactly these are the partition's nodes.
+fn members(namespace: &Namespace, name: &str, expected: &str) {
+    eventually(&format!("{name} is {expected}"), SOON, || {
+        let line = format!("sinfo --noheader --Node --partition={name} --format=%N | sort");
+        let shown = slurm(namespace, &line)?;
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        expect(shown == expected, shown)
+    })
+    .unwrap();
+}
+
+/// A single node of a NodeSet stays out of a partition, whatever happens to the NodeSet and to slurmctld.
+fn leave_one_out(namespace: &Namespace) {
+    let scale = |replicas: u32| {
+        let replicas = format!("--replicas={replicas}");
+        namespace.ask(&["scale", "nodeset/compute", &replicas]).unwrap();
+    };
+    scale(2);
+    members(namespace, "both", "compute-0 compute-1 second-0");
+    patch(namespace, "both", &json!({ "excludeNodes": ["compute-0"] }));
+    ready(namespace, "both");
+    members(namespace, "both", "compute-1 second-0");
+    let refused = slurm(namespace, "srun -p both -w compute-0 hostname 2>&1 || true").unwrap();
+    assert!(!refused.contains("compute-0\n"), "{refused}");
+    let beside = slurm(namespace, "srun -p compute -w compute-0 hostname").unwrap();
+    assert_eq!(beside, "compute-0\n", "other partitions have it");
+
+    // One that joins belongs to it.
+    scale(3);
+    members(namespace, "both", "compute-1 compute-2 second-0");
+    wait_saved(namespace).unwrap();
+    slurm(namespace, "kill -9 $(pidof slurmctld)").unwrap();
+    members(namespace, "both", "compute-1 compute-2 second-0");
+    slurm(namespace, "scontrol reconfigure").unwrap();
+    members(namespace, "both", "compute-1 compute-2 second-0");
+    scale(1);
+    members(namespace, "both", "second-0");
+    let refused = slurm(namespace, "srun -p both -N 2 --immediate=3 hostname 2>&1 || true").unwrap();
+    assert!(!refused.contains("compute-0\n"), "{refused}");
+
+    patch(namespace, "both", &json!({ "excludeNodes": null }));
+    ready(namespace, "both");
+    members(namespace, "both", "compute-0 second-0");
+    let hosts = slurm(namespace, "srun -p both -N 2 hostname | sort").unwrap();
+    assert_eq!(hosts, "compute-0\nsecond-0\n");
+    eventually("the mark is gone", SOON, || {
+        let features = slurm(namespace, "sinfo --noheader --format=%f")?;
+        expect(!features.contains("members-"), features)
+    })
+    .unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! On either way a partition goes only when slurmctld lets it go. A reconfigure without its line would end its jobs.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use slurm::Revision;
@@ -110,6 +111,8 @@ impl Keeper {
             removed = plan.removed.len(),
             "changing partitions by RPC"
         );
+        let slurmctld = Arc::clone(&self.slurmctld);
+        let _lock = slurmctld.lock_members().await;
         let told = tell(&client, by_rpc, &before).await;
         self.slurmctld.remember_version(&client);
         fail_point::reach("told");

@@ -97,6 +97,8 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
         let address = format!("{name}.{internal}.{namespace}");
         SlurmctldHost { name, address }
     };
+    // After the NodeSets' own, whose lines are counted.
+    let marks = inputs.partitions.values().filter_map(|line| line.mark.as_ref());
     render_slurm_conf(&SlurmConf {
         cluster_name: controller.cluster_name(),
         slurmctld_hosts: (0..controller.spec.replicas()).map(host).collect(),
@@ -120,6 +122,10 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
                 name: name.clone(),
                 partition: partition.clone(),
             })
+            .chain(marks.map(|mark| NodeSetLines {
+                name: mark.name.clone(),
+                partition: None,
+            }))
             .collect(),
         partitions: inputs
             .partitions

@@ -26,7 +26,7 @@ use crate::controller::{
     inputs::{Inputs, gather},
     kept::find_kept,
     observe::Observed,
-    partitions::{find_adopted, gather_partitions, has_leaving, standings},
+    partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes, standings},
     pods::{self, Target},
     push, reason,
     revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
@@ -203,6 +203,7 @@ fn add_partitions(
     let fresh = accepted.and_then(|revision| observed.fresh(revision.digest()));
     plan.needs_answers = has_leaving(observed, before);
     let refused = gather_partitions(observed, wanted, before, fresh.is_some());
+    plan.needs_answers |= is_waiting_for_nodes(&refused);
     wanted.adopted = find_adopted(observed, &before.adopted, wanted, fresh);
     let written = accepted.and_then(slurm_conf);
     // Nobody wants slurmctld to start anew because a partition was closed.

@@ -129,6 +129,7 @@ mod tests {
                         state: "UP".to_owned(),
                         settings: "MaxTime=1".to_owned(),
                         generation: 4,
+                        mark: None,
                     },
                 )]),
                 kept: KeptStates::from([(

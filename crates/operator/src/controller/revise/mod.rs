@@ -58,7 +58,7 @@ impl Held {
             reason,
             why,
             partition: Some(own.to_owned()),
-            soon: false,
+            soon: reason == reason::WAITS_FOR_NODES,
         }
     }
 
@@ -71,7 +71,12 @@ impl Held {
             partition,
             soon: _,
         } = self;
-        let waits = [reason::WAITS_FOR_JOBS, reason::WAITS_FOR_ACCOUNTING].contains(reason);
+        let waits = [
+            reason::WAITS_FOR_JOBS,
+            reason::WAITS_FOR_ACCOUNTING,
+            reason::WAITS_FOR_NODES,
+        ]
+        .contains(reason);
         // A Partition says itself what is wrong with it.
         let blocks = if waits || partition.is_some() {
             Blocks::Nothing

@@ -172,6 +172,7 @@ mod tests {
             state: "UP".to_owned(),
             settings: String::new(),
             generation: 1,
+            mark: None,
             name,
         });
         let file_name = name().prop_map(|name| FileName::new(name).unwrap());

@@ -9,10 +9,14 @@ use kube::ResourceExt;
 use slurm::{Line, NodeDescription, NodeFeatures, describe::InvalidLine};
 
 use super::{Look, Mirror, Telling};
-use crate::nodeset::{
-    build,
-    identity::Identity,
-    plan::{Marks, Phase, Worker, missed_address},
+use crate::{
+    nodeset::{
+        build,
+        identity::Identity,
+        observe::Observed,
+        plan::{Marks as PodMarks, Phase, Worker, missed_address},
+    },
+    partition::mark::Marks,
 };
 
 /// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
@@ -121,20 +125,23 @@ fn identity(look: Look<'_>) -> Identity {
 
 /// `None` if they are as they should be. Those that are not ours stay.
 fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
-    let Some(host) = look.host else { return Ok(None) };
-    let given = host.annotations().get(annotations::FEATURES);
-    let ours: BTreeSet<String> = given
-        .into_iter()
-        .flat_map(|features| features.split(','))
-        .map(str::trim)
-        .filter(|feature| !feature.is_empty())
-        .map(|feature| format!("{NODE_FEATURE_PREFIX}{feature}"))
-        .collect();
+    let Observed {
+        nodeset,
+        partitions,
+        siblings,
+        ..
+    } = look.observed;
+    let marks = Marks::of(nodeset, &node.name, partitions, siblings);
+    // Without its Kubernetes node nobody knows what that wants, and it stays.
+    let given = look.host.map(features_of);
+    let is_others = |feature: &&String| {
+        let is_the_hosts = given.is_some() && feature.starts_with(NODE_FEATURE_PREFIX);
+        !is_the_hosts && !marks.is_stale(feature)
+    };
     let with_ours = |current: &[String]| -> BTreeSet<String> {
-        let others = current
-            .iter()
-            .filter(|feature| !feature.starts_with(NODE_FEATURE_PREFIX));
-        others.cloned().chain(ours.iter().cloned()).collect()
+        let others = current.iter().filter(is_others);
+        let ours = given.iter().flatten().chain(marks.wanted());
+        others.chain(ours).cloned().collect()
     };
     let as_set = |current: &[String]| -> BTreeSet<String> { current.iter().cloned().collect() };
     let (available, active) = (with_ours(&node.features), with_ours(&node.active_features));
@@ -146,6 +153,18 @@ fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeat
         available: lines(available)?,
         active: lines(active)?,
     }))
+}
+
+/// Those that the annotation of a Kubernetes node asks for.
+fn features_of(host: &Node) -> BTreeSet<String> {
+    let given = host.annotations().get(annotations::FEATURES);
+    given
+        .into_iter()
+        .flat_map(|features| features.split(','))
+        .map(str::trim)
+        .filter(|feature| !feature.is_empty())
+        .map(|feature| format!("{NODE_FEATURE_PREFIX}{feature}"))
+        .collect()
 }
 
 /// Where the annotation of the Kubernetes node puts it, once that is written on the pod too. Without one: where the user put
@@ -182,7 +201,7 @@ fn template_topology(look: Look<'_>) -> Option<String> {
 }
 
 /// The annotation of the pod, which is where `SLINKY_TOPOLOGY` comes from and what tells that a place was given by us.
-pub(super) fn mark_topology(look: Look<'_>, wanted: &mut Marks) {
+pub(super) fn mark_topology(look: Look<'_>, wanted: &mut PodMarks) {
     let Some(host) = look.host else { return };
     let place = match place_of(host) {
         Some(place) => Some(place.to_owned()),
