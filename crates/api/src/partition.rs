@@ -75,7 +75,7 @@ pub struct PartitionSpec {
     pub nodes: Option<Vec<String>>,
 
     /// Nodes that do not belong to it though a NodeSet brings them, each entry a hostlist. Their names stay out however the
-    /// NodeSets are scaled. This release refuses it: Slurm itself has no such word.
+    /// NodeSets are scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclude_nodes: Option<Vec<String>>,
 
