@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn a_partition_gathers_its_members_when_a_node_got_the_feature_it_lacks() {
-        let conf = "NodeSet=a Feature=a\nNodeSet=p.m Feature=p.m\nPartitionName=p Nodes=p.m,x1\nPartitionName=q Nodes=x1\n";
+        let conf =
+            "NodeSet=a Feature=a\nNodeSet=p.m Feature=p.m\nPartitionName=p Nodes=p.m,x1\nPartitionName=q Nodes=x1\n";
         let conf = Configuration::parse([("slurm.conf", conf.as_bytes())]);
         let features = |names: &[&str]| NodeFeatures {
             available: names.iter().map(|name| Line::new(*name).unwrap()).collect(),
@@ -248,7 +249,10 @@ mod tests {
         assert_eq!(without_node(&conf, &features(&["a", "k8s/z"])), []);
         let updates = without_node(&conf, &features(&["a", "p.m"]));
         assert_eq!(updates.len(), 1);
-        assert_eq!((updates[0].name.as_str(), updates[0].nodes.as_deref()), ("p", Some("p.m,x1")));
+        assert_eq!(
+            (updates[0].name.as_str(), updates[0].nodes.as_deref()),
+            ("p", Some("p.m,x1"))
+        );
         let shown = |nodes: &str, node_sets: &str| LivePartition {
             name: "p".to_owned(),
             nodes: nodes.to_owned(),
@@ -257,8 +261,14 @@ mod tests {
         };
         assert!(lacks(&shown("x1,n1", "p.m"), &updates[0], "n2"));
         assert!(!lacks(&shown("x1,n[1-2]", "p.m"), &updates[0], "n2"), "it has it");
-        assert!(!lacks(&shown("n1", "p.m"), &updates[0], "n2"), "another list is on its way");
-        assert!(!lacks(&shown("x1,n1", ""), &updates[0], "n2"), "somebody made it a plain list");
+        assert!(
+            !lacks(&shown("n1", "p.m"), &updates[0], "n2"),
+            "another list is on its way"
+        );
+        assert!(
+            !lacks(&shown("x1,n1", ""), &updates[0], "n2"),
+            "somebody made it a plain list"
+        );
     }
 
     #[test]

@@ -87,7 +87,9 @@ impl Marks {
             if applied.map(|applied| applied.generation) != partition.metadata.generation {
                 marks.unsettled.push(partition.slurm_name());
             }
-            let mark = resolve_members(partition, node_sets).ok().and_then(|members| members.mark);
+            let mark = resolve_members(partition, node_sets)
+                .ok()
+                .and_then(|members| members.mark);
             let mark = mark.filter(|mark| mark.is_for(&node_set.slurm_name(), node));
             marks.wanted.extend(mark.map(|mark| mark.name));
         }
@@ -160,7 +162,10 @@ mod tests {
             (vec![], None),
             (vec![node("cpu-0", &has, "IDLE"), node("cpu-1", &["cpu"], "IDLE")], None),
             (vec![node("gpu-0", &["gpu"], "IDLE")], Some("gpu-0")),
-            (vec![node("cpu-2", &["cpu", "long.members-aaaaaaaa"], "IDLE")], Some("cpu-2")),
+            (
+                vec![node("cpu-2", &["cpu", "long.members-aaaaaaaa"], "IDLE")],
+                Some("cpu-2"),
+            ),
             (vec![node("cpu-2", &["cpu"], "DOWN")], None),
             (vec![node("other-0", &["other"], "IDLE")], None),
         ] {

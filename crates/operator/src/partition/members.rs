@@ -48,7 +48,9 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
     let marked = mark.iter().map(|mark| mark.name.clone());
     let nodes: Vec<String> = marked.chain((!left.is_empty()).then(|| left.to_string())).collect();
     if nodes.is_empty() {
-        return Err("spec.excludeNodes leaves none of spec.nodes; take some out of it, or delete the Partition".to_owned());
+        return Err(
+            "spec.excludeNodes leaves none of spec.nodes; take some out of it, or delete the Partition".to_owned(),
+        );
     }
     Ok(Members {
         nodes: nodes.join(","),
@@ -248,7 +250,11 @@ mod tests {
         let cpu = marked(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-1"] }));
         assert!(cpu.starts_with("x.members-"), "{cpu}");
         let both = marked(json!({ "nodeSets": ["cpu"], "nodes": ["ext[1-4]"], "excludeNodes": ["cpu-1", "ext2"] }));
-        assert_ne!(both.split(',').next(), Some(cpu.as_str()), "another list is another mark");
+        assert_ne!(
+            both.split(',').next(),
+            Some(cpu.as_str()),
+            "another list is another mark"
+        );
         assert!(both.ends_with(",ext[1,3-4]"), "{both}");
         let listed = json!({ "nodes": ["ext[1-4]"], "excludeNodes": ["ext[2-3]"] });
         assert_eq!(marked(listed), "ext[1,4]");
