@@ -65,10 +65,10 @@ fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Resul
         node_set_selector: selector,
         ..
     } = &partition.spec;
-    let mut names: Vec<String> = Vec::new();
+    let mut members: Vec<String> = Vec::new();
     let mut add = |name: String| {
-        if !names.contains(&name) {
-            names.push(name);
+        if !members.contains(&name) {
+            members.push(name);
         }
     };
     for (index, name) in named.iter().flatten().enumerate() {
@@ -81,7 +81,7 @@ fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Resul
             }
         }
     }
-    Ok(names)
+    Ok(members)
 }
 
 /// The entries of `spec.nodes`, as they are written, each once.
