@@ -144,6 +144,13 @@ impl Access {
         self.shared.command(controller, Order::Job(job, order)).await
     }
 
+    /// Why slurmdbd gives no answer out of its database, asked for now. `None` also where Slurm itself cannot be asked,
+    /// which says nothing about the database.
+    pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
+        self.knowledge(controller).known()?;
+        self.shared.qos(controller).await.err()
+    }
+
     /// All reservations of the cluster, asked for now; or why they are not known.
     pub async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
         self.shared.reservations(controller).await

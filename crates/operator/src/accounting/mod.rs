@@ -8,7 +8,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::Accounting;
 use kube::ResourceExt as _;
@@ -17,6 +17,9 @@ use crate::{
     fault::Fault,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
+
+/// Nobody tells when slurmdbd loses its database, or has it back.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
 
 /// Brings Accountings to what their specs ask for.
 #[derive(Debug)]
@@ -52,7 +55,14 @@ impl Reconciler for AccountingReconciler {
             context.defaults.images.clone(),
             context.definitions.outdated(),
         );
-        if let Some(pod) = observed.pod.as_deref().filter(|_| !observed.is_up()) {
+        let mut ask_again = None;
+        if observed.is_up() {
+            if let Some(controller) = observe::referring(&accounting, &context.caches) {
+                let controller = Key::of(controller.as_ref());
+                observed.database_trouble = context.access.database_trouble(&controller).await;
+                ask_again = Some(ASK_AGAIN);
+            }
+        } else if let Some(pod) = observed.pod.as_deref() {
             observed.complaints = observe::read_complaints(&context.client, pod).await;
         }
         let plan = plan::plan(&observed);
@@ -61,7 +71,7 @@ impl Reconciler for AccountingReconciler {
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
         let outcome = self.writer.finish(accounting.as_ref(), status, applied, state).await?;
-        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
+        Ok(look_again.into_iter().chain(ask_again).fold(outcome, Outcome::requeue))
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Observed {
     pub(super) pod: Option<Arc<Pod>>,
     /// What a slurmdbd complains of that does not come up: the last lines of its log.
     pub(super) complaints: Vec<String>,
+    /// What a slurmdbd that is up answers without its database.
+    pub(super) database_trouble: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -66,6 +68,7 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
         stateful_set: caches.stateful_sets.get(&namespace, &names.stateful_set()),
         pod: caches.pods.get(&namespace, &names.pod()),
         complaints: Vec::new(),
+        database_trouble: None,
         accounting,
         images,
         outdated,

@@ -11,6 +11,8 @@ use crate::{
 
 /// slurmdbd does not come up, and says why.
 const SLURMDBD_FAILS: &str = "SlurmdbdFails";
+/// slurmdbd is up and has no database.
+const DATABASE_AWAY: &str = "DatabaseAway";
 
 /// The status to write.
 pub(super) fn build_status(
@@ -69,6 +71,14 @@ fn progress(observed: &Observed, plan: &Plan) -> Progress {
         progress.trouble = Some(Fault::new(
             SLURMDBD_FAILS,
             format!("slurmdbd says: {words}; look at spec.storageConfig, the password's Secret and the database"),
+        ));
+    }
+    if let Some(words) = observed.database_trouble.as_ref().filter(|_| progress.ready) {
+        progress.trouble = Some(Fault::new(
+            DATABASE_AWAY,
+            format!(
+                "slurmdbd has no database: {words}; jobs run on, and slurmctld keeps what is to be recorded; bring the server of spec.storageConfig back"
+            ),
         ));
     }
     progress

@@ -195,7 +195,20 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
     objects[5] = set;
     assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);
-    assert_eq!(condition(objects, "Degraded").0, ConditionStatus::False);
+    assert_eq!(condition(objects.clone(), "Degraded").0, ConditionStatus::False);
+
+    // It answers, and has no database: Slurm runs on, and its administrator hears of it.
+    let mut bereft = observed(objects);
+    bereft.database_trouble = Some("Unable to connect to database".to_owned());
+    let said = build_status(&bereft, &plan(&bereft), None, "2026-01-01T00:00:00Z".parse().unwrap());
+    let found = |type_: &str| {
+        let condition = said.conditions.iter().find(|condition| condition.type_ == type_);
+        condition
+            .map(|condition| (condition.status.clone(), condition.reason.clone()))
+            .unwrap()
+    };
+    assert_eq!(found("Ready").0, ConditionStatus::True);
+    assert_eq!(found("Degraded"), (ConditionStatus::True, "DatabaseAway".to_owned()));
 }
 
 #[test]

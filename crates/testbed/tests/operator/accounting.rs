@@ -3,10 +3,15 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job};
 
 const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
+
+/// Limits hold, and two jobs fit on one worker.
+const ENFORCED: &str = "    AccountingStorageEnforce=limits,qos
+    SelectType=select/cons_tres
+    SelectTypeParameters=CR_Core_Memory";
 
 fn set_password(namespace: &Namespace, password: &str) {
     let secret = json!({
@@ -44,21 +49,42 @@ fn wait_recorded(namespace: &Namespace, job: &str, name: &str) {
     .unwrap();
 }
 
+fn a_limit_of_a_qos_holds_a_job_back(namespace: &Namespace) {
+    let submit = "sbatch --parsable --chdir=/tmp -o /dev/null --partition=all --mem=50M --wrap";
+    let setting = "sacctmgr --immediate modify qos normal set MaxJobsPerUser";
+    slurm(namespace, &format!("{setting}=1")).unwrap();
+    let runs = slurm(namespace, &format!("{submit} 'sleep 600'")).unwrap();
+    wait_job(namespace, runs.trim(), "RUNNING").unwrap();
+    let waits = slurm(namespace, &format!("{submit} true")).unwrap();
+    eventually("the guide's squeue names the limit", SOON, || {
+        let jobs = slurm(namespace, r#"squeue -o "%i %j %T %r""#)?;
+        let words = format!("{} wrap PENDING QOSMaxJobsPerUserLimit", waits.trim());
+        expect(jobs.lines().any(|line| line == words), jobs)
+    })
+    .unwrap();
+    slurm(namespace, &format!("{setting}=-1; scancel {}", runs.trim())).unwrap();
+    wait_done(namespace, waits.trim()).unwrap();
+}
+
 #[test]
 fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "accounting").unwrap();
     // The order in which things come is nobody's business: first the cluster, then what slurmdbd needs.
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));
+    install_chart(cluster, &namespace, &values).unwrap();
     wait_condition(&namespace, "Ready", "False SecretMissing");
     set_password(&namespace, "first # \\ one");
     namespace.apply(MARIADB).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_condition(&namespace, "Ready", "True");
 
+    slurm(&namespace, "sacctmgr --immediate add user slurm account=root").unwrap();
     let first = run_job(&namespace, "first");
     wait_recorded(&namespace, &first, "first");
+
+    a_limit_of_a_qos_holds_a_job_back(&namespace);
 
     namespace.ask(&["delete", "pod", "slurm-accounting-0"]).unwrap();
     wait_recorded(&namespace, &first, "first");
@@ -72,12 +98,14 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
         expect(left.is_empty(), left)
     })
     .unwrap();
+    wait_condition(&namespace, "Degraded", "True DatabaseAway");
     let second = run_job(&namespace, "second");
     namespace
         .ask(&["scale", "statefulset/mariadb", "--replicas=1"])
         .unwrap();
     wait_recorded(&namespace, &second, "second");
     wait_recorded(&namespace, &first, "first");
+    wait_condition(&namespace, "Degraded", "False");
 
     // A password that the database does not know is told in slurmdbd's words, and the right one heals it by itself.
     set_password(&namespace, "wrong");
