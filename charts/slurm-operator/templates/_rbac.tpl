@@ -15,11 +15,11 @@ says what for.
   verbs: [patch]
 # How it stands.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/status, controllers/status, nodesets/status, partitions/status, restapis/status, tokens/status]
+  resources: [accountings/status, controllers/status, loginsets/status, nodesets/status, partitions/status, restapis/status, tokens/status]
   verbs: [patch]
 # Children block the deletion of their owner, which needs this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slinky.slurm.net]
-  resources: [accountings/finalizers, controllers/finalizers, nodesets/finalizers, restapis/finalizers, tokens/finalizers]
+  resources: [accountings/finalizers, controllers/finalizers, loginsets/finalizers, nodesets/finalizers, restapis/finalizers, tokens/finalizers]
   verbs: [update]
 # Workers are pods of ours; the rest belongs to StatefulSets and Deployments and is watched.
 - apiGroups: [""]
@@ -29,7 +29,7 @@ says what for.
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
-# What slurmdbd says while it does not come up.
+# What slurmdbd says while it does not come up, and what login pods complain of.
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
@@ -37,7 +37,7 @@ says what for.
 - apiGroups: [""]
   resources: [configmaps, services]
   verbs: [create, delete, get, list, patch, watch]
-# Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it; tokens.
+# Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it; tokens; SSH host keys.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, delete, list, patch, watch]
@@ -50,7 +50,7 @@ says what for.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [create, delete, get, list, patch, watch]
-# slurmrestd.
+# slurmrestd and login pods.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [create, get, list, patch, watch]

@@ -366,6 +366,11 @@ impl NodeSetSpec {
         self.ssh.as_ref().filter(|ssh| ssh.enabled.unwrap_or(false))
     }
 
+    /// The sssd.conf to use, with or without SSH.
+    pub fn wanted_sssd(&self) -> Option<&SecretKeyRef> {
+        self.ssh.as_ref()?.sssd_conf_ref.as_ref()
+    }
+
     /// The rest of the partition's line, if a partition is wanted.
     pub fn wanted_partition(&self) -> Option<&str> {
         let partition = self.partition.as_ref().filter(|partition| partition.is_enabled())?;

@@ -1,8 +1,8 @@
 //! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
 //!
 //! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
-//! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`accounting`] and [`token`] are the kinds, each
-//!   `observe → plan → build → apply → status`.
+//! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`loginset`], [`accounting`] and [`token`] are the kinds,
+//!   each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`defaults`] is what an object means that leaves something out.
 
@@ -11,6 +11,7 @@ pub mod accounting;
 pub mod cli;
 pub mod controller;
 pub mod defaults;
+pub mod loginset;
 pub mod logs;
 pub mod nodeset;
 pub mod partition;
@@ -18,6 +19,8 @@ pub mod restapi;
 pub mod runtime;
 pub mod token;
 
+mod cluster_domain;
+mod conf_server;
 mod fault;
 mod overlay;
 mod quantity;

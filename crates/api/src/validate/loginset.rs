@@ -21,7 +21,7 @@ impl Validate for LoginSet {
             login,
             initconf,
             template,
-            root_ssh_authorized_keys: _,
+            root_ssh_authorized_keys,
             extra_sshd_config: _,
             sssd_conf_ref,
             strategy,
@@ -46,6 +46,7 @@ impl Validate for LoginSet {
                 "use RollingUpdate or Recreate",
             );
         }
+        check_authorized_keys(&mut problems, root_ssh_authorized_keys.as_deref().unwrap_or_default());
         check_container(&mut problems, "spec.login", login.as_ref());
         check_container(&mut problems, "spec.initconf", initconf.as_ref());
         check_template(&mut problems, template.as_ref());
@@ -63,5 +64,79 @@ impl Validate for LoginSet {
             "people logged in would find themselves in another cluster; make another LoginSet",
         );
         problems
+    }
+}
+
+/// What the names of public keys' algorithms begin with.
+const ALGORITHMS: [&str; 5] = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-", "webauthn-sk-"];
+/// A public key begins with the length of its algorithm's name, which is below 256.
+const BLOB_START: &str = "AAAA";
+
+/// sshd passes over lines it cannot read, so that their owner would be shut out without a word.
+fn check_authorized_keys(problems: &mut Problems, keys: &str) {
+    for (line, number) in keys.lines().zip(1..) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') || has_key(line) {
+            continue;
+        }
+        let start: String = line.chars().take(20).collect();
+        problems.error(
+            Reason::BadValue,
+            "spec.rootSshAuthorizedKeys",
+            format!("has {start:?} in line {number}, which is no public key"),
+            "put one line per key as in a .pub file: options if any, algorithm, key, comment",
+        );
+    }
+}
+
+/// Whether an algorithm and a key stand side by side, maybe after options.
+fn has_key(line: &str) -> bool {
+    let mut quoted = false;
+    let words = line.split(|letter: char| {
+        quoted ^= letter == '"';
+        letter.is_whitespace() && !quoted
+    });
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let is_base64 = |word: &str| {
+        let digits = word.trim_end_matches('=');
+        digits.len() >= 40
+            && word.starts_with(BLOB_START)
+            && word.len().is_multiple_of(4)
+            && digits
+                .chars()
+                .all(|digit| digit.is_ascii_alphanumeric() || "+/".contains(digit))
+    };
+    words
+        .iter()
+        .zip(words.iter().skip(1))
+        .take(2)
+        .any(|(algorithm, key)| ALGORITHMS.iter().any(|start| algorithm.starts_with(start)) && is_base64(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_key;
+
+    const KEY: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIGq9ZC3sp0vuvkPbJzPVwYYU0WW2mHxTC9mB8R0nxM3C";
+
+    #[test]
+    fn a_public_key_may_have_options_and_a_comment() {
+        for line in [
+            "ssh-ed25519 KEY",
+            "ssh-ed25519 KEY me at home",
+            "from=\"10.0.0.1, x\",no-pty ssh-ed25519 KEY",
+        ] {
+            assert!(has_key(&line.replace("KEY", KEY)), "{line}");
+        }
+        for line in [
+            "KEY",
+            "ssh-ed25519",
+            "ssh-ed25519 AAAA",
+            "rsa KEY",
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+            "ssh-ed25519 KEY$",
+        ] {
+            assert!(!has_key(&line.replace("KEY", KEY)), "{line}");
+        }
     }
 }

@@ -239,9 +239,9 @@ fn bad_hostname(problems: &mut Problems, prefix: &str) {
 }
 
 fn check_ssh(problems: &mut Problems, spec: &NodeSetSpec) {
-    let Some(ssh) = spec.wanted_ssh() else { return };
-    match &ssh.sssd_conf_ref {
+    match spec.wanted_sssd() {
         Some(reference) => check_secret_key(problems, "spec.ssh.sssdConfRef", reference),
+        None if spec.wanted_ssh().is_none() => {}
         None => problems.error(
             Reason::Missing,
             "spec.ssh.sssdConfRef",

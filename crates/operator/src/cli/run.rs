@@ -9,6 +9,7 @@ use crate::{
     accounting::AccountingReconciler,
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
+    loginset::LoginSetReconciler,
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
@@ -165,6 +166,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     operator.add(RestApiReconciler::new(context.clone()), inboxes.rest_api);
     operator.add(PartitionReconciler::new(context.clone()), inboxes.partition);
     operator.add(AccountingReconciler::new(context.clone()), inboxes.accounting);
+    operator.add(LoginSetReconciler::new(context.clone()), inboxes.login_set);
     operator.add(TokenReconciler::new(context.clone()), inboxes.token);
     operator.add(NodeSetReconciler::new(context), inboxes.node_set);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Starting");

@@ -8,7 +8,7 @@ use api::{
 };
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::ResourceExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::info;
 
 use super::{
@@ -89,18 +89,13 @@ async fn carry_out(
             let value = active.then_some(ON);
             // The UID keeps the label off a pod that came after the one that was looked at.
             let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
-            patch_pod(writer, key, pod, patch).await?;
+            writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
         }
         Effect::NoteCandidate { pod, uid, sequence } => {
             info!(controller = %key, %pod, sequence, "having the kubelet look for the configuration in its ConfigMap");
             let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
-            patch_pod(
-                writer,
-                key,
-                pod,
-                json!({ "metadata": { "uid": uid, "annotations": noted } }),
-            )
-            .await?;
+            let patch = json!({ "metadata": { "uid": uid, "annotations": noted } });
+            writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
         }
         Effect::DeleteStatefulSet { name, uid, why } => {
             info!(controller = %key, stateful_set = %name, %why, "replacing the StatefulSet");
@@ -113,19 +108,6 @@ async fn carry_out(
         }
     }
     Ok(())
-}
-
-/// A pod that is gone, or another by now, needs nothing.
-async fn patch_pod(writer: &Writer, key: &Key, pod: &str, patch: Value) -> Result<(), Error> {
-    match writer.patch::<Pod>(&key.namespace, pod, patch).await {
-        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-        Err(Error::Api { source, .. }) if is_gone(&source) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 async fn prune(context: &Context, writer: &Writer, controller: &Controller, keep: &Keep) -> Result<(), Error> {

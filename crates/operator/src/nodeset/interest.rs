@@ -107,7 +107,7 @@ fn of_secret(delta: &Delta<Secret>, caches: &Caches) -> BTreeSet<Key> {
     };
     let sets = caches.node_sets.list(&secret.namespace);
     let uses = |set: &&Arc<NodeSet>| {
-        let sssd = set.spec.wanted_ssh().and_then(|ssh| ssh.sssd_conf_ref.as_ref());
+        let sssd = set.spec.wanted_sssd();
         let controller = caches.controllers.get(&secret.namespace, &set.spec.controller_ref.name);
         let key = controller.and_then(|controller| controller.slurm_key());
         sssd.is_some_and(|reference| reference.name == secret.name) || key.is_some_and(|key| key.name == secret.name)

@@ -7,7 +7,6 @@
 
 mod apply;
 pub mod build;
-mod cluster_domain;
 pub mod identity;
 mod interest;
 pub mod mirror;
@@ -39,6 +38,7 @@ use self::{
 };
 use crate::{
     access::{Follower, Knowledge},
+    cluster_domain,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -71,10 +71,9 @@ pub struct NodeSetReconciler {
 
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
-        let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         Self {
             writer: Writer::new(&ctx, Self::NAME),
-            cluster_domain: cluster_domain::parse(&resolv_conf),
+            cluster_domain: cluster_domain::of_this_pod(),
             counted: Mutex::default(),
             told: Told::default(),
             asked: Asked::default(),

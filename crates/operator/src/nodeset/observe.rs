@@ -299,7 +299,7 @@ fn observe_secrets(
         missing = entry(&key, "slurmKeyRef of the Controller").err();
     }
     let mut sssd_conf = None;
-    if let Some(reference) = nodeset.spec.wanted_ssh().and_then(|ssh| ssh.sssd_conf_ref.as_ref()) {
+    if let Some(reference) = nodeset.spec.wanted_sssd() {
         match entry(reference, "spec.ssh.sssdConfRef") {
             Ok(bytes) => sssd_conf = Some(bytes),
             Err(problem) => missing = missing.or(Some(problem)),

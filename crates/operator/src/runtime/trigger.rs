@@ -38,6 +38,7 @@ pub struct Triggers {
     pub partition: Trigger,
     pub accounting: Trigger,
     pub token: Trigger,
+    pub login_set: Trigger,
 }
 
 /// The queues' ends of [`Triggers`].
@@ -49,6 +50,7 @@ pub struct Inboxes {
     pub partition: Inbox,
     pub accounting: Inbox,
     pub token: Inbox,
+    pub login_set: Inbox,
 }
 
 impl Triggers {
@@ -59,6 +61,7 @@ impl Triggers {
         let (partition, partition_inbox) = Trigger::new();
         let (accounting, accounting_inbox) = Trigger::new();
         let (token, token_inbox) = Trigger::new();
+        let (login_set, login_set_inbox) = Trigger::new();
         (
             Self {
                 controller,
@@ -67,6 +70,7 @@ impl Triggers {
                 partition,
                 accounting,
                 token,
+                login_set,
             },
             Inboxes {
                 controller: controller_inbox,
@@ -75,6 +79,7 @@ impl Triggers {
                 partition: partition_inbox,
                 accounting: accounting_inbox,
                 token: token_inbox,
+                login_set: login_set_inbox,
             },
         )
     }

@@ -307,6 +307,22 @@ impl Writer {
         Ok(without_managed_fields(patched))
     }
 
+    /// Like [`patch`](Self::patch), of an object that needs nothing any more if it is gone, or another one by now.
+    pub async fn patch_if_there<K: Written>(
+        &self,
+        namespace: &str,
+        name: &str,
+        merge_patch: Value,
+    ) -> Result<(), Error> {
+        match self.patch::<K>(namespace, name, merge_patch).await {
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(Error::Api { source, .. }) if matches!(*source, kube::Error::Api(ref status) if status.code == 404) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Deletes the objects this owner controls whose names are not to be kept, and says how many.
     pub async fn prune<K: Written>(
         &self,

@@ -243,5 +243,54 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "",
         "the token's: upstream gives it to the key's Secret, which the recording leaves out",
     ),
-    ("* slurm-login-*", "", "children of a LoginSet: a later issue"),
+    (
+        "Deployment slurm-login-*",
+        "spec template metadata annotations slinky.slurm.net/sshd-conf-hash",
+        "a changed sshd_config reaches running pods and throws nobody out; the digest is on the pods",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template metadata annotations slinky.slurm.net/sssd-conf-hash",
+        "a changed sssd.conf reaches running pods and throws nobody out; the digest is on the pods",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template metadata annotations slinky.slurm.net/slurm-key-hash",
+        "added: sackd reads the key when it starts, and without the right one no command works",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec containers login securityContext",
+        "`privileged: false` of the values is kept; upstream drops a no",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec containers login volumeMounts * name",
+        "sshd_config, authorized_keys and sssd.conf are copies that can be changed under a running daemon",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec initContainers initconf command 2",
+        "our own script; it makes those copies too",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec initContainers initconf volumeMounts *",
+        "our own script; it makes those copies too",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec initContainers reload",
+        "brings changed files to the running daemons",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec shareProcessNamespace",
+        "so that the daemons can be told of changed files",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec volumes login-files",
+        "where those copies are",
+    ),
 ];

@@ -24,6 +24,7 @@ mod held;
 mod jobs;
 mod kubectl_slurm;
 mod last_known_good;
+mod login;
 mod manifests;
 mod metrics;
 mod mistakes;

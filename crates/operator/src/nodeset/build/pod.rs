@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::{claims::claim_names, conf::render_conf, pre_stop};
 use crate::{
+    conf_server::conf_server,
     defaults::Images,
     quantity::Quantity,
     template::{
@@ -58,15 +59,15 @@ pub struct Blueprint<'a> {
     pub cluster_domain: &'a str,
     /// The hash of the revision it belongs to.
     pub revision: &'a str,
-    /// With SSH switched on.
-    pub ssh: Option<&'a SshFiles>,
+    pub ssh: &'a SshFiles,
 }
 
 /// The files of sshd and sssd, whose digests are on the pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SshFiles {
-    pub sshd_config: String,
-    /// `None` while the Secret or its entry is not there.
+    /// With SSH switched on.
+    pub sshd_config: Option<String>,
+    /// `None` without a reference, or while the Secret or its entry is not there.
     pub sssd_conf: Option<Vec<u8>>,
 }
 
@@ -196,10 +197,9 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
     if nodeset.spec.protects_workload() {
         own.insert(labels::POD_PROTECT.to_owned(), keys::ON.to_owned());
     }
-    let (sshd_config, sssd) = match blueprint.ssh {
-        Some(ssh) => (ssh.sshd_config.as_bytes(), ssh.sssd_conf.as_deref().unwrap_or_default()),
-        None => Default::default(),
-    };
+    let SshFiles { sshd_config, sssd_conf } = blueprint.ssh;
+    let sshd_config = sshd_config.as_deref().unwrap_or_default();
+    let sssd = sssd_conf.as_deref().unwrap_or_default();
     let given = nodeset
         .spec
         .template
@@ -254,7 +254,7 @@ fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
         },
     }));
     volumes.push(json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }));
-    if let Some(ssh) = blueprint.nodeset.spec.wanted_ssh() {
+    if blueprint.nodeset.spec.wanted_ssh().is_some() {
         let file = |name: &str| json!([{ "key": name, "path": name, "mode": OWNER_ONLY }]);
         volumes.push(json!({
             "name": SSH_VOLUME,
@@ -263,7 +263,8 @@ fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
                 "items": file(wellknown::SSHD_CONFIG_FILE),
             } }] },
         }));
-        let sssd = ssh.sssd_conf_ref.clone().unwrap_or_default();
+    }
+    if let Some(sssd) = blueprint.nodeset.spec.wanted_sssd() {
         volumes.push(json!({
             "name": SSSD_VOLUME,
             "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "secret": {
@@ -284,10 +285,12 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         json!({ "name": ETC_VOLUME, "mountPath": wellknown::SLURM_ETC_DIR, "readOnly": true }),
         json!({ "name": LOG_VOLUME, "mountPath": wellknown::LOG_DIR }),
     ];
+    let file = |volume: &str, path: &str, name: &str| json!({ "name": volume, "mountPath": path, "subPath": name, "readOnly": true });
     if nodeset.spec.wanted_ssh().is_some() {
         ports.push(json!({ "name": "ssh", "containerPort": wellknown::SSH_PORT, "protocol": "TCP" }));
-        let file = |volume: &str, path: &str, name: &str| json!({ "name": volume, "mountPath": path, "subPath": name, "readOnly": true });
         mounts.push(file(SSH_VOLUME, SSHD_CONFIG_PATH, wellknown::SSHD_CONFIG_FILE));
+    }
+    if nodeset.spec.wanted_sssd().is_some() {
         mounts.push(file(SSSD_VOLUME, SSSD_CONF_PATH, SSSD_FILE));
     }
     let (cpus, memory) = limits(nodeset);
@@ -332,22 +335,6 @@ fn logfile(blueprint: &Blueprint<'_>) -> Value {
         "restartPolicy": "Always",
         "volumeMounts": [{ "name": LOG_VOLUME, "mountPath": wellknown::LOG_DIR }],
     })
-}
-
-/// Where slurmd gets its configuration and finds its slurmctld.
-fn conf_server(controller: &Controller) -> String {
-    if controller.spec.is_external() {
-        let external = controller.spec.external_config.clone().unwrap_or_default();
-        return format!("{}:{}", external.host, external.port);
-    }
-    let service = controller.spec.service.as_ref();
-    let port = service.and_then(|service| service.port).filter(|port| *port > 0);
-    format!(
-        "{}.{}:{}",
-        controller.child_names().service(),
-        controller.namespace().unwrap_or_default(),
-        port.unwrap_or_else(|| wellknown::SLURMCTLD_PORT.into()),
-    )
 }
 
 /// CPUs and MiB the pod is limited to, 0 for no limit; the container's own limits win over the pod's.

@@ -277,13 +277,18 @@ pub fn plan(observed: &Observed) -> Plan {
     plan.service = Some(build::build_service(&namespace, &names, &owners));
     plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
 
-    let ssh = nodeset.spec.wanted_ssh().map(|ssh| SshFiles {
-        sshd_config: build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default()),
+    let extra = |ssh: &api::nodeset::Ssh| ssh.extra_sshd_config.clone().unwrap_or_default();
+    let ssh = SshFiles {
+        sshd_config: nodeset
+            .spec
+            .wanted_ssh()
+            .map(|ssh| build::render_sshd_config(&extra(ssh))),
         sssd_conf: observed.sssd_conf.clone(),
-    });
+    };
     plan.ssh_config = ssh
+        .sshd_config
         .as_ref()
-        .map(|ssh| build::build_ssh_config_map(nodeset, &ssh.sshd_config));
+        .map(|sshd_config| build::build_ssh_config_map(nodeset, sshd_config));
 
     let revision = revisions::plan_revision(observed);
     let blueprint = Blueprint {
@@ -292,7 +297,7 @@ pub fn plan(observed: &Observed) -> Plan {
         images: &observed.images,
         cluster_domain: &observed.cluster_domain,
         revision: &revision.hash,
-        ssh: ssh.as_ref(),
+        ssh: &ssh,
     };
     plan_workers(observed, &blueprint, &mut plan);
     plan.revision = Some(revision);

@@ -626,6 +626,30 @@ prop_compose! {
     }
 }
 
+#[test]
+fn workers_without_ssh_know_the_users_if_an_sssd_conf_is_named() {
+    let ssh = json!({ "enabled": false, "sssdConfRef": { "name": "sssd", "key": "sssd.conf" } });
+    let data = json!({ "sssd.conf": "YQ==" });
+    let secret = with(slurm_key(), &[("/metadata/name", json!("sssd")), ("/data", data)]);
+    let plan = planned(&json!({ "replicas": 1, "ssh": ssh }), vec![secret], unknown());
+    assert!(plan.ssh_config.is_none());
+    let pod = plan.effects.iter().find_map(|effect| match effect {
+        Effect::CreatePod { pod, .. } => Some(pod),
+        _ => None,
+    });
+    let mounts = pod.unwrap()["spec"]["containers"][0]["volumeMounts"].clone();
+    let paths: Vec<&str> = mounts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["mountPath"].as_str().unwrap())
+        .collect();
+    assert!(
+        paths.contains(&"/etc/sssd/sssd.conf") && !paths.contains(&"/etc/ssh/sshd_config"),
+        "{paths:?}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -649,7 +673,7 @@ proptest! {
             images: &observed.images,
             cluster_domain: "cluster.local",
             revision: "x",
-            ssh: None,
+            ssh: &crate::nodeset::build::SshFiles::default(),
         };
         let place = crate::nodeset::build::Place::of_ordinal(&observed.nodeset, 7, None);
         crate::nodeset::build::build_pod(&blueprint, &place);

@@ -3,8 +3,13 @@
 /// What Kubernetes clusters are set up with.
 const DEFAULT: &str = "cluster.local";
 
+/// The domain that the operator's own pod searches.
+pub(crate) fn of_this_pod() -> String {
+    parse(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+}
+
 /// The domain by this `/etc/resolv.conf`: the kubelet writes `svc.<domain>` among the domains to search.
-pub(super) fn parse(resolv_conf: &str) -> String {
+fn parse(resolv_conf: &str) -> String {
     let mut searched = resolv_conf
         .lines()
         .filter_map(|line| line.trim().strip_prefix("search "))

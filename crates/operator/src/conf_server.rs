@@ -1,0 +1,20 @@
+//! Where daemons without files of their own get their configuration and find slurmctld.
+
+use api::{Controller, wellknown};
+use kube::ResourceExt as _;
+
+/// The value of `--conf-server`, for slurmd and sackd.
+pub(crate) fn conf_server(controller: &Controller) -> String {
+    if controller.spec.is_external() {
+        let external = controller.spec.external_config.clone().unwrap_or_default();
+        return format!("{}:{}", external.host, external.port);
+    }
+    let service = controller.spec.service.as_ref();
+    let port = service.and_then(|service| service.port).filter(|port| *port > 0);
+    format!(
+        "{}.{}:{}",
+        controller.child_names().service(),
+        controller.namespace().unwrap_or_default(),
+        port.unwrap_or_else(|| wellknown::SLURMCTLD_PORT.into()),
+    )
+}

@@ -1,0 +1,331 @@
+//! The children of a LoginSet. Pure: values in, objects out.
+
+use std::collections::BTreeMap;
+
+use api::{
+    Controller, LoginSet,
+    keys::{annotations, apps, components},
+    references::SecretKeyRef,
+    wellknown::{SLURM_ETC_DIR, SLURM_KEY_FILE, SLURM_USER, SSH_PORT, SSHD_CONFIG_FILE},
+};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Secret},
+    },
+};
+use kube::ResourceExt as _;
+use serde_json::{Map, Value, json};
+use slurm::revision::Digest;
+
+use super::host_keys::{KINDS, private_file, public_file};
+use crate::{
+    conf_server::conf_server,
+    template::{
+        container::{container, default_pull_policy},
+        fields,
+        metadata::{Marks, Words, component_labels, owner, selector_labels},
+        pod::PodTemplate,
+        service::{PortClash, Service},
+        set,
+    },
+};
+
+/// The container that brings changed files to the running daemons.
+pub(super) const RELOAD: &str = "reload";
+const INITCONF: &str = "initconf";
+
+const ETC_VOLUME: &str = "slurm-etc";
+const RUN_VOLUME: &str = "sackd-dir";
+const CONFIG_VOLUME: &str = "slurm-config";
+const KEYS_VOLUME: &str = "ssh-host-keys";
+const SSH_VOLUME: &str = "ssh-config";
+const SSSD_VOLUME: &str = "sssd-conf";
+/// What the daemons read. The kubelet never refreshes a file that is mounted by itself, so they get copies.
+const LIVE_VOLUME: &str = "login-files";
+
+const AUTHORIZED_KEYS_FILE: &str = "authorized_keys";
+const SSSD_CONF_FILE: &str = "sssd.conf";
+const SACKD_OPTIONS: &str = "SACKD_OPTIONS";
+
+/// Nobody else reads it.
+const OWNER_ONLY: i32 = 0o600;
+const EVERYBODY: i32 = 0o644;
+
+/// What a Deployment is built from besides the LoginSet.
+#[derive(Clone, Debug)]
+pub(super) struct Ingredients<'a> {
+    pub(super) controller: &'a Controller,
+    /// Digest of the auth/slurm key: sackd reads it when it starts.
+    pub(super) slurm_key: Option<(SecretKeyRef, Digest)>,
+    pub(super) host_keys: Digest,
+    pub(super) cluster_domain: &'a str,
+    pub(super) login_image: String,
+    pub(super) initconf_image: String,
+}
+
+fn selector(login_set: &LoginSet) -> Words {
+    selector_labels(apps::LOGIN, &login_set.name_any())
+}
+
+fn labels(login_set: &LoginSet) -> Words {
+    component_labels(apps::LOGIN, &login_set.name_any(), components::LOGIN)
+}
+
+fn namespace(login_set: &LoginSet) -> String {
+    login_set.namespace().unwrap_or_default()
+}
+
+/// The port that sshd listens at: a port named `login` of the user's replaces ours.
+pub(super) fn ssh_port(login_set: &LoginSet) -> i64 {
+    let ports = login_set.spec.login.as_ref().and_then(|login| login.get("ports"));
+    let named = ports.and_then(Value::as_array).into_iter().flatten();
+    let mut named = named.filter(|port| port.get("name").and_then(Value::as_str) == Some(apps::LOGIN));
+    let port = named.find_map(|port| port.get("containerPort")?.as_i64());
+    port.unwrap_or(i64::from(SSH_PORT))
+}
+
+/// Leads people to the pods.
+pub(super) fn build_service(login_set: &LoginSet) -> Result<Value, PortClash> {
+    let template = login_set.spec.service.as_ref();
+    Service {
+        meta: Marks::of(&login_set.metadata)
+            .and(template.and_then(|template| template.metadata.as_ref()))
+            .label(&labels(login_set))
+            .into_meta(
+                &namespace(login_set),
+                login_set.child_names().service(),
+                owner(login_set),
+            ),
+        selector: selector(login_set),
+        port_name: apps::LOGIN,
+        port: SSH_PORT,
+        headless: false,
+    }
+    .with(template)
+}
+
+/// The host keys. The Secret is never written again: who has logged in once would be warned of an attack.
+pub(super) fn build_host_keys(login_set: &LoginSet, files: Vec<(String, Vec<u8>)>) -> Secret {
+    Secret {
+        metadata: Marks::of(&login_set.metadata).label(&labels(login_set)).into_meta(
+            &namespace(login_set),
+            login_set.child_names().ssh_host_keys_secret(),
+            owner(login_set),
+        ),
+        immutable: Some(true),
+        type_: Some("Opaque".to_owned()),
+        data: Some(
+            files
+                .into_iter()
+                .map(|(file, bytes)| (file, ByteString(bytes)))
+                .collect(),
+        ),
+        ..Secret::default()
+    }
+}
+
+/// sshd_config and root's authorized keys.
+pub(super) fn build_ssh_config(login_set: &LoginSet, sshd_config: &str, authorized_keys: &str) -> ConfigMap {
+    ConfigMap {
+        metadata: Marks::of(&login_set.metadata).label(&labels(login_set)).into_meta(
+            &namespace(login_set),
+            login_set.child_names().ssh_config_map(),
+            owner(login_set),
+        ),
+        immutable: Some(false),
+        data: Some(BTreeMap::from([
+            (SSHD_CONFIG_FILE.to_owned(), sshd_config.to_owned()),
+            (AUTHORIZED_KEYS_FILE.to_owned(), authorized_keys.to_owned()),
+        ])),
+        ..ConfigMap::default()
+    }
+}
+
+pub(super) fn build_deployment(
+    login_set: &LoginSet,
+    ingredients: &Ingredients,
+) -> Result<Deployment, serde_json::Error> {
+    let names = login_set.child_names();
+    let template = login_set.spec.template.as_ref();
+    let given = template.and_then(|template| template.metadata.as_ref());
+    let marks = Marks::of(&login_set.metadata).and(given).label(&labels(login_set));
+    let mut pod_marks = Marks::of_for_pods(&login_set.metadata)
+        .and(given)
+        .label(&labels(login_set))
+        .annotate(annotations::SSH_HOST_KEYS_HASH, ingredients.host_keys.to_string())
+        .annotate(annotations::DEFAULT_CONTAINER, apps::LOGIN);
+    if let Some((_, digest)) = &ingredients.slurm_key {
+        pod_marks = pod_marks.annotate(annotations::SLURM_KEY_HASH, digest.to_string());
+    }
+    let mut meta = pod_marks.into_template_meta();
+    meta.name = Some(names.deployment());
+    meta.namespace = login_set.namespace();
+    let pod = PodTemplate {
+        meta,
+        spec: build_pod_spec(login_set, ingredients),
+        init_containers: vec![
+            build_initconf(login_set, &ingredients.initconf_image),
+            build_reload(login_set, &ingredients.login_image),
+        ],
+        containers: vec![build_login(login_set, ingredients)],
+    };
+    let mut spec = fields(json!({
+        "replicas": login_set.spec.replicas(),
+        "revisionHistoryLimit": 0,
+        "selector": { "matchLabels": selector(login_set) },
+        "template": pod.with(template.and_then(|template| template.spec.as_ref())),
+    }));
+    if let Some(strategy) = &login_set.spec.strategy {
+        set(&mut spec, "strategy", json!(strategy));
+    }
+    serde_json::from_value(json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": marks.into_meta(&namespace(login_set), names.deployment(), owner(login_set)),
+        "spec": spec,
+    }))
+}
+
+fn build_login(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, Value> {
+    let given = login_set.spec.login.as_ref();
+    let conf_server = format!("--conf-server {}", conf_server(ingredients.controller));
+    let mut mounts = vec![
+        json!({ "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true }),
+        json!({ "mountPath": "/run/slurm", "name": RUN_VOLUME }),
+    ];
+    let file = |volume: &str, folder: &str, file: &str| json!({ "mountPath": format!("{folder}/{file}"), "name": volume, "subPath": file, "readOnly": true });
+    for kind in KINDS {
+        mounts.push(file(KEYS_VOLUME, "/etc/ssh", &private_file(kind)));
+        mounts.push(file(KEYS_VOLUME, "/etc/ssh", &public_file(kind)));
+    }
+    mounts.push(file(LIVE_VOLUME, "/etc/ssh", SSHD_CONFIG_FILE));
+    mounts.push(file(LIVE_VOLUME, "/root/.ssh", AUTHORIZED_KEYS_FILE));
+    mounts.push(file(LIVE_VOLUME, "/etc/sssd", SSSD_CONF_FILE));
+    let base = json!({
+        "name": apps::LOGIN,
+        "image": ingredients.login_image,
+        "imagePullPolicy": default_pull_policy(given),
+        "env": [{ "name": SACKD_OPTIONS, "value": conf_server }],
+        "ports": [{ "containerPort": ssh_port(login_set), "name": apps::LOGIN, "protocol": "TCP" }],
+        "readinessProbe": { "exec": { "command": ["test", "-S", "/run/slurm/sack.socket"] } },
+        "volumeMounts": mounts,
+    });
+    let mut login = container(base, given);
+    keep_conf_server(&mut login, &conf_server);
+    login
+}
+
+/// Options of the user's for sackd are added to ours: without a server it would know no cluster.
+fn keep_conf_server(login: &mut Map<String, Value>, conf_server: &str) {
+    let variables = login.get_mut("env").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten() {
+        let is_it = variable.get("name").and_then(Value::as_str) == Some(SACKD_OPTIONS);
+        let Some(options) = variable.get("value").and_then(Value::as_str).filter(|_| is_it) else {
+            continue;
+        };
+        if !options.contains("--conf-server") {
+            let both = format!("{conf_server} {options}");
+            if let Value::Object(variable) = variable {
+                set(variable, "value", both);
+            }
+        }
+    }
+}
+
+/// Where containers that prepare files find them, and put them.
+fn file_mounts() -> Vec<Value> {
+    vec![
+        json!({ "mountPath": "/mnt/wanted/ssh", "name": SSH_VOLUME, "readOnly": true }),
+        json!({ "mountPath": "/mnt/wanted/sssd", "name": SSSD_VOLUME, "readOnly": true }),
+        json!({ "mountPath": "/mnt/live", "name": LIVE_VOLUME }),
+    ]
+}
+
+fn build_initconf(login_set: &LoginSet, image: &str) -> Map<String, Value> {
+    let given = login_set.spec.initconf.as_ref();
+    let mut mounts = vec![
+        json!({ "mountPath": "/mnt/etc/slurm", "name": ETC_VOLUME }),
+        json!({ "mountPath": "/mnt/slurm", "name": CONFIG_VOLUME, "readOnly": true }),
+    ];
+    mounts.extend(file_mounts());
+    let base = json!({
+        "name": INITCONF,
+        "image": image,
+        "imagePullPolicy": default_pull_policy(given),
+        "command": ["sh", "-c", include_str!("initconf.sh")],
+        "env": [{ "name": "SLURM_USER", "value": SLURM_USER }],
+        "volumeMounts": mounts,
+    });
+    container(base, given)
+}
+
+/// In the image of the login container: its sshd says whether a configuration is one.
+fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
+    let mut mounts = file_mounts();
+    mounts.push(json!({ "mountPath": "/mnt/keys", "name": KEYS_VOLUME, "readOnly": true }));
+    let given = login_set.spec.login.as_ref();
+    let own = |field: &str| given.and_then(|given| given.get(field)).cloned();
+    let mut reload = fields(json!({
+        "name": RELOAD,
+        "image": own("image").unwrap_or_else(|| image.into()),
+        "command": ["sh", "-c", include_str!("reload.sh")],
+        "restartPolicy": "Always",
+        "volumeMounts": mounts,
+    }));
+    match own("imagePullPolicy").or_else(|| default_pull_policy(given).map(Value::from)) {
+        Some(policy) => set(&mut reload, "imagePullPolicy", policy),
+        None => {}
+    }
+    reload
+}
+
+fn build_pod_spec(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, Value> {
+    let names = login_set.child_names();
+    let service = ingredients.controller.child_names().workers_service();
+    let search = format!("{service}.{}.svc.{}", namespace(login_set), ingredients.cluster_domain);
+    let memory = |name: &str| json!({ "name": name, "emptyDir": { "medium": "Memory" } });
+    let projected = |name: &str, sources: Value| json!({ "name": name, "projected": { "defaultMode": OWNER_ONLY, "sources": sources } });
+    let item = |file: &str, mode: i32| json!({ "key": file, "path": file, "mode": mode });
+    let keys: Vec<Value> = KINDS
+        .iter()
+        .flat_map(|kind| {
+            [
+                item(&private_file(kind), OWNER_ONLY),
+                item(&public_file(kind), EVERYBODY),
+            ]
+        })
+        .collect();
+    let slurm_key = ingredients.slurm_key.as_ref().map(
+        |(key, _)| json!({ "secret": { "name": key.name, "items": [{ "key": key.key, "path": SLURM_KEY_FILE }] } }),
+    );
+    let sssd = &login_set.spec.sssd_conf_ref;
+    let mut spec = fields(json!({
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "dnsConfig": { "searches": [search] },
+        "volumes": [
+            memory(ETC_VOLUME),
+            memory(RUN_VOLUME),
+            projected(CONFIG_VOLUME, slurm_key.into_iter().collect()),
+            projected(KEYS_VOLUME, json!([{ "secret": { "name": names.ssh_host_keys_secret(), "items": keys } }])),
+            projected(SSH_VOLUME, json!([{ "configMap": {
+                "name": names.ssh_config_map(),
+                "items": [item(SSHD_CONFIG_FILE, OWNER_ONLY), item(AUTHORIZED_KEYS_FILE, OWNER_ONLY)],
+            } }])),
+            projected(SSSD_VOLUME, json!([{ "secret": {
+                "name": sssd.name,
+                "items": [{ "key": sssd.key, "path": SSSD_CONF_FILE, "mode": OWNER_ONLY }],
+            } }])),
+            memory(LIVE_VOLUME),
+        ],
+    }));
+    let template = login_set.spec.template.as_ref();
+    let given = template.and_then(|template| template.spec.as_ref());
+    // So that daemons can be signalled from another container. In the host's namespace they are seen anyway.
+    if !given.is_some_and(|given| given.is_set("hostPID")) {
+        set(&mut spec, "shareProcessNamespace", true);
+    }
+    spec
+}

@@ -1,0 +1,97 @@
+//! The files of sshd and sssd in login pods. Pure text.
+
+use api::{LoginSet, wellknown};
+
+/// sshd_config, in upstream's words.
+pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
+    let extra = login_set.spec.extra_sshd_config.as_deref().unwrap_or_default();
+    let mut lines = vec![
+        "#",
+        "### GENERAL ###",
+        "Include /etc/ssh/sshd_config.d/*.conf",
+        "UsePAM yes",
+        "X11Forwarding yes",
+        "Subsystem sftp internal-sftp",
+    ];
+    // A container's port that is another one is no use while sshd does not listen there.
+    let listen = format!("Port {port}");
+    if port != i64::from(wellknown::SSH_PORT) && !sets(extra, "Port") {
+        lines.push(&listen);
+    }
+    lines.extend(["#", "### EXTRA CONFIG ###", extra, ""]);
+    lines.join("\n")
+}
+
+/// Keywords have no case.
+fn sets(config: &str, keyword: &str) -> bool {
+    let mut words = config
+        .lines()
+        .filter_map(|line| line.split([' ', '\t', '=']).find(|word| !word.is_empty()));
+    words.any(|word| word.eq_ignore_ascii_case(keyword))
+}
+
+/// Root's authorized_keys, in upstream's words.
+pub(super) fn render_authorized_keys(login_set: &LoginSet) -> String {
+    let keys = login_set.spec.root_ssh_authorized_keys.as_deref().unwrap_or_default();
+    ["#", "### SLINKY ###", keys, ""].join("\n")
+}
+
+/// What is wrong with an sssd.conf, if sssd could not read it at all. A pod would start with it and know nobody.
+pub(super) fn check_sssd_conf(bytes: &[u8]) -> Option<String> {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Some("is no text".to_owned());
+    };
+    let mut in_section = false;
+    for (line, number) in text.lines().zip(1..) {
+        let is_section = line.trim_end().starts_with('[') && line.trim_end().ends_with(']');
+        let is_continued = line.starts_with([' ', '\t']);
+        let is_comment = line.trim().is_empty() || line.starts_with(['#', ';']);
+        let is_setting = in_section && (line.contains('=') || is_continued);
+        if !(is_section || is_comment || is_setting) {
+            return Some(format!(
+                "has {line:?} in line {number}, where a [section] or key = value should be"
+            ));
+        }
+        in_section |= is_section;
+    }
+    (!in_section).then(|| "has no section".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login_set(spec: serde_json::Value) -> LoginSet {
+        let mut login_set = LoginSet::default();
+        login_set.spec = serde_json::from_value(spec).unwrap();
+        login_set
+    }
+
+    fn with(extra: &str) -> LoginSet {
+        let reference = serde_json::json!({ "name": "x", "key": "y" });
+        login_set(serde_json::json!({
+            "controllerRef": { "name": "slurm" }, "sssdConfRef": reference, "extraSshdConfig": extra,
+        }))
+    }
+
+    #[test]
+    fn sshd_listens_where_the_container_says() {
+        assert!(!render_sshd_config(&with(""), 22).contains("Port"));
+        assert!(render_sshd_config(&with(""), 2222).contains("\nPort 2222\n#"));
+        assert!(!render_sshd_config(&with("port=22"), 2222).contains("Port 2222"));
+    }
+
+    #[test]
+    fn what_sssd_could_not_read_is_found() {
+        let good = "# x\n[sssd]\nservices = nss,\n  pam\n\n[domain/LDAP]\nid_provider=ldap\n";
+        assert_eq!(check_sssd_conf(good.as_bytes()), None);
+        for (bad, words) in [
+            (&b""[..], "has no section"),
+            (b"\xff", "is no text"),
+            (b"services = nss\n", "\"services = nss\" in line 1"),
+            (b"[sssd]\nservices\n", "\"services\" in line 2"),
+        ] {
+            assert!(check_sssd_conf(bad).unwrap().contains(words), "{words}");
+        }
+    }
+}

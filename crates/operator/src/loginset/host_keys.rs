@@ -1,0 +1,241 @@
+//! SSH host keys in OpenSSH's own form: made once, since people's machines remember them.
+
+use aws_lc_rs::{
+    encoding::{AsBigEndian as _, AsDer as _, Curve25519SeedBin, EcPrivateKeyBin, Pkcs8V1Der},
+    error::Unspecified,
+    rsa::{self, KeySize},
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+/// The kinds of keys, in the order in which pods mount them.
+pub(super) const KINDS: [&str; 3] = ["rsa", "ed25519", "ecdsa"];
+
+/// The file of a private key, which is also its entry in the Secret.
+pub(super) fn private_file(kind: &str) -> String {
+    format!("ssh_host_{kind}_key")
+}
+
+/// The file of a public key.
+pub(super) fn public_file(kind: &str) -> String {
+    format!("{}.pub", private_file(kind))
+}
+
+/// Of OpenSSL, `ssh-keygen` and the private key's lines.
+const LINE: usize = 70;
+/// What the private part is filled up to.
+const BLOCK: usize = 8;
+
+/// New keys of all kinds: files and what is in them. RSA takes a second or more.
+pub(super) fn generate() -> Result<Vec<(String, Vec<u8>)>, Unspecified> {
+    let keys = [
+        ("rsa", rsa_key()?),
+        ("ed25519", ed25519_key()?),
+        ("ecdsa", ecdsa_key()?),
+    ];
+    Ok(keys
+        .into_iter()
+        .flat_map(|(kind, key)| {
+            [
+                (private_file(kind), key.private_text().into_bytes()),
+                (public_file(kind), key.public_text().into_bytes()),
+            ]
+        })
+        .collect())
+}
+
+/// A key in the parts its encodings are made of.
+struct HostKey {
+    algorithm: &'static str,
+    /// What follows the algorithm in the public key.
+    public: Vec<u8>,
+    /// What follows the algorithm in the private key.
+    private: Vec<u8>,
+}
+
+impl HostKey {
+    fn public_blob(&self) -> Vec<u8> {
+        let mut blob = Vec::new();
+        put_string(&mut blob, self.algorithm.as_bytes());
+        blob.extend(&self.public);
+        blob
+    }
+
+    /// One line as in authorized_keys.
+    fn public_text(&self) -> String {
+        format!("{} {}\n", self.algorithm, STANDARD.encode(self.public_blob()))
+    }
+
+    /// OpenSSH's PROTOCOL.key, without a passphrase.
+    fn private_text(&self) -> String {
+        let mut secret = Vec::new();
+        // Two equal numbers tell whether decryption worked; there is none.
+        secret.extend([0; 8]);
+        put_string(&mut secret, self.algorithm.as_bytes());
+        secret.extend(&self.private);
+        put_string(&mut secret, b"");
+        for filler in 1..=u8::MAX {
+            if secret.len().is_multiple_of(BLOCK) {
+                break;
+            }
+            secret.push(filler);
+        }
+        let mut all = b"openssh-key-v1\0".to_vec();
+        for word in [b"none".as_slice(), b"none", b""] {
+            put_string(&mut all, word);
+        }
+        all.extend(1_u32.to_be_bytes());
+        put_string(&mut all, &self.public_blob());
+        put_string(&mut all, &secret);
+        let text = STANDARD.encode(all);
+        let mut lines = String::from("-----BEGIN OPENSSH PRIVATE KEY-----\n");
+        for (at, letter) in text.chars().enumerate() {
+            if at > 0 && at.is_multiple_of(LINE) {
+                lines.push('\n');
+            }
+            lines.push(letter);
+        }
+        lines + "\n-----END OPENSSH PRIVATE KEY-----\n"
+    }
+}
+
+fn ed25519_key() -> Result<HostKey, Unspecified> {
+    let pair = Ed25519KeyPair::generate()?;
+    let seed: Curve25519SeedBin<'_> = pair.seed()?.as_be_bytes()?;
+    let point = pair.public_key().as_ref();
+    let mut public = Vec::new();
+    put_string(&mut public, point);
+    let mut private = public.clone();
+    put_string(&mut private, &[seed.as_ref(), point].concat());
+    Ok(HostKey {
+        algorithm: "ssh-ed25519",
+        public,
+        private,
+    })
+}
+
+fn ecdsa_key() -> Result<HostKey, Unspecified> {
+    let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING)?;
+    let number: EcPrivateKeyBin<'_> = pair.private_key().as_be_bytes()?;
+    let mut public = Vec::new();
+    put_string(&mut public, b"nistp256");
+    put_string(&mut public, pair.public_key().as_ref());
+    let mut private = public.clone();
+    put_number(&mut private, number.as_ref());
+    Ok(HostKey {
+        algorithm: "ecdsa-sha2-nistp256",
+        public,
+        private,
+    })
+}
+
+fn rsa_key() -> Result<HostKey, Unspecified> {
+    let pair = rsa::KeyPair::generate(KeySize::Rsa4096)?;
+    let der: Pkcs8V1Der<'_> = pair.as_der()?;
+    let [n, e, d, p, q, inverse] = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
+    let (mut public, mut private) = (Vec::new(), Vec::new());
+    for number in [e, n] {
+        put_number(&mut public, number);
+    }
+    for number in [n, e, d, inverse, p, q] {
+        put_number(&mut private, number);
+    }
+    Ok(HostKey {
+        algorithm: "ssh-rsa",
+        public,
+        private,
+    })
+}
+
+fn put_string(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+    to.extend(bytes);
+}
+
+/// A positive number: without zeros before it, but for one where it would look negative.
+fn put_number(to: &mut Vec<u8>, bytes: &[u8]) {
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    let digits = bytes.get(zeros..).unwrap_or_default();
+    let sign = digits.first().is_some_and(|first| *first >= 0x80).then_some(0);
+    put_string(to, &sign.into_iter().chain(digits.iter().copied()).collect::<Vec<u8>>());
+}
+
+/// n, e, d, p, q and q's inverse out of PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet string.
+fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
+    const SEQUENCE: u8 = 0x30;
+    const INTEGER: u8 = 0x02;
+    const OCTETS: u8 = 0x04;
+    let (mut outer, _) = der_value(pkcs8, SEQUENCE)?;
+    for tag in [INTEGER, SEQUENCE] {
+        outer = der_value(outer, tag)?.1;
+    }
+    let (key, _) = der_value(outer, OCTETS)?;
+    let (mut rest, _) = der_value(key, SEQUENCE)?;
+    let mut next = || {
+        let (number, after) = der_value(rest, INTEGER)?;
+        rest = after;
+        Some(number)
+    };
+    let _version = next()?;
+    let [n, e, d, p, q] = [next()?, next()?, next()?, next()?, next()?];
+    let _exponents = [next()?, next()?];
+    Some([n, e, d, p, q, next()?])
+}
+
+/// The value of an item with this tag, and what follows it.
+fn der_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&found, bytes) = bytes.split_first()?;
+    let (&first, bytes) = bytes.split_first()?;
+    let (length, bytes) = if first < 0x80 {
+        (usize::from(first), bytes)
+    } else {
+        let (digits, bytes) = bytes.split_at_checked(usize::from(first & 0x7f))?;
+        let length = digits.iter().try_fold(0_usize, |length, digit| {
+            length.checked_mul(256)?.checked_add(usize::from(*digit))
+        })?;
+        (length, bytes)
+    };
+    (found == tag).then(|| bytes.split_at_checked(length)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_no_zeros_before_them_and_no_sign() {
+        let put = |bytes: &[u8]| {
+            let mut to = Vec::new();
+            put_number(&mut to, bytes);
+            to
+        };
+        assert_eq!(put(&[0, 0, 1]), [0, 0, 0, 1, 1]);
+        assert_eq!(put(&[0x80]), [0, 0, 0, 2, 0, 0x80]);
+        assert_eq!(put(&[]), [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_no_key_has_no_numbers() {
+        for bytes in [&[][..], &[0x30], &[0x30, 0x82, 0xff], &[0x30, 0x03, 0x02, 0x01, 0x00]] {
+            assert_eq!(rsa_numbers(bytes), None);
+        }
+    }
+
+    /// As long as upstream's, and what `ssh-keygen` reads: the test on the cluster logs in by them.
+    #[test]
+    fn every_kind_of_key_is_made() {
+        let keys: std::collections::BTreeMap<String, Vec<u8>> = generate().unwrap().into_iter().collect();
+        assert_eq!(keys.len(), 6);
+        for (kind, algorithm) in KINDS.iter().zip(["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256"]) {
+            let public = String::from_utf8(keys[&public_file(kind)].clone()).unwrap();
+            assert!(public.starts_with(&format!("{algorithm} AAAA")), "{public}");
+            let private = String::from_utf8(keys[&private_file(kind)].clone()).unwrap();
+            let body: String = private.lines().filter(|line| !line.starts_with('-')).collect();
+            let bytes = STANDARD.decode(body).unwrap();
+            assert!(bytes.starts_with(b"openssh-key-v1\0"));
+            assert!(private.lines().all(|line| line.len() <= LINE));
+        }
+        assert_eq!(keys["ssh_host_ed25519_key"].len(), 387);
+        assert_eq!(keys["ssh_host_ed25519_key.pub"].len(), 81);
+    }
+}

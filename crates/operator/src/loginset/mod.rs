@@ -1,0 +1,148 @@
+//! LoginSet: pods that people log in to, with sshd, sssd and Slurm's commands.
+
+mod apply;
+mod build;
+mod files;
+mod host_keys;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use api::LoginSet;
+
+use crate::{
+    cluster_domain,
+    fault::Fault,
+    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+};
+
+/// How often pods are asked whether they are content: nothing else tells that a directory is out of reach.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+
+/// Brings LoginSets to what their specs ask for.
+#[derive(Debug)]
+pub struct LoginSetReconciler {
+    context: Context,
+    writer: Writer,
+    cluster_domain: String,
+}
+
+impl LoginSetReconciler {
+    pub fn new(context: Context) -> Self {
+        Self {
+            writer: Writer::new(&context, Self::NAME),
+            cluster_domain: cluster_domain::of_this_pod(),
+            context,
+        }
+    }
+}
+
+impl Reconciler for LoginSetReconciler {
+    const NAME: &'static str = "loginset";
+
+    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
+        interested(change, caches)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let context = &self.context;
+        let Some(login_set) = context.caches.login_sets.get(&key.namespace, &key.name) else {
+            return Ok(Outcome::settled());
+        };
+        let mut observed = observe::observe(
+            Arc::clone(&login_set),
+            &context.caches,
+            context.defaults.images.clone(),
+            self.cluster_domain.clone(),
+            context.definitions.outdated(),
+        );
+        observed.complaints = observe::read_complaints(&context.client, &observed.pods).await;
+        let plan = plan::plan(&observed);
+        let look_again = context.warn(login_set.as_ref(), plan.faults.iter().map(Fault::warning));
+        let applied = apply::apply(&self.writer, &login_set, &plan).await;
+        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
+        let state = status::state(&observed, &plan);
+        let outcome = self.writer.finish(login_set.as_ref(), status, applied, state).await?;
+        let ask_again = (!observed.pods.is_empty()).then_some(ASK_AGAIN);
+        Ok(look_again.into_iter().chain(ask_again).fold(outcome, Outcome::requeue))
+    }
+}
+
+/// The LoginSets that a change may concern.
+fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    let those = |namespace: &str, concerns: &dyn Fn(&LoginSet) -> bool| -> Vec<Key> {
+        let all = caches.login_sets.list(namespace).into_iter();
+        all.filter(|login_set| concerns(login_set))
+            .map(|login_set| Key::of(login_set.as_ref()))
+            .collect()
+    };
+    match change {
+        Change::LoginSet(delta) => delta.key().into_iter().collect(),
+        Change::Controller(delta) => {
+            let Some(controller) = delta.key() else {
+                return Vec::new();
+            };
+            those(&controller.namespace, &|login_set| {
+                login_set.spec.controller_ref.name == controller.name
+            })
+        }
+        Change::Secret(delta) => {
+            let Some(secret) = delta.key() else { return Vec::new() };
+            let controllers = caches.controllers.list(&secret.namespace);
+            let has_key = |name: &str| {
+                let mut controllers = controllers
+                    .iter()
+                    .filter(|controller| Key::of(controller.as_ref()).name == name);
+                controllers.any(|controller| controller.slurm_key().is_some_and(|key| key.name == secret.name))
+            };
+            let mut keys = those(&secret.namespace, &|login_set| {
+                login_set.spec.sssd_conf_ref.name == secret.name || has_key(&login_set.spec.controller_ref.name)
+            });
+            keys.extend(change.owners::<LoginSet>());
+            keys
+        }
+        // Whether they have the newest files.
+        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::login_set_of(pod)).collect(),
+        Change::Deployment(_) | Change::Service(_) | Change::ConfigMap(_) => change.owners::<LoginSet>(),
+        Change::NodeSet(_)
+        | Change::RestApi(_)
+        | Change::Accounting(_)
+        | Change::Token(_)
+        | Change::Partition(_)
+        | Change::StatefulSet(_)
+        | Change::Revision(_)
+        | Change::Claim(_)
+        | Change::Budget(_)
+        | Change::Node(_)
+        | Change::Namespace(_)
+        | Change::ServiceMonitor(_) => Vec::new(),
+    }
+}
+
+/// The children of the LoginSets among these objects, for the comparison with upstream's. Host keys are among the objects.
+#[cfg(test)]
+pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+    let children = |login_set: Arc<LoginSet>| {
+        let observed = observe::observe(
+            Arc::clone(&login_set),
+            caches,
+            images.clone(),
+            "cluster.local".to_owned(),
+            Vec::new(),
+        );
+        let plan = plan::plan(&observed);
+        assert_eq!(plan.faults, []);
+        [
+            serde_json::to_value(build::build_host_keys(&login_set, Vec::new())),
+            serde_json::to_value(plan.service),
+            serde_json::to_value(plan.ssh_config),
+            serde_json::to_value(plan.deployment),
+        ]
+    };
+    let all = caches.login_sets.all().into_iter().flat_map(children).flatten();
+    all.filter(|child| !child.is_null()).collect()
+}

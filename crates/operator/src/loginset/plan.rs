@@ -1,0 +1,214 @@
+//! What is to be done about a LoginSet. Pure.
+
+use api::{
+    Validate,
+    keys::{annotations, apps},
+    references::SecretKeyRef,
+};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Secret, Service},
+};
+use kube::ResourceExt as _;
+use slurm::revision::Digest;
+
+use super::{
+    build::{Ingredients, build_deployment, build_service, build_ssh_config, ssh_port},
+    files::{check_sssd_conf, render_authorized_keys, render_sshd_config},
+    host_keys::{KINDS, private_file, public_file},
+    observe::Observed,
+};
+use crate::{
+    fault::{self, Fault},
+    secret::entry,
+    template::{container::image_to_run, service::plan_service},
+};
+
+/// sssd.conf is nothing that sssd could read.
+const SSSD_CONF_INVALID: &str = "SssdConfInvalid";
+/// The Secret of the host keys lacks some.
+const HOST_KEYS_INCOMPLETE: &str = "HostKeysIncomplete";
+
+/// What is to be done, and what is wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) faults: Vec<Fault>,
+    /// There are no host keys yet.
+    pub(super) makes_host_keys: bool,
+    pub(super) service: Option<Service>,
+    pub(super) ssh_config: Option<ConfigMap>,
+    pub(super) deployment: Option<Deployment>,
+    pub(super) notes: Vec<Note>,
+}
+
+/// Annotations for a running pod. A change of them makes its kubelet look at the pod at once, and bring it the files that
+/// they are digests of; otherwise that takes a minute or more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    pub(super) pod: String,
+    pub(super) uid: String,
+    pub(super) sshd: Digest,
+    pub(super) sssd: Digest,
+}
+
+pub(super) fn plan(observed: &Observed) -> Plan {
+    let login_set = observed.login_set.as_ref();
+    if login_set.metadata.deletion_timestamp.is_some() {
+        // Its children go with it.
+        return Plan::default();
+    }
+    let mut faults = Fault::of(&login_set.check());
+    if !faults.is_empty() {
+        return Plan {
+            faults,
+            ..Plan::default()
+        };
+    }
+    let sshd_config = render_sshd_config(login_set, ssh_port(login_set));
+    let authorized_keys = render_authorized_keys(login_set);
+    let service = plan_service(build_service(login_set), &mut faults);
+    let sssd_conf = find_sssd_conf(observed, &mut faults);
+    let deployment = plan_deployment(observed, &mut faults);
+    let sshd = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());
+    let notes = sssd_conf.map(|sssd_conf| plan_notes(observed, sshd, Digest::of(&sssd_conf)));
+    Plan {
+        faults,
+        makes_host_keys: observed.host_keys.is_none(),
+        service,
+        ssh_config: Some(build_ssh_config(login_set, &sshd_config, &authorized_keys)),
+        deployment,
+        notes: notes.unwrap_or_default(),
+    }
+}
+
+/// Pods that lack something would only wait; what runs is left alone until everything is there.
+fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
+    let login_set = observed.login_set.as_ref();
+    let name = &login_set.spec.controller_ref.name;
+    let Some(controller) = observed.controller.as_deref() else {
+        faults.push(Fault::new(
+            fault::CONTROLLER_MISSING,
+            format!(
+                "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or name another"
+            ),
+        ));
+        return None;
+    };
+    let mut slurm_key = None;
+    if let Some(key) = controller.slurm_key() {
+        match entry(observed.slurm_key.as_deref(), &key.key) {
+            Some(bytes) => slurm_key = Some((key, Digest::of(bytes))),
+            None => faults.push(missing(
+                &format!("Controller {name:?} has its key in"),
+                &key,
+                observed.slurm_key.as_deref(),
+            )),
+        }
+    }
+    let host_keys = observed
+        .host_keys
+        .as_deref()
+        .and_then(|secret| find_host_keys(secret, faults));
+    if !faults.is_empty() {
+        return None;
+    }
+    let ingredients = Ingredients {
+        controller,
+        slurm_key,
+        host_keys: host_keys?,
+        cluster_domain: &observed.cluster_domain,
+        login_image: image(observed),
+        initconf_image: observed.images.initconf.clone(),
+    };
+    build_deployment(login_set, &ingredients)
+        .map_err(|error| {
+            faults.push(Fault::invalid(format!(
+                "spec.template.spec, spec.login, spec.initconf or spec.strategy is not what Kubernetes has there: {error}; correct it"
+            )));
+        })
+        .ok()
+}
+
+fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8>> {
+    let reference = &observed.login_set.spec.sssd_conf_ref;
+    let secret = observed.sssd_conf.as_deref();
+    let Some(bytes) = entry(secret, &reference.key) else {
+        faults.push(missing("spec.sssdConfRef names", reference, secret));
+        return None;
+    };
+    if let Some(problem) = check_sssd_conf(bytes) {
+        faults.push(Fault::new(
+            SSSD_CONF_INVALID,
+            format!(
+                "the sssd.conf in entry {:?} of Secret {:?} {problem}; correct it",
+                reference.key, reference.name
+            ),
+        ));
+        return None;
+    }
+    Some(bytes.to_vec())
+}
+
+fn missing(who: &str, reference: &SecretKeyRef, secret: Option<&Secret>) -> Fault {
+    let what = if secret.is_some() {
+        "which is absent or empty there"
+    } else {
+        "which does not exist"
+    };
+    Fault::new(
+        fault::SECRET_MISSING,
+        format!(
+            "{who} entry {:?} of Secret {:?}, {what}; make it, or name another",
+            reference.key, reference.name
+        ),
+    )
+}
+
+fn find_host_keys(secret: &Secret, faults: &mut Vec<Fault>) -> Option<Digest> {
+    let mut all = Vec::new();
+    for file in KINDS.iter().flat_map(|kind| [private_file(kind), public_file(kind)]) {
+        let Some(bytes) = entry(Some(secret), &file) else {
+            faults.push(Fault::new(
+                HOST_KEYS_INCOMPLETE,
+                format!(
+                    "Secret {:?} has no {file:?}; put it there, or delete the Secret and new keys are made, of which everybody who logs in is warned",
+                    secret.name_any()
+                ),
+            ));
+            return None;
+        };
+        all.extend(bytes);
+    }
+    Some(Digest::of(&all))
+}
+
+fn plan_notes(observed: &Observed, sshd: Digest, sssd: Digest) -> Vec<Note> {
+    let has = |pod: &k8s_openapi::api::core::v1::Pod, key: &str, digest: Digest| {
+        pod.annotations()
+            .get(key)
+            .is_some_and(|noted| *noted == digest.to_string())
+    };
+    let behind = observed
+        .pods
+        .iter()
+        .filter(|pod| !(has(pod, annotations::SSHD_CONF_HASH, sshd) && has(pod, annotations::SSSD_CONF_HASH, sssd)));
+    behind
+        .map(|pod| Note {
+            pod: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            sshd,
+            sssd,
+        })
+        .collect()
+}
+
+/// The image of the login container.
+fn image(observed: &Observed) -> String {
+    let spec = observed
+        .deployment
+        .as_ref()
+        .and_then(|deployment| deployment.spec.as_ref());
+    let running = spec.and_then(|spec| spec.template.spec.as_ref());
+    let given = observed.login_set.spec.login.as_ref();
+    image_to_run(given, running, apps::LOGIN, &observed.images.login)
+}
