@@ -244,6 +244,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "the token's: upstream gives it to the key's Secret, which the recording leaves out",
     ),
     (
+        "* slurm-login-*",
+        "metadata annotations slinky.slurm.net/chart-replicas",
+        "the chart's, on children that carry the LoginSet's annotations; no pod has it",
+    ),
+    (
         "Deployment slurm-login-*",
         "spec template metadata annotations slinky.slurm.net/sshd-conf-hash",
         "a changed sshd_config reaches running pods and throws nobody out; the digest is on the pods",

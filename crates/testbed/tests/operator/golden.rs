@@ -296,6 +296,12 @@ fn without_chance(mut object: Value) -> Value {
     match object["kind"].as_str() {
         Some("ControllerRevision") => object["data"] = json!("left out of the recording; its hash is in its name"),
         Some("Secret") => for_each(&mut object, "/data", readable),
+        Some("Service") => {
+            let ports = object.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
+            for port in ports.into_iter().flatten() {
+                remove(port, "", &["nodePort"]);
+            }
+        }
         Some("PersistentVolumeClaim") => {
             // By which storage the cluster has.
             remove(&mut object, "/metadata", &["annotations"]);
