@@ -130,7 +130,8 @@ fn ecdsa_key() -> Result<HostKey, Unspecified> {
 }
 
 fn rsa_key() -> Result<HostKey, Unspecified> {
-    let pair = rsa::KeyPair::generate(KeySize::Rsa4096)?;
+    // As many bits as `ssh-keygen` takes: more cost a busy machine most of a minute, and make nobody safer.
+    let pair = rsa::KeyPair::generate(KeySize::Rsa3072)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
     let [n, e, d, p, q, inverse] = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
     let (mut public, mut private) = (Vec::new(), Vec::new());
