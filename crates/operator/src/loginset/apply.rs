@@ -58,8 +58,8 @@ async fn write_note(writer: &Writer, login_set: &LoginSet, note: &Note) -> Resul
     let key = Key::of(login_set);
     info!(login_set = %key, pod = %note.pod, "having the kubelet bring files to the pod");
     let noted = json!({
-        annotations::SSHD_CONF_HASH: note.sshd.to_string(),
-        annotations::SSSD_CONF_HASH: note.sssd.to_string(),
+        annotations::SSHD_CONF_HASH: note.ssh_files.to_string(),
+        annotations::SSSD_CONF_HASH: note.sssd_conf.to_string(),
     });
     let patch = json!({ "metadata": { "uid": note.uid, "annotations": noted } });
     let namespace = login_set.namespace().unwrap_or_default();

@@ -274,9 +274,9 @@ fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
         "restartPolicy": "Always",
         "volumeMounts": mounts,
     }));
-    match own("imagePullPolicy").or_else(|| default_pull_policy(given).map(Value::from)) {
-        Some(policy) => set(&mut reload, "imagePullPolicy", policy),
-        None => {}
+    let policy = own("imagePullPolicy").or_else(|| default_pull_policy(given).map(Value::from));
+    if let Some(policy) = policy {
+        set(&mut reload, "imagePullPolicy", policy);
     }
     reload
 }

@@ -41,37 +41,34 @@ pub(super) fn check_sssd_conf(bytes: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Some("is no text".to_owned());
     };
-    let mut in_section = false;
+    let mut begun = false;
     for (line, number) in text.lines().zip(1..) {
         let is_section = line.trim_end().starts_with('[') && line.trim_end().ends_with(']');
         let is_continued = line.starts_with([' ', '\t']);
         let is_comment = line.trim().is_empty() || line.starts_with(['#', ';']);
-        let is_setting = in_section && (line.contains('=') || is_continued);
+        let is_setting = begun && (line.contains('=') || is_continued);
         if !(is_section || is_comment || is_setting) {
             return Some(format!(
                 "has {line:?} in line {number}, where a [section] or key = value should be"
             ));
         }
-        in_section |= is_section;
+        begun |= is_section;
     }
-    (!in_section).then(|| "has no section".to_owned())
+    (!begun).then(|| "has no section".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn login_set(spec: serde_json::Value) -> LoginSet {
-        let mut login_set = LoginSet::default();
-        login_set.spec = serde_json::from_value(spec).unwrap();
-        login_set
-    }
-
     fn with(extra: &str) -> LoginSet {
-        let reference = serde_json::json!({ "name": "x", "key": "y" });
-        login_set(serde_json::json!({
-            "controllerRef": { "name": "slurm" }, "sssdConfRef": reference, "extraSshdConfig": extra,
-        }))
+        LoginSet {
+            spec: api::LoginSetSpec {
+                extra_sshd_config: Some(extra.to_owned()),
+                ..api::LoginSetSpec::default()
+            },
+            ..LoginSet::default()
+        }
     }
 
     #[test]

@@ -133,12 +133,13 @@ fn rsa_key() -> Result<HostKey, Unspecified> {
     // As many bits as `ssh-keygen` takes: more cost a busy machine most of a minute, and make nobody safer.
     let pair = rsa::KeyPair::generate(KeySize::Rsa3072)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
-    let [n, e, d, p, q, inverse] = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
+    let numbers = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
+    let [modulus, exponent, secret, first, second, inverse] = numbers;
     let (mut public, mut private) = (Vec::new(), Vec::new());
-    for number in [e, n] {
+    for number in [exponent, modulus] {
         put_number(&mut public, number);
     }
-    for number in [n, e, d, inverse, p, q] {
+    for number in [modulus, exponent, secret, inverse, first, second] {
         put_number(&mut private, number);
     }
     Ok(HostKey {
@@ -161,7 +162,7 @@ fn put_number(to: &mut Vec<u8>, bytes: &[u8]) {
     put_string(to, &sign.into_iter().chain(digits.iter().copied()).collect::<Vec<u8>>());
 }
 
-/// n, e, d, p, q and q's inverse out of PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet string.
+/// Modulus, both exponents, both primes and the second one's inverse out of PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet string.
 fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
     const SEQUENCE: u8 = 0x30;
     const INTEGER: u8 = 0x02;
@@ -178,9 +179,9 @@ fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
         Some(number)
     };
     let _version = next()?;
-    let [n, e, d, p, q] = [next()?, next()?, next()?, next()?, next()?];
+    let [modulus, exponent, secret, first, second] = [next()?, next()?, next()?, next()?, next()?];
     let _exponents = [next()?, next()?];
-    Some([n, e, d, p, q, next()?])
+    Some([modulus, exponent, secret, first, second, next()?])
 }
 
 /// The value of an item with this tag, and what follows it.

@@ -47,8 +47,8 @@ pub(super) struct Plan {
 pub(super) struct Note {
     pub(super) pod: String,
     pub(super) uid: String,
-    pub(super) sshd: Digest,
-    pub(super) sssd: Digest,
+    pub(super) ssh_files: Digest,
+    pub(super) sssd_conf: Digest,
 }
 
 pub(super) fn plan(observed: &Observed) -> Plan {
@@ -69,8 +69,8 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     let service = plan_service(build_service(login_set), &mut faults);
     let sssd_conf = find_sssd_conf(observed, &mut faults);
     let deployment = plan_deployment(observed, &mut faults);
-    let sshd = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());
-    let notes = sssd_conf.map(|sssd_conf| plan_notes(observed, sshd, Digest::of(&sssd_conf)));
+    let ssh_files = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());
+    let notes = sssd_conf.map(|sssd_conf| plan_notes(observed, ssh_files, Digest::of(&sssd_conf)));
     Plan {
         faults,
         makes_host_keys: observed.host_keys.is_none(),
@@ -182,22 +182,21 @@ fn find_host_keys(secret: &Secret, faults: &mut Vec<Fault>) -> Option<Digest> {
     Some(Digest::of(&all))
 }
 
-fn plan_notes(observed: &Observed, sshd: Digest, sssd: Digest) -> Vec<Note> {
+fn plan_notes(observed: &Observed, ssh_files: Digest, sssd_conf: Digest) -> Vec<Note> {
     let has = |pod: &k8s_openapi::api::core::v1::Pod, key: &str, digest: Digest| {
         pod.annotations()
             .get(key)
             .is_some_and(|noted| *noted == digest.to_string())
     };
-    let behind = observed
-        .pods
-        .iter()
-        .filter(|pod| !(has(pod, annotations::SSHD_CONF_HASH, sshd) && has(pod, annotations::SSSD_CONF_HASH, sssd)));
+    let behind = observed.pods.iter().filter(|pod| {
+        !(has(pod, annotations::SSHD_CONF_HASH, ssh_files) && has(pod, annotations::SSSD_CONF_HASH, sssd_conf))
+    });
     behind
         .map(|pod| Note {
             pod: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
-            sshd,
-            sssd,
+            ssh_files,
+            sssd_conf,
         })
         .collect()
 }

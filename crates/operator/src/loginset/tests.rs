@@ -216,8 +216,8 @@ fn changed_files_roll_no_pod_but_are_noted_on_it() {
     for object in &mut after {
         if object["kind"] == "Pod" {
             object["metadata"]["annotations"] = json!({
-                "slinky.slurm.net/sshd-conf-hash": note.sshd.to_string(),
-                "slinky.slurm.net/sssd-conf-hash": note.sssd.to_string(),
+                "slinky.slurm.net/sshd-conf-hash": note.ssh_files.to_string(),
+                "slinky.slurm.net/sssd-conf-hash": note.sssd_conf.to_string(),
             });
         }
     }

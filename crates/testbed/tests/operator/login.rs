@@ -1,4 +1,4 @@
-//! People of a real directory log in by ssh and submit jobs.
+//! People of a real directory, in login pods and workers; ssh with the host keys that were made.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,11 +13,10 @@ const LDAP: &str = include_str!("ldap.yaml");
 
 const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
-/// A port of every node; no other test has one.
-const NODE_PORT: u16 = 31722;
 
 fn wait_condition(namespace: &Namespace, object: &str, type_: &str, words: &str) {
-    eventually(&format!("{type_} of {object} says {words:?}"), SOON, || {
+    // Host keys take a busy machine a while.
+    eventually(&format!("{type_} of {object} says {words:?}"), SOON * 2, || {
         let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
         let said = namespace.field(object, &format!("{path}status}} {{{path}reason}} {{{path}message"))?;
         expect(said.contains(words), said)
@@ -40,31 +39,8 @@ fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
     )
 }
 
-/// Runs a line as a user of the directory, by password.
-fn ssh_as_alice(namespace: &Namespace, line: &str) -> Result<String> {
-    let command = format!(
-        "printf '#!/bin/sh\\necho wonderland\\n' >/tmp/word; chmod +x /tmp/word; \
-         SSH_ASKPASS=/tmp/word SSH_ASKPASS_REQUIRE=force \
-         ssh -o PubkeyAuthentication=no alice@slurm-login-slinky {line:?}"
-    );
-    namespace.exec("client", &command)
-}
-
 fn wait_ssh(namespace: &Namespace) {
     eventually("root can log in and use Slurm", SOON, || ssh(namespace, "sinfo")).unwrap();
-}
-
-/// The only login pod, by its UID.
-fn login_pod(namespace: &Namespace) -> Result<String> {
-    let which = [
-        "-l",
-        "app.kubernetes.io/name=login",
-        "-o",
-        "jsonpath={.items[*].metadata.uid}",
-    ];
-    let found = namespace.ask(&[&["get", "pods"][..], &which].concat())?;
-    expect(!found.is_empty() && !found.contains(' '), &found)?;
-    Ok(found)
 }
 
 fn begin() -> Namespace {
@@ -113,160 +89,31 @@ fn check_users(namespace: &Namespace) {
 }
 
 /// Gives the client a key that is root's, and the host's keys as they are in their Secret.
-fn let_root_in(namespace: &Namespace) -> String {
+fn let_root_in(namespace: &Namespace) {
     let line = "mkdir -p ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub";
     let key = namespace.exec("client", line).unwrap();
     let get = ["get", "secret", "slurm-login-slinky-ssh-host-keys", "-o", "json"];
     let secret: Value = serde_json::from_str(&namespace.ask(&get).unwrap()).unwrap();
-    let mut known = String::new();
-    for kind in ["rsa", "ecdsa", "ed25519"] {
+    let known = ["rsa", "ecdsa", "ed25519"].map(|kind| {
         let encoded = secret["data"][format!("ssh_host_{kind}_key.pub")].as_str().unwrap();
-        known += &format!("echo slurm-login-slinky $(echo {encoded} | base64 -d); ");
-    }
+        format!("echo slurm-login-slinky $(echo {encoded} | base64 -d); ")
+    });
+    let known = known.concat();
     namespace
-        .exec("client", &format!("{{ {known} }} >~/.ssh/known_hosts"))
+        .exec(
+            "client",
+            &format!("{{ {known} }} | sort | tee /tmp/host_keys >~/.ssh/known_hosts"),
+        )
         .unwrap();
     change(namespace, LOGIN_SET, &json!({ "rootSshAuthorizedKeys": key }));
     wait_ssh(namespace);
-    let scan = "ssh-keyscan -q -t rsa,ecdsa,ed25519 slurm-login-slinky | sort | diff - <(sort ~/.ssh/known_hosts)";
+    let scan = "ssh-keyscan -q -t rsa,ecdsa,ed25519 slurm-login-slinky | sort | diff - /tmp/host_keys";
     namespace.exec("client", scan).unwrap();
-    key
-}
-
-/// sbatch by ssh; what the job writes is on storage that login pods see.
-fn submit(namespace: &Namespace) {
-    let out = "/home/alice/out.txt";
-    let job = format!("sbatch --wait --partition=all --output={out} --wrap='id -un; hostname'");
-    eventually("alice can log in", SOON, || ssh_as_alice(namespace, "true")).unwrap();
-    ssh_as_alice(namespace, &job).unwrap();
-    let written = ssh_as_alice(namespace, &format!("cat {out}")).unwrap();
-    assert_eq!(written, "alice\nslurm-worker-slinky-0\n");
-}
-
-/// Changed files are used by the daemons that run, and nobody who is logged in notices.
-fn change_files_under_a_session(namespace: &Namespace) {
-    let pod = login_pod(namespace).unwrap();
-    let session = "while sleep 1; do echo still; done";
-    let begin = format!("nohup ssh -n -o BatchMode=yes root@slurm-login-slinky {session:?} >/tmp/session 2>&1 &");
-    namespace.exec("client", &begin).unwrap();
-    let lines = || -> Result<usize> { Ok(namespace.exec("client", "wc -l </tmp/session")?.trim().parse()?) };
-    eventually("the session runs", SOON, || expect(lines()? > 0, "no line")).unwrap();
-
-    change(namespace, LOGIN_SET, &json!({ "extraSshdConfig": "AcceptEnv TEA" }));
-    eventually("sshd has its new configuration", SOON, || {
-        let asked = "ssh -o BatchMode=yes -o SetEnv=TEA=mint root@slurm-login-slinky 'echo $TEA'";
-        let said = namespace.exec("client", asked)?;
-        expect(said.trim() == "mint", said)
-    })
-    .unwrap();
-    let get = ["get", "secret", "slurm-sssd-conf", "-o", "jsonpath={.data.sssd\\.conf}"];
-    let encoded = namespace.ask(&get).unwrap();
-    let conf = namespace
-        .exec("client", &format!("echo {encoded} | base64 -d"))
-        .unwrap();
-    let patch = json!({ "stringData": { "sssd.conf": format!("{conf}\noverride_shell = /bin/dash\n") } });
-    let words = ["patch", "secret", "slurm-sssd-conf", "--patch", &patch.to_string()];
-    namespace.ask(&words).unwrap();
-    eventually("sssd has its new configuration", SOON, || {
-        let found = namespace.exec(&format!("{LOGIN} -c login"), "getent passwd alice")?;
-        expect(found.trim().ends_with(":/bin/dash"), found)
-    })
-    .unwrap();
-
-    let before = lines().unwrap();
-    eventually("the session goes on", SOON, || expect(lines()? > before, before)).unwrap();
-    assert_eq!(login_pod(namespace).unwrap(), pod);
-}
-
-/// What cannot be used is told, harms nothing, and heals when it is mended.
-fn make_mistakes(namespace: &Namespace, key: &str) {
-    let pod = login_pod(namespace).unwrap();
-    for (bad, good, type_, words) in [
-        (
-            json!({ "extraSshdConfig": "Nonsense yes" }),
-            json!({ "extraSshdConfig": "" }),
-            "Degraded",
-            "Nonsense",
-        ),
-        (
-            json!({ "rootSshAuthorizedKeys": "ssh-ed25519 oops" }),
-            json!({ "rootSshAuthorizedKeys": key }),
-            "Ready",
-            "spec.rootSshAuthorizedKeys has \"ssh-ed25519 oops\" in line 1",
-        ),
-        (
-            json!({ "sssdConfRef": { "key": "absent" } }),
-            json!({ "sssdConfRef": { "key": "sssd.conf" } }),
-            "Ready",
-            "entry \"absent\" of Secret \"slurm-sssd-conf\", which is absent or empty there",
-        ),
-    ] {
-        change(namespace, LOGIN_SET, &bad);
-        wait_condition(namespace, LOGIN_SET, type_, words);
-        wait_ssh(namespace);
-        change(namespace, LOGIN_SET, &good);
-        wait_condition(namespace, LOGIN_SET, "Ready", "True");
-        wait_condition(namespace, LOGIN_SET, "Degraded", "False");
-    }
-
-    let service = json!({ "nodePort": NODE_PORT, "spec": { "type": "NodePort" } });
-    change(namespace, LOGIN_SET, &json!({ "service": service }));
-    eventually("ssh by the port of a node", SOON, || {
-        let line = format!("ssh-keyscan -q -t ed25519 -p {NODE_PORT} 172.31.0.11 | grep ssh-ed25519");
-        namespace.exec("client", &line)
-    })
-    .unwrap();
-    let second = json!({
-        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "LoginSet", "metadata": { "name": "second" },
-        "spec": {
-            "controllerRef": { "name": "slurm" }, "sssdConfRef": { "name": "slurm-sssd-conf", "key": "sssd.conf" },
-            "replicas": 0, "service": service,
-        },
-    });
-    namespace.apply(&second.to_string()).unwrap();
-    wait_condition(namespace, "loginset/second", "Ready", "already allocated");
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
-    change(namespace, "loginset/second", &json!({ "service": { "nodePort": 0 } }));
-    wait_condition(namespace, "loginset/second", "Ready", "True");
-    namespace.ask(&["delete", "loginset/second", "--wait=false"]).unwrap();
-    assert_eq!(login_pod(namespace).unwrap(), pod, "no mistake has ended a pod");
-}
-
-/// Pods come and go, the host is who it was.
-fn replace_and_scale(namespace: &Namespace) {
-    let scale = |replicas: u32| {
-        let replicas = format!("--replicas={replicas}");
-        namespace.ask(&["scale", LOGIN_SET, &replicas]).unwrap();
-    };
-    scale(0);
-    eventually("nobody is left", SOON, || {
-        let left = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "name"])?;
-        let told = namespace.field(LOGIN_SET, ".status.replicas")?;
-        expect(left.is_empty() && told == "0", (left, told))
-    })
-    .unwrap();
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
-    scale(1);
-    wait_ssh(namespace);
-}
-
-fn lose_the_directory(namespace: &Namespace) {
-    namespace.ask(&["scale", "deploy/ldap", "--replicas=0"]).unwrap();
-    wait_condition(namespace, LOGIN_SET, "Degraded", "directory unreachable: ldap:389");
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
-    wait_ssh(namespace);
-    namespace.ask(&["scale", "deploy/ldap", "--replicas=1"]).unwrap();
-    wait_condition(namespace, LOGIN_SET, "Degraded", "False");
 }
 
 #[test]
-fn people_of_a_directory_log_in_and_submit_jobs() {
+fn login_pods_and_workers_know_the_people_of_a_directory_and_root_logs_in_by_key() {
     let namespace = begin();
     check_users(&namespace);
-    let key = let_root_in(&namespace);
-    submit(&namespace);
-    change_files_under_a_session(&namespace);
-    make_mistakes(&namespace, &key);
-    replace_and_scale(&namespace);
-    lose_the_directory(&namespace);
+    let_root_in(&namespace);
 }
