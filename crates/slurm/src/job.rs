@@ -165,8 +165,12 @@ pub struct Job {
     /// Why it waits.
     #[serde(default, deserialize_with = "null_as_default")]
     pub state_reason: String,
+    /// When it began, the last time.
     #[serde(default)]
     pub start_time: Number,
+    /// When it was last given nodes, or lost some, while it ran; 0 if never.
+    #[serde(default)]
+    pub resize_time: Number,
     /// Minutes.
     #[serde(default)]
     pub time_limit: Number,
@@ -236,6 +240,16 @@ impl Job {
     pub fn latest_end(&self) -> Option<u64> {
         let start = self.start_time.finite().filter(|_| self.state.is_running())?;
         start.checked_add(self.time_limit.finite()?.checked_mul(60)?)
+    }
+
+    /// Since when it has been on the nodes it has, in seconds since 1970. `None` if it is on its way there or away from there,
+    /// or if that cannot be told.
+    pub fn on_its_nodes_since(&self) -> Option<u64> {
+        let state = &self.state;
+        let settled = |name: &JobStateName| matches!(name, Running | Suspended | Stopped | Signaling);
+        let is_there = state.is_understood() && !state.names.is_empty() && state.names.iter().all(settled);
+        let began = self.start_time.finite().filter(|began| is_there && *began != 0)?;
+        Some(began.max(self.resize_time.finite().unwrap_or_default()))
     }
 
     /// What a command on this job and no other calls it. The number of one task of an array is that of the whole array too.
@@ -355,6 +369,33 @@ mod tests {
             r#"{"job_state":[],"nodes":""}"#,
         ] {
             assert!(serde_json::from_str::<Job>(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_on_its_nodes_since_it_began_or_was_given_others() {
+        let on_nodes = |state: &str, began: u64, resized: u64| {
+            let number = |seconds| format!(r#"{{"set":true,"infinite":false,"number":{seconds}}}"#);
+            let (began, resized) = (number(began), number(resized));
+            let text = format!(
+                r#"{{"job_id":7,"job_state":[{state}],"nodes":"n1","start_time":{began},"resize_time":{resized}}}"#
+            );
+            job(&text).on_its_nodes_since()
+        };
+        assert_eq!(on_nodes(r#""RUNNING""#, 1000, 0), Some(1000));
+        assert_eq!(on_nodes(r#""SUSPENDED""#, 1000, 0), Some(1000));
+        assert_eq!(on_nodes(r#""RUNNING""#, 1000, 1500), Some(1500));
+        assert_eq!(on_nodes(r#""RUNNING""#, 0, 0), None);
+        for state in [
+            r#""RUNNING","CONFIGURING""#,
+            r#""RUNNING","POWER_UP_NODE""#,
+            r#""RUNNING","RESIZING""#,
+            r#""COMPLETED","COMPLETING""#,
+            r#""PENDING""#,
+            r#""RUNNING","SOMETHING_NEW""#,
+            "",
+        ] {
+            assert_eq!(on_nodes(state, 1000, 0), None, "{state}");
         }
     }
 

@@ -12,6 +12,7 @@ use slurm::{
 };
 
 use super::{
+    beginnings::{self, Beginnings},
     deadlines::{self, Deadlines},
     load::{self, JobLoads},
 };
@@ -44,6 +45,8 @@ pub struct Seen {
     /// When the last job on each node must have ended, by the last list of jobs there was, which may be a minute older than
     /// the nodes. `None` if there was none yet.
     pub deadlines: Option<Arc<Deadlines>>,
+    /// Since when the oldest job on each node has been there, by the same list as the deadlines.
+    pub beginnings: Option<Arc<Beginnings>>,
     /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not asked for.
     pub qos: Option<Result<BTreeSet<String>, String>>,
     /// Year and month of the Slurm release that answered, if it told.
@@ -75,6 +78,7 @@ impl Seen {
         let Observation { nodes, jobs, process } = observation;
         Self {
             deadlines: Some(Arc::new(deadlines::of_jobs(&jobs))),
+            beginnings: Some(Arc::new(beginnings::of_jobs(&jobs))),
             job_loads: Some(Arc::new(load::of_jobs(&jobs))),
             jobs: Some(jobs),
             process,
@@ -91,11 +95,17 @@ impl Seen {
             partitions: None,
             job_loads: None,
             deadlines: None,
+            beginnings: None,
             qos: None,
             release: None,
             process: None,
             at,
         }
+    }
+
+    /// When the slurmctld that answered began, by its own clock, if that is known.
+    pub fn boot(&self) -> Option<Timestamp> {
+        Timestamp::from_second(i64::try_from(self.process?.boot_time).ok()?).ok()
     }
 
     /// With the release that answered, such as `26.05.5`.
@@ -117,11 +127,12 @@ impl Seen {
     fn shown(&self, name: &str) -> Option<impl PartialEq> {
         let node = self.nodes.get(name)?;
         let deadline = self.deadlines.as_ref().and_then(|deadlines| deadlines.get(name));
+        let beginning = self.beginnings.as_ref().and_then(|beginnings| beginnings.get(name));
         Some((
             &node.state,
             (&node.reason, &node.comment, &node.topology),
             (&node.features, &node.active_features),
-            deadline,
+            (deadline, beginning),
         ))
     }
 }

@@ -4,6 +4,7 @@
 //! Each cluster is asked by a task of its own, so that one that hangs delays no other. What it answered last is at hand
 //! at once ([`Access::knowledge`]); what decides over a deletion is asked for again ([`Access::observe`]).
 
+mod beginnings;
 mod connection;
 mod deadlines;
 mod followers;
@@ -21,6 +22,7 @@ use std::{
 use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest};
 
 pub use self::{
+    beginnings::Beginnings,
     connection::{CommandError, JobOrder, NodeOrder},
     deadlines::Deadlines,
     followers::Follower,

@@ -18,7 +18,7 @@ use tokio::{
 use tracing::info;
 
 use super::{
-    Follower, Knowledge, Seen, Shared,
+    Follower, Knowledge, Seen, Shared, beginnings,
     deadlines::{self, Reading},
     load,
 };
@@ -179,6 +179,7 @@ impl Rounds {
         let before = self.latest.borrow().clone();
         let before = before.as_ref().and_then(Knowledge::known);
         seen.deadlines = before.and_then(|before| before.deadlines.clone());
+        seen.beginnings = before.and_then(|before| before.beginnings.clone());
         seen.job_loads = before.and_then(|before| before.job_loads.clone());
         if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
             reading.something_changed();
@@ -191,6 +192,7 @@ impl Rounds {
         // Without an answer the next look asks again.
         if let Ok(jobs) = shared.jobs(&self.controller).await {
             seen.deadlines = Some(Arc::new(deadlines::of_jobs(&jobs)));
+            seen.beginnings = Some(Arc::new(beginnings::of_jobs(&jobs)));
             seen.job_loads = Some(Arc::new(load::of_jobs(&jobs)));
             reading.was_done(seen.at);
         }

@@ -31,7 +31,7 @@ use api::{NodeSet, NodeSetStatus};
 use tokio::time::Instant;
 
 use self::{
-    apply::{Applied, Asked, Hands, Told},
+    apply::{Applied, Asked, Disinherited, Hands, Told},
     mirror::{Memory, Mirror},
     observe::{Observed, Surroundings, observe},
     plan::{Plan, Worker, plan},
@@ -64,6 +64,8 @@ pub struct NodeSetReconciler {
     counted: Mutex<HashMap<Key, Instant>>,
     /// Jobs that were told to end.
     told: Told,
+    /// Jobs of workers that are gone, about which Slurm was told.
+    disinherited: Disinherited,
     /// Reservations that were asked for.
     asked: Asked,
     mirrored: Mutex<HashMap<Key, Memory>>,
@@ -76,6 +78,7 @@ impl NodeSetReconciler {
             cluster_domain: cluster_domain::of_this_pod(),
             counted: Mutex::default(),
             told: Told::default(),
+            disinherited: Disinherited::default(),
             asked: Asked::default(),
             mirrored: Mutex::default(),
             ctx,
@@ -191,6 +194,7 @@ impl Reconciler for NodeSetReconciler {
             writer: &self.writer,
             observed: &observed,
             told: &self.told,
+            disinherited: &self.disinherited,
             asked: &self.asked,
         };
         let follower = Follower::NodeSet(key.clone());

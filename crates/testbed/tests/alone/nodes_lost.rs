@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use testbed::cluster::Cluster;
 use testbed::harness::{Alone, Namespace, alone, eventually, expect};
 
-use crate::common::jobs::{restarts, start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, move_operator, slurm, wait_idle};
+use crate::common::jobs::{restarts, start_job, wait_older, wait_undisturbed};
+use crate::common::operator::{SOON, install, install_chart, kill_everyone, move_operator, slurm, wait_idle};
 
 const WORKER: &str = "pod/slurm-worker-slinky-0";
 const SET: &str = "nodeset/slurm-worker-slinky";
@@ -146,8 +146,12 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
+    wait_older(namespace, &job, 20);
     cluster.ask(&["taint", "node", &stage.node, taint]).unwrap();
+    // Whether Slurm has heard of it by then or not, and whether it remembers.
+    kill_everyone(cluster, namespace).unwrap();
     stage.expect_replacement(&job);
+    assert_eq!(restarts(namespace, &job).unwrap(), 1);
     cluster.restart_node(&stage.node).unwrap();
 }
 

@@ -27,6 +27,16 @@ pub fn wait_undisturbed(namespace: &Namespace, job: &str, restarts: u32) {
     assert!(whole, "{shown}");
 }
 
+/// Waits until a job has been there for so many seconds.
+pub fn wait_older(namespace: &Namespace, job: &str, seconds: u32) {
+    let line = format!("echo $(($(date +%s) - $(date -d $(squeue --noheader --jobs={job} --format=%S) +%s)))");
+    eventually(&format!("job {job} is {seconds} s old"), operator::SOON, || {
+        let age: u32 = slurm(namespace, &line)?.trim().parse()?;
+        expect(age >= seconds, age)
+    })
+    .unwrap();
+}
+
 /// How often it was started again.
 pub fn restarts(namespace: &Namespace, job: &str) -> Result<u32> {
     let shown = slurm(namespace, &format!("scontrol show job {job}"))?;

@@ -14,8 +14,6 @@ use testbed::{images, paths};
 
 pub const SOON: Duration = Duration::from_mins(2);
 
-const NEW_NODE_STATE: &str = "/var/spool/slurmctld/node_state.new";
-
 /// The one overlay a values file needs here: the machine has cgroup v1, the default cgroup.conf asks for v2.
 const CGROUP_VALUE: &str = r"configFiles.cgroup\.conf=CgroupPlugin=cgroup/v1";
 
@@ -267,15 +265,20 @@ fn kill_pods(cluster: &Cluster, namespace: &str, selector: &str) -> Result<()> {
     cluster.ask(&[&at_once[..], &which].concat()).map(drop)
 }
 
-/// Keeps slurmctld from writing down what it knows of its nodes: it writes a new file first, under this name.
-pub fn hold_node_state(namespace: &Namespace) -> Result<()> {
+/// Where slurmctld keeps its state, to be said in a shell.
+pub const STATE: &str = "$(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf)";
+
+/// Keeps slurmctld from writing down what it knows of its nodes, or of its jobs: it writes a new file first, under the name of this
+/// folder.
+pub fn hold_state(namespace: &Namespace, of: &[&str]) -> Result<()> {
     wait_saved(namespace)?;
-    slurm(namespace, &format!("mkdir {NEW_NODE_STATE}")).map(drop)
+    let folders: Vec<String> = of.iter().map(|of| format!("{of}_state.new")).collect();
+    slurm(namespace, &format!("cd {STATE} && mkdir {}", folders.join(" "))).map(drop)
 }
 
-pub fn release_node_state(namespace: &Namespace) -> Result<()> {
+pub fn release_state(namespace: &Namespace) -> Result<()> {
     eventually("slurmctld's container is there", SOON, || {
-        slurm(namespace, &format!("rm -rf {NEW_NODE_STATE}"))
+        slurm(namespace, &format!("cd {STATE} && rm -rf *_state.new"))
     })
     .map(drop)
 }

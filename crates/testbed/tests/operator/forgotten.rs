@@ -3,8 +3,8 @@
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    ONE_WORKER, SOON, hold_node_state, install, install_chart, release_node_state, slurm, start_job, wait_done,
-    wait_idle, wait_node,
+    ONE_WORKER, SOON, hold_state, install, install_chart, release_state, slurm, start_job, wait_done, wait_idle,
+    wait_node,
 };
 
 const SET: &str = "nodeset/slurm-worker-slinky";
@@ -18,14 +18,14 @@ fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
     wait_idle(&namespace, 1).unwrap();
     let uid = |number: u32| namespace.field(&format!("pod/slurm-worker-slinky-{number}"), ".metadata.uid");
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
-    hold_node_state(&namespace).unwrap();
+    hold_state(&namespace, &["node"]).unwrap();
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
     let before = [uid(0).unwrap(), uid(1).unwrap()];
     cluster
         .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
         .unwrap();
-    release_node_state(&namespace).unwrap();
+    release_state(&namespace).unwrap();
     eventually("Slurm has forgotten it", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         expect(

@@ -3,7 +3,7 @@
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    CONTROLLER, SOON, hold_node_state, install, install_chart, kill_operator, release_node_state, slurm, start_job,
+    CONTROLLER, SOON, STATE, hold_state, install, install_chart, kill_operator, release_state, slurm, start_job,
     wait_done, wait_idle, wait_node, workers,
 };
 
@@ -52,22 +52,19 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     let job = start_job(&namespace, "-p all -w slinky-1", "sleep 45").unwrap();
     // A suspended job does not keep Slurm from letting its node go.
     slurm(&namespace, &format!("scontrol suspend {job}")).unwrap();
-    hold_node_state(&namespace).unwrap();
+    hold_state(&namespace, &["node"]).unwrap();
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
         .unwrap();
     let draining = ["DRAIN", "is pending termination for scale-in"];
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
     // Slurm has acknowledged the drain and has not written it down: the next slurmctld does not know of it.
-    slurm(
-        &namespace,
-        "! grep -q 'pending termination' /var/spool/slurmctld/node_state",
-    )
-    .unwrap();
+    let unwritten = format!("cd {STATE} && test -s node_state && ! grep -q 'pending termination' node_state");
+    slurm(&namespace, &unwritten).unwrap();
     cluster
         .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
         .unwrap();
-    release_node_state(&namespace).unwrap();
+    release_state(&namespace).unwrap();
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
     slurm(&namespace, &format!("scontrol resume {job}")).unwrap();
     namespace

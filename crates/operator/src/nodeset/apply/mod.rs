@@ -3,6 +3,7 @@
 //! One step that fails does not keep the others from being taken; all failures are told together.
 
 mod departures;
+mod inherited;
 mod jobs;
 mod losses;
 mod mirror;
@@ -22,7 +23,7 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub(super) use self::{jobs::Told, reservation::Asked};
+pub(super) use self::{inherited::Disinherited, jobs::Told, reservation::Asked};
 use super::{
     observe::Observed,
     plan::{Effect, ObjectId, Plan, RevisionPlan},
@@ -65,6 +66,7 @@ pub(super) struct Hands<'a> {
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
     pub(super) told: &'a Told,
+    pub(super) disinherited: &'a Disinherited,
     pub(super) asked: &'a Asked,
 }
 
@@ -94,6 +96,7 @@ impl Hands<'_> {
         self.apply_reservation(plan, &mut applied).await;
         self.apply_departures(plan, &mut applied).await;
         self.apply_ends(plan, &mut applied).await;
+        self.apply_inherited(plan, &mut applied).await;
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
                 applied.take(self.remove_finalizer(because.as_deref()).await);

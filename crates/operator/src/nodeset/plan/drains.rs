@@ -133,8 +133,7 @@ fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
 
 /// When the slurmctld that runs now began, if that is known.
 fn boot(observed: &Observed) -> Option<Timestamp> {
-    let boot_time = observed.knowledge.known()?.process?.boot_time;
-    Timestamp::from_second(i64::try_from(boot_time).ok()?).ok()
+    observed.knowledge.known()?.boot()
 }
 
 fn drain(worker: Worker<'_>, node: &Node, reason: String) -> Effect {

@@ -10,7 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use slurm::node::Node as SlurmNode;
 
-use super::{Effect, Plan, Record, Standing, Wait, cordon, drains::is_ours, fate::Fates, id, worker::Worker};
+use super::{
+    Effect, Plan, Record, Standing, Wait, cordon, drains::is_ours, fate::Fates, id, inherited, worker::Worker,
+};
 use crate::nodeset::observe::Observed;
 
 /// Somebody has declared that nothing runs on a node any more.
@@ -103,13 +105,17 @@ pub(super) fn down(node: &SlurmNode, death: &Death) -> Option<(String, String)> 
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
-    let reason = if node.reason.is_empty() || is_ours(node) {
-        format!("{}lost: {}", keys::NODE_REASON_PREFIX, death.message())
+    let reason = format!("{}lost: {}", keys::NODE_REASON_PREFIX, death.message());
+    Some((node.name.clone(), reason_instead(node, reason)))
+}
+
+/// The reason to give with this node's next state: what a person wrote there is worth more than what we have to say.
+pub(super) fn reason_instead(node: &SlurmNode, ours: String) -> String {
+    if node.reason.is_empty() || is_ours(node) {
+        ours
     } else {
-        // What a person wrote there is worth more than what we have to say.
         node.reason.clone()
-    };
-    Some((node.name.clone(), reason))
+    }
 }
 
 /// Brings nodes back into service whose workers are there again. A resume also makes slurmd register, so that copies of jobs
@@ -128,7 +134,7 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
         if node.state.is_down()
             && may_be_resumed(node)
             && missed_address(*worker, node).is_none()
-            && is_about_the_past(node, since, observed.now)
+            && (inherited::is_down_for_them(node) || is_about_the_past(node, since, observed.now))
             && cordon::reason(observed, *worker).is_none()
         {
             plan.effects.push(Effect::ResumeNode {

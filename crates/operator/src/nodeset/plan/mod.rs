@@ -8,6 +8,7 @@ mod deletion;
 mod departure;
 mod drains;
 mod fate;
+mod inherited;
 mod loss;
 mod marks;
 mod proof;
@@ -44,6 +45,7 @@ use self::fate::Fates;
 pub use self::{
     daemon::{Fit, fit},
     fate::{Cause, Leaving},
+    inherited::{Inherited, Remedy, inherited, reason_for_them},
     loss::{Death, cut_off, death_of_node, missed_address},
     proof::{Evidence, Standing},
     refuse::Refused,
@@ -121,6 +123,12 @@ pub enum Effect {
         node: String,
         order: JobOrder,
     },
+    /// Tells Slurm about jobs that ended with the worker before. It is carried out only if a fresh look at Slurm shows the same.
+    Disinherit {
+        pod: ObjectId,
+        node: String,
+        inherited: Inherited,
+    },
     /// Lets a worker be evicted. It is carried out only if a fresh look at Slurm gives the same standing.
     Unprotect {
         pod: ObjectId,
@@ -182,6 +190,8 @@ pub enum Wait {
     Unregistered { node: String },
     /// Jobs would be lost with the partition.
     Partition { name: String, why: String },
+    /// Slurm shows jobs on a worker that ended with the one before it.
+    Inherited { node: String, jobs: String },
     /// Somebody took back in Slurm what a cordon had drained, and that is respected.
     Resumed { node: String },
 }
@@ -211,6 +221,10 @@ impl Wait {
                 format!("node {node} is ready and Slurm does not know it; its pod is replaced, so that it registers")
             }
             Self::Partition { name, why } => format!("partition {name:?} goes with the NodeSet: {why}"),
+            Self::Inherited { node, jobs } => format!(
+                "Slurm shows on node {node} what ended with the worker before this one: {jobs}; it is being told, and scontrol \
+                 requeue or scancel settles what stays"
+            ),
             Self::Resumed { node } => format!(
                 "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
             ),
@@ -376,6 +390,7 @@ fn plan_fates(observed: &Observed, fates: &Fates<'_>, evidence: Option<&Evidence
     drains::plan_drains(observed, fates, plan);
     protect::plan_protection(observed, fates, evidence, plan);
     departure::plan_removals(observed, fates, evidence, plan);
+    inherited::plan_inherited(observed, fates, evidence, plan);
 }
 
 /// Who has this node name in the same cluster already.

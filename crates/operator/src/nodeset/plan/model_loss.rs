@@ -1,13 +1,19 @@
-//! Machines die, are cut off and come back, in random order; people delete pods by force. Two promises hold all the time: no node
-//! is down whose worker is alive, and no name is given to a second worker while the first may be alive.
+//! Machines die, are cut off and come back, in random order; people delete pods by force; slurmctld is killed and has forgotten what
+//! it had not written down. Three promises hold all the time: no node is down whose worker is alive, no job is taken for dead that
+//! is alive, and no name is given to a second worker while the first may be alive. In the end no job of the dead is left.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
-use super::{Effect, cut_off, plan};
+use jiff::Timestamp;
+
+use super::{Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
 use crate::{
     access::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
@@ -46,20 +52,54 @@ enum Happening {
     SlurmFallsSilent,
     SlurmAnswers,
     KubeletsCatchUp,
+    /// On the node of this number, if Slurm takes it for fit.
+    StartJob(usize),
+    SlurmSaves,
+    /// And is back as it was when it last saved.
+    SlurmIsKilled,
+}
+
+/// Slurm's record of a node.
+#[derive(Clone, Debug, PartialEq)]
+struct Record {
+    down: bool,
+    /// Where it was last.
+    host: &'static str,
+    /// When the slurmd that registered last has started.
+    started: i64,
+    /// When each job began, and which worker it was given to: the one made then.
+    jobs: Vec<(i64, i64)>,
 }
 
 #[derive(Debug)]
 struct World {
     hosts: BTreeMap<&'static str, Host>,
-    /// Pod objects by number, with their host and whether they are on their way out.
-    pods: BTreeMap<u32, (&'static str, bool)>,
-    /// What really runs: number and host.
-    running: Vec<(u32, &'static str)>,
-    /// Slurm's records: is it down, and where was it last?
-    records: BTreeMap<u32, (bool, &'static str)>,
+    /// Pod objects by number, with their host, whether they are on their way out, and when they were made.
+    pods: BTreeMap<u32, (&'static str, bool, i64)>,
+    /// What really runs: number, host, and when it was made.
+    running: Vec<(u32, &'static str, i64)>,
+    records: BTreeMap<u32, Record>,
+    /// As Slurm has them on disk.
+    saved: BTreeMap<u32, Record>,
+    /// In seconds. Each happening takes some.
+    time: i64,
+    /// When slurmctld began.
+    boot: i64,
     noted: BTreeMap<String, String>,
     silent: bool,
     seen: Option<Seen>,
+}
+
+/// Longer than clocks may differ, so that nothing is left to guess.
+const TICK: i64 = 20;
+
+fn at(time: i64) -> Timestamp {
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    Timestamp::from_second(start.as_second() + time).unwrap()
+}
+
+fn number_at(time: i64) -> Value {
+    json!({ "set": true, "infinite": false, "number": at(time).as_second() })
 }
 
 fn name(number: u32) -> String {
@@ -73,6 +113,9 @@ impl World {
             pods: BTreeMap::new(),
             running: Vec::new(),
             records: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            time: 0,
+            boot: 0,
             noted: BTreeMap::new(),
             silent: false,
             seen: None,
@@ -96,23 +139,55 @@ impl World {
                 }));
             }
         }
-        for (number, (host, ends)) in &self.pods {
-            let pod = with(worker(*number), &[("/spec/nodeName", json!(host))]);
+        for (number, (host, ends, created)) in &self.pods {
+            let pod = Self::pod(*number, host, *created);
             objects.push(if *ends { terminating(pod) } else { pod });
         }
         objects
     }
 
+    fn pod(number: u32, host: &str, created: i64) -> Value {
+        let created = at(created).to_string();
+        with(
+            worker(number),
+            &[
+                ("/spec/nodeName", json!(host)),
+                ("/metadata/creationTimestamp", json!(created)),
+            ],
+        )
+    }
+
+    /// Whether the worker that a job was given to is there.
+    fn is_alive(&self, number: u32, worker: i64) -> bool {
+        self.running
+            .iter()
+            .any(|(other, _, made)| (*other, *made) == (number, worker))
+    }
+
     fn look(&self) -> Seen {
-        let nodes = self.records.iter().map(|(number, (down, host))| {
+        let nodes = self.records.iter().map(|(number, record)| {
+            let Record { down, host, started, jobs } = record;
             let comment = json!({ "namespace": "slurm", "podName": name(*number), "node": host, "nodeSetName": "compute", "nodeSetUID": "compute" });
-            json!({ "name": name(*number), "state": [if *down { "DOWN" } else { "IDLE" }, "DYNAMIC_NORM"],
+            let state = match (down, jobs.is_empty()) {
+                (true, _) => "DOWN",
+                (false, true) => "IDLE",
+                (false, false) => "MIXED",
+            };
+            json!({ "name": name(*number), "state": [state, "DYNAMIC_NORM"], "slurmd_start_time": number_at(*started),
                 "reason": if *down { "slurm-operator: lost" } else { "" }, "comment": comment.to_string() })
+        });
+        let jobs = self.records.iter().flat_map(|(number, record)| {
+            record.jobs.iter().enumerate().map(move |(nth, (began, _))| {
+                json!({ "job_id": 100 * usize::try_from(*number).unwrap() + nth, "job_state": ["RUNNING"], "nodes": name(*number),
+                    "start_time": number_at(*began) })
+            })
         });
         let observation = Observation {
             nodes: nodes.map(|node| serde_json::from_value(node).unwrap()).collect(),
-            jobs: Vec::new(),
-            process: Some(Process { boot_time: 1 }),
+            jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
+            process: Some(Process {
+                boot_time: u64::try_from(at(self.boot).as_second()).unwrap(),
+            }),
         };
         Seen::new(observation, now())
     }
@@ -143,24 +218,24 @@ impl World {
         match effect {
             Effect::CreatePod { pod, .. } => {
                 let number = Self::number(pod["metadata"]["name"].as_str().unwrap());
-                let alive = self.running.iter().find(|(other, _)| *other == number);
+                let alive = self.running.iter().find(|(other, ..)| *other == number);
                 assert_eq!(alive, None, "{number} is made a second time");
-                let free = HOSTS
-                    .into_iter()
-                    .find(|host| self.hosts[host] == Host::Well && !self.pods.values().any(|(other, _)| other == host));
+                let free = HOSTS.into_iter().find(|host| {
+                    self.hosts[host] == Host::Well && !self.pods.values().any(|(other, ..)| other == host)
+                });
                 // Without a free host it waits, as good as not there.
                 if let Some(host) = free {
-                    self.pods.insert(number, (host, false));
-                    self.running.push((number, host));
-                    self.records.entry(number).or_insert((false, host)).1 = host;
+                    self.pods.insert(number, (host, false, self.time));
+                    self.running.push((number, host, self.time));
+                    self.register(number, host, self.time);
                 }
             }
             Effect::LoseWorker { pod, down, .. } => {
                 if let Some((node, _)) = down.as_ref().filter(|_| !self.silent) {
                     let number = Self::number(node);
-                    let alive = self.running.iter().find(|(other, _)| *other == number);
+                    let alive = self.running.iter().find(|(other, ..)| *other == number);
                     assert_eq!(alive, None, "{node} is taken for dead");
-                    self.records.entry(number).and_modify(|(down, _)| *down = true);
+                    self.set_down(number);
                 }
                 if let Some(pod) = pod {
                     self.pods.remove(&Self::number(&pod.name));
@@ -169,14 +244,95 @@ impl World {
             Effect::ResumeNode { node, .. } if !self.silent => {
                 self.records
                     .entry(Self::number(node))
-                    .and_modify(|(down, _)| *down = false);
+                    .and_modify(|record| record.down = false);
+            }
+            Effect::Disinherit {
+                pod,
+                node,
+                inherited: planned,
+            } if !self.silent => {
+                let number = Self::number(node);
+                let Some((host, _, created)) = self.pods.get(&number).copied() else {
+                    return;
+                };
+                let object = serde_json::from_value(Self::pod(number, host, created)).unwrap();
+                let (worker, seen) = (Worker(&object), self.look());
+                // As who carries it out does: what a fresh look does not show is not done.
+                if worker.uid() == pod.uid && inherited(&Evidence::new(&seen), worker).as_ref() == Some(planned) {
+                    self.disinherit(number, planned);
+                }
             }
             _ => {}
         }
     }
 
+    fn register(&mut self, number: u32, host: &'static str, started: i64) {
+        let record = self.records.entry(number).or_insert(Record {
+            down: false,
+            host,
+            started,
+            jobs: Vec::new(),
+        });
+        (record.host, record.started) = (host, started);
+    }
+
+    /// Slurm queues what is there again.
+    fn set_down(&mut self, number: u32) {
+        let Some(mut record) = self.records.remove(&number) else {
+            return;
+        };
+        for (_, worker) in std::mem::take(&mut record.jobs) {
+            assert!(!self.is_alive(number, worker), "a job of {number} is taken for dead");
+        }
+        record.down = true;
+        self.records.insert(number, record);
+    }
+
+    fn disinherit(&mut self, number: u32, planned: &Inherited) {
+        match &planned.remedy {
+            Remedy::Down => self.set_down(number),
+            Remedy::Requeue(jobs) => {
+                let told: Vec<usize> = jobs
+                    .iter()
+                    .map(|job| job.as_str().parse::<usize>().unwrap() % 100)
+                    .collect();
+                let (requeued, stay): (Vec<_>, Vec<_>) = self.records[&number]
+                    .jobs
+                    .iter()
+                    .copied()
+                    .enumerate()
+                    .partition(|(nth, _)| told.contains(nth));
+                for (_, (_, worker)) in requeued {
+                    assert!(!self.is_alive(number, worker), "a job of {number} is taken for dead");
+                }
+                let stay = stay.into_iter().map(|(_, job)| job).collect();
+                self.records.entry(number).and_modify(|record| record.jobs = stay);
+            }
+        }
+    }
+
     fn happen(&mut self, happening: &Happening) {
+        self.time += TICK;
         match happening {
+            Happening::SlurmSaves => self.saved = self.records.clone(),
+            Happening::SlurmIsKilled => {
+                self.records = self.saved.clone();
+                self.boot = self.time;
+            }
+            Happening::StartJob(nth) => {
+                let running = &self.running;
+                let fit = self.records.iter_mut().filter_map(|(number, record)| {
+                    let worker = running
+                        .iter()
+                        .find(|(other, _, made)| (other, *made) == (number, record.started))?;
+                    (!record.down).then_some((record, worker.2))
+                });
+                let mut fit: Vec<(&mut Record, i64)> = fit.collect();
+                let count = fit.len().max(1);
+                if let Some((record, worker)) = fit.get_mut(nth % count) {
+                    record.jobs.push((self.time, *worker));
+                }
+            }
             Happening::Reconcile => drop(self.reconcile()),
             Happening::Look => self.seen = (!self.silent).then(|| self.look()),
             Happening::SlurmFallsSilent => self.silent = true,
@@ -192,9 +348,9 @@ impl World {
             Happening::ForceDelete(nth) => {
                 // Of a machine that is well the kubelet ends it at once; one that is not has been noted by then.
                 if let Some(number) = self.nth_pod(*nth) {
-                    let (host, _) = self.pods[&number];
+                    let (host, ..) = self.pods[&number];
                     if self.hosts[host] == Host::Well {
-                        self.running.retain(|running| *running != (number, host));
+                        self.running.retain(|(other, on, _)| (*other, *on) != (number, host));
                     } else if !self.noted.contains_key(&name(number)) {
                         return;
                     }
@@ -203,7 +359,7 @@ impl World {
             }
             Happening::Delete(nth) => {
                 if let Some(number) = self.nth_pod(*nth) {
-                    self.pods.entry(number).and_modify(|(_, ends)| *ends = true);
+                    self.pods.entry(number).and_modify(|(_, ends, _)| *ends = true);
                 }
             }
             Happening::KubeletsCatchUp => self.catch_up(),
@@ -227,34 +383,67 @@ impl World {
     fn stop_what_is_off(&mut self) {
         let hosts = &self.hosts;
         self.running
-            .retain(|(_, host)| matches!(hosts[host], Host::Well | Host::CutOff));
+            .retain(|(_, host, _)| matches!(hosts[host], Host::Well | Host::CutOff));
     }
 
     /// Kubelets that are heard end what is not wanted, and start what is.
     fn catch_up(&mut self) {
-        let hosts = &self.hosts;
-        self.pods.retain(|_, (host, ends)| hosts[host] != Host::Well || !*ends);
+        let is_well: BTreeSet<&str> = HOSTS
+            .into_iter()
+            .filter(|host| self.hosts[host] == Host::Well)
+            .collect();
+        let ended: Vec<u32> = self
+            .pods
+            .iter()
+            .filter(|(_, (host, ends, _))| *ends && is_well.contains(host))
+            .map(|(number, _)| *number)
+            .collect();
+        self.pods.retain(|number, _| !ended.contains(number));
         let pods = &self.pods;
-        self.running.retain(|(number, host)| {
-            hosts[host] != Host::Well || pods.get(number).is_some_and(|(other, _)| other == host)
+        self.running.retain(|(number, host, made)| {
+            !is_well.contains(host)
+                || pods
+                    .get(number)
+                    .is_some_and(|(on, _, created)| (on, created) == (host, made))
         });
-        for (number, (host, _)) in &self.pods {
-            if hosts[host] == Host::Well && !self.running.contains(&(*number, *host)) {
-                self.running.push((*number, *host));
+        // A worker's last word, where it is heard.
+        let heard = if self.silent { Vec::new() } else { ended };
+        for number in heard {
+            self.set_down(number);
+        }
+        let pods: Vec<_> = self.pods.iter().map(|(number, pod)| (*number, *pod)).collect();
+        for (number, (host, _, created)) in pods {
+            if !is_well.contains(host) {
+                continue;
             }
+            if !self.running.contains(&(number, host, created)) {
+                self.running.push((number, host, created));
+                // Slurm sees that the machine was off.
+                self.records.entry(number).and_modify(|record| record.jobs.clear());
+            }
+            self.register(number, host, created);
         }
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, rounds: u32) {
         self.silent = false;
         for host in HOSTS {
             self.hosts.insert(host, Host::Well);
         }
-        for _ in 0..20 {
+        for _ in 0..rounds {
             self.catch_up();
             self.happen(&Happening::Look);
             self.reconcile();
         }
+    }
+
+    /// Jobs that Slurm shows though their workers are gone.
+    fn jobs_of_the_dead(&self) -> usize {
+        let all = self
+            .records
+            .iter()
+            .flat_map(|(number, record)| record.jobs.iter().map(|(_, worker)| (*number, *worker)));
+        all.filter(|(number, worker)| !self.is_alive(*number, *worker)).count()
     }
 }
 
@@ -272,6 +461,9 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::SlurmFallsSilent),
         1 => Just(Happening::SlurmAnswers),
         3 => Just(Happening::KubeletsCatchUp),
+        4 => any::<usize>().prop_map(Happening::StartJob),
+        3 => Just(Happening::SlurmSaves),
+        2 => Just(Happening::SlurmIsKilled),
     ]
 }
 
@@ -283,12 +475,17 @@ proptest! {
         happenings in prop::collection::vec(any_happening(), 1..80),
     ) {
         let mut world = World::new();
-        world.settle();
+        world.settle(5);
         for happening in &happenings {
             world.happen(happening);
         }
-        world.settle();
+        world.settle(20);
         prop_assert_eq!(world.pods.len(), usize::try_from(SIZE).unwrap(), "{:?}", world);
-        prop_assert!(world.records.values().all(|(down, _)| !down), "{:?}", world);
+        prop_assert!(world.records.values().all(|record| !record.down), "{:?}", world);
+        // One that has not been killed since is believed only what is two minutes old.
+        world.happen(&Happening::SlurmSaves);
+        world.happen(&Happening::SlurmIsKilled);
+        world.settle(5);
+        prop_assert_eq!(world.jobs_of_the_dead(), 0, "{:?}", world);
     }
 }

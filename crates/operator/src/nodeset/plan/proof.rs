@@ -90,6 +90,11 @@ impl<'a> Evidence<'a> {
         }
     }
 
+    /// What it was made from.
+    pub fn seen(&self) -> &'a Seen {
+        self.seen
+    }
+
     /// How this node stands.
     pub fn standing(&self, name: &str) -> Standing {
         // That it is not drained needs no proof.

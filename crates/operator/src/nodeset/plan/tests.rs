@@ -32,6 +32,7 @@ pub(super) fn steps(plan: &Plan) -> Vec<String> {
             Effect::Unprotect { pod, .. } => format!("unprotect {}", pod.name),
             Effect::DrainNode { node, .. } => format!("drain {node}"),
             Effect::EndJob { job, order, .. } => format!("{order:?} {job}").to_lowercase(),
+            Effect::Disinherit { node, inherited, .. } => format!("{:?} {node}", inherited.remedy).to_lowercase(),
             Effect::RemoveWorker { pod, .. } => format!("remove {}", pod.name),
             Effect::MarkPod { pod, .. } => format!("label {}", pod.name),
             Effect::Reserve { request, new } => {

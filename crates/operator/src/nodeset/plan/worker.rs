@@ -63,6 +63,11 @@ impl<'a> Worker<'a> {
         self.0.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
     }
 
+    /// Whether its processes are the machine's, so that jobs may outlive its containers.
+    pub fn shares_machines_processes(self) -> bool {
+        self.0.spec.as_ref().is_some_and(|spec| spec.host_pid == Some(true))
+    }
+
     /// The scaling mode it was made in. A pod without the label is from before it was chosen.
     pub fn mode(self) -> ScalingMode {
         self.label(labels::SCALING_MODE)

@@ -1,0 +1,393 @@
+//! Jobs that Slurm shows on a worker though they ended with the one before it.
+//!
+//! A slurmctld that is killed within five seconds of hearing that a worker is dead has forgotten it when it is back. If the
+//! successor has registered by then, Slurm takes it for the one that was, and goes on showing the jobs of the dead as running.
+//!
+//! That a job cannot be alive takes two proofs, because clocks of several machines are compared: it began before the pod was made,
+//! by the API server's clock, and before its slurmd started, by the worker's.
+
+use api::keys;
+use jiff::{SignedDuration, Timestamp};
+use slurm::{Job, JobHandle, Node};
+
+use super::{Effect, Plan, Wait, fate::Fates, id, loss::reason_instead, proof::Evidence, worker::Worker};
+use crate::{access::Seen, nodeset::observe::Observed};
+
+/// By how much a job has to be older, because clocks differ, if slurmctld has been started since: then it may have forgotten.
+const OLDER_AND_FORGOTTEN: SignedDuration = SignedDuration::from_secs(15);
+/// And if it has not. A job whose worker's clock is ahead of slurmctld's by as much does not start at all: its credential has
+/// expired, by Slurm's default for them.
+const OLDER: SignedDuration = SignedDuration::from_mins(2);
+/// What Slurm is told.
+const WHY: &str = "lost: the worker before this one, with its jobs";
+
+/// Jobs that ended with the worker before, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    pub jobs: Vec<JobHandle>,
+    pub remedy: Remedy,
+}
+
+/// What is done about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing else is there: the node is down for a moment, and Slurm's own rules say what becomes of them.
+    Down,
+    /// Other jobs are there, which a node that is down would take along: only these are put back into the queue.
+    Requeue(Vec<JobHandle>),
+}
+
+/// Tells Slurm about such jobs. They are looked for in the last list of jobs there was; what is suspicious is looked at
+/// closely.
+pub(super) fn plan_inherited(observed: &Observed, fates: &Fates<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
+    let Some(evidence) = evidence else { return };
+    let leaving = fates.leave.iter().map(|(worker, _)| worker);
+    for worker in fates.stay.iter().chain(leaving) {
+        if !is_suspicious(evidence.seen(), *worker) || is_one_of_several(observed, *worker) {
+            continue;
+        }
+        plan.needs_jobs = true;
+        let (Some(node), Some(inherited)) = (worker.slurm_name(), inherited(evidence, *worker)) else {
+            continue;
+        };
+        let jobs: Vec<String> = inherited.jobs.iter().map(|job| format!("job {job}")).collect();
+        plan.waits.push(Wait::Inherited {
+            node: node.to_owned(),
+            jobs: jobs.join(", "),
+        });
+        plan.effects.push(Effect::Disinherit {
+            pod: id(*worker),
+            node: node.to_owned(),
+            inherited,
+        });
+    }
+}
+
+/// What Slurm shows on a worker and cannot be there, if that is proven.
+pub fn inherited(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<Inherited> {
+    let seen = evidence.seen();
+    let node = seen.nodes.get(worker.slurm_name()?).filter(|node| can_be_told(node))?;
+    let started = timestamp(node.slurmd_start_time.finite()?)?;
+    seen.process?;
+    let is_dead = |job: &&Job| {
+        let since = job.on_its_nodes_since().and_then(timestamp);
+        since.is_some_and(|since| is_older(seen, since, worker) && is_before(seen, since, started))
+    };
+    let (dead, others): (Vec<&Job>, Vec<&Job>) = evidence.jobs_on(&node.name).partition(is_dead);
+    let remedy = if others.is_empty() {
+        Remedy::Down
+    } else {
+        let willing = dead.iter().filter(|job| job.can_be_requeued());
+        Remedy::Requeue(willing.map(|job| job.handle()).collect())
+    };
+    let jobs: Vec<JobHandle> = dead.iter().map(|job| job.handle()).collect();
+    (!jobs.is_empty()).then_some(Inherited { jobs, remedy })
+}
+
+/// What Slurm is told about the node, which was the node of another worker.
+pub fn reason_for_them(node: &Node) -> String {
+    reason_instead(node, format!("{}{WHY}", keys::NODE_REASON_PREFIX))
+}
+
+/// Whether the node is down only for the sake of such jobs.
+pub(super) fn is_down_for_them(node: &Node) -> bool {
+    node.reason.strip_prefix(keys::NODE_REASON_PREFIX) == Some(WHY)
+}
+
+/// The oldest job there is older than the worker, by the last list of jobs.
+fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
+    let (Some(name), Some(beginnings)) = (worker.slurm_name(), &seen.beginnings) else {
+        return false;
+    };
+    beginnings.get(name).is_some_and(|since| is_older(seen, *since, worker))
+        && seen.nodes.get(name).is_some_and(can_be_told)
+}
+
+/// Whether what has been there since then was there before the worker, whose processes end with it.
+fn is_older(seen: &Seen, since: Timestamp, worker: Worker<'_>) -> bool {
+    let created = worker.created().filter(|_| !worker.shares_machines_processes());
+    created.is_some_and(|created| is_before(seen, since, created))
+}
+
+/// Whether one was before the other, by clocks of different machines.
+fn is_before(seen: &Seen, one: Timestamp, other: Timestamp) -> bool {
+    // By slurmctld's own clock. Without knowing, what may be is suspected; nothing is done before it is known.
+    let may_be_forgotten = seen.boot().is_none_or(|boot| one < boot);
+    let margin = if may_be_forgotten { OLDER_AND_FORGOTTEN } else { OLDER };
+    other.duration_since(one) > margin
+}
+
+/// Slurm does not know yet, and the record is not from slurm.conf.
+fn can_be_told(node: &Node) -> bool {
+    !node.state.is_down() && node.state.is_dynamic()
+}
+
+/// Another pod has the same name in Slurm, and the jobs may be there.
+fn is_one_of_several(observed: &Observed, worker: Worker<'_>) -> bool {
+    let Some(name) = worker.slurm_name() else { return true };
+    let same = observed.workers().filter(|other| other.slurm_name() == Some(name));
+    same.count() > 1 || observed.foreign_hostnames.contains_key(name)
+}
+
+fn timestamp(seconds: u64) -> Option<Timestamp> {
+    Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use slurm::rest::{Observation, Process};
+
+    use super::*;
+    use crate::{
+        access::{Knowledge, Seen},
+        nodeset::{
+            fixture::{nodeset, now, planned, with, worker},
+            plan::tests::steps,
+        },
+    };
+
+    fn number(at: &str) -> Value {
+        let at: Timestamp = at.parse().unwrap();
+        json!({ "set": true, "infinite": false, "number": at.as_second() })
+    }
+
+    /// A worker that took the place of another, whose job Slurm shows.
+    #[derive(Clone)]
+    struct Scene {
+        pod: Value,
+        state: &'static [&'static str],
+        reason: &'static str,
+        slurmd_started: &'static str,
+        slurmctld_began: &'static str,
+        jobs: Vec<Value>,
+        jobs_were_read: bool,
+    }
+
+    fn job(id: u64, began: &str) -> Value {
+        json!({ "job_id": id, "job_state": ["RUNNING"], "nodes": "compute-[0-3]", "start_time": number(began) })
+    }
+
+    const OLD: &str = "2026-01-01T00:29:00Z";
+    const NEW: &str = "2026-01-01T00:31:00Z";
+    const MIXED: &[&str] = &["MIXED", "DYNAMIC_NORM"];
+
+    impl Default for Scene {
+        fn default() -> Self {
+            Self {
+                pod: with(
+                    worker(0),
+                    &[("/metadata/creationTimestamp", json!("2026-01-01T00:30:00Z"))],
+                ),
+                state: MIXED,
+                reason: "",
+                slurmd_started: "2026-01-01T00:30:05Z",
+                slurmctld_began: "2026-01-01T00:29:50Z",
+                jobs: vec![job(7, OLD)],
+                jobs_were_read: true,
+            }
+        }
+    }
+
+    impl Scene {
+        fn knowledge(&self) -> Knowledge {
+            let boot: Timestamp = self.slurmctld_began.parse().unwrap();
+            let node = json!({ "name": "compute-0", "state": self.state, "reason": self.reason,
+                "slurmd_start_time": number(self.slurmd_started) });
+            let observation = Observation {
+                nodes: vec![serde_json::from_value(node).unwrap()],
+                jobs: serde_json::from_value(json!(self.jobs)).unwrap(),
+                process: Some(Process {
+                    boot_time: u64::try_from(boot.as_second()).unwrap(),
+                }),
+            };
+            let seen = Seen::new(observation, now());
+            let unread = Seen {
+                jobs: None,
+                process: None,
+                ..seen.clone()
+            };
+            let seen = if self.jobs_were_read { seen } else { unread };
+            Knowledge::Known(std::sync::Arc::new(seen))
+        }
+
+        fn plan(&self) -> Plan {
+            planned(&json!({ "replicas": 1 }), vec![self.pod.clone()], self.knowledge())
+        }
+
+        /// Its only step, and whether jobs are looked at closely.
+        fn step(&self) -> (String, bool) {
+            let plan = self.plan();
+            (steps(&plan).join("; "), plan.needs_jobs)
+        }
+    }
+
+    const NOTHING: (&str, bool) = ("", false);
+
+    fn expect(scene: &Scene, (step, closely): (&str, bool), case: &str) {
+        assert_eq!(scene.step(), (step.to_owned(), closely), "{case}");
+    }
+
+    #[test]
+    fn a_job_that_is_older_than_its_worker_ended_with_the_one_before() {
+        expect(&Scene::default(), ("down compute-0", true), "it is proven");
+        let message = Scene::default().plan().waits[0].message();
+        assert!(message.contains("compute-0") && message.contains("job 7"), "{message}");
+        let suspended = with(job(7, OLD), &[("/job_state", json!(["SUSPENDED"]))]);
+        let suspended = Scene {
+            jobs: vec![suspended],
+            ..Scene::default()
+        };
+        expect(&suspended, ("down compute-0", true), "suspended jobs end too");
+        let unread = Scene {
+            jobs_were_read: false,
+            ..Scene::default()
+        };
+        expect(&unread, ("", true), "an older list is no proof, but a reason to look");
+    }
+
+    #[test]
+    fn both_clocks_have_to_say_so_and_clocks_differ() {
+        let forgot = "2026-01-01T00:29:55Z";
+        let ran_all_the_time = "2026-01-01T00:00:00Z";
+        let down = ("down compute-0", true);
+        for (case, began, slurmctld_began, expected) in [
+            ("it began on this worker", NEW, "2026-01-01T00:40:00Z", NOTHING),
+            ("it is a minute older", OLD, forgot, down),
+            ("clocks may differ by seconds", "2026-01-01T00:29:50Z", forgot, NOTHING),
+            ("who was not killed forgets nothing", OLD, ran_all_the_time, NOTHING),
+            (
+                "but minutes are no matter of clocks",
+                "2026-01-01T00:27:00Z",
+                ran_all_the_time,
+                down,
+            ),
+        ] {
+            let scene = Scene {
+                jobs: vec![job(7, began)],
+                slurmctld_began,
+                ..Scene::default()
+            };
+            expect(&scene, expected, case);
+        }
+        let not_registered = Scene {
+            slurmd_started: "2026-01-01T00:00:30Z",
+            ..Scene::default()
+        };
+        expect(&not_registered, ("", true), "the worker is yet to register");
+    }
+
+    #[test]
+    fn what_may_be_alive_is_left_alone() {
+        let with_job = |changes: &[(&str, Value)]| Scene {
+            jobs: vec![with(job(7, OLD), changes)],
+            ..Scene::default()
+        };
+        for (case, scene) in [
+            (
+                "it waits for the node to come up",
+                with_job(&[("/job_state", json!(["RUNNING", "CONFIGURING"]))]),
+            ),
+            (
+                "it ends anyway",
+                with_job(&[("/job_state", json!(["COMPLETED", "COMPLETING"]))]),
+            ),
+            (
+                "it was given the node later",
+                with_job(&[("/resize_time", number(NEW))]),
+            ),
+            ("it is on another node", with_job(&[("/nodes", json!("compute-[1-3]"))])),
+            (
+                "jobs outlive slurmd where they are processes of the machine",
+                Scene {
+                    pod: with(Scene::default().pod, &[("/spec/hostPID", json!(true))]),
+                    ..Scene::default()
+                },
+            ),
+            (
+                "Slurm knows",
+                Scene {
+                    state: &["DOWN", "DYNAMIC_NORM"],
+                    ..Scene::default()
+                },
+            ),
+            (
+                "the node is from slurm.conf",
+                Scene {
+                    state: &["MIXED"],
+                    ..Scene::default()
+                },
+            ),
+        ] {
+            expect(&scene, NOTHING, case);
+        }
+        // On one machine two workers may go by one name for a while.
+        let twin = with(
+            worker(1),
+            &[
+                ("/spec/hostname", json!("compute-0")),
+                ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
+            ],
+        );
+        let scene = Scene::default();
+        let plan = planned(
+            &json!({ "replicas": 2 }),
+            vec![scene.pod.clone(), twin],
+            scene.knowledge(),
+        );
+        assert_eq!(steps(&plan), [""; 0]);
+    }
+
+    #[test]
+    fn a_job_that_lives_there_is_not_taken_along() {
+        let once_only = with(job(8, OLD), &[("/requeue", json!(false))]);
+        let scene = Scene {
+            jobs: vec![job(7, OLD), once_only, job(9, NEW)],
+            ..Scene::default()
+        };
+        let plan = scene.plan();
+        let [Effect::Disinherit { inherited, .. }] = plan.effects.as_slice() else {
+            panic!("{:?}", plan.effects)
+        };
+        let handles = |ids: &[&str]| -> Vec<JobHandle> { ids.iter().map(|id| JobHandle::new(*id).unwrap()).collect() };
+        assert_eq!(inherited.jobs, handles(&["7", "8"]));
+        assert_eq!(inherited.remedy, Remedy::Requeue(handles(&["7"])));
+    }
+
+    #[test]
+    fn the_node_comes_back_at_once_and_a_persons_reason_stays() {
+        let node = |reason: &str| -> Node {
+            serde_json::from_value(json!({ "name": "n", "state": MIXED, "reason": reason })).unwrap()
+        };
+        let ours = "slurm-operator: lost: the worker before this one, with its jobs";
+        assert_eq!(reason_for_them(&node("")), ours);
+        assert_eq!(reason_for_them(&node("slurm-operator: something else")), ours);
+        assert_eq!(reason_for_them(&node("broken fan")), "broken fan");
+        let down = Scene {
+            state: &["DOWN", "DRAIN", "DYNAMIC_NORM"],
+            reason: ours,
+            jobs: vec![],
+            ..Scene::default()
+        };
+        expect(&down, ("resume compute-0", false), "it is down for them alone");
+    }
+
+    #[test]
+    fn it_does_not_hold_up_one_that_leaves() {
+        let mut deleted = nodeset(&json!({ "replicas": 1 }));
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+        let scene = Scene::default();
+        let objects = vec![
+            crate::nodeset::fixture::controller(),
+            crate::nodeset::fixture::slurm_key(),
+            deleted,
+            scene.pod.clone(),
+        ];
+        let plan = super::super::plan(&crate::nodeset::fixture::observed(objects, scene.knowledge()));
+        assert!(
+            steps(&plan).contains(&"down compute-0".to_owned()),
+            "{:?}",
+            steps(&plan)
+        );
+    }
+}
