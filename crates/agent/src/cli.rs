@@ -78,6 +78,10 @@ pub struct Places {
     /// The UID of the Controller object this pod belongs to
     #[arg(long, env = "SLURM_AGENT_CONTROLLER_UID", value_name = "UID")]
     pub controller_uid: ControllerUid,
+
+    /// The name of this pod, where several share the state volume
+    #[arg(long, env = "SLURM_AGENT_POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -48,8 +48,11 @@ pub fn run(options: &cli::Prepare) -> Result<(), Error> {
         keys_dir,
         state_dir,
         controller_uid,
+        pod_name,
     } = &options.places;
-    let stored = Store::new(state_dir, controller_uid).newest()?;
+    let stored = Store::new(state_dir, controller_uid)
+        .of_pod(pod_name.as_deref())
+        .newest()?;
     let bundle = match read_bundle(&options.bundle, controller_uid) {
         // The state volume is at least as new as the bundle ever was.
         Err(error) if stored.is_some() => {
@@ -134,6 +137,7 @@ mod tests {
                 keys_dir: path("keys"),
                 state_dir: path("state"),
                 controller_uid: uid("a"),
+                pod_name: None,
             },
             bundle: path("bundle"),
         };
@@ -164,6 +168,19 @@ mod tests {
             }
             assert_eq!(started_with(&options), expected, "{stored:?} {bundle:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_of_several_starts_from_its_own_or_from_what_was_accepted() {
+        let (_directory, mut options) = pod();
+        options.places.pod_name = Some("slurm-controller-1".to_owned());
+        let other = Store::new(&options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-0"));
+        other.save(&revision(9, "of the other")).unwrap();
+        fs::write(&options.bundle, revision(8, "accepted").to_bundle().unwrap()).unwrap();
+        assert_eq!(started_with(&options), "accepted");
+        let own = Store::new(&options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-1"));
+        own.save(&revision(9, "own")).unwrap();
+        assert_eq!(started_with(&options), "own");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The revisions of one Controller on slurmctld's state volume: what a pod starts from when it died right after a change.
 //!
 //! `.slurm-operator/<uid>/<sequence>.bundle`, each durable before it goes live; `verified`, which of them slurmctld was last
-//! seen to run with; `fence`, the highest term of a leader; and `journal`, see [`Journal`].
+//! seen to run with; `fence`, the highest term of a leader; and `journal`, see [`Journal`]. Where standbys share the volume each
+//! pod has all that in a directory of its own, `<uid>/<pod>/`: what one of them refuses is nothing the others lose.
 
 use std::fs;
 use std::io;
@@ -41,6 +42,7 @@ pub struct Verified {
 
 #[derive(Debug, Clone)]
 pub struct Store {
+    volume: PathBuf,
     directory: PathBuf,
     controller: ControllerUid,
 }
@@ -48,9 +50,19 @@ pub struct Store {
 impl Store {
     pub fn new(state_volume: &Path, controller: &ControllerUid) -> Self {
         Self {
+            volume: state_volume.to_owned(),
             directory: state_volume.join(".slurm-operator").join(controller.as_str()),
             controller: controller.clone(),
         }
+    }
+
+    /// What this pod knows, where it is one of several.
+    #[must_use]
+    pub fn of_pod(mut self, pod: Option<&str>) -> Self {
+        if let Some(pod) = pod {
+            self.directory.push(pod);
+        }
+        self
     }
 
     /// On the disk when it returns.
@@ -63,7 +75,6 @@ impl Store {
         Ok(())
     }
 
-    /// A revision that slurmctld refused must not be what the next pod starts from.
     /// For the agent after this one to finish what this one has begun with slurmctld. No pod starts from it.
     pub fn save_pending(&self, revision: &Revision) -> Result<(), Error> {
         let bundle = revision.to_bundle()?;
@@ -115,6 +126,7 @@ impl Store {
         }
     }
 
+    /// A revision that slurmctld refused must not be what the next pod starts from.
     pub fn remove(&self, sequence: u64) -> Result<(), Error> {
         let path = self.path_of(sequence);
         durable::remove(&path).map_err(|source| Error::Write { path, source })
@@ -241,10 +253,10 @@ impl Store {
             source,
         };
         fs::create_dir_all(&self.directory).map_err(failed)?;
-        // The names of both new directories stand in the ones above them.
+        // The names of all new directories stand in the ones above them.
         self.directory
             .ancestors()
-            .take(3)
+            .take_while(|above| above.starts_with(&self.volume))
             .try_for_each(durable::sync_directory)
             .map_err(failed)
     }
@@ -366,6 +378,21 @@ mod tests {
         store.remove(6).unwrap();
         store.remove(6).unwrap();
         assert_eq!(store.newest().unwrap(), Some(revision(5)));
+    }
+
+    #[test]
+    fn pods_that_share_a_volume_know_nothing_of_each_other() {
+        let volume = tempfile::tempdir().unwrap();
+        let store = |pod| Store::new(volume.path(), &uid("a")).of_pod(Some(pod));
+        let (one, two) = (store("slurm-controller-0"), store("slurm-controller-1"));
+        one.save(&revision(5)).unwrap();
+        two.save(&revision(5)).unwrap();
+        two.save_verified(&revision(5).summary()).unwrap();
+        one.remove(5).unwrap();
+        assert_eq!(one.newest().unwrap(), None);
+        assert_eq!(one.verified(), None);
+        assert_eq!(two.newest().unwrap(), Some(revision(5)));
+        assert_eq!(Store::new(volume.path(), &uid("a")).newest().unwrap(), None);
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct ConfigurationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lagging_nodes: Option<String>,
 
+    /// Standby slurmctld that do not have what the active one runs with. A change does not wait for them; they get it when they can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lagging_standbys: Vec<LaggingStandby>,
+
     /// The last change that the agent was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<ConfigurationChange>,
@@ -98,6 +102,17 @@ pub struct HeldInput {
     pub reason: String,
 
     /// What is wrong and what to do, or what it waits for.
+    pub message: String,
+}
+
+/// A standby slurmctld that does not have what the active one runs with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LaggingStandby {
+    /// Its pod.
+    pub pod: String,
+
+    /// Why.
     pub message: String,
 }
 

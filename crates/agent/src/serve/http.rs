@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
-    self, Action, AgentKey, Candidate, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER,
-    PROTOCOL, Pushed, Refusal, ReservationCommand, Status, path,
+    self, Action, AgentKey, Candidate, Checked, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome,
+    PROOF_HEADER, PROTOCOL, Pushed, Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+use super::checker::{Checker, refusal};
 use super::fences::{Admitted, Fences, Stale, Subject};
 use super::keeper::{Handle, Push};
 use super::nodes::Nodes;
@@ -55,6 +56,7 @@ pub(super) struct Door {
     pub(super) supervisor: Supervisor,
     pub(super) fences: Arc<Mutex<Fences>>,
     pub(super) keeper: Handle,
+    pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
     pub(super) nodes: Nodes,
 }
@@ -231,6 +233,7 @@ impl Door {
                 Ok(Reply::json(StatusCode::OK, &self.status().await))
             }
             (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
+            (&Method::PUT, path::CHECK) => self.check(&body).await,
             (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
             (&Method::GET, path::LIVE_PARTITIONS) => Ok(Reply::json(StatusCode::OK, &self.nodes.partitions().await?)),
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
@@ -302,6 +305,13 @@ impl Door {
         Ok(Reply::json(status, &pushed))
     }
 
+    /// A dry run, of which nothing is left. It commands nobody, so it needs no fence.
+    async fn check(&self, body: &[u8]) -> Result<Reply, Refusal> {
+        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let refused = self.checker.check(&revision).await.map_err(|error| refusal(&error))?;
+        Ok(Reply::json(StatusCode::OK, &Checked { refused }))
+    }
+
     async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<Taken, Refusal> {
         let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
         let fence = self.command(fence, Subject::Configuration)?;
@@ -361,6 +371,7 @@ impl Door {
             phase: shown.phase,
             slurmctld,
             rolled_back: shown.rolled_back,
+            refused: self.checker.refused(),
             fence,
         }
     }

@@ -25,10 +25,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use super::checker::{Checker, refusal};
 use super::fences::{Fences, Stale, Subject};
 use super::partitions::PartitionPlan;
 use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
-use super::reason::reason;
 use super::served::{Base, Slurmctld, Word};
 use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
@@ -36,7 +36,7 @@ use super::story::{Event, tell};
 use super::unsettled::{Answer, Taken, Unsettled, Waiting};
 use crate::config_dir::{self, ConfigDir, Files};
 use crate::control::{Reconfigured, Supervisor};
-use crate::dry_run::{self, DryRun, configuration_of};
+use crate::dry_run::{self, configuration_of};
 use crate::store::{self, Store};
 
 /// A missing `Include` holds slurmctld up for a minute; it goes on when we no longer wait.
@@ -59,10 +59,11 @@ enum Error {
 
 impl Error {
     fn refusal(&self) -> Refusal {
-        let detail = self.to_string();
         match self {
-            Self::DryRun(dry_run::Error::Stuck { .. }) => Refusal::Stuck { detail },
-            _ => Refusal::Failed { detail },
+            Self::DryRun(error) => refusal(error),
+            _ => Refusal::Failed {
+                detail: self.to_string(),
+            },
         }
     }
 }
@@ -105,7 +106,7 @@ pub(super) struct Keeper {
     config: ConfigDir,
     store: Store,
     supervisor: Supervisor,
-    dry_run: DryRun,
+    checker: Arc<Checker>,
     slurm: Arc<SlurmTools>,
     slurmctld: Arc<Slurmctld>,
     controller: ControllerUid,
@@ -120,7 +121,7 @@ pub(super) struct Surroundings {
     pub(super) config: ConfigDir,
     pub(super) store: Store,
     pub(super) supervisor: Supervisor,
-    pub(super) dry_run: DryRun,
+    pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
     pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) controller: ControllerUid,
@@ -133,7 +134,7 @@ impl Keeper {
             config,
             store,
             supervisor,
-            dry_run,
+            checker,
             slurm,
             slurmctld,
             controller,
@@ -150,7 +151,7 @@ impl Keeper {
             config,
             store,
             supervisor,
-            dry_run,
+            checker,
             slurm,
             slurmctld,
             controller,
@@ -333,10 +334,11 @@ impl Keeper {
         next: &mut Unsettled,
     ) -> Result<Applied, Error> {
         let plan = self.plan_partitions(&revision, live.as_ref());
+        let standby = self.slurmctld.is_standby(&configuration_of(&revision.files)).await;
         // Only a slurmctld that is known to run with the live files can be told what is different.
         let known = live
             .as_ref()
-            .filter(|live| self.unsettled.is_none() && self.is_untouched(live));
+            .filter(|live| !standby && self.unsettled.is_none() && self.is_untouched(live));
         if let Some(live) = known
             && let Some(applied) = self.apply_partitions(&revision, live, &plan, steps).await?
         {
@@ -356,24 +358,13 @@ impl Keeper {
         steps: &mut Steps,
         next: &mut Unsettled,
     ) -> Result<Applied, Error> {
-        match self.dry_run.run(&revision.files, || self.slurm.node_names()).await? {
-            dry_run::Verdict::Accepted => {}
-            dry_run::Verdict::Refused { last_words } => {
-                steps.reach(Phase::Checked);
-                let (sequence, reason) = (revision.sequence, reason(&last_words));
-                warn!(sequence, %reason, "the dry run refused the revision");
-                tell(&Event::Reconfiguring);
-                tell(&Event::Failed);
-                let refused = Refused {
-                    sequence,
-                    digest: Some(revision.digest()),
-                    reason,
-                    last_words,
-                };
-                self.note(&revision.summary(), Phase::Staged, Some(refused.clone()))
-                    .await;
-                return Ok(Applied::Rejected(refused));
-            }
+        if let Some(refused) = self.checker.check(&revision).await? {
+            steps.reach(Phase::Checked);
+            tell(&Event::Reconfiguring);
+            tell(&Event::Failed);
+            self.note(&revision.summary(), Phase::Staged, Some(refused.clone()))
+                .await;
+            return Ok(Applied::Rejected(refused));
         }
         steps.reach(Phase::Checked);
         self.show(Phase::Checked, true);
@@ -433,6 +424,14 @@ impl Keeper {
             Next::Settled | Next::Partitions if unsettled.partitions.must_reconfigure => Next::Reconfigure,
             next => next,
         };
+        let next = match next {
+            // It does not do what it is told, and nothing is interrupted by its restart.
+            Next::Reconfigure | Next::Partitions if self.is_standby(&live).await => {
+                unsettled.action = Some(Action::Restart);
+                Next::Restart
+            }
+            next => next,
+        };
         if matches!(next, Next::Reconfigure | Next::Restart)
             && !std::mem::replace(&mut unsettled.partitions.way_is_clear, true)
             && let Err(why) = self.look_ahead(&live).await
@@ -472,6 +471,13 @@ impl Keeper {
                 }
             }
             Next::Reconfigure => self.reconfigure(unsettled, live).await,
+        }
+    }
+
+    async fn is_standby(&self, live: &Files) -> bool {
+        match self.config.read(live) {
+            Some(revision) => self.slurmctld.is_standby(&configuration_of(&revision.files)).await,
+            None => false,
         }
     }
 

@@ -2,10 +2,11 @@
 //! them, and answers what the operator asks of Slurm.
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
-//! ConfigMap. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
+//! ConfigMap. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
 //! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes.
 
 mod candidate;
+mod checker;
 mod fences;
 mod http;
 mod keeper;
@@ -33,6 +34,7 @@ use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
 use crate::dry_run::DryRun;
 use crate::store::Store;
+use checker::Checker;
 use fences::Fences;
 use keeper::{Keeper, Surroundings};
 use nodes::Nodes;
@@ -62,16 +64,18 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     } = options;
     let listener = bind(listen).await?;
     let config = ConfigDir::new(&places.config_dir, &places.keys_dir);
-    let store = Store::new(&places.state_dir, &places.controller_uid);
+    let store = Store::new(&places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
     let supervisor = Supervisor::new(&control);
     let fences = Arc::new(Mutex::new(Fences::since(store.term())));
     let slurm = Arc::new(SlurmTools::default());
     let slurmctld = Arc::new(Slurmctld::new(&places.keys_dir, slurmctld));
+    let dry_run = DryRun::new(&scratch_dir, Some(&places.keys_dir));
+    let checker = Arc::new(Checker::new(dry_run, Arc::clone(&slurm)));
     let (keeper, handle) = Keeper::new(Surroundings {
         config: config.clone(),
         store: store.clone(),
         supervisor: supervisor.clone(),
-        dry_run: DryRun::new(&scratch_dir, Some(&places.keys_dir)),
+        checker: Arc::clone(&checker),
         slurm: Arc::clone(&slurm),
         slurmctld: Arc::clone(&slurmctld),
         controller: places.controller_uid,
@@ -90,6 +94,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         supervisor,
         fences,
         keeper: handle,
+        checker,
         slurm,
     });
     let address = listener.local_addr().unwrap_or(listen);

@@ -129,7 +129,7 @@ fn failed(error: &Error) -> Failed {
     match error {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
         // scontrol finds the one that is not.
-        Error::Refused { code, .. } if *code == ReturnCode::IN_STANDBY_MODE => Failed::Unspoken(code.to_string()),
+        Error::Refused { code, .. } if code.is_of_standby() => Failed::Unspoken(code.to_string()),
         Error::Unauthorized(_) | Error::Unsupported | Error::Unpackable(_) | Error::Token(_) => {
             Failed::Unspoken(error.to_string())
         }

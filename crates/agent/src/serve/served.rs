@@ -102,6 +102,18 @@ impl Slurmctld {
         }
     }
 
+    /// Whether it only waits to take over. Only of several can one be that.
+    pub(super) async fn is_standby(&self, configuration: &Configuration) -> bool {
+        if configuration.values("SlurmctldHost").count() < 2 {
+            return false;
+        }
+        let Ok(client) = self.client(configuration, PATIENCE) else {
+            return false;
+        };
+        let answer = client.live_conf().await;
+        matches!(answer, Err(Error::Refused { code, .. }) if code.is_of_standby())
+    }
+
     /// For more than a question: slurmctld takes its time where it has much to do.
     pub(super) fn commander(&self, configuration: &Configuration) -> Result<Client, String> {
         self.client(configuration, Options::default().timeout)

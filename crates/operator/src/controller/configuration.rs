@@ -2,9 +2,10 @@
 
 use api::configuration::{
     AppliedRevision, ConfigurationAction, ConfigurationChange, ConfigurationStatus, ConfigurationStep, Delivery,
-    HeldInput, RejectedRevision, WantedRevision,
+    HeldInput, LaggingStandby, RejectedRevision, WantedRevision,
 };
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 use slurm::{
     agent::{Action, StepTime},
     revision::Digest,
@@ -13,6 +14,7 @@ use slurm::{
 use super::{
     observe::Observed,
     plan::{ConfigState, Plan},
+    pods,
     push::{Ended, Live},
     revise::Held,
 };
@@ -40,9 +42,39 @@ pub(super) fn build_configuration(observed: &Observed, plan: &Plan, now: Timesta
         held_inputs: plan.held.iter().map(held).collect(),
         delivery: Some(delivery(observed, plan, &wanted, &before)),
         lagging_nodes: observed.lagging.clone(),
+        lagging_standbys: lagging_standbys(observed, plan, &before),
         last_change: last.map(|ended| change(ended)).or(before.last_change),
         wanted: Some(wanted),
     })
+}
+
+/// Who does not have what the active slurmctld runs with. A new leader says what was said until it has asked.
+fn lagging_standbys(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> Vec<LaggingStandby> {
+    let ConfigState::Applied { sequence, digest, pod } = &plan.config else {
+        return before.lagging_standbys.clone();
+    };
+    let controller = observed.controller.as_ref();
+    let names = (0..controller.spec.replicas()).map(|ordinal| controller.child_names().pod(ordinal));
+    let lags = |name: &String| {
+        let pod = observed.pods.iter().find(|pod| pod.name_any() == *name);
+        let Some(agent) = pod.and_then(|pod| pods::agent_of(pod)) else {
+            return Some("its pod does not run".to_owned());
+        };
+        let mut known = observed.report.standbys.iter();
+        let Some(standby) = known.find(|standby| standby.pod == agent.uid) else {
+            let mut noted = before.lagging_standbys.iter();
+            return noted
+                .find(|noted| noted.pod == *name)
+                .map(|noted| noted.message.clone());
+        };
+        let others = |live: Live| format!("it has revision {} and not {sequence}", live.sequence);
+        let behind = standby.live.filter(|live| live.digest != *digest).map(others);
+        standby.why.clone().or(behind)
+    };
+    let standbys = names.filter(|name| name != pod);
+    standbys
+        .filter_map(|name| lags(&name).map(|message| LaggingStandby { pod: name, message }))
+        .collect()
 }
 
 /// Whether the status says that slurmctld runs with this configuration.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use slurm::{
-    conf::{Document, Key, RecordKind},
+    conf::{Document, Key, RecordKind, SettingChange, edit_partition},
     partition::PartitionState,
 };
 
@@ -144,35 +144,16 @@ fn word(state: &PartitionState) -> Option<String> {
     }
 }
 
-/// The slurm.conf with these states in the lines of their partitions. A line that is not plain stays as it is: there slurmctld alone
-/// keeps the state, until it starts anew.
+/// The slurm.conf with these states in the lines of their partitions. A line that cannot be read, or goes on behind a backslash, stays
+/// as it is, so that lines can be counted: there slurmctld alone keeps the state, until it starts anew.
 pub(super) fn write_states(conf: &str, kept: &KeptStates) -> String {
-    if kept.is_empty() {
-        return conf.to_owned();
-    }
-    let lines = conf.split('\n').map(|line| {
-        let name = partition_of(line);
-        let kept = name.and_then(|name| kept.get(name));
-        kept.map_or_else(|| line.to_owned(), |kept| with_state(line, &kept.state))
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-fn partition_of(line: &str) -> Option<&str> {
-    if line.contains(['#', '"', '\\']) {
-        return None;
-    }
-    let (key, name) = line.split_whitespace().next()?.split_once('=')?;
-    (key.eq_ignore_ascii_case(RecordKind::Partition.key())).then_some(name)
-}
-
-fn with_state(line: &str, state: &str) -> String {
-    let is_state = |item: &str| {
-        let key = item.split_once('=').map(|(key, _)| key);
-        key.is_some_and(|key| key.eq_ignore_ascii_case("State"))
-    };
-    let mut items: Vec<&str> = line.split_whitespace().filter(|item| !is_state(item)).collect();
-    let state = format!("State={state}");
-    items.push(&state);
-    items.join(" ")
+    kept.iter().fold(conf.to_owned(), |conf, (name, kept)| {
+        let state = SettingChange::Set {
+            key: Key::new("State"),
+            value: kept.state.clone(),
+        };
+        let edited = edit_partition(&conf, name, &[state]).ok().flatten();
+        let lines = conf.lines().count();
+        edited.filter(|edited| edited.lines().count() == lines).unwrap_or(conf)
+    })
 }

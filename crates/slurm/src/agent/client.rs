@@ -10,7 +10,7 @@ use super::error::Error;
 use super::fence::Fence;
 use super::http::{Http, Question};
 use super::key::AgentKey;
-use super::message::{Commanded, Pushed, Refusal, Status, Way};
+use super::message::{Checked, Commanded, Pushed, Refusal, Status, Way};
 use super::path;
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
@@ -81,14 +81,23 @@ impl Client {
 
     /// Returns when slurmctld runs with it, has refused it, or takes longer than the agent waits.
     pub async fn push(&self, revision: &Revision, fence: Fence) -> Result<Pushed, Error> {
-        let body = revision.to_bundle().map_err(|error| {
-            Error::Refused(Refusal::Malformed {
-                detail: error.to_string(),
-            })
-        })?;
         let timeout = self.options.push_timeout;
+        let body = bundle(revision)?;
         let answer = self.command(Method::PUT, path::REVISION, body, fence, timeout).await?;
         read(&answer)
+    }
+
+    /// Has the agent try a revision on the side; what is live does not notice. An agent of before has no such path
+    /// ([`Refusal::NotFound`]).
+    pub async fn check(&self, revision: &Revision) -> Result<Checked, Error> {
+        let question = Question {
+            method: Method::PUT,
+            path: path::CHECK,
+            body: bundle(revision)?,
+            fence: None,
+            timeout: self.options.push_timeout,
+        };
+        read(self.http.ask(question).await?)
     }
 
     pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<Way, Error> {
@@ -201,6 +210,14 @@ impl Client {
             DecodeError::Json(_) | DecodeError::Missing(_) => Error::malformed(error.to_string(), error),
         })
     }
+}
+
+fn bundle(revision: &Revision) -> Result<Vec<u8>, Error> {
+    revision.to_bundle().map_err(|error| {
+        Error::Refused(Refusal::Malformed {
+            detail: error.to_string(),
+        })
+    })
 }
 
 fn read<T: DeserializeOwned>(body: impl AsRef<[u8]>) -> Result<T, Error> {

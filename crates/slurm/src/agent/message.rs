@@ -26,8 +26,19 @@ pub struct Status {
     /// The last push that was rolled back, until another is accepted.
     #[serde(default)]
     pub rolled_back: Option<Refused>,
+    /// What dry runs refused since the agent started, the last few, oldest first. An agent of before tells none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
     /// The highest fence seen. A new leader is above it, or it is none.
     pub fence: Fence,
+}
+
+/// What a dry run said of a revision that is not to go live here and now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checked {
+    /// `None`: slurmctld would run with it.
+    pub refused: Option<Refused>,
 }
 
 /// How far the live revision has come.
@@ -312,6 +323,7 @@ mod tests {
                 last_words: vec!["slurmctld: ok".to_owned()],
             }),
             rolled_back: None,
+            refused: vec![],
             fence: Fence { term: 1, sequence: 2 },
         }
     }

@@ -28,8 +28,8 @@ pub use error::Error;
 pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey};
 pub use message::{
-    Action, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed, Refusal,
-    Refused, Status, StepTime, Way,
+    Action, Checked, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed,
+    Refusal, Refused, Status, StepTime, Way,
 };
 pub use token::{Claims, InvalidToken, Request};
 
@@ -43,6 +43,8 @@ pub const PORT_NAME: &str = "agent";
 pub mod path {
     /// GET: [`Status`](super::Status). PUT: a bundle, answered by [`Pushed`](super::Pushed).
     pub const REVISION: &str = "/v1/revision";
+    /// PUT: a bundle to try on the side, answered by [`Checked`](super::Checked).
+    pub const CHECK: &str = "/v1/check";
     /// GET: what `scontrol show nodes --json` prints.
     pub const NODES: &str = "/v1/nodes";
     /// GET: a list of [`LivePartition`](crate::rpc::LivePartition), in Slurm's own protocol.

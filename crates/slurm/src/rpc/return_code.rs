@@ -140,6 +140,7 @@ impl ReturnCode {
     pub const INVALID_PARTITION_NAME: Self = Self(2000);
     pub const INVALID_NODE_NAME: Self = Self(2018);
     pub const IN_STANDBY_MODE: Self = Self(2027);
+    pub const IN_STANDBY_USE_BACKUP: Self = Self(2131);
     pub const PARTITION_IN_USE: Self = Self(2075);
 
     /// Slurm's name for it.
@@ -150,6 +151,11 @@ impl ReturnCode {
     /// Slurm's text for it.
     pub fn text(self) -> Option<&'static str> {
         self.known().map(|(_, text)| text)
+    }
+
+    /// Whether only another slurmctld does what was asked for: this one waits to take over.
+    pub fn is_of_standby(self) -> bool {
+        [Self::IN_STANDBY_MODE, Self::IN_STANDBY_USE_BACKUP].contains(&self)
     }
 
     fn known(self) -> Option<(&'static str, &'static str)> {

@@ -3,7 +3,9 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job};
+use crate::common::operator::{
+    SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_done, wait_idle, wait_job,
+};
 
 const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
@@ -66,6 +68,29 @@ fn a_limit_of_a_qos_holds_a_job_back(namespace: &Namespace) {
     wait_done(namespace, waits.trim()).unwrap();
 }
 
+/// A partition of a QOS that the database does not have would make slurmctld refuse all of its files.
+fn unknown_qos_is_held_until_it_is_there(namespace: &Namespace) {
+    let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
+    let line = "PartitionName=fast Nodes=ALL AllowQos=rush";
+    set_extra_conf(namespace, &format!("{extra_conf}\n{line}\n")).unwrap();
+    eventually("the QOS is named", SOON, || {
+        let said = configuration_applied(namespace, "message")?;
+        expect(said.contains("rush") && said.contains("spec.extraConf is held"), said)
+    })
+    .unwrap();
+    let partitions = slurm(namespace, "scontrol show partitions --oneliner").unwrap();
+    assert!(!partitions.contains("PartitionName=fast"), "{partitions}");
+
+    slurm(namespace, "sacctmgr --immediate add qos rush").unwrap();
+    eventually("it is live by itself", SOON, || {
+        let shown = slurm(namespace, "scontrol show partition fast")?;
+        expect(shown.contains("AllowQos=rush"), shown)?;
+        let applied = configuration_applied(namespace, "status")?;
+        expect(applied == "True", applied)
+    })
+    .unwrap();
+}
+
 #[test]
 fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     let cluster = cluster();
@@ -85,6 +110,7 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     wait_recorded(&namespace, &first, "first");
 
     a_limit_of_a_qos_holds_a_job_back(&namespace);
+    unknown_qos_is_held_until_it_is_there(&namespace);
 
     namespace.ask(&["delete", "pod", "slurm-accounting-0"]).unwrap();
     wait_recorded(&namespace, &first, "first");

@@ -34,6 +34,7 @@ mod partitions_live;
 mod restarts;
 mod rpc;
 mod scaling;
+mod standbys;
 mod story;
 mod tokens;
 mod updates;

@@ -204,11 +204,17 @@ fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
 /// Where a revision comes from and goes to.
 fn places(parent: &Parent) -> Vec<Value> {
     let controller = parent.controller;
-    vec![
+    let mut places = vec![
         json!({ "name": variable::CONTROLLER_UID, "value": controller.metadata.uid.clone().unwrap_or_default() }),
         json!({ "name": variable::KEYS_DIR, "value": KEYS_DIR }),
         json!({ "name": variable::STATE_DIR, "value": state_dir(&controller.cluster_name()) }),
-    ]
+    ];
+    // They share a volume, and each has its own to remember.
+    if controller.spec.replicas() > 1 {
+        places
+            .push(json!({ "name": variable::POD_NAME, "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }));
+    }
+    places
 }
 
 /// Which images a pod template has in the containers whose user names none.

@@ -64,4 +64,5 @@ pub(in crate::controller) mod variable {
     pub(in crate::controller) const CANDIDATE: &str = "SLURM_AGENT_CANDIDATE";
     pub(in crate::controller) const CONTROL: &str = "SLURM_AGENT_CONTROL";
     pub(in crate::controller) const POD_UID: &str = "SLURM_AGENT_POD_UID";
+    pub(in crate::controller) const POD_NAME: &str = "SLURM_AGENT_POD_NAME";
 }

@@ -156,7 +156,8 @@ pub(super) fn plan_config(
     }
     let highest = accepted.as_ref().map_or(0, |accepted| accepted.sequence);
     deliver(observed, parent, keys, &situation, &newest, highest, plan);
-    restarts.then(|| newest.digest())
+    // What has not been tried restarts nobody yet.
+    restarts.then(|| accepted.map_or_else(|| newest.digest(), |accepted| accepted.digest()))
 }
 
 /// Has it pushed, and sent by a ConfigMap where that does not do.
@@ -175,8 +176,14 @@ fn deliver(
     }
     let sent_before = observed.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
     match (&situation.target, keys) {
-        (Some(target), Some(keys)) if !situation.restarts_instead() => {
+        (Some(target), Some(keys)) => {
             plan.effects.push(Effect::PushConfig(Box::new(push::Wanted {
+                goal: if situation.restarts_instead() {
+                    push::Goal::Checked
+                } else {
+                    push::Goal::Live
+                },
+                standbys: situation.standbys.clone(),
                 files: Arc::new(newest.files.clone()),
                 digest: newest.digest(),
                 controller: newest.controller.clone(),
@@ -317,9 +324,13 @@ impl Way {
 struct Situation {
     /// The agent to push to: that of the active slurmctld.
     target: Option<Target>,
+    /// Those of the others.
+    standbys: Vec<Target>,
     /// What its agent said is live, if it was asked.
     live: Option<push::Live>,
     state: push::State,
+    /// A dry run there found the wanted configuration good.
+    checked: bool,
     way: Way,
     /// Something in a pod may have read a configuration.
     started: bool,
@@ -341,11 +352,17 @@ impl Situation {
             .iter()
             .filter_map(|pod| Some((active.as_ref() == Some(&pod.name_any()), pods::agent_of(pod)?)))
             .collect();
+        // Of several only the active one may have it first: what a standby takes is no proof of anything.
+        let any = observed.controller.spec.replicas() == 1 || active.is_none();
         let target = agents
             .iter()
             .find(|(active, _)| *active)
-            .or(agents.first())
+            .or(agents.first().filter(|_| any))
             .map(|(_, target)| target.clone());
+        let standbys = agents
+            .iter()
+            .map(|(_, agent)| agent)
+            .filter(|agent| Some(*agent) != target.as_ref());
         let report =
             Some(&observed.report).filter(|report| target.as_ref().is_some_and(|target| report.pod == target.uid));
         let wanted = newest.digest();
@@ -358,6 +375,8 @@ impl Situation {
             live: report.and_then(|report| report.live),
             state: report.map(|report| report.state.clone()).unwrap_or_default(),
             started: has_started(observed),
+            checked: report.is_some_and(|report| report.checked == Some(wanted)),
+            standbys: standbys.cloned().collect(),
             target,
             wanted,
             accepted: bundle.map(|bundle| (bundle.sequence, bundle.digest())),
@@ -383,6 +402,11 @@ impl Situation {
     /// Whether the change waits for the restart it causes.
     fn restarts_instead(&self) -> bool {
         self.way != Way::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
+    }
+
+    /// Whether that restart may come now. Where no agent runs, nobody can try anything, and nothing is risked, either.
+    fn may_restart(&self) -> bool {
+        self.restarts_instead() && (self.checked || self.target.is_none())
     }
 
     fn highest_sequence(&self) -> u64 {
@@ -431,7 +455,7 @@ impl Situation {
             };
         }
         // Nobody can be harmed, or a restart is what the user wants: written for the pod that starts next.
-        if !self.started || self.restarts_instead() {
+        if !self.started || self.may_restart() {
             let sequence = match self.accepted {
                 Some((sequence, accepted)) if accepted == digest => sequence,
                 _ => self.highest_sequence() + 1,

@@ -54,7 +54,10 @@ pub(super) fn judge(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
         return Next::Ask(State::Busy);
     }
     let refused = memory.refused.get(&wanted.digest).cloned();
-    if let Some(rejection) = refused.or_else(|| refused_meanwhile(wanted, status, memory)) {
+    let refused = refused
+        .or_else(|| refused_meanwhile(wanted, status, memory))
+        .or_else(|| refused_before(wanted, status));
+    if let Some(rejection) = refused {
         return Next::Rest(State::Refused(rejection));
     }
     let rolled_back = status
@@ -86,6 +89,19 @@ fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Optio
         .map(|tried| rejection_of(refused, tried, RejectedBy::Slurmctld))
 }
 
+/// What a dry run of this agent refused for a leader before this one: it would say the same again.
+pub(super) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejection> {
+    let refused = status.refused.iter().rev();
+    let mut same = refused.filter(|refused| refused.digest == Some(wanted.digest));
+    same.next().map(|refused| {
+        let tried = Live {
+            sequence: refused.sequence,
+            digest: wanted.digest,
+        };
+        rejection_of(refused, tried, RejectedBy::DryRun)
+    })
+}
+
 fn waiting_for(phase: Phase, status: &Status) -> String {
     let Some(daemon) = &status.slurmctld else {
         return format!("{phase}; slurmctld does not run under the agent, or its supervisor does not answer");
@@ -102,17 +118,19 @@ fn quote(words: &[String]) -> String {
 }
 
 pub(super) fn rejection_of(refused: &Refused, tried: Live, by: RejectedBy) -> Rejection {
-    let Refused { reason, last_words, .. } = refused;
-    let why = if last_words.is_empty() {
-        reason.clone()
-    } else {
-        format!("{reason}: {}", quote(last_words))
-    };
     Rejection {
         sequence: tried.sequence,
         digest: tried.digest,
         by,
-        why,
+        why: words_of(refused),
+    }
+}
+
+pub(super) fn words_of(Refused { reason, last_words, .. }: &Refused) -> String {
+    if last_words.is_empty() {
+        reason.clone()
+    } else {
+        format!("{reason}: {}", quote(last_words))
     }
 }
 
@@ -125,7 +143,10 @@ mod tests {
         revision::{ControllerUid, Summary},
     };
 
-    use super::{super::JwtKey, *};
+    use super::{
+        super::{Goal, JwtKey},
+        *,
+    };
     use crate::controller::pods::Target;
 
     fn digest(of: &str) -> Digest {
@@ -134,6 +155,7 @@ mod tests {
 
     fn wanted(files: &str, floor: u64) -> Wanted {
         Wanted {
+            goal: Goal::Live,
             files: Arc::default(),
             digest: digest(files),
             controller: ControllerUid::new("uid").unwrap(),
@@ -143,6 +165,7 @@ mod tests {
                 address: "10.0.0.1:6822".parse().unwrap(),
                 takes_candidates: true,
             },
+            standbys: vec![],
             floor,
             rejected: None,
             jwt_key: JwtKey(vec![1]),
@@ -168,6 +191,7 @@ mod tests {
                 last_words: vec!["fatal: no".to_owned()],
             }),
             rolled_back: None,
+            refused: vec![],
             fence: Fence::default(),
         }
     }
@@ -284,6 +308,33 @@ mod tests {
         assert_eq!(
             judge(&after_another, &agent, &Memory::default()),
             Next::Push { sequence: 9 }
+        );
+    }
+
+    #[test]
+    fn what_a_dry_run_refused_for_a_leader_before_is_not_tried_again() {
+        let mut agent = status(Some((7, "a")), Phase::Verified);
+        let refused = |sequence, files| Refused {
+            sequence,
+            digest: Some(digest(files)),
+            reason: "no".to_owned(),
+            last_words: vec!["fatal: Nonsense".to_owned()],
+        };
+        agent.refused = vec![refused(8, "b"), refused(9, "c")];
+        for (files, sequence) in [("b", 8), ("c", 9)] {
+            assert_eq!(
+                judge(&wanted(files, 7), &agent, &Memory::default()),
+                Next::Rest(State::Refused(Rejection {
+                    sequence,
+                    digest: digest(files),
+                    by: RejectedBy::DryRun,
+                    why: "no: fatal: Nonsense".to_owned(),
+                }))
+            );
+        }
+        assert_eq!(
+            judge(&wanted("d", 9), &agent, &Memory::default()),
+            Next::Push { sequence: 10 }
         );
     }
 

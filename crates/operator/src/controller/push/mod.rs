@@ -4,6 +4,7 @@
 //! What is to be done is decided by [`judge`], which is pure; the [`task`] around it only asks, pushes and waits.
 
 mod judge;
+mod standbys;
 mod task;
 
 use std::{
@@ -20,7 +21,7 @@ use slurm::{
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
-use self::task::Task;
+use self::{standbys::Settled, task::Task};
 use super::{active, build::config::Files, pods::Target, revise::Refusals};
 use crate::runtime::{Clock, Context, Fence, Key, Metrics, Trigger};
 
@@ -40,14 +41,26 @@ impl fmt::Debug for JwtKey {
     }
 }
 
+/// How far a revision is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// slurmctld runs with it.
+    Live,
+    /// A dry run has tried it: it goes live by a restart, which is to come only then.
+    Checked,
+}
+
 /// What slurmctld is to run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
+    pub(super) goal: Goal,
     pub(super) files: Arc<Files>,
     /// Of the files.
     pub(super) digest: Digest,
     pub(super) controller: ControllerUid,
     pub(super) target: Target,
+    /// Agents of slurmctld that wait to take over. They get what the active one has taken.
+    pub(super) standbys: Vec<Target>,
     /// The highest sequence that Kubernetes knows of.
     pub(super) floor: u64,
     /// What was refused last, by the Controller's status.
@@ -151,6 +164,16 @@ pub(super) struct Ended {
     pub(super) by_candidate: bool,
 }
 
+/// A slurmctld that waits to take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standby {
+    /// UID of its pod.
+    pub(super) pod: String,
+    pub(super) live: Option<Live>,
+    /// Why it does not have what the active one has.
+    pub(super) why: Option<String>,
+}
+
 /// What the actor knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
@@ -158,6 +181,10 @@ pub(super) struct Report {
     pub(super) pod: String,
     pub(super) live: Option<Live>,
     pub(super) state: State,
+    /// What a dry run found good, where that is the goal.
+    pub(super) checked: Option<Digest>,
+    /// What is known of the standbys.
+    pub(super) standbys: Vec<Standby>,
     /// What goes by a ConfigMap in place of a push.
     pub(super) sent: Option<Arc<Sent>>,
     /// Name of the pod whose slurmctld serves, where there are several.
@@ -216,7 +243,7 @@ struct Actor {
     wanted: watch::Sender<Option<Arc<Wish>>>,
     candidates: watch::Sender<Vec<active::Candidate>>,
     report: Arc<Mutex<Report>>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl Drop for Actor {
@@ -294,6 +321,7 @@ impl Pushers {
     fn start(&self, key: &Key) -> Actor {
         let (wanted, wishes) = watch::channel(None);
         let (candidates, elections) = watch::channel(Vec::new());
+        let (settled, settlements) = watch::channel::<Option<Arc<Settled>>>(None);
         let report = Arc::new(Mutex::new(Report::default()));
         let teller = Teller {
             key: key.clone(),
@@ -305,6 +333,7 @@ impl Pushers {
             self.fence.clone(),
             self.clock.clone(),
             self.metrics.clone(),
+            settled,
         );
         Actor {
             wanted,
@@ -312,7 +341,8 @@ impl Pushers {
             report,
             tasks: [
                 tokio::spawn(task.run(wishes)),
-                tokio::spawn(active::follow(elections, teller)),
+                tokio::spawn(active::follow(elections, teller.clone())),
+                tokio::spawn(standbys::follow(settlements, teller, self.fence.clone())),
             ],
         }
     }

@@ -8,15 +8,16 @@ use std::{
 use api::configuration::RejectedBy;
 use slurm::{
     Revision,
-    agent::{Action, AgentKey, Candidate, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
+    agent::{Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
     revision::Digest,
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    Ended, JwtKey, Live, MOST_REFUSALS, Rejection, Report, Sent, State, Teller, Wanted, Wish,
-    judge::{Memory, Next, judge, rejection_of},
+    Ended, Goal, JwtKey, Live, MOST_REFUSALS, Rejection, Report, Sent, State, Teller, Wanted, Wish,
+    judge::{Memory, Next, judge, refused_before, rejection_of, words_of},
+    standbys::{Settled, object},
 };
 use crate::{
     controller::pods::Target,
@@ -48,6 +49,7 @@ pub(super) struct Task {
     clock: Clock,
     metrics: Metrics,
     memory: Memory,
+    settled: watch::Sender<Option<Arc<Settled>>>,
     client: Option<(Target, JwtKey, Client)>,
     /// What the agent said last, and when: as long as nothing went wrong since, a change need not wait for it to be asked.
     known: Option<(Instant, Status)>,
@@ -61,12 +63,19 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(teller: Teller, fence: Fence, clock: Clock, metrics: Metrics) -> Self {
+    pub(super) fn new(
+        teller: Teller,
+        fence: Fence,
+        clock: Clock,
+        metrics: Metrics,
+        settled: watch::Sender<Option<Arc<Settled>>>,
+    ) -> Self {
         Self {
             teller,
             fence,
             clock,
             metrics,
+            settled,
             memory: Memory::default(),
             client: None,
             known: None,
@@ -129,7 +138,9 @@ impl Task {
             Ok(status) => status,
             Err(why) => {
                 let pause = self.failed(wanted, State::Away { why });
-                self.send_candidate(wanted);
+                if wanted.goal == Goal::Live {
+                    self.send_candidate(wanted);
+                }
                 return pause;
             }
         };
@@ -138,10 +149,11 @@ impl Task {
         match judge(wanted, &status, &self.memory) {
             Next::Rest(state) => {
                 self.failures = 0;
-                self.close(wish, &state);
+                self.close(wish, &state, refused_before(wanted, &status).is_some());
                 self.say(wanted, live, state);
                 RECHECK
             }
+            Next::Push { sequence } if wanted.goal == Goal::Checked => self.try_out(wish, sequence).await,
             Next::Ask(state) => {
                 self.failures = 0;
                 self.say(wanted, live, state);
@@ -199,11 +211,7 @@ impl Task {
             sequence: sent.map_or_else(next, |sent| sent.revision.sequence),
             digest: wanted.digest,
         };
-        let content = Revision {
-            sequence: revision.sequence,
-            controller: wanted.controller.clone(),
-            files: (*wanted.files).clone(),
-        };
+        let content = revision_of(wanted, revision.sequence);
         let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
             return;
         };
@@ -243,13 +251,58 @@ impl Task {
         self.known = at_rest.then(|| (Instant::now(), status.clone()));
     }
 
+    /// A dry run and no more: what comes then restarts slurmctld.
+    async fn try_out(&mut self, wish: &Wish, sequence: u64) -> Duration {
+        let wanted = &wish.wanted;
+        let report = self.teller.read();
+        if report.checked == Some(wanted.digest) {
+            return RECHECK;
+        }
+        let tried = Live {
+            sequence,
+            digest: wanted.digest,
+        };
+        info!(cluster = %self.teller.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "having the configuration tried before slurmctld is restarted with it");
+        let answer = match self.client(wanted) {
+            Ok(client) => client.check(&revision_of(wanted, sequence)).await,
+            Err(why) => return self.failed(wanted, State::Away { why }),
+        };
+        let live = report.live;
+        match answer {
+            Ok(Checked { refused: Some(refused) }) => {
+                self.failures = 0;
+                let rejection = rejection_of(&refused, tried, RejectedBy::DryRun);
+                self.end(wish, tried, Course::default(), Some(rejection.clone()));
+                self.say(wanted, live, State::Refused(rejection));
+            }
+            // An agent of before cannot try anything.
+            Ok(Checked { refused: None }) | Err(Error::Refused(Refusal::NotFound)) => {
+                self.failures = 0;
+                self.say(wanted, live, State::Busy);
+                self.teller.tell(|report| report.checked = Some(tried.digest));
+            }
+            Err(error) => return self.not_carried_out(wish, tried, error),
+        }
+        RECHECK
+    }
+
     async fn push(&mut self, wish: &Wish, sequence: u64) -> Duration {
         let wanted = &wish.wanted;
-        let revision = Revision {
-            sequence,
-            controller: wanted.controller.clone(),
-            files: (*wanted.files).clone(),
-        };
+        let revision = revision_of(wanted, sequence);
+        let standbys = self.teller.read().standbys;
+        if let Some((pod, refused)) = object(wanted, &revision, &standbys).await {
+            let tried = Live {
+                sequence,
+                digest: wanted.digest,
+            };
+            let rejection = Rejection {
+                why: format!("in the standby {pod}: {}", words_of(&refused)),
+                ..rejection_of(&refused, tried, RejectedBy::DryRun)
+            };
+            self.end(wish, tried, Course::default(), Some(rejection.clone()));
+            self.say(wanted, self.teller.read().live, State::Refused(rejection));
+            return RECHECK;
+        }
         info!(cluster = %self.teller.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "pushing the configuration");
         let fence = self.fence.next();
         let tried = Live {
@@ -273,33 +326,40 @@ impl Task {
         }
         match answer {
             Ok(pushed) => self.pushed(wish, tried, &pushed),
-            Err(Error::Refused(Refusal::Busy { .. })) => IMPATIENCE,
-            Err(Error::Refused(Refusal::StaleSequence { live })) => {
+            Err(error) => self.not_carried_out(wish, tried, error),
+        }
+    }
+
+    fn not_carried_out(&mut self, wish: &Wish, tried: Live, error: Error) -> Duration {
+        let wanted = &wish.wanted;
+        match error {
+            Error::Refused(Refusal::Busy { .. }) => IMPATIENCE,
+            Error::Refused(Refusal::StaleSequence { live }) => {
                 self.memory.highest = self.memory.highest.max(live.sequence);
                 SHORTEST_BACKOFF
             }
-            Err(Error::Refused(Refusal::Malformed { detail })) => {
+            Error::Refused(Refusal::Malformed { detail }) => {
                 let rejection = Rejection {
-                    sequence,
-                    digest: wanted.digest,
+                    sequence: tried.sequence,
+                    digest: tried.digest,
                     by: RejectedBy::Agent,
                     why: detail,
                 };
                 self.end(wish, tried, Course::default(), Some(rejection));
                 Duration::ZERO
             }
-            Err(Error::Refused(Refusal::Stuck { detail })) => {
+            Error::Refused(Refusal::Stuck { detail }) => {
                 self.metrics.configuration().failed(&self.teller.key);
                 self.set_aside(wanted.digest, &detail);
                 self.failed(wanted, State::Failed { why: detail })
             }
-            Err(Error::Refused(Refusal::Failed { detail })) => {
+            Error::Refused(Refusal::Failed { detail }) => {
                 self.metrics.configuration().failed(&self.teller.key);
                 self.failed(wanted, State::Failed { why: detail })
             }
-            Err(error) => {
+            error => {
                 // The agent may have it all the same.
-                self.memory.open = Some(tried);
+                self.memory.open = Some(tried).filter(|_| wanted.goal == Goal::Live);
                 self.metrics.configuration().failed(&self.teller.key);
                 self.failed(wanted, State::Away { why: error.to_string() })
             }
@@ -354,7 +414,7 @@ impl Task {
     }
 
     /// A push that nobody waited for has come to its end, or a pod could not start with what lay there for it.
-    fn close(&mut self, wish: &Wish, state: &State) {
+    fn close(&mut self, wish: &Wish, state: &State, told_before: bool) {
         let open = self.memory.open.take();
         let open = open.filter(|open| open.digest == wish.wanted.digest);
         match (state, open) {
@@ -364,7 +424,9 @@ impl Task {
                     sequence: rejection.sequence,
                     digest: rejection.digest,
                 };
-                let known = self.memory.refused.contains_key(&tried.digest) || wish.wanted.rejected == Some(tried);
+                let known = told_before
+                    || self.memory.refused.contains_key(&tried.digest)
+                    || wish.wanted.rejected == Some(tried);
                 if open.is_some() || !known {
                     self.end(wish, tried, Course::default(), Some(rejection.clone()));
                 }
@@ -436,6 +498,9 @@ impl Task {
     }
 
     fn say(&self, wanted: &Wanted, live: Option<Live>, state: State) {
+        if let (State::Done, Some(live)) = (&state, live) {
+            self.settle(wanted, live.sequence);
+        }
         self.teller.tell(|report| {
             report.pod.clone_from(&wanted.target.uid);
             report.live = live;
@@ -443,6 +508,22 @@ impl Task {
                 report.note_refusal(rejection.digest, &rejection.why);
             }
             report.state = state;
+        });
+    }
+
+    /// The active slurmctld runs with it: from here on the standbys are to have it too.
+    fn settle(&self, wanted: &Wanted, sequence: u64) {
+        let settled = Settled {
+            revision: revision_of(wanted, sequence),
+            standbys: wanted.standbys.clone(),
+            jwt_key: wanted.jwt_key.clone(),
+        };
+        self.settled.send_if_modified(|current| {
+            if current.as_deref() == Some(&settled) {
+                return false;
+            }
+            *current = Some(Arc::new(settled));
+            true
         });
     }
 
@@ -456,7 +537,10 @@ impl Task {
             // What another pod, or another slurmctld, refused says nothing about this one.
             self.memory.refused.clear();
             self.memory.stuck.clear();
-            self.teller.tell(|report| report.refusals = Arc::default());
+            self.teller.tell(|report| {
+                report.refusals = Arc::default();
+                report.checked = None;
+            });
             self.memory.open = None;
             self.memory.sent = None;
             self.known = None;
@@ -465,6 +549,14 @@ impl Task {
             Some((_, _, client)) => Ok(client),
             None => Err("there is no agent".to_owned()),
         }
+    }
+}
+
+fn revision_of(wanted: &Wanted, sequence: u64) -> Revision {
+    Revision {
+        sequence,
+        controller: wanted.controller.clone(),
+        files: (*wanted.files).clone(),
     }
 }
 

@@ -11,13 +11,13 @@ use axum::{
     Router,
     body::Bytes,
     extract::State as Extract,
-    http::{HeaderMap, Method, StatusCode},
+    http::{HeaderMap, Method, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 use slurm::{
     Revision,
-    agent::{AgentKey, PROOF_HEADER},
+    agent::{self, AgentKey, PROOF_HEADER},
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
@@ -43,6 +43,10 @@ struct Agent {
     /// How often it was asked what is live.
     questions: usize,
     rolled_back: Option<Value>,
+    /// What its dry runs refused.
+    refused: Vec<Value>,
+    /// What was only tried.
+    checks: usize,
     silent: bool,
     disk_full: bool,
     /// slurmctld takes its time over what is pushed, and the answer with it.
@@ -71,7 +75,7 @@ impl FakeAgent {
         let phase = if agent.slow { "reconfiguring" } else { "verified" };
         json!({
             "protocol": 1, "agent": "0.1.0", "live": live, "phase": phase, "slurmctld": null,
-            "rolledBack": agent.rolled_back, "fence": { "term": 0, "sequence": 0 },
+            "rolledBack": agent.rolled_back, "refused": agent.refused, "fence": { "term": 0, "sequence": 0 },
         })
     }
 
@@ -104,6 +108,9 @@ impl FakeAgent {
             self.lock().rolled_back = Some(refused("rolledBack"));
             refused("rolledBack")
         } else if conf.contains("Typo") {
+            let mut memory = refused("rejected");
+            memory["digest"] = json!(revision.digest());
+            self.lock().refused.push(memory);
             refused("rejected")
         } else {
             self.lock().live = Some(revision);
@@ -116,7 +123,13 @@ impl FakeAgent {
     }
 }
 
-async fn answer(Extract(agent): Extract<FakeAgent>, method: Method, headers: HeaderMap, body: Bytes) -> Response {
+async fn answer(
+    Extract(agent): Extract<FakeAgent>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     if agent.lock().silent {
         return StatusCode::BAD_GATEWAY.into_response();
     }
@@ -125,7 +138,10 @@ async fn answer(Extract(agent): Extract<FakeAgent>, method: Method, headers: Hea
         .unwrap()
         .trim_start_matches("Bearer ")
         .to_owned();
-    let (status, answer) = if method == Method::PUT {
+    let (status, answer) = if uri.path() == agent::path::CHECK {
+        agent.lock().checks += 1;
+        (StatusCode::OK, json!({ "refused": null }))
+    } else if method == Method::PUT {
         let outcome = agent.take(&body);
         while agent.lock().slow {
             sleep(Duration::from_millis(10)).await;
@@ -670,4 +686,59 @@ async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() 
     sleep(Duration::from_millis(1500)).await;
     assert_eq!(world.agent.lock().pushes.len(), 1);
     assert_eq!(world.configuration(), refused);
+}
+
+#[tokio::test]
+async fn what_a_dry_run_refused_under_one_leader_is_not_tried_again_by_the_next() {
+    let mut world = World::new(&json!({})).await;
+    world.until_settled().await;
+    world.extra_conf("SchedulerParameters=Typo");
+    world
+        .until("refused", |world| {
+            let shown = world.configuration();
+            shown["rejected"]["sequence"] == 2 && shown["heldInputs"][0]["source"] == "spec.extraConf"
+        })
+        .await;
+    let (refused, history) = (world.configuration(), world.history());
+    let questions = world.agent.lock().questions;
+    world.replace_operator().await;
+    world
+        .until("asked", |world| world.agent.lock().questions > questions)
+        .await;
+    world
+        .until("told again", |world| {
+            world.condition("ConfigurationApplied") == "False: ConfigRejected"
+        })
+        .await;
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(world.agent.lock().pushes.len(), 1);
+    assert_eq!(world.configuration(), refused);
+    assert_eq!(world.history(), history);
+    world.extra_conf("SchedulerParameters=defer");
+    world.until_settled().await;
+    assert!(world.slurm_conf().contains("defer"));
+}
+
+#[tokio::test]
+async fn a_restart_comes_after_a_dry_run() {
+    let world = World::new(&json!({ "configUpdate": "Restart" })).await;
+    world.until_settled().await;
+    let hash = |world: &World| {
+        let set = world.get("statefulsets", "slurm-controller").unwrap_or_default();
+        set["spec"]["template"]["metadata"]["annotations"]["slinky.slurm.net/slurm-config-hash"].clone()
+    };
+    let before = hash(&world);
+    assert_eq!(world.agent.lock().checks, 0);
+    world.agent.lock().silent = true;
+    world.extra_conf("SchedulerParameters=defer");
+    world
+        .until("the agent is away", |world| {
+            world.condition("ConfigurationApplied") == "False: AgentAway"
+        })
+        .await;
+    assert_eq!(hash(&world), before, "nobody has tried it");
+    world.agent.lock().silent = false;
+    world.until("another template", |world| hash(world) != before).await;
+    assert_eq!(world.agent.lock().checks, 1);
+    assert!(world.slurm_conf().contains("defer"));
 }

@@ -1,7 +1,5 @@
 //! Whatever stands in a manifest, a plan is made without a panic, and it is the same plan each time.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,11 +66,7 @@ fn any_report() -> impl Strategy<Value = Report> {
             digest: slurm::revision::Digest::of(b"x"),
         }),
         state,
-        sent: None,
-        active: None,
-        ended: Vec::new(),
-        refusals: Arc::default(),
-        in_use: Vec::new(),
+        ..Report::default()
     })
 }
 

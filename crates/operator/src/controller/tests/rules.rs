@@ -10,7 +10,7 @@ use super::{
     super::{
         build::config::read_bundle,
         plan::{ConfigState, Effect, Plan, plan},
-        push::{Live, Report, State},
+        push::{Goal, Live, Report, State, Wanted},
         status::build_status,
     },
     UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
@@ -72,11 +72,7 @@ pub(super) fn report(live: Option<Live>, state: State) -> Report {
         pod: "pod-0".to_owned(),
         live,
         state,
-        sent: None,
-        active: None,
-        ended: Vec::new(),
-        refusals: Arc::default(),
-        in_use: Vec::new(),
+        ..Report::default()
     }
 }
 
@@ -781,15 +777,38 @@ fn clients_are_led_to_the_slurmctld_that_serves() {
             ("slurm-controller-1".to_owned(), true)
         ]
     );
-    let pushed: Vec<&str> = plan
-        .effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::PushConfig(wanted) => Some(wanted.target.pod.as_str()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(pushed, ["slurm-controller-1"]);
+    assert_eq!(
+        targets(&plan),
+        [("slurm-controller-1".to_owned(), vec!["slurm-controller-0".to_owned()])]
+    );
+}
+
+/// To whom a plan has the configuration pushed, and which standbys get it then.
+fn targets(plan: &Plan) -> Vec<(String, Vec<String>)> {
+    let wanted = plan.effects.iter().filter_map(|effect| match effect {
+        Effect::PushConfig(wanted) => Some(wanted),
+        _ => None,
+    });
+    let names = |wanted: &Wanted| {
+        let standbys = wanted.standbys.iter().map(|target| target.pod.clone());
+        (wanted.target.pod.clone(), standbys.collect())
+    };
+    wanted.map(|wanted| names(wanted)).collect()
+}
+
+#[test]
+fn a_standby_gets_nothing_before_the_active_slurmctld_has_it() {
+    let ha = json!({ "ha": { "enabled": true }, "persistence": { "existingClaim": "shared" } });
+    let mut objects = running(&ha);
+    objects.push(pod(1));
+    for object in &mut objects {
+        if object["metadata"]["name"] == "slurm-controller-0" {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+    }
+    let plan = plan(&observed(objects, Report::default()));
+    assert_eq!(targets(&plan), []);
+    assert!(matches!(plan.config, ConfigState::Away { .. }), "{:?}", plan.config);
 }
 
 #[test]
@@ -829,11 +848,51 @@ fn a_restart_can_be_wished_for_instead() {
     let before = template(&plan(&observed(objects.clone(), report.clone())));
     let hash = |template: &Value| template["metadata"]["annotations"]["slinky.slurm.net/slurm-config-hash"].clone();
     assert!(hash(&before).is_string());
-    let after = plan(&observed(changed(objects, &spec("SchedulerTimeSlice=20")), report));
+    let objects = changed(objects, &spec("SchedulerTimeSlice=20"));
+
+    // A dry run comes first, and as long as nobody can be asked for one everything stays as it is.
+    for state in [State::Done, State::Away { why: "x".to_owned() }] {
+        let report = Report {
+            state,
+            ..report.clone()
+        };
+        let untried = plan(&observed(objects.clone(), report));
+        assert_eq!(hash(&template(&untried)), hash(&before));
+        assert!(slurm_conf(&untried).contains("SchedulerTimeSlice=10"));
+        assert_eq!(goals(&untried), [Goal::Checked]);
+        assert!(!matches!(untried.config, ConfigState::Restarting { .. }));
+    }
+    let wanted = pushes(&plan(&observed(objects.clone(), report.clone())));
+    let tried = Report {
+        checked: wanted.first().copied(),
+        ..report.clone()
+    };
+    let after = plan(&observed(objects.clone(), tried));
     assert_ne!(hash(&template(&after)), hash(&before));
     assert!(slurm_conf(&after).contains("SchedulerTimeSlice=20"));
-    assert_eq!(pushes(&after), []);
+    assert_eq!(goals(&after), [Goal::Checked], "what was tried stays known");
     assert!(matches!(after.config, ConfigState::Restarting { .. }));
+
+    // Without an agent nobody can try it, and a restart may be what helps.
+    let mut agentless = objects;
+    for object in &mut agentless {
+        if object["kind"] == "Pod" {
+            object["status"]["initContainerStatuses"][0]["state"] = json!({ "waiting": {} });
+        }
+    }
+    let after = plan(&observed(agentless, Report::default()));
+    assert_ne!(hash(&template(&after)), hash(&before));
+    assert_eq!(goals(&after), []);
+}
+
+fn goals(plan: &Plan) -> Vec<Goal> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::PushConfig(wanted) => Some(wanted.goal),
+            _ => None,
+        })
+        .collect()
 }
 
 #[test]

@@ -13,10 +13,10 @@ use slurm::agent::{Action, Candidate, Phase, StepTime};
 use super::{
     super::{
         plan::{Effect, plan},
-        push::{Ended, Live, Rejection, Report, Sent, State, Wanted},
+        push::{Ended, Live, Rejection, Report, Sent, Standby, State, Wanted},
         status::{build_status, setback},
     },
-    observed,
+    observed, pod,
     rules::{NOW, changed, condition, live_as_bundled, report, running},
 };
 
@@ -291,8 +291,12 @@ fn the_way_a_revision_came_is_remembered() {
     let objects = running(&restarts);
     let before = live_as_bundled(&objects);
     let changes = json!({ "configUpdate": "Restart", "extraConf": "SchedulerParameters=defer" });
-    let status = status_at(changed(objects, &changes), before, NOW);
-    assert_eq!(delivery(&status), Delivery::Restart);
+    let objects = changed(objects, &changes);
+    let tried = Report {
+        checked: Some(pushed(&objects, &before).digest),
+        ..before
+    };
+    assert_eq!(delivery(&status_at(objects, tried, NOW)), Delivery::Restart);
 }
 
 #[test]
@@ -343,4 +347,49 @@ fn a_setback_is_an_event_once() {
     assert_eq!(again, None);
     let (well, _) = said(&objects, &taken(&wanted, 4));
     assert_eq!(well, None);
+}
+
+#[test]
+fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
+    let ha = json!({ "ha": { "enabled": true, "backups": 2 }, "persistence": { "existingClaim": "shared" } });
+    let mut objects = running(&ha);
+    objects.push(pod(1));
+    let report = live_as_bundled(&objects);
+    let live = report.live.unwrap();
+    let lagging = |objects: &[Value], standby: Option<Standby>| -> Vec<(String, String)> {
+        let report = Report {
+            standbys: standby.into_iter().collect(),
+            ..report.clone()
+        };
+        let shown = configuration(objects.to_vec(), report).lagging_standbys;
+        shown
+            .into_iter()
+            .map(|standby| (standby.pod, standby.message))
+            .collect()
+    };
+    let of = |live, why: Option<&str>| Standby {
+        pod: "pod-1".to_owned(),
+        live: Some(live),
+        why: why.map(str::to_owned),
+    };
+    let missing = ("slurm-controller-2".to_owned(), "its pod does not run".to_owned());
+    let behind = |words: &str| vec![("slurm-controller-1".to_owned(), words.to_owned()), missing.clone()];
+    assert_eq!(lagging(&objects, Some(of(live, None))), [missing.clone()]);
+    let before = Live {
+        sequence: 0,
+        digest: slurm::revision::Digest::of(b"before"),
+    };
+    let has_another = format!("it has revision 0 and not {}", live.sequence);
+    assert_eq!(lagging(&objects, Some(of(before, None))), behind(&has_another));
+    assert_eq!(lagging(&objects, Some(of(live, Some("swapped")))), behind("swapped"));
+
+    // A new leader has not asked yet.
+    assert_eq!(lagging(&objects, None), [missing.clone()]);
+    let told = Report {
+        standbys: vec![of(live, Some("swapped"))],
+        ..report.clone()
+    };
+    let status = status_at(objects.clone(), told, NOW);
+    let objects = with_status(objects, &status);
+    assert_eq!(lagging(&objects, None), behind("swapped"));
 }
