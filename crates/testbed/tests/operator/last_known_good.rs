@@ -27,6 +27,14 @@ fn a_pod_that_cannot_start_with_the_newest_configuration_serves_with_the_last_kn
     namespace
         .ask(&["patch", "controller/slurm", "--type=merge", "--patch", &restart])
         .unwrap();
+    eventually("the pod is one that restarts for changes", SOON, || {
+        let made_for = namespace.field(
+            &format!("pod/{POD}"),
+            r".metadata.annotations.slinky\.slurm\.net/slurm-config-hash",
+        )?;
+        expect(!made_for.is_empty(), made_for)
+    })
+    .unwrap();
     namespace.rollout("statefulset/slurm-controller").unwrap();
     wait_idle(&namespace, 1).unwrap();
     let job = start_job(&namespace, "-p all", "sleep 60").unwrap();

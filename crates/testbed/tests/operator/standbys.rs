@@ -125,7 +125,7 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     wait_saved(&namespace).unwrap();
 
     // The active one hangs: the other takes over with the newest configuration, and the job lives.
-    on(&namespace, ACTIVE, "pkill -STOP -x slurmctld").unwrap();
+    on(&namespace, ACTIVE, "pkill -STOP -f '[s]lurmctld --systemd'").unwrap();
     wait_active(&namespace, STANDBY);
     wait_live(&namespace, STANDBY, "MaxJobCount=4002");
     eventually("the job runs", SOON, || runs(STANDBY)).unwrap();
@@ -136,7 +136,7 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     wait_lagging(&namespace, ACTIVE);
 
     // It comes back, has what it missed, and takes its place again.
-    on(&namespace, ACTIVE, "pkill -KILL -x slurmctld").unwrap();
+    on(&namespace, ACTIVE, "pkill -KILL -f '[s]lurmctld --systemd'").unwrap();
     wait_active(&namespace, ACTIVE);
     wait_live(&namespace, ACTIVE, "MaxJobCount=4003");
     wait_lagging(&namespace, "");

@@ -404,9 +404,9 @@ impl Situation {
         self.way != Way::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
     }
 
-    /// Whether that restart may come now. Where no agent runs, nobody can try anything, and nothing is risked, either.
+    /// Whether that restart may come now. An agent runs whatever the files say, so there is always one to wait for.
     fn may_restart(&self) -> bool {
-        self.restarts_instead() && (self.checked || self.target.is_none())
+        self.restarts_instead() && self.checked
     }
 
     fn highest_sequence(&self) -> u64 {
