@@ -329,8 +329,8 @@ struct Situation {
     /// What its agent said is live, if it was asked.
     live: Option<push::Live>,
     state: push::State,
-    /// A dry run there found the wanted configuration good.
-    checked: bool,
+    /// What a dry run there found good.
+    checked: Option<Digest>,
     way: Way,
     /// Something in a pod may have read a configuration.
     started: bool,
@@ -375,7 +375,7 @@ impl Situation {
             live: report.and_then(|report| report.live),
             state: report.map(|report| report.state.clone()).unwrap_or_default(),
             started: has_started(observed),
-            checked: report.is_some_and(|report| report.checked == Some(wanted)),
+            checked: report.and_then(|report| report.checked),
             standbys: standbys.cloned().collect(),
             target,
             wanted,
@@ -406,7 +406,7 @@ impl Situation {
 
     /// Whether that restart may come now. An agent runs whatever the files say, so there is always one to wait for.
     fn may_restart(&self) -> bool {
-        self.restarts_instead() && self.checked
+        self.restarts_instead() && self.checked == Some(self.wanted)
     }
 
     fn highest_sequence(&self) -> u64 {

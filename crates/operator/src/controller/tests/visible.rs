@@ -374,7 +374,7 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
     };
     let missing = ("slurm-controller-2".to_owned(), "its pod does not run".to_owned());
     let behind = |words: &str| vec![("slurm-controller-1".to_owned(), words.to_owned()), missing.clone()];
-    assert_eq!(lagging(&objects, Some(of(live, None))), [missing.clone()]);
+    assert_eq!(lagging(&objects, Some(of(live, None))), std::slice::from_ref(&missing));
     let before = Live {
         sequence: 0,
         digest: slurm::revision::Digest::of(b"before"),
@@ -384,7 +384,7 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
     assert_eq!(lagging(&objects, Some(of(live, Some("swapped")))), behind("swapped"));
 
     // A new leader has not asked yet.
-    assert_eq!(lagging(&objects, None), [missing.clone()]);
+    assert_eq!(lagging(&objects, None), std::slice::from_ref(&missing));
     let told = Report {
         standbys: vec![of(live, Some("swapped"))],
         ..report.clone()
