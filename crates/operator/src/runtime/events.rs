@@ -69,21 +69,41 @@ impl Events {
 
     /// Something needs attention.
     pub fn warn(&self, object: &impl Resource<DynamicType = ()>, reason: &'static str, message: impl Into<String>) {
-        self.say("Warning", object, reason, &message.into());
+        self.say("Warning", object, "", reason, &message.into());
     }
 
     /// Something was done.
     pub fn normal(&self, object: &impl Resource<DynamicType = ()>, reason: &'static str, message: impl Into<String>) {
-        self.say("Normal", object, reason, &message.into());
+        self.say("Normal", object, "", reason, &message.into());
     }
 
-    fn say(&self, type_: &str, object: &impl Resource<DynamicType = ()>, reason: &'static str, message: &str) {
+    /// Something was done to others, of which these are the UIDs. The same done to others of the same names is news.
+    pub fn normal_about<'a>(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        about: impl IntoIterator<Item = &'a str>,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        let about: Vec<&str> = about.into_iter().collect();
+        self.say("Normal", object, &about.join(" "), reason, &message.into());
+    }
+
+    fn say(
+        &self,
+        type_: &str,
+        object: &impl Resource<DynamicType = ()>,
+        about: &str,
+        reason: &'static str,
+        message: &str,
+    ) {
         let regarding = object.object_ref(&());
         if !self.is_news((
             &regarding.kind,
             &regarding.namespace,
             &regarding.name,
             &regarding.uid,
+            about,
             reason,
             message,
         )) {
@@ -216,6 +236,16 @@ mod tests {
         tokio::time::advance(REPEAT).await;
         events.warn(&controller("a"), "KeyMissing", "Secret \"k\" does not exist");
         assert!(written.try_recv().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_done_to_another_of_the_same_name_is_news() {
+        let (events, mut written) = Events::recorded();
+        for uid in ["one", "one", "two"] {
+            events.normal_about(&controller("a"), [uid], "SuccessfulDelete", "Removed pod a-0");
+        }
+        let told = std::iter::from_fn(|| written.try_recv().ok()).count();
+        assert_eq!(told, 2);
     }
 
     #[test]

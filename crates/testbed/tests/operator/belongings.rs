@@ -7,23 +7,23 @@ use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_
 
 const SET: &str = "nodeset/compute";
 
-/// Three workers, each pinned to where it first ran and with a volume of its own that goes when the set is scaled in.
-fn with_belongings(namespace: &Namespace) {
-    namespace.apply(CONTROLLER).unwrap();
+/// So many workers, each pinned to where it first ran and with a volume of its own that goes when the set is scaled in, and stays or
+/// goes when it is deleted.
+fn with_belongings(namespace: &Namespace, count: usize, when_deleted: &str) {
     namespace.apply(&workers(0)).unwrap();
     let claim = json!({
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Mi" } } },
     });
     let spec = json!({ "spec": {
-        "replicas": 3,
+        "replicas": count,
         "pinToNode": true,
         "volumeClaimTemplates": [claim],
-        "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Delete" },
+        "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Delete", "whenDeleted": when_deleted },
     } });
     let patch = ["patch", SET, "--type=merge", "--patch", &spec.to_string()];
     namespace.ask(&patch).unwrap();
-    wait_idle(namespace, 3).unwrap();
+    wait_idle(namespace, count).unwrap();
 }
 
 /// The workers' volumes, with their UIDs.
@@ -43,7 +43,8 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "belongings").unwrap();
-    with_belongings(&namespace);
+    namespace.apply(CONTROLLER).unwrap();
+    with_belongings(&namespace, 3, "Retain");
     let before = claims(&namespace).unwrap();
     assert_eq!(before.len(), 3, "{before:?}");
 
@@ -71,6 +72,22 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
     .unwrap();
     namespace.ask(&["delete", SET]).unwrap();
     assert_eq!(claims(&namespace).unwrap(), before[..2]);
+
+    // The next set finds them, and takes them along when it goes.
+    with_belongings(&namespace, 2, "Delete");
+    assert_eq!(claims(&namespace).unwrap(), before[..2]);
+    eventually("the set owns them", SOON, || {
+        let owners = "jsonpath={.items[*].metadata.ownerReferences[*].kind}";
+        let owners = namespace.ask(&["get", "pvc", "data-compute-0", "data-compute-1", "-o", owners])?;
+        expect(owners == "NodeSet NodeSet", owners)
+    })
+    .unwrap();
+    namespace.ask(&["delete", SET]).unwrap();
+    eventually("no volume is left", SOON, || {
+        let left = claims(&namespace)?;
+        expect(left.is_empty(), left)
+    })
+    .unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, start_job, wait_done, wait_idle, wait_node, workers};
+use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, wait_node, workers};
 use crate::common::servers;
 
 #[test]
@@ -23,7 +23,8 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
     }
     let template = json!({ "spec": { "nodeSelector": { (pool.as_str()): "yes" } } });
     let mode = |mode: &str| {
-        let spec = json!({ "spec": { "scalingMode": mode, "template": template } });
+        // Numbers are written with three digits, where there are numbers.
+        let spec = json!({ "spec": { "scalingMode": mode, "ordinalPadding": 3, "template": template } });
         let patch = ["patch", "nodeset/compute", "--type=merge", "--patch"];
         namespace.ask(&[&patch[..], &[&spec.to_string()]].concat())
     };
@@ -49,9 +50,21 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
     let job = start_job(&namespace, &format!("-w {}", nodes[0]), "sleep 15").unwrap();
     namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();
     mode("StatefulSet").unwrap();
-    wait_node(&namespace, "compute-0", &["State=IDLE"], &[]).unwrap();
+    wait_node(&namespace, "compute-000", &["State=IDLE"], &[]).unwrap();
     wait_done(&namespace, &job).unwrap();
     wait_idle(&namespace, 1).unwrap();
+    assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "compute-000\n");
+    let hostname = namespace.field("pod/compute-000", ".spec.hostname").unwrap();
+    assert_eq!(hostname, "compute-000");
+
+    // And back again.
+    let job = start_job(&namespace, "-w compute-000", "sleep 15").unwrap();
+    mode("DaemonSet").unwrap();
+    for node in [&nodes[0], &nodes[2]] {
+        wait_node(&namespace, node, &["State=IDLE"], &[]).unwrap();
+    }
+    wait_done(&namespace, &job).unwrap();
+    wait_idle(&namespace, 2).unwrap();
     for node in [&nodes[0], &nodes[2]] {
         label(node, "-");
     }

@@ -55,11 +55,14 @@ impl Hands<'_> {
         for result in at_once(steps, WRITES_AT_ONCE).await {
             applied.take(result);
         }
-        let mut marked: BTreeMap<Cause, usize> = BTreeMap::new();
-        for leaving in choices.into_iter().filter_map(|(_, leaving)| leaving) {
-            *marked.entry(leaving.cause).or_default() += 1;
+        let mut marked: BTreeMap<Cause, Vec<&str>> = BTreeMap::new();
+        for (pod, leaving) in choices {
+            if let Some(leaving) = leaving {
+                marked.entry(leaving.cause).or_default().push(&pod.uid);
+            }
         }
-        for (cause, count) in marked {
+        for (cause, pods) in marked {
+            let count = pods.len();
             let (reason, message) = match cause {
                 Cause::Update => {
                     let hash = plan.revision.as_ref().map_or("", |revision| revision.hash.as_str());
@@ -77,7 +80,7 @@ impl Hands<'_> {
                     format!("Draining {count} Pod(s) for {}", cause.purpose()),
                 ),
             };
-            self.ctx.events.normal(self.nodeset(), reason, message);
+            self.ctx.events.normal_about(self.nodeset(), pods, reason, message);
         }
     }
 
@@ -147,7 +150,10 @@ impl Hands<'_> {
         let patch = json!({ "metadata": { "uid": pod.uid, "labels": { (labels::POD_PROTECT): null } } });
         self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await?;
         let message = format!("Pod {} may be evicted: node {node} is drained and has no job", pod.name);
-        self.ctx.events.normal(self.nodeset(), "Evictable", message);
+        let about = [pod.uid.as_str()];
+        self.ctx
+            .events
+            .normal_about(self.nodeset(), about, "Evictable", message);
         Ok(())
     }
 
@@ -185,8 +191,9 @@ impl Hands<'_> {
         self.writer
             .delete::<Pod>(&self.namespace(), &pod.name, &pod.uid)
             .await?;
-        self.ctx.events.normal(
+        self.ctx.events.normal_about(
             self.nodeset(),
+            [pod.uid.as_str()],
             "SuccessfulDelete",
             format!("Removed pod {}, whose node had no job", pod.name),
         );

@@ -60,7 +60,10 @@ impl Hands<'_> {
             return Ok(());
         };
         let message = format!("Replacing pod {name}: {}", death.message());
-        self.ctx.events.normal(self.nodeset(), "SuccessfulDelete", message);
+        let about = [uid.as_str()];
+        self.ctx
+            .events
+            .normal_about(self.nodeset(), about, "SuccessfulDelete", message);
         match death {
             Death::Ended => self.writer.delete::<Pod>(&self.namespace(), name, uid).await,
             // Nobody is there who could confirm its end.
