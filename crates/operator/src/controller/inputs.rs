@@ -23,6 +23,7 @@ use super::{
     kept::KeptStates,
     observe::Observed,
     reason,
+    retained::RetainedLines,
 };
 use crate::partition::line::Line;
 
@@ -42,6 +43,8 @@ pub(super) struct Inputs {
     pub(super) kept: KeptStates,
     /// Partitions that people made in Slurm by hand, which have jobs: what stands after `PartitionName=`, by name.
     pub(super) adopted: BTreeMap<String, String>,
+    /// Partitions whose lines nobody wants any more, for the jobs that are in them.
+    pub(super) retained: RetainedLines,
     pub(super) files: BTreeMap<FileName, UserFile>,
 }
 

@@ -15,6 +15,7 @@ mod plan;
 mod pods;
 mod push;
 mod reason;
+mod retained;
 mod revise;
 mod since;
 mod status;

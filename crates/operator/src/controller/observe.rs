@@ -124,10 +124,14 @@ pub(super) fn observe(
 }
 
 impl Observed {
-    /// What Slurm said, if that was when slurmctld had these files already.
+    /// What Slurm said, if that was when slurmctld had these files, and no others yet.
     pub(super) fn fresh(&self, accepted: Digest) -> Option<&Seen> {
-        let (_, since) = self.lives.iter().find(|(digest, _)| *digest == accepted)?;
-        self.knowledge.known().filter(|seen| seen.at > *since)
+        let index = self.lives.iter().position(|(digest, _)| *digest == accepted)?;
+        let (_, since) = self.lives.get(index)?;
+        // What came after it is not accepted yet, and what was read since then is about that.
+        let until = self.lives.get(index + 1).map(|(_, at)| *at);
+        let is_about_it = |seen: &&Seen| seen.at > *since && until.is_none_or(|until| seen.at < until);
+        self.knowledge.known().filter(is_about_it)
     }
 }
 

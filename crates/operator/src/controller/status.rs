@@ -2,7 +2,7 @@
 
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
-    conditions::{DEGRADED, DRIFTED, PROGRESSING, READY},
+    conditions::{DEGRADED, DRIFTED, PARTITION_RETAINED, PROGRESSING, READY},
     configuration::RejectedBy,
 };
 use jiff::Timestamp;
@@ -72,6 +72,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted.extend(supervised(observed));
     wanted.extend(doubtful(plan));
     wanted.extend(drifted(observed, plan));
+    wanted.extend(retained(plan));
     wanted.extend(remarks(&observed.outdated, observed.controller.check().warnings()));
     wanted
 }
@@ -264,6 +265,20 @@ fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
         })
         .collect();
     (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
+}
+
+/// What nobody wants any more and stays for its jobs.
+fn retained(plan: &Plan) -> Option<Wanted> {
+    let lines: Vec<String> = plan
+        .retained
+        .iter()
+        .map(|name| {
+            format!(
+                "partition {name} was taken away and has jobs: it takes no new ones, and goes by itself when they have ended; `squeue --partition={name}` lists them"
+            )
+        })
+        .collect();
+    (!lines.is_empty()).then(|| Wanted::holds(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines.join("\n")))
 }
 
 /// What is not in the newest configuration as it was written, and the first reason for that.

@@ -131,12 +131,19 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
     live(&namespace, "extra", &["State=UP"]);
     let job = start_job(&namespace, "-p extra", "sleep 45").unwrap();
     set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();
-    eventually("it is said that the line waits", SOON, || {
-        let message = configuration_applied(&namespace, "message")?;
-        expect(message.contains("extra"), message)
+    eventually("it is said that the partition stays", SOON, || {
+        let condition = ".status.conditions[?(@.type==\"PartitionRetained\")].message";
+        let message = namespace.field("controller/slurm", condition)?;
+        expect(message.contains("partition extra"), message)
     })
     .unwrap();
-    assert!(shown(&namespace, "extra").unwrap().contains("PartitionName=extra"));
+    // It is closed, and the rest of the change is live.
+    live(&namespace, "extra", &["State=DRAIN"]);
+    assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
+    let file = slurm(&namespace, "grep '^PartitionName=extra ' /etc/slurm/slurm.conf").unwrap();
+    assert!(file.contains("State=DRAIN"), "{file}");
+    let refused = slurm(&namespace, "sbatch -p extra --wrap true 2>&1 || true").unwrap();
+    assert!(!refused.contains("Submitted"), "{refused}");
     wait_done(&namespace, &job).unwrap();
     eventually("it goes with its job", SOON, || {
         let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;

@@ -1,6 +1,9 @@
 //! slurm.conf and what goes with it: the files of a revision, and the two ConfigMaps they are kept in.
 
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use api::{
     keys::{apps, components},
@@ -98,7 +101,13 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
         SlurmctldHost { name, address }
     };
     // After the NodeSets' own, whose lines are counted.
-    let marks = inputs.partitions.values().filter_map(|line| line.mark.as_ref());
+    let marks = inputs
+        .partitions
+        .values()
+        .filter_map(|line| Some(&line.mark.as_ref()?.name));
+    let is_there = |name: &&String| inputs.node_sets.values().any(|node_set| node_set.name == **name);
+    let retained: BTreeSet<&String> = inputs.retained.values().flat_map(|line| &line.node_sets).collect();
+    let retained = retained.into_iter().filter(|name| !is_there(name));
     render_slurm_conf(&SlurmConf {
         cluster_name: controller.cluster_name(),
         slurmctld_hosts: (0..controller.spec.replicas()).map(host).collect(),
@@ -122,8 +131,8 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
                 name: name.clone(),
                 partition: partition.clone(),
             })
-            .chain(marks.map(|mark| NodeSetLines {
-                name: mark.name.clone(),
+            .chain(marks.chain(retained).map(|name| NodeSetLines {
+                name: name.clone(),
                 partition: None,
             }))
             .collect(),
@@ -132,6 +141,7 @@ fn render_conf(parent: &Parent, inputs: &Inputs, max_node_count: u32) -> Rendere
             .values()
             .map(Line::text)
             .chain(inputs.adopted.values().cloned())
+            .chain(inputs.retained.values().map(|retained| retained.line.clone()))
             .collect(),
         extra: inputs.extra_conf.clone(),
     })

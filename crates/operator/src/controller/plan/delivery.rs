@@ -29,6 +29,7 @@ use crate::controller::{
     partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes, standings},
     pods::{self, Target},
     push, reason,
+    retained::find_retained,
     revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
     status,
 };
@@ -144,6 +145,8 @@ pub(super) fn plan_config(
         }),
         _ => former.accepted,
     };
+    let retained = record.iter().flat_map(|record| record.inputs.retained.keys());
+    plan.retained = retained.cloned().collect();
     plan.standings = standings(
         observed,
         record.as_ref().map(|record| &record.inputs),
@@ -213,6 +216,8 @@ fn add_partitions(
     plan.needs_answers |= is_waiting_for_nodes(&refused);
     wanted.adopted = find_adopted(observed, &before.adopted, wanted, fresh);
     let written = accepted.and_then(slurm_conf);
+    wanted.retained = find_retained(observed, before, written.as_ref(), wanted);
+    plan.needs_answers |= !wanted.retained.is_empty() || !before.retained.is_empty();
     // Nobody wants slurmctld to start anew because a partition was closed.
     let is_fresh = fresh.is_some() && way == Way::InPlace;
     let judgement = find_kept(observed, &before.kept, written.as_ref(), || render(wanted), is_fresh);

@@ -65,6 +65,8 @@ pub(super) struct Plan {
     pub(super) standings: Standings,
     /// What people closed in Slurm by hand.
     pub(super) kept: KeptStates,
+    /// Partitions that stay only for their jobs.
+    pub(super) retained: Vec<String>,
     /// Slurm may have other states than it was told.
     pub(super) unsure: bool,
     /// Whether what Slurm says of jobs, or of QOS, decides over what is held.

@@ -14,6 +14,7 @@ use crate::{
     controller::{
         inputs::{Inputs, NodeSetInput, Origin, UserFile},
         kept::KeptStates,
+        retained::RetainedLines,
     },
     partition::line::Line,
 };
@@ -41,6 +42,8 @@ struct Wire {
     kept: KeptStates,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     adopted: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    retained: RetainedLines,
     files: BTreeMap<FileName, Origin>,
 }
 
@@ -54,6 +57,7 @@ impl Accepted {
             partitions,
             kept,
             adopted,
+            retained,
             files,
         } = inputs.clone();
         let wire = Wire {
@@ -65,6 +69,7 @@ impl Accepted {
             partitions,
             kept,
             adopted,
+            retained,
             files: files.into_iter().map(|(name, file)| (name, file.origin)).collect(),
         };
         serde_json::to_string(&wire).unwrap_or_default()
@@ -89,6 +94,7 @@ impl Accepted {
                 partitions: wire.partitions,
                 kept: wire.kept,
                 adopted: wire.adopted,
+                retained: wire.retained,
                 files: wire.files.into_iter().map(file).collect::<Option<_>>()?,
             },
         })
@@ -102,7 +108,7 @@ mod tests {
     use slurm::revision::{ControllerUid, File};
 
     use super::*;
-    use crate::controller::{inputs::Script, kept::Kept};
+    use crate::controller::{inputs::Script, kept::Kept, retained::Retained};
 
     fn accepted() -> (Accepted, Revision) {
         let name = FileName::new("p.sh").unwrap();
@@ -141,6 +147,13 @@ mod tests {
                     },
                 )]),
                 adopted: BTreeMap::from([("hand".to_owned(), "hand Nodes=ALL".to_owned())]),
+                retained: RetainedLines::from([(
+                    "old".to_owned(),
+                    Retained {
+                        line: "old Nodes=slurm State=DRAIN".to_owned(),
+                        node_sets: BTreeSet::from(["slurm".to_owned()]),
+                    },
+                )]),
                 files: BTreeMap::from([(
                     name.clone(),
                     UserFile {

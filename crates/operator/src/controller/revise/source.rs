@@ -7,7 +7,10 @@ use std::{
 
 use slurm::revision::FileName;
 
-use crate::controller::inputs::{Inputs, NodeSetInput};
+use crate::controller::{
+    inputs::{Inputs, NodeSetInput},
+    retained::partition_names,
+};
 
 /// In the order in which they are taken: a partition needs its node set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +27,8 @@ pub(super) enum Source {
     Kept(String),
     /// The partition of this name, which somebody made in Slurm.
     Adopted(String),
+    /// That the partition of this name, which stayed for its jobs, goes.
+    Retained(String),
     File(FileName),
 }
 
@@ -38,6 +43,7 @@ impl Source {
             Self::PartitionObject(name) => format!("Partition {name:?}"),
             Self::Kept(name) => format!("the state of partition {name:?} in Slurm"),
             Self::Adopted(name) => format!("partition {name:?}, made in Slurm by hand"),
+            Self::Retained(name) => format!("partition {name:?}, whose line was taken away"),
             Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
                 Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
                 None => name.to_string(),
@@ -59,6 +65,7 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
         partitions,
         kept,
         adopted,
+        retained,
         files,
     } = before;
     let mut sources = BTreeSet::new();
@@ -84,6 +91,9 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
     sources.extend(changed(partitions, &wanted.partitions).map(Source::PartitionObject));
     sources.extend(changed(kept, &wanted.kept).map(Source::Kept));
     sources.extend(changed(adopted, &wanted.adopted).map(Source::Adopted));
+    // That one stays is no wish of anybody's.
+    let let_go = retained.keys().filter(|name| !wanted.retained.contains_key(*name));
+    sources.extend(let_go.cloned().map(Source::Retained));
     sources.extend(changed(files, &wanted.files).map(Source::File));
     sources
 }
@@ -91,6 +101,7 @@ pub(super) fn differing(before: &Inputs, wanted: &Inputs) -> BTreeSet<Source> {
 /// As before, but for these, which are as wanted.
 pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>) -> Inputs {
     let mut inputs = before.clone();
+    inputs.retained.extend(wanted.retained.clone());
     for source in taken {
         match source {
             Source::ExtraConf => inputs.extra_conf.clone_from(&wanted.extra_conf),
@@ -119,8 +130,14 @@ pub(super) fn compose(before: &Inputs, wanted: &Inputs, taken: &BTreeSet<Source>
             Source::PartitionObject(own) => take_over(&mut inputs.partitions, &wanted.partitions, own),
             Source::Kept(name) => take_over(&mut inputs.kept, &wanted.kept, name),
             Source::Adopted(name) => take_over(&mut inputs.adopted, &wanted.adopted, name),
+            Source::Retained(name) => drop(inputs.retained.remove(name)),
             Source::File(name) => take_over(&mut inputs.files, &wanted.files, name),
         }
+    }
+    if !inputs.retained.is_empty() {
+        // Whose line is there needs no other.
+        let there = partition_names(&inputs);
+        inputs.retained.retain(|name, _| !there.contains(name));
     }
     inputs
 }
@@ -191,6 +208,7 @@ mod tests {
                     partitions,
                     kept: KeptStates::new(),
                     adopted: BTreeMap::new(),
+                    retained: BTreeMap::new(),
                     files,
                 },
             )

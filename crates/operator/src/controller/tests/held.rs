@@ -504,8 +504,18 @@ fn a_partition_does_not_vanish_under_its_jobs() {
     replace(&mut renamed, vec![node_set("b", NOW, spec)]);
     for (way, objects) in [("gone", gone), ("disabled", disabled), ("renamed", renamed)] {
         let busy = converge_knowing(objects, &|_| false, &jobs(&[job("PENDING", "b")]));
-        assert!(busy.conf().contains("PartitionName=b "), "{way}");
-        assert_eq!(busy.plan.held[0].reason, "WaitsForJobs", "{way}");
+        let conf = busy.conf();
+        assert!(conf.contains("PartitionName=b Nodes=b State=DRAIN\n"), "{way}: {conf}");
+        assert!(conf.contains("NodeSet=b Feature=b\n"), "{way}: {conf}");
+        assert_eq!(
+            conf.contains("NodeSet=c Feature=c\n"),
+            way == "renamed",
+            "the rest goes live"
+        );
+        assert!(busy.held().is_empty(), "{way}");
+        assert_eq!(busy.plan.retained, ["b"], "{way}");
+        let condition = busy.plan.needs_answers;
+        assert!(condition, "{way}: its jobs are followed");
         let idle = converge_knowing(busy.objects, &|_| false, &jobs(&[job("RUNNING", "a")]));
         assert!(!idle.conf().contains("PartitionName=b "), "{way}");
         assert!(idle.held().is_empty(), "{way}");

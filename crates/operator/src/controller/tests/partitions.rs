@@ -297,6 +297,37 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
 }
 
 #[test]
+fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
+    let objects = |state: &str| {
+        let spec = json!({ "nodeSets": ["cpu"], "state": state });
+        with(cluster(""), [partition("both", "2026-01-02T00:00:00Z", spec)])
+    };
+    // Closed by its object, which slurmctld has and Kubernetes does not say yet; then opened again.
+    let closing = plan(&after(
+        objects("Up"),
+        objects("Drain"),
+        &[("both", "UP")],
+        json!([]),
+        READ,
+    ));
+    let mut reopened = after(
+        objects("Up"),
+        objects("Up"),
+        &[("both", "DRAIN")],
+        json!([]),
+        "2026-01-02T00:03:00Z",
+    );
+    let told = pushed(&closing).digest;
+    reopened.report.live = Some(Live {
+        sequence: 9,
+        digest: told,
+    });
+    reopened.lives.push((told, "2026-01-02T00:02:00Z".parse().unwrap()));
+    let conf = pushed_conf(&plan(&reopened));
+    assert_eq!(line(&conf, "both"), Some("PartitionName=both Nodes=cpu State=UP"));
+}
+
+#[test]
 fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
     let open = || partition("both", "2026-01-02T00:00:00Z", json!({ "nodeSets": ["cpu"] }));
     let closed = || {
