@@ -94,6 +94,13 @@ pub(super) fn judge_line(
         }
         return Verdict::Waits(now.message);
     }
+    let retained = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == PARTITION_RETAINED && condition.status == ConditionStatus::True);
+    if let Some(retained) = retained.filter(|_| expected.settings.is_none() && accepted.is_some()) {
+        return Verdict::Waits(retained.message.clone());
+    }
     // Where nothing is held, the configuration as a whole may be refused.
     let broken = status
         .conditions

@@ -146,10 +146,10 @@ fn change_settings(namespace: &Namespace) {
 /// Members.
 fn change_members(namespace: &Namespace) {
     done(namespace, &["partition", "set", "both", "--nodes", "-slurm-second"]);
-    live(namespace, "both", &["TotalNodes=1"]);
+    live(namespace, "both", &["TotalNodes=1", ",node=1,"]);
     assert_eq!(object(namespace, ".spec.nodeSets").unwrap(), r#"["compute"]"#);
     done(namespace, &["partition", "set", "both", "--nodes", "+second"]);
-    live(namespace, "both", &["TotalNodes=2"]);
+    live(namespace, "both", &["TotalNodes=2", ",node=2,"]);
     // A single node that a NodeSet brings.
     done(namespace, &["partition", "set", "both", "--nodes", "-compute-0"]);
     live(namespace, "both", &[" Nodes=second-0 "]);
