@@ -46,6 +46,10 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     let values = "nodesets:\n  slinky:\n    replicas: 2\npartitions:\n  all:\n    enabled: true\n";
     install_chart(cluster, &namespace, values).unwrap();
     wait_idle(&namespace, 2).unwrap();
+    // Of two workers the one that Kubernetes does not hold for ready would go.
+    for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
+        namespace.wait("condition=Ready", pod).unwrap();
+    }
     // Said early enough for the operator to know; without it the one without a job would go.
     let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
     namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
