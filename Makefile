@@ -37,7 +37,7 @@ build:
 operator:
 	@cargo build --profile image --quiet --package slurm-operator --package slurm-agent
 
-test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 45 minutes on a fresh machine, 25 on a warm one)
+test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; an hour on a fresh machine, 40 minutes on a warm one)
 	@mkdir -p target && rm -f $(TIMINGS)
 	@export TESTBED_TIMINGS=$(TIMINGS); \
 	hack/step 'build' $(MAKE) --no-print-directory build; \
