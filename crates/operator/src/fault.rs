@@ -5,6 +5,7 @@ use api::{
     ConditionStatus, Problems, Severity,
     conditions::{DEGRADED, PROGRESSING, READY},
 };
+use k8s_openapi::api::apps::v1::Deployment;
 
 use crate::runtime::{Failure, State, Wanted, Warning};
 
@@ -65,6 +66,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// Of a Deployment's pods.
+    pub(crate) fn of_deployment(daemon: &str, deployment: Option<&Deployment>, wanted: u32) -> Self {
+        let status = deployment.and_then(|deployment| deployment.status.as_ref());
+        let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
+        let available = count(status.and_then(|status| status.available_replicas));
+        let updated = count(status.and_then(|status| status.updated_replicas));
+        Self::of_pods(daemon, available, updated, wanted, deployment.is_some())
+    }
+
     /// So many of these pods are there and as they should be.
     pub(crate) fn of_pods(daemon: &str, available: u32, updated: u32, wanted: u32, exists: bool) -> Self {
         Self {

@@ -1,9 +1,26 @@
 //! Entries of Secrets.
 
+use api::references::SecretKeyRef;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
+
+use crate::fault::{Fault, SECRET_MISSING};
 
 /// The bytes of an entry, if there are any.
 pub(crate) fn entry<'a>(secret: Option<&'a Secret>, key: &str) -> Option<&'a [u8]> {
     let ByteString(bytes) = secret?.data.as_ref()?.get(key)?;
     (!bytes.is_empty()).then_some(bytes.as_slice())
+}
+
+/// That the entry is not there. `names` is who refers to it, with the verb; `remedy` what its owner can do.
+pub(crate) fn missing(names: &str, reference: &SecretKeyRef, secret: Option<&Secret>, remedy: &str) -> Fault {
+    let what = if secret.is_some() {
+        "which is absent or empty there"
+    } else {
+        "which does not exist"
+    };
+    let SecretKeyRef { key, name, .. } = reference;
+    Fault::new(
+        SECRET_MISSING,
+        format!("{names} entry {key:?} of Secret {name:?}, {what}; {remedy}"),
+    )
 }

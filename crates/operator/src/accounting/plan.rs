@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    secret::entry,
+    secret::{entry, missing},
     template::{container::image_to_run, service::plan_service},
 };
 
@@ -145,17 +145,11 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
     };
     let bytes = entry(found.secret.as_deref(), &reference.key);
     if bytes.is_none() {
-        let what = if found.secret.is_some() {
-            "which is absent or empty there"
-        } else {
-            "which does not exist"
-        };
-        faults.push(Fault::new(
-            fault::SECRET_MISSING,
-            format!(
-                "{field} names entry {:?} of Secret {:?}, {what}; make it, or name another",
-                reference.key, reference.name
-            ),
+        faults.push(missing(
+            &format!("{field} names"),
+            reference,
+            found.secret.as_deref(),
+            "make it, or name another",
         ));
     }
     bytes.map(<[u8]>::to_vec)

@@ -3,7 +3,6 @@
 use api::{
     Validate,
     keys::{annotations, apps},
-    references::SecretKeyRef,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::{
     fault::{self, Fault},
-    secret::entry,
+    secret::{entry, missing},
     template::{container::image_to_run, service::plan_service},
 };
 
@@ -28,6 +27,9 @@ use crate::{
 const SSSD_CONF_INVALID: &str = "SssdConfInvalid";
 /// The Secret of the host keys lacks some.
 const HOST_KEYS_INCOMPLETE: &str = "HostKeysIncomplete";
+
+/// For an entry of a Secret that is not there.
+const MAKE_IT: &str = "make it, or name another";
 
 /// What is to be done, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +104,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
                 &format!("Controller {name:?} has its key in"),
                 &key,
                 observed.slurm_key.as_deref(),
+                MAKE_IT,
             )),
         }
     }
@@ -133,7 +136,7 @@ fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8
     let reference = &observed.login_set.spec.sssd_conf_ref;
     let secret = observed.sssd_conf.as_deref();
     let Some(bytes) = entry(secret, &reference.key) else {
-        faults.push(missing("spec.sssdConfRef names", reference, secret));
+        faults.push(missing("spec.sssdConfRef names", reference, secret, MAKE_IT));
         return None;
     };
     if let Some(problem) = check_sssd_conf(bytes) {
@@ -147,21 +150,6 @@ fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8
         return None;
     }
     Some(bytes.to_vec())
-}
-
-fn missing(who: &str, reference: &SecretKeyRef, secret: Option<&Secret>) -> Fault {
-    let what = if secret.is_some() {
-        "which is absent or empty there"
-    } else {
-        "which does not exist"
-    };
-    Fault::new(
-        fault::SECRET_MISSING,
-        format!(
-            "{who} entry {:?} of Secret {:?}, {what}; make it, or name another",
-            reference.key, reference.name
-        ),
-    )
 }
 
 fn find_host_keys(secret: &Secret, faults: &mut Vec<Fault>) -> Option<Digest> {

@@ -26,10 +26,12 @@ pub(super) fn build_status(
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
+    let deployed = observed
+        .deployment
+        .as_ref()
+        .and_then(|deployment| deployment.status.as_ref());
     LoginSetStatus {
-        replicas: deployed(observed)
-            .and_then(|status| status.replicas)
-            .unwrap_or_default(),
+        replicas: deployed.and_then(|status| status.replicas).unwrap_or_default(),
         selector: login_set.child_names().selector(),
         conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
         // Upstream's definitions, which may be the installed ones, drop it: it would be written again and again.
@@ -48,19 +50,9 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted
 }
 
-fn deployed(observed: &Observed) -> Option<&k8s_openapi::api::apps::v1::DeploymentStatus> {
-    observed.deployment.as_ref()?.status.as_ref()
-}
-
 fn progress(observed: &Observed) -> Progress {
-    let status = deployed(observed);
-    let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
-    let (available, updated) = (
-        count(status.and_then(|status| status.available_replicas)),
-        count(status.and_then(|status| status.updated_replicas)),
-    );
     let wanted = observed.login_set.spec.replicas();
-    let mut progress = Progress::of_pods("login", available, updated, wanted, observed.deployment.is_some());
+    let mut progress = Progress::of_deployment("login", observed.deployment.as_deref(), wanted);
     if !observed.complaints.is_empty() {
         let words = observed.complaints.join(" | ");
         progress.trouble = Some(Fault::new(

@@ -42,15 +42,6 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
 }
 
 fn progress(observed: &Observed) -> Progress {
-    let status = observed
-        .deployment
-        .as_ref()
-        .and_then(|deployment| deployment.status.as_ref());
-    let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
-    let (available, updated) = (
-        count(status.and_then(|status| status.available_replicas)),
-        count(status.and_then(|status| status.updated_replicas)),
-    );
     let wanted = observed.rest_api.spec.replicas();
-    Progress::of_pods("slurmrestd", available, updated, wanted, observed.deployment.is_some())
+    Progress::of_deployment("slurmrestd", observed.deployment.as_deref(), wanted)
 }

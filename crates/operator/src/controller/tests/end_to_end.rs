@@ -661,18 +661,18 @@ async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothin
     assert_eq!(world.history(), ["accepted-00000001", "accepted-00000002"]);
 }
 
-#[tokio::test]
-async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() {
-    let mut world = World::new(&json!({})).await;
+/// Has an edit refused under one leader, and lets the next one look at it for a while. Gives what was said before that: of the
+/// configuration, and of its history.
+async fn refused_under_one_leader(world: &mut World, extra_conf: &str) -> (Value, Vec<String>) {
     world.until_settled().await;
-    world.extra_conf("SchedulerParameters=Nonsense");
+    world.extra_conf(extra_conf);
     world
         .until("refused", |world| {
             let shown = world.configuration();
             shown["rejected"]["sequence"] == 2 && shown["heldInputs"][0]["source"] == "spec.extraConf"
         })
         .await;
-    let refused = world.configuration();
+    let said = (world.configuration(), world.history());
     let questions = world.agent.lock().questions;
     world.replace_operator().await;
     world
@@ -684,6 +684,13 @@ async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() 
         })
         .await;
     sleep(Duration::from_millis(1500)).await;
+    said
+}
+
+#[tokio::test]
+async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() {
+    let mut world = World::new(&json!({})).await;
+    let (refused, _) = refused_under_one_leader(&mut world, "SchedulerParameters=Nonsense").await;
     assert_eq!(world.agent.lock().pushes.len(), 1);
     assert_eq!(world.configuration(), refused);
 }
@@ -691,26 +698,7 @@ async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() 
 #[tokio::test]
 async fn what_a_dry_run_refused_under_one_leader_is_not_tried_again_by_the_next() {
     let mut world = World::new(&json!({})).await;
-    world.until_settled().await;
-    world.extra_conf("SchedulerParameters=Typo");
-    world
-        .until("refused", |world| {
-            let shown = world.configuration();
-            shown["rejected"]["sequence"] == 2 && shown["heldInputs"][0]["source"] == "spec.extraConf"
-        })
-        .await;
-    let (refused, history) = (world.configuration(), world.history());
-    let questions = world.agent.lock().questions;
-    world.replace_operator().await;
-    world
-        .until("asked", |world| world.agent.lock().questions > questions)
-        .await;
-    world
-        .until("told again", |world| {
-            world.condition("ConfigurationApplied") == "False: ConfigRejected"
-        })
-        .await;
-    sleep(Duration::from_millis(1500)).await;
+    let (refused, history) = refused_under_one_leader(&mut world, "SchedulerParameters=Typo").await;
     assert_eq!(world.agent.lock().pushes.len(), 1);
     assert_eq!(world.configuration(), refused);
     assert_eq!(world.history(), history);
