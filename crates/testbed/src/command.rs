@@ -1,37 +1,64 @@
 //! Running other programs: one way that turns a failure into an error which says what was run and what it answered.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// What nobody waits for longer: a `kubectl` that hangs is to fail its test, with its name, and not the whole run without one.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// For builds and downloads, which take as long as the machine and its network need.
+const LONG: Duration = Duration::from_hours(1);
 
 /// Runs to the end and returns standard output; a non-zero exit is an error with the last lines of both streams.
 pub fn output(command: &mut Command) -> Result<String> {
-    finish(command, None)
+    finish(command, None, PATIENCE)
 }
 
 pub fn output_with_input(command: &mut Command, input: &str) -> Result<String> {
-    finish(command, Some(input))
+    finish(command, Some(input), PATIENCE)
 }
 
-fn finish(command: &mut Command, input: Option<&str>) -> Result<String> {
+pub fn long_output(command: &mut Command) -> Result<String> {
+    finish(command, None, LONG)
+}
+
+fn finish(command: &mut Command, input: Option<&str>, patience: Duration) -> Result<String> {
     let shown = shown(command);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A group of its own, so that what it started can be ended with it.
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot run {shown}"))?;
     if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
         // A program that ends without reading its input says why by itself.
         let _ = pipe.write_all(input.as_bytes());
     }
-    let output = child.wait_with_output()?;
+    let group = Pid::from_raw(i32::try_from(child.id())?);
+    let (ended, end) = channel::<()>();
+    let watch = thread::spawn(move || {
+        let late = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+        late && killpg(group, Signal::SIGKILL).is_ok()
+    });
+    let output = child.wait_with_output();
+    drop(ended);
+    let killed = watch.join().unwrap_or_default();
+    let output = output?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "{shown}: {}\n{}",
-            output.status,
-            last_lines(&format!("{stdout}{stderr}"), 30)
-        );
+        let outcome = if killed {
+            format!("ended by us, it took longer than {patience:?}")
+        } else {
+            output.status.to_string()
+        };
+        bail!("{shown}: {outcome}\n{}", last_lines(&format!("{stdout}{stderr}"), 30));
     }
     Ok(stdout)
 }
@@ -62,6 +89,15 @@ mod tests {
             text.contains("sh -c") && text.contains("no disk") && text.contains('3'),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_all_it_started() {
+        let mut hangs = Command::new("sh");
+        hangs.args(["-c", "echo so far; sleep 1000 | cat"]);
+        let error = finish(&mut hangs, None, Duration::from_millis(100)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("longer than 100ms") && text.contains("so far"), "{text}");
     }
 
     #[test]

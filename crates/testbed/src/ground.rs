@@ -141,7 +141,7 @@ fn install_missing() -> Result<()> {
     }
     long_step(&format!("install {}", missing.join(" ")), || {
         let apt = |arguments: &[&str]| {
-            command::output(
+            command::long_output(
                 Command::new("apt-get")
                     .env("DEBIAN_FRONTEND", "noninteractive")
                     .arg("-q")

@@ -64,7 +64,7 @@ fn build(source: &Path, out: &Path) -> Result<()> {
     ]
     .join(" ");
     let go = |arguments: &[&str]| {
-        command::output(
+        command::long_output(
             Command::new("go")
                 .args(arguments)
                 .current_dir(source)
