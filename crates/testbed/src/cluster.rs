@@ -238,7 +238,7 @@ impl Cluster {
         let log = self.layout.log(&name, "init");
         let place = Namespaces::create(Some(machine), &init, None, &log)?;
         place.init.record(&self.record(&name, None))?;
-        plug_in(machine, place, index)?;
+        plug_in(machine, place, &network::port(index))?;
         wait_ready(&name, place.init, &log, || ready.exists())?;
         Ok(place)
     }
@@ -452,11 +452,10 @@ fn clean(layout: &Layout) -> Result<()> {
     }
 }
 
-/// Lays the cable between the machine's bridge and the node's eth0.
-fn plug_in(machine: Namespaces, node: Namespaces, index: u8) -> Result<()> {
-    let port = network::port(index);
+/// Lays the cable between a port of the machine's bridge and a node's eth0.
+pub(crate) fn plug_in(machine: Namespaces, node: Namespaces, port: &str) -> Result<()> {
     // The port of a node that was killed goes with it, but not at once.
-    let _ = command::output(machine.network_command("ip").args(["link", "del", &port]));
+    let _ = command::output(machine.network_command("ip").args(["link", "del", port]));
     let lines = format!(
         "link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge0 up\n",
         node.init.pid

@@ -59,6 +59,58 @@ pub fn node(name: &str, index: u8, folder: &Path, ready: &Path) -> Result<()> {
     reap_forever()
 }
 
+/// pid 1 of a machine outside Kubernetes, whose root is a layer of an image (`lower`) under what it writes itself (`folder`).
+pub fn outside(name: &str, index: u8, lower: &Path, folder: &Path) -> Result<()> {
+    nix::unistd::sethostname(name)?;
+    wait_for_cable()?;
+    ip_batch(&format!("link set lo up\n{}", network::outside_setup(index)))?;
+    let [upper, work, root] = ["upper", "work", "root"].map(|part| folder.join(part));
+    for part in [&upper, &work, &root] {
+        fs::create_dir_all(part)?;
+    }
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    mount(
+        Some("overlay"),
+        &root,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(layers.as_str()),
+    )
+    .with_context(|| format!("cannot mount {layers}"))?;
+    for shared in ["dev", "sys"] {
+        let inside = root.join(shared);
+        fs::create_dir_all(&inside)?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(
+            Some(&Path::new("/").join(shared)),
+            &inside,
+            None::<&str>,
+            flags,
+            None::<&str>,
+        )?;
+    }
+    mount(
+        Some("proc"),
+        &root.join("proc"),
+        Some("proc"),
+        MsFlags::empty(),
+        None::<&str>,
+    )?;
+    let run = root.join("run");
+    mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
+    // Whoever enters the namespaces then finds this root; where the old one was is seen by nobody.
+    nix::unistd::pivot_root(&root, &root.join("mnt"))?;
+    nix::mount::umount2("/mnt", nix::mount::MntFlags::MNT_DETACH)?;
+    std::env::set_current_dir("/")?;
+    fs::write("/run/ready", "")?;
+    reap_forever()
+}
+
 /// pid 1 of namespaces that only need a /run of their own.
 pub fn scratch() -> Result<()> {
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;

@@ -2,7 +2,7 @@
 //!
 //! From the ground up: `ground` (is the machine fit), `kubernetes` and `image` (what is built once), `namespaces`, `init`,
 //! `network`, `cgroups` (what a node is made of), `control_plane` and `node` (what runs where), `cluster` (its life),
-//! `faults` (how it is hurt), `harness` (how tests use it).
+//! `outside` (machines beside it), `faults` (how it is hurt), `harness` (how tests use it).
 
 use std::path::PathBuf;
 
@@ -25,6 +25,7 @@ mod lock;
 pub mod namespaces;
 pub mod network;
 pub mod node;
+pub mod outside;
 pub mod paths;
 pub mod pki;
 pub mod process;

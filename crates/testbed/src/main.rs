@@ -69,6 +69,13 @@ enum Action {
         ready: PathBuf,
     },
     #[command(hide = true)]
+    OutsideInit {
+        name: String,
+        index: u8,
+        lower: PathBuf,
+        folder: PathBuf,
+    },
+    #[command(hide = true)]
     ScratchInit,
     #[command(hide = true)]
     DelayPackets { milliseconds: u64 },
@@ -137,6 +144,12 @@ fn run(Arguments { cluster, action }: Arguments) -> Result<()> {
             folder,
             ready,
         } => init::node(&name, index, &folder, &ready),
+        Action::OutsideInit {
+            name,
+            index,
+            lower,
+            folder,
+        } => init::outside(&name, index, &lower, &folder),
         Action::ScratchInit => init::scratch(),
         Action::DelayPackets { milliseconds } => faults::delay_packets(Duration::from_millis(milliseconds)),
         Action::ProvisionVolumes { kubeconfig, folder } => {

@@ -27,6 +27,16 @@ pub fn port(index: u8) -> String {
     format!("port{index}")
 }
 
+/// The address of a machine that is no part of the cluster but on its network.
+pub fn outside_address(index: u8) -> String {
+    format!("172.31.0.{}", 200_u8.saturating_add(index))
+}
+
+/// The bridge port of such a machine.
+pub fn outside_port(index: u8) -> String {
+    format!("outside{index}")
+}
+
 /// `ip -batch` lines for the machine.
 pub fn machine_setup() -> String {
     let mut lines = format!(
@@ -48,13 +58,21 @@ pub fn machine_setup() -> String {
 
 /// `ip -batch` lines for a node, run once its end of the cable (`eth0`) is in place.
 pub fn node_setup(index: u8) -> String {
+    setup(&node_address(index), (1..=MAX_NODES).filter(|&other| other != index))
+}
+
+/// The same for a machine outside Kubernetes: pods are reached by their own addresses, as with peering, and Services are not.
+pub fn outside_setup(index: u8) -> String {
+    setup(&outside_address(index), 1..=MAX_NODES)
+}
+
+fn setup(address: &str, others: impl Iterator<Item = u8>) -> String {
     let mut lines = format!(
-        "addr add {}/24 dev eth0\n\
+        "addr add {address}/24 dev eth0\n\
          link set eth0 up\n\
-         route add default via {CONTROL_PLANE}\n",
-        node_address(index)
+         route add default via {CONTROL_PLANE}\n"
     );
-    for other in (1..=MAX_NODES).filter(|&other| other != index) {
+    for other in others {
         let _ = writeln!(
             lines,
             "route add {} via {} dev eth0 onlink",
