@@ -11,6 +11,7 @@ use crate::{
     overlay::ContainerOverlay,
     references::{ConfigMapKeyRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
+    wellknown,
 };
 
 /// Port of the database when the Accounting does not say: that of MySQL and MariaDB.
@@ -153,6 +154,12 @@ impl AccountingSpec {
     /// Whether slurmdbd runs outside Kubernetes.
     pub fn is_external(&self) -> bool {
         self.external.unwrap_or(false)
+    }
+
+    /// Host and port of a slurmdbd outside Kubernetes, if it is there.
+    pub fn external_address(&self) -> Option<(&str, i64)> {
+        let external = self.external_config.as_ref().filter(|_| self.is_external())?;
+        Some(external.address(wellknown::SLURMDBD_PORT))
     }
 
     /// The reference to the key of auth/jwt, under whichever name it was given.

@@ -264,6 +264,12 @@ impl ControllerSpec {
         self.external.unwrap_or(false)
     }
 
+    /// Host and port of a slurmctld outside Kubernetes, if it is there.
+    pub fn external_address(&self) -> Option<(&str, i64)> {
+        let external = self.external_config.as_ref().filter(|_| self.is_external())?;
+        Some(external.address(wellknown::SLURMCTLD_PORT))
+    }
+
     /// The reference to the key of auth/jwt, under whichever name it was given.
     pub fn effective_jwt_key_ref(&self) -> Option<&SecretKeyRef> {
         self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())

@@ -9,6 +9,14 @@ pub struct ExternalConfig {
     /// Host name or address of the daemon.
     pub host: String,
 
-    /// Port of the daemon.
-    pub port: i64,
+    /// Port of the daemon, if it is not Slurm's own: 6817 of slurmctld, 6819 of slurmdbd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+}
+
+impl ExternalConfig {
+    /// Host and port, where this is the port that Slurm has for such a daemon.
+    pub(crate) fn address(&self, usual: u16) -> (&str, i64) {
+        (&self.host, self.port.unwrap_or(usual.into()))
+    }
 }

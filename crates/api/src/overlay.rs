@@ -16,6 +16,9 @@ pub type ServiceSpecOverlay = Overlay<ServiceSpec>;
 /// A claim to make one of per pod.
 pub type ClaimTemplate = Overlay<PersistentVolumeClaim>;
 
+/// A field of a pod's spec as guides of upstream's spell it, and as Kubernetes does.
+pub const DNS_POLICY: (&str, &str) = ("dNSPolicy", "dnsPolicy");
+
 /// Some fields of a `T`, as they were written.
 ///
 /// It holds JSON and not a `T`, because the typed structs know the fields of one Kubernetes release and would drop those

@@ -5,9 +5,8 @@ use kube::ResourceExt as _;
 
 /// The value of `--conf-server`, for slurmd and sackd.
 pub(crate) fn conf_server(controller: &Controller) -> String {
-    if controller.spec.is_external() {
-        let external = controller.spec.external_config.clone().unwrap_or_default();
-        return format!("{}:{}", external.host, external.port);
+    if let Some((host, port)) = controller.spec.external_address() {
+        return format!("{host}:{port}");
     }
     let service = controller.spec.service.as_ref();
     let port = service.and_then(|service| service.port).filter(|port| *port > 0);

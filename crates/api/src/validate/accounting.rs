@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_secret_key, check_service, check_template,
-        check_unchanged,
+        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_secret_key,
+        check_service, check_template, check_unchanged,
     },
     names::check_stateful_set_parent,
 };
@@ -55,6 +55,9 @@ impl Validate for Accounting {
         }
         check_container(&mut problems, "spec.slurmdbd", slurmdbd.as_ref());
         check_template(&mut problems, template.as_ref());
+        if !self.spec.is_external() {
+            check_own_network(&mut problems, "slurmdbd", template.as_ref());
+        }
         check_service(&mut problems, service.as_ref());
         problems
     }

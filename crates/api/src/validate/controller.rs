@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_ref, check_secret_key, check_service,
-        check_template, check_unchanged,
+        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref, check_secret_key,
+        check_service, check_template, check_unchanged,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
@@ -114,6 +114,9 @@ impl Validate for Controller {
         check_container(&mut problems, "spec.reconfigure", reconfigure.as_ref());
         check_container(&mut problems, "spec.logfile", logfile.as_ref());
         check_template(&mut problems, template.as_ref());
+        if !self.spec.is_external() {
+            check_own_network(&mut problems, "slurmctld", template.as_ref());
+        }
         check_service(&mut problems, service.as_ref());
         problems
     }

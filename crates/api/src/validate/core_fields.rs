@@ -13,7 +13,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
 use super::{Problems, Reason};
-use crate::overlay::Overlay;
+use crate::overlay::{DNS_POLICY, Overlay};
 
 /// Adds a warning for every field that `T` does not have, and an error for every value of the wrong type.
 pub(super) fn check<T: JsonSchema + Any>(problems: &mut Problems, field: &str, overlay: &Overlay<T>) {
@@ -93,6 +93,16 @@ fn refuse(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
 fn compare_field(problems: &mut Problems, parent: &str, fields: &BTreeMap<String, Shape>, name: &str, value: &Value) {
     let field = format!("{parent}.{name}");
     if let Some(shape) = fields.get(name) {
+        return compare(problems, &field, shape, value);
+    }
+    let (misspelled, meant) = DNS_POLICY;
+    if let Some(shape) = fields.get(meant).filter(|_| name == misspelled) {
+        problems.warn(
+            Reason::UnknownField,
+            field.clone(),
+            format!("is read as {meant}"),
+            format!("write {meant}"),
+        );
         return compare(problems, &field, shape, value);
     }
     let remedy = match fields.keys().find(|known| known.eq_ignore_ascii_case(name)) {
@@ -196,10 +206,7 @@ mod tests {
         let [pod] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({ "dNSPolicy": "Default" }))
             .try_into()
             .unwrap();
-        assert_eq!(
-            pod,
-            "spec.dNSPolicy is not a field of core/v1 that this operator knows; write dnsPolicy"
-        );
+        assert_eq!(pod, "spec.dNSPolicy is read as dnsPolicy; write dnsPolicy");
         let [nested] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({
             "tolerations": [{ "key": "a" }, { "kye": "b" }],
         }))

@@ -105,7 +105,7 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
             format!("give the name or address of the host {daemon} runs on"),
         );
     }
-    if !(1..=65535).contains(port) {
+    if let Some(port) = port.filter(|port| !(1..=65535).contains(port)) {
         problems.error(
             Reason::BadValue,
             "spec.externalConfig.port",
@@ -136,6 +136,19 @@ pub(super) fn check_template(problems: &mut Problems, template: Option<&PodTempl
     };
     if let Some(spec) = spec {
         core_fields::check(problems, "spec.template.spec", spec);
+    }
+}
+
+/// Checks that a daemon which others find by a name keeps a network of its own.
+pub(super) fn check_own_network(problems: &mut Problems, daemon: &str, template: Option<&PodTemplate>) {
+    let spec = template.and_then(|template| template.spec.as_ref());
+    if spec.is_some_and(|spec| spec.is_set("hostNetwork")) {
+        problems.error(
+            Reason::BadValue,
+            "spec.template.spec.hostNetwork",
+            format!("is true, and {daemon} would answer under the name of whatever machine it runs on"),
+            "remove it; workers and login pods can have it",
+        );
     }
 }
 

@@ -28,6 +28,14 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "has a default, so requiring it says nothing",
     ),
     (
+        "Controller spec.externalConfig.port",
+        "Slurm's own port where none is said, as upstream's guide promises",
+    ),
+    (
+        "Accounting spec.externalConfig.port",
+        "Slurm's own port where none is said, as upstream's guide promises",
+    ),
+    (
         "NodeSet spec.ssh.enabled",
         "has a default, so requiring it says nothing",
     ),

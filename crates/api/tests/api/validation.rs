@@ -179,6 +179,11 @@ fn a_controller_that_could_not_run_is_refused() {
     refused("Controller", &json!({ "external": true }), "spec.externalConfig");
     refused("Controller", &external("a b", 6817), "spec.externalConfig.host");
     refused("Controller", &external("a", 0), "spec.externalConfig.port");
+    for kind in ["Controller", "Accounting"] {
+        let storage = json!({ "host": "db", "username": "slurm", "passwordKeyRef": { "name": "a", "key": "k" } });
+        let spec = json!({ "storageConfig": storage, "template": { "spec": { "hostNetwork": true } } });
+        refused(kind, &spec, "spec.template.spec.hostNetwork");
+    }
     refused(
         "Controller",
         &json!({ "service": { "port": 70000 } }),

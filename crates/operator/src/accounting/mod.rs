@@ -56,7 +56,7 @@ impl Reconciler for AccountingReconciler {
             context.definitions.outdated(),
         );
         let mut ask_again = None;
-        if observed.is_up() {
+        if observed.is_up() || accounting.spec.is_external() {
             if let Some(controller) = observe::referring(&accounting, &context.caches) {
                 let controller = Key::of(controller.as_ref());
                 observed.database_trouble = context.access.database_trouble(&controller).await;

@@ -33,7 +33,7 @@ pub(super) struct Observed {
     pub(super) pod: Option<Arc<Pod>>,
     /// What a slurmdbd complains of that does not come up: the last lines of its log.
     pub(super) complaints: Vec<String>,
-    /// What a slurmdbd that is up answers without its database.
+    /// What a slurmdbd that is up answers without its database, or why one outside Kubernetes gives no answer.
     pub(super) database_trouble: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.

@@ -11,6 +11,8 @@ use crate::{
 
 /// slurmdbd does not come up, and says why.
 const SLURMDBD_FAILS: &str = "SlurmdbdFails";
+/// A slurmdbd outside Kubernetes gives no answer.
+const SLURMDBD_AWAY: &str = "SlurmdbdAway";
 /// slurmdbd is up and has no database.
 const DATABASE_AWAY: &str = "DatabaseAway";
 
@@ -51,7 +53,7 @@ fn progress(observed: &Observed, plan: &Plan) -> Progress {
         return Progress {
             ready: true,
             message: "slurmdbd is not ours to look after".to_owned(),
-            trouble: None,
+            trouble: external_trouble(observed),
         };
     }
     let status = observed.stateful_set.as_ref().and_then(|set| set.status.as_ref());
@@ -82,4 +84,16 @@ fn progress(observed: &Observed, plan: &Plan) -> Progress {
         ));
     }
     progress
+}
+
+/// Told by slurmrestd, which asks it in our place.
+fn external_trouble(observed: &Observed) -> Option<Fault> {
+    let words = observed.database_trouble.as_ref()?;
+    let (host, port) = observed.accounting.spec.external_address()?;
+    Some(Fault::new(
+        SLURMDBD_AWAY,
+        format!(
+            "slurmdbd at {host}:{port} gives no answer: {words}; correct spec.externalConfig, or see that it runs, has the cluster's keys and can be reached from pods"
+        ),
+    ))
 }

@@ -162,10 +162,26 @@ fn a_password_that_no_line_can_hold_is_refused() {
 
 #[test]
 fn one_outside_has_no_children_and_is_ready() {
-    let objects = cluster(&json!({ "external": true, "externalConfig": { "host": "dbd.example.com", "port": 6819 } }));
+    let objects = cluster(&json!({ "external": true, "externalConfig": { "host": "dbd.example.com" } }));
     let plan = planned(objects.clone());
     assert!(plan.external && plan.service.is_none() && plan.stateful_set.is_none() && plan.config.is_none());
-    assert_eq!(condition(objects, "Ready").0, ConditionStatus::True);
+    assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);
+
+    // Where it gives no answer its address is told, with what is known of why.
+    let mut silent = observed(objects);
+    silent.database_trouble = Some("Connection refused".to_owned());
+    let said = build_status(
+        &silent,
+        &self::plan(&silent),
+        None,
+        "2026-01-01T00:00:00Z".parse().unwrap(),
+    );
+    let degraded = said.conditions.iter().find(|condition| condition.type_ == "Degraded");
+    let message = &degraded.unwrap().message;
+    assert!(
+        message.contains("dbd.example.com:6819") && message.contains("Connection refused"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -302,16 +302,11 @@ pub(super) fn gather_accounting(observed: &Observed) -> Result<Option<Accounting
 
 /// The address of an Accounting's slurmdbd.
 fn storage_of(accounting: &Accounting) -> AccountingStorage {
-    let external = accounting
-        .spec
-        .external_config
-        .as_ref()
-        .filter(|_| accounting.spec.is_external());
-    match external {
+    match accounting.spec.external_address() {
         // Upstream leaves this out and names a Service that nobody makes.
-        Some(external) => AccountingStorage {
-            host: external.host.clone(),
-            port: u16::try_from(external.port).unwrap_or(SLURMDBD_PORT),
+        Some((host, port)) => AccountingStorage {
+            host: host.to_owned(),
+            port: u16::try_from(port).unwrap_or(SLURMDBD_PORT),
         },
         None => AccountingStorage {
             host: accounting.child_names().service(),

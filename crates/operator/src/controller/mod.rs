@@ -10,6 +10,7 @@ mod inputs;
 mod kept;
 mod lagging;
 mod observe;
+mod outside;
 mod partitions;
 mod plan;
 mod pods;
@@ -43,6 +44,7 @@ pub struct ControllerReconciler {
     pushers: push::Pushers,
     before: lagging::Before,
     since: since::Since,
+    outsides: outside::Looks,
 }
 
 impl ControllerReconciler {
@@ -52,6 +54,7 @@ impl ControllerReconciler {
             pushers: push::Pushers::new(&context),
             before: lagging::Before::default(),
             since: since::Since::default(),
+            outsides: outside::Looks::default(),
             context,
         }
     }
@@ -70,6 +73,7 @@ impl Reconciler for ControllerReconciler {
             self.pushers.forget(key);
             self.before.forget(key);
             self.since.forget(key);
+            self.outsides.forget(key);
             context.board.forget(key);
             context.access.follow_jobs(key, &Follower::Controller, false);
             return Ok(Outcome::settled());
@@ -84,6 +88,7 @@ impl Reconciler for ControllerReconciler {
             context.definitions.has_service_monitors(),
         );
         observed.lives = self.since.note(key, &observed.report, context.clock.now());
+        observed.outside = self.outsides.look(key, &observed, &context.clock).await;
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);
@@ -110,6 +115,7 @@ impl Reconciler for ControllerReconciler {
         let look_again = look_again
             .into_iter()
             .chain(plan.look_again())
+            .chain(observed.outside.as_ref().map(|look| look.again))
             .chain(lagging.look_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }

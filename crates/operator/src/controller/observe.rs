@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{inputs::created, push::Report, since::Lives};
+use super::{inputs::created, outside::Look, push::Report, since::Lives};
 use crate::{
     access::{Knowledge, Seen},
     defaults::Images,
@@ -51,6 +51,8 @@ pub(super) struct Observed {
     pub(super) knowledge: Knowledge,
     /// What slurmctld ran with, and since when.
     pub(super) lives: Lives,
+    /// What was found of a slurmctld outside Kubernetes.
+    pub(super) outside: Option<Look>,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
     pub(super) images: Images,
@@ -115,6 +117,7 @@ pub(super) fn observe(
         report,
         knowledge,
         lives: Lives::new(),
+        outside: None,
         lagging: None,
         images,
         outdated,
@@ -172,12 +175,8 @@ fn share_accounting(one: &Controller, other: &Controller, caches: &Caches) -> bo
     let database = |controller: &Controller| {
         let namespace = controller.namespace().unwrap_or_default();
         let accounting = caches.accountings.get(&namespace, controller.spec.accounting_name()?)?;
-        let external = accounting
-            .spec
-            .external_config
-            .as_ref()
-            .filter(|_| accounting.spec.is_external())?;
-        Some((external.host.clone(), external.port))
+        let (host, port) = accounting.spec.external_address()?;
+        Some((host.to_owned(), port))
     };
     database(one).is_some_and(|database_of_one| database(other) == Some(database_of_one))
 }

@@ -6,6 +6,10 @@ pub(super) const READY: &str = "Ready";
 pub(super) const STARTING: &str = "Starting";
 /// The spec contradicts itself or Kubernetes.
 pub(super) const INVALID_SPEC: &str = "InvalidSpec";
+/// A slurmctld outside Kubernetes is not set up as pods need it.
+pub(super) const REQUIREMENT_MISSING: &str = "RequirementMissing";
+/// Something else answers where a slurmctld outside Kubernetes should.
+pub(super) const NOT_SLURMCTLD: &str = "NotSlurmctld";
 /// Another Controller within reach has the cluster name.
 pub(super) const CLUSTER_NAME_TAKEN: &str = "ClusterNameTaken";
 /// The cluster name of a running cluster was changed.

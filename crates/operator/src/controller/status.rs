@@ -86,7 +86,11 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
     }
     match &plan.config {
         ConfigState::External => {
-            return Wanted::holds(READY, reason::EXTERNAL, "slurmctld runs outside Kubernetes");
+            let message = match (&observed.outside, observed.controller.spec.external_address()) {
+                (Some(_), Some((host, port))) => format!("slurmctld outside Kubernetes answers at {host}:{port}"),
+                _ => "slurmctld runs outside Kubernetes".to_owned(),
+            };
+            return Wanted::holds(READY, reason::EXTERNAL, message);
         }
         ConfigState::Rejected { .. }
         | ConfigState::Retrying { .. }

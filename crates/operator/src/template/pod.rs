@@ -1,6 +1,6 @@
 //! A pod template with what its user lays over it.
 
-use api::overlay::PodSpecOverlay;
+use api::overlay::{DNS_POLICY, PodSpecOverlay};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
@@ -22,6 +22,10 @@ impl PodTemplate {
     /// it, since a pod has each name once.
     pub(crate) fn with(self, overlay: Option<&PodSpecOverlay>) -> Value {
         let mut given = overlay.map(|overlay| overlay.fields().clone()).unwrap_or_default();
+        let (misspelled, meant) = DNS_POLICY;
+        if let Some(policy) = given.remove(misspelled) {
+            given.entry(meant).or_insert(policy);
+        }
         let containers = append(self.containers, given.remove("containers"));
         let init_containers = append(self.init_containers, given.remove("initContainers"));
         let mut spec = Value::Object(self.spec);
@@ -69,6 +73,15 @@ mod tests {
 
     fn with(overlay: Value) -> Value {
         ours().with(Some(&serde_json::from_value(overlay).unwrap()))["spec"].clone()
+    }
+
+    #[test]
+    fn the_guides_spelling_of_the_dns_policy_is_understood() {
+        let spec = with(json!({ "dNSPolicy": "ClusterFirstWithHostNet" }));
+        assert_eq!(spec["dnsPolicy"], "ClusterFirstWithHostNet");
+        assert!(spec.get("dNSPolicy").is_none());
+        let both = with(json!({ "dNSPolicy": "Default", "dnsPolicy": "ClusterFirst" }));
+        assert_eq!(both["dnsPolicy"], "ClusterFirst");
     }
 
     #[test]

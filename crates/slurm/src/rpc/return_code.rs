@@ -142,6 +142,7 @@ impl ReturnCode {
     pub const IN_STANDBY_MODE: Self = Self(2027);
     pub const IN_STANDBY_USE_BACKUP: Self = Self(2131);
     pub const PARTITION_IN_USE: Self = Self(2075);
+    pub const CONFIGLESS_DISABLED: Self = Self(2126);
 
     /// Slurm's name for it.
     pub fn name(self) -> Option<&'static str> {

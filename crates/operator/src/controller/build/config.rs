@@ -168,11 +168,11 @@ pub(in crate::controller) fn build_external_config_map(
     parent: &Parent,
     accounting: Option<AccountingStorage>,
 ) -> Option<ConfigMap> {
-    let external = parent.controller.spec.external_config.as_ref()?;
+    let (host, port) = parent.controller.spec.external_address()?;
     let conf = render_external_slurm_conf(&ExternalConf {
         cluster_name: parent.controller.cluster_name(),
-        slurmctld_host: external.host.clone(),
-        slurmctld_port: u16::try_from(external.port).ok()?,
+        slurmctld_host: host.to_owned(),
+        slurmctld_port: u16::try_from(port).ok()?,
         accounting,
     });
     let template = parent.controller.spec.template.as_ref();

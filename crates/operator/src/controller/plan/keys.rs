@@ -29,6 +29,11 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
     let controller = observed.controller.as_ref();
     let mut new = Vec::new();
     let mut faults = Vec::new();
+    let remedy = if controller.spec.is_external() {
+        "make it from the key that the cluster has"
+    } else {
+        "make it, or remove the reference to have a key generated"
+    };
     let mut find = |field: &str, reference: Option<SecretKeyRef>, given: bool, secret: Option<&Arc<Secret>>| {
         let reference = reference?;
         match secret {
@@ -51,7 +56,7 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
                     Blocks::Pods,
                     reason::SECRET_MISSING,
                     format!(
-                        "spec.{field}.name names Secret {:?}, which does not exist; make it, or remove the reference to have a key generated",
+                        "spec.{field}.name names Secret {:?}, which does not exist; {remedy}",
                         reference.name
                     ),
                 ));

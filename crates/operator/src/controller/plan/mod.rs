@@ -34,6 +34,7 @@ use super::{
     inputs::gather_accounting,
     kept::KeptStates,
     observe::Observed,
+    outside::Unfit,
     partitions::standings,
     pods, push, reason,
     revise::Held,
@@ -263,6 +264,11 @@ fn plan_external(
         faults.push(fault);
         None
     });
+    let (_, _, key_faults) = plan_keys(observed);
+    faults.extend(key_faults);
+    let unfit = observed.outside.as_ref().and_then(|look| look.unfit.as_ref());
+    // Pods that are there may have come before it was changed, and go on; what they are made from is not harmed by it.
+    faults.extend(unfit.map(|Unfit { reason, message }| Fault::new(Blocks::Input, reason, message)));
     let blocked = is_blocked(&faults, Blocks::Configuration);
     Plan {
         config_maps: build_external_config_map(parent, accounting)

@@ -1,6 +1,6 @@
 //! What a Controller does in which situation.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::{ConditionStatus, Controller};
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use slurm::revision::Digest;
 use super::{
     super::{
         build::config::read_bundle,
+        outside::{Look, Unfit},
         plan::{ConfigState, Effect, Plan, plan},
         push::{Goal, Live, Report, State, Wanted},
         status::build_status,
@@ -838,6 +839,52 @@ fn an_external_controller_has_a_slurm_conf_and_nothing_else() {
         "{conf}"
     );
     assert!(plan.keep.unwrap().stateful_sets.is_empty());
+}
+
+#[test]
+fn the_port_of_an_external_slurmctld_may_be_left_out() {
+    let plan = planned(vec![controller(&json!({
+        "external": true, "externalConfig": { "host": "ctl.example.com" },
+    }))]);
+    assert!(slurm_conf(&plan).contains("SlurmctldPort=6817\n"));
+}
+
+#[test]
+fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
+    let spec = json!({ "external": true, "externalConfig": { "host": "ctl.example.com" } });
+    let mut observed = observed(vec![controller(&spec)], Report::default());
+    let look = |unfit| Look {
+        unfit,
+        again: Duration::from_secs(1),
+    };
+    observed.outside = Some(look(Some(Unfit {
+        reason: "RequirementMissing",
+        message: "it lacks configless".to_owned(),
+    })));
+    let unfit = plan(&observed);
+    let status = build_status(&observed, &unfit, None, NOW.parse().unwrap());
+    for type_ in ["Ready", "Degraded"] {
+        let condition = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap();
+        assert_eq!(condition.reason, "RequirementMissing");
+        assert_eq!(condition.message, "it lacks configless");
+    }
+    assert!(!slurm_conf(&unfit).is_empty());
+    observed.outside = Some(look(None));
+    let fit = plan(&observed);
+    let status = build_status(&observed, &fit, None, NOW.parse().unwrap());
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")
+        .unwrap();
+    assert_eq!(
+        ready.message,
+        "slurmctld outside Kubernetes answers at ctl.example.com:6817"
+    );
 }
 
 #[test]

@@ -367,7 +367,8 @@ fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
         spec.remove("nodeName");
         spec.insert("hostname".to_owned(), place.hostname.clone().into());
     }
-    if !nodeset.spec.oversubscribes_node() {
+    // Two on one machine's network would have one name in Slurm and one port.
+    if !nodeset.spec.oversubscribes_node() || nodeset.spec.uses_host_network() {
         let one_per_node = json!({
             "labelSelector": { "matchExpressions": [{
                 "key": labels::NAME, "operator": "In", "values": [apps::SLURMD],

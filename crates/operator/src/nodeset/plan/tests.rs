@@ -222,6 +222,22 @@ fn a_worker_that_slurm_does_not_know_may_go_unless_its_machine_names_it() {
 }
 
 #[test]
+fn two_workers_on_their_machines_networks_never_share_a_machine() {
+    let alone = |spec: &Value| {
+        let plan = planned(spec, vec![], unknown());
+        let pod = plan.effects.iter().find_map(|effect| match effect {
+            Effect::CreatePod { pod, .. } => Some(pod.clone()),
+            _ => None,
+        });
+        pod.unwrap()["spec"]["affinity"]["podAntiAffinity"].is_object()
+    };
+    let shares = json!({ "replicas": 1, "oversubscribeNode": true });
+    assert!(!alone(&shares));
+    let on_host = json!({ "replicas": 1, "oversubscribeNode": true, "template": { "spec": { "hostNetwork": true } } });
+    assert!(alone(&on_host));
+}
+
+#[test]
 fn orphans_with_our_name_are_taken_in() {
     let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
     let plan = planned(&replicas(1), vec![orphan.clone()], unknown());
