@@ -21,6 +21,7 @@ mod forgotten;
 mod golden;
 mod hanging;
 mod held;
+mod hybrid;
 mod jobs;
 mod kubectl_slurm;
 mod login;
