@@ -23,8 +23,7 @@ pub(super) fn judge(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> O
         Ok(files) => {
             let lacks = lacking(files);
             let message = format!("slurmctld at {address} lacks {}", lacks.join(", and "));
-            (!lacks.is_empty()).then_some(())?;
-            unfit(reason::REQUIREMENT_MISSING, message)
+            unfit(reason::REQUIREMENT_MISSING, message).filter(|_| !lacks.is_empty())
         }
         Err(Error::Refused { code, .. }) if *code == ReturnCode::CONFIGLESS_DISABLED => unfit(
             reason::REQUIREMENT_MISSING,
@@ -100,12 +99,12 @@ fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    fn serves(conf: &str) -> Result<Vec<ServedFile>, Error> {
-        Ok(vec![ServedFile {
+    fn serves(conf: &str) -> ServedFile {
+        ServedFile {
             name: "slurm.conf".to_owned(),
             content: Some(conf.as_bytes().to_vec()),
             executable: false,
-        }])
+        }
     }
 
     fn said(answer: &Result<Vec<ServedFile>, Error>) -> String {
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn one_that_has_all_is_fit() {
-        assert_eq!(said(&serves(FIT)), "");
+        assert_eq!(said(&Ok(vec![serves(FIT)])), "");
     }
 
     #[test]
@@ -126,7 +125,7 @@ mod tests {
             ("authalttypes=auth/jwt", "auth/jwt"),
             (",use_client_ids", "use_client_ids"),
         ] {
-            let message = said(&serves(&FIT.replace(line, "")));
+            let message = said(&Ok(vec![serves(&FIT.replace(line, ""))]));
             assert!(message.starts_with("RequirementMissing: "), "{message}");
             let named: Vec<&str> = ["configless", "auth/slurm", "auth/jwt", "use_client_ids"]
                 .into_iter()
@@ -134,7 +133,7 @@ mod tests {
                 .collect();
             assert_eq!(named, [name], "{message}");
         }
-        let two = said(&serves("AuthAltTypes=auth/jwt\n"));
+        let two = said(&Ok(vec![serves("AuthAltTypes=auth/jwt\n")]));
         assert!(two.contains("auth/slurm") && two.contains("use_client_ids"), "{two}");
     }
 
