@@ -15,7 +15,8 @@ use super::{
     observe::Observed,
     plan::{ConfigState, Plan},
     pods,
-    push::{Ended, Live},
+    push::{Ended, Live, Rejection},
+    reason,
     revise::Held,
 };
 
@@ -39,7 +40,7 @@ pub(super) fn build_configuration(observed: &Observed, plan: &Plan, now: Timesta
     Some(ConfigurationStatus {
         applied: applied(observed, plan, &before, now),
         rejected: rejected(observed, plan, &before),
-        held_inputs: plan.held.iter().map(held).collect(),
+        held_inputs: held_inputs(observed, plan, &before),
         delivery: Some(delivery(observed, plan, &wanted, &before)),
         lagging_nodes: observed.lagging.clone(),
         lagging_standbys: lagging_standbys(observed, plan, &before),
@@ -90,6 +91,17 @@ pub(super) fn rejected_before(observed: &Observed) -> Option<Live> {
         sequence: u64::try_from(rejected.sequence).ok()?,
         digest: rejected.digest.parse().ok()?,
     })
+}
+
+/// Whether a leader before this one saw this very revision refused, and the status says so.
+pub(super) fn was_rejected_before(observed: &Observed, rejection: &Rejection) -> bool {
+    let refused = Live {
+        sequence: rejection.sequence,
+        digest: rejection.digest,
+    };
+    let mut own = observed.report.ended.iter();
+    let is_own = own.any(|ended| ended.rejection.as_ref() == Some(rejection));
+    !is_own && rejected_before(observed) == Some(refused)
 }
 
 /// Inputs that were held by what the status says.
@@ -160,6 +172,26 @@ fn rejected(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> O
         by: rejection.by.clone(),
         reason: rejection.why.clone(),
     })
+}
+
+/// What slurmctld refused is not known again before its agent was asked: a new leader says what was said until then, so that
+/// nobody hears of it twice.
+fn held_inputs(observed: &Observed, plan: &Plan, before: &ConfigurationStatus) -> Vec<HeldInput> {
+    let mut inputs: Vec<HeldInput> = plan.held.iter().map(held).collect();
+    let rejected = before.rejected.as_ref();
+    let is_open = match &plan.config {
+        ConfigState::Pushing { .. } => true,
+        ConfigState::Away { digest, .. } => rejected.is_some_and(|rejected| rejected.digest == digest.to_string()),
+        _ => false,
+    };
+    if is_open && observed.report.live.is_none() {
+        let judged = |said: &HeldInput| inputs.iter().any(|input| input.source == said.source);
+        let said = before.held_inputs.iter();
+        let refused = said.filter(|said| said.reason == reason::CONFIG_REJECTED && !judged(said));
+        let refused: Vec<HeldInput> = refused.cloned().collect();
+        inputs.extend(refused);
+    }
+    inputs
 }
 
 fn held(

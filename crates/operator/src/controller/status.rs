@@ -332,6 +332,12 @@ pub(super) fn setback<'a>(
     if word == reason::CONFIG_REJECTED && !plan.held.is_empty() {
         return None;
     }
+    // Since then this leader has said that it asks the agent.
+    if let ConfigState::Rejected { rejection, .. } = &plan.config
+        && configuration::was_rejected_before(observed, rejection)
+    {
+        return None;
+    }
     let said = conditions_of(observed).iter().any(|before| {
         // Another refusal is news; another failure to reach the same agent is not.
         let passing = [reason::AGENT_AWAY, reason::RETRYING].contains(&word);

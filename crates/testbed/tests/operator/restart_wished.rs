@@ -1,18 +1,18 @@
 //! Changes that restart slurmctld's pod, if that is wished for.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
     ONE_WORKER, SOON, configuration_applied, install, install_chart, kill_operator, set_extra_conf, slurm, start_job,
-    wait_done, wait_idle, wait_saved,
+    wait_idle, wait_saved,
 };
 
 const POD: &str = "slurm-controller-0";
 
 /// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, since they may be the user's own.
 #[test]
-fn what_slurmctld_cannot_start_with_restarts_nobody_and_the_next_leader_does_not_try_it_again() {
+fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_try_it_again() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "good").unwrap();
@@ -33,7 +33,7 @@ fn what_slurmctld_cannot_start_with_restarts_nobody_and_the_next_leader_does_not
     .unwrap();
     namespace.rollout("statefulset/slurm-controller").unwrap();
     wait_idle(&namespace, 1).unwrap();
-    let job = start_job(&namespace, "-p all", "sleep 60").unwrap();
+    let job = start_job(&namespace, "-p all", "sleep 1000").unwrap();
     wait_saved(&namespace).unwrap();
     let uid = || namespace.field(&format!("pod/{POD}"), ".metadata.uid");
     let before = uid().unwrap();
@@ -59,10 +59,35 @@ fn what_slurmctld_cannot_start_with_restarts_nobody_and_the_next_leader_does_not
     assert_eq!(log.matches("the dry run refused").count(), 1, "{log}");
     assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
 
+    // A dry run writes no logs, so it does not see that slurmctld dies of this one. The pod is restarted for it and starts with the
+    // last known good.
+    set_extra_conf(
+        &namespace,
+        &format!("{extra_conf}\nSlurmSchedLogFile=/nowhere/sched.log\n"),
+    )
+    .unwrap();
+    rejected("Slurmctld", "could not open /nowhere/sched.log");
+    let fallen_back = uid().unwrap();
+    assert_ne!(fallen_back, before);
+    let live = slurm(&namespace, "cat /etc/slurm/slurm.conf; scontrol ping").unwrap();
+    assert!(!live.contains("/nowhere") && live.contains("is UP"), "{live}");
+    let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
+    assert!(log.contains("slurmctld refused the revision, rolling back"), "{log}");
+    let about = "--field-selector=reason=ConfigRejected,involvedObject.kind=Controller";
+    let events = namespace.ask(&["get", "events", about, "-o", "json"]).unwrap();
+    let events: Value = serde_json::from_str(&events).unwrap();
+    let told = |words: &str| {
+        let messages = events["items"].as_array().unwrap().iter();
+        let messages = messages.filter_map(|event| event["message"].as_str());
+        messages.filter(|message| message.contains(words)).count()
+    };
+    assert_eq!(told("could not open /nowhere/sched.log"), 1, "{events:#}");
+    assert_eq!(told("sched/nonsense"), 1, "by one leader only: {events:#}");
+
     set_extra_conf(&namespace, &format!("{extra_conf}\nMaxJobCount=4001\n")).unwrap();
     eventually("the next good edit is live", SOON, || {
         let live = slurm(&namespace, "scontrol show config | grep '^MaxJobCount '")?;
-        expect(live.contains("= 4001") && uid()? != before, live)
+        expect(live.contains("= 4001") && uid()? != fallen_back, live)
     })
     .unwrap();
     eventually("and the object says so", SOON, || {
@@ -70,5 +95,7 @@ fn what_slurmctld_cannot_start_with_restarts_nobody_and_the_next_leader_does_not
         expect(status == "True", status)
     })
     .unwrap();
-    wait_done(&namespace, &job).unwrap();
+    let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
+    let lives = shown.contains("JobState=RUNNING") && shown.contains("Restarts=0");
+    assert!(lives, "{shown}");
 }

@@ -102,6 +102,14 @@ pub(super) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejecti
     })
 }
 
+/// Everything that this slurmctld is known to have refused, of whichever leader, and its words.
+pub(super) fn refusals_of(status: &Status) -> impl Iterator<Item = (Digest, String)> {
+    let live = status.live.as_ref().map(|live| live.digest);
+    let refused = status.refused.iter().chain(&status.rolled_back);
+    let told = refused.filter_map(|refused| Some((refused.digest?, words_of(refused))));
+    told.filter(move |(digest, _)| Some(*digest) != live)
+}
+
 fn waiting_for(phase: Phase, status: &Status) -> String {
     let Some(daemon) = &status.slurmctld else {
         return format!("{phase}; slurmctld does not run under the agent, or its supervisor does not answer");
@@ -336,6 +344,24 @@ mod tests {
             judge(&wanted("d", 9), &agent, &Memory::default()),
             Next::Push { sequence: 10 }
         );
+    }
+
+    #[test]
+    fn all_that_was_refused_is_known_at_once_but_for_what_is_live() {
+        let mut agent = status(Some((7, "a")), Phase::Verified);
+        let refused = |files: Option<&str>| Refused {
+            sequence: 8,
+            digest: files.map(digest),
+            reason: "no".to_owned(),
+            last_words: vec!["fatal: Nonsense".to_owned()],
+        };
+        agent.refused = vec![refused(Some("a")), refused(Some("b"))];
+        agent.rolled_back = Some(refused(Some("c")));
+        let known: Vec<(Digest, String)> = refusals_of(&agent).collect();
+        let words = "no: fatal: Nonsense".to_owned();
+        assert_eq!(known, [(digest("b"), words.clone()), (digest("c"), words)]);
+        agent.rolled_back = Some(refused(None));
+        assert_eq!(refusals_of(&agent).count(), 1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     Ended, Goal, JwtKey, Live, MOST_REFUSALS, Rejection, Report, Sent, State, Teller, Wanted, Wish,
-    judge::{Memory, Next, judge, refused_before, rejection_of, words_of},
+    judge::{Memory, Next, judge, refusals_of, refused_before, rejection_of, words_of},
     standbys::{Settled, object},
 };
 use crate::{
@@ -241,6 +241,12 @@ impl Task {
         }
         let status = self.client(wanted)?.status().await;
         let status = status.map_err(|error| error.to_string())?;
+        // What of several inputs is to be held is decided by all of it together.
+        self.teller.tell(|report| {
+            for (digest, why) in refusals_of(&status) {
+                report.note_refusal(digest, &why);
+            }
+        });
         self.know(&status);
         Ok(status)
     }

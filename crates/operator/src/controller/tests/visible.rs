@@ -12,8 +12,10 @@ use slurm::agent::{Action, Candidate, Phase, StepTime};
 
 use super::{
     super::{
+        configuration::held_before,
         plan::{Effect, plan},
         push::{Ended, Live, Rejection, Report, Sent, Standby, State, Wanted},
+        revise::Refusals,
         status::{build_status, setback},
     },
     observed, pod,
@@ -347,6 +349,66 @@ fn a_setback_is_an_event_once() {
     assert_eq!(again, None);
     let (well, _) = said(&objects, &taken(&wanted, 4));
     assert_eq!(well, None);
+}
+
+/// What a look says in events, and the objects after it.
+fn told(objects: &[Value], report: &Report) -> (Vec<String>, Vec<Value>) {
+    let observed = observed(objects.to_vec(), report.clone());
+    let plan = plan(&observed);
+    let status = build_status(&observed, &plan, None, at(NOW));
+    let held = plan.warnings(held_before(&observed)).map(|warning| warning.reason);
+    let setback = setback(&observed, &plan, &status).map(|(reason, _)| reason);
+    let events = held.chain(setback).map(str::to_owned).collect();
+    (events, with_status(objects.to_vec(), &status))
+}
+
+#[test]
+fn a_new_leader_does_not_tell_again_what_stands_in_the_status() {
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
+    let refusals = Arc::new(Refusals::from([(
+        wanted.digest,
+        "unrecognized key: Nonsense".to_owned(),
+    )]));
+    let held = Report {
+        refusals: Arc::clone(&refusals),
+        ..refused(&before, &wanted, 2, RejectedBy::DryRun)
+    };
+    let of_next_leader = Report {
+        ended: Vec::new(),
+        ..held.clone()
+    };
+    // The input is held; or where it is not known what runs was made from, nothing goes live.
+    let mut unrecorded = objects.clone();
+    for object in &mut unrecorded {
+        if object["metadata"]["name"] == "slurm-bundle" {
+            object["data"] = Value::Null;
+        }
+    }
+    for objects in [objects, unrecorded] {
+        let (first, objects) = told(&objects, &held);
+        assert_eq!(first, ["ConfigRejected"]);
+        let (unasked, objects) = told(&objects, &Report::default());
+        let away = State::Away {
+            why: "no answer".to_owned(),
+        };
+        let (away, objects) = told(&objects, &report(None, away));
+        let (again, _) = told(&objects, &of_next_leader);
+        assert_eq!((unasked, away, again), (vec![], vec!["AgentAway".to_owned()], vec![]));
+    }
+}
+
+#[test]
+fn an_edit_that_is_refused_for_the_same_reason_is_told_again() {
+    let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
+    let refusal = |wanted: &Wanted, sequence| Report {
+        refusals: Arc::new(Refusals::from([(wanted.digest, "unrecognized key".to_owned())])),
+        ..refused(&before, wanted, sequence, RejectedBy::DryRun)
+    };
+    let (_, objects) = told(&objects, &refusal(&wanted, 2));
+    let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=Nonsense,defer" }));
+    let wanted = pushed(&objects, &before);
+    let (_, objects) = told(&objects, &before);
+    assert_eq!(told(&objects, &refusal(&wanted, 3)).0, ["ConfigRejected"]);
 }
 
 #[test]
