@@ -85,7 +85,31 @@ fn c_two_slurmctlds() {
         node_sets: vec![node_set("slinky", None)],
         ..cluster("g-f_slurm", "g-f")
     };
-    assert_eq!(render_slurm_conf(&conf).text, include_str!("golden/c-ha.slurm.conf"));
+    let text = render_slurm_conf(&conf).text;
+    assert_ne!(text, include_str!("golden/c-ha.slurm.conf"));
+    let but_for_the_timeout = text.replace("SlurmctldTimeout=10\n", "");
+    assert_eq!(but_for_the_timeout, include_str!("golden/c-ha.slurm.conf"));
+}
+
+#[test]
+fn a_standby_takes_over_after_ten_seconds_unless_the_user_says_otherwise() {
+    let timeouts = |hosts: u32, extra: &str| {
+        let conf = SlurmConf {
+            slurmctld_hosts: (0..hosts).map(|ordinal| host(ordinal, "n")).collect(),
+            extra: extra.to_owned(),
+            ..cluster("c", "n")
+        };
+        let text = render_slurm_conf(&conf).text;
+        let is_timeout = |line: &&str| line.to_ascii_lowercase().starts_with("slurmctldtimeout");
+        text.lines()
+            .filter(is_timeout)
+            .map(ToOwned::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(timeouts(2, ""), ["SlurmctldTimeout=10"]);
+    assert_eq!(timeouts(2, "# SlurmctldTimeout=30"), ["SlurmctldTimeout=10"]);
+    assert_eq!(timeouts(2, "slurmctldtimeout = 30"), ["slurmctldtimeout = 30"]);
+    assert_eq!(timeouts(1, ""), [""; 0]);
 }
 
 #[test]

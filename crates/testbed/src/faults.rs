@@ -205,6 +205,15 @@ impl Cluster {
         ctr(place, &["tasks", "kill", "--signal", "SIGKILL", &id]).map(drop)
     }
 
+    /// Stops the first process of a container, and nothing that it has started. Healing lets it go on.
+    pub fn stop_first_process(&self, pod: Pod, container: &str) -> Result<Fault> {
+        let (place, id) = self.container(pod, Some(container))?;
+        ctr(place, &["tasks", "kill", "--signal", "SIGSTOP", &id])?;
+        Ok(Fault::new(move || {
+            ctr(place, &["tasks", "kill", "--signal", "SIGCONT", &id]).map(drop)
+        }))
+    }
+
     /// Freezes all processes of a container: its connections stay open and answer nothing. Healing lets them go on.
     pub fn pause_container(&self, pod: Pod, container: &str) -> Result<Fault> {
         let (place, id) = self.container(pod, Some(container))?;

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use futures::future::join_all;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -13,6 +14,8 @@ use super::push::Teller;
 
 /// A failover is to be over within 15 s of the active slurmctld's end, of which Slurm takes 10.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// While nobody serves: clients find who takes over by what is said here.
+const IMPATIENCE: Duration = Duration::from_millis(500);
 /// slurmctld answers in a millisecond, if it does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -33,13 +36,17 @@ pub(super) async fn follow(mut candidates: watch::Receiver<Vec<Candidate>>, tell
             }
             continue;
         }
-        for Candidate { pod, address } in asked {
-            if serves(address).await {
+        // All at once: one that hangs keeps nobody from hearing of another.
+        let answers = join_all(asked.iter().map(|candidate| serves(candidate.address))).await;
+        let mut serving = asked.into_iter().zip(answers).filter(|(_, serves)| *serves);
+        let pause = match serving.next() {
+            Some((Candidate { pod, .. }, _)) => {
                 teller.tell(|report| report.active = Some(pod));
-                break;
+                INTERVAL
             }
-        }
-        if let Ok(Err(_)) = timeout(INTERVAL, candidates.changed()).await {
+            None => IMPATIENCE,
+        };
+        if let Ok(Err(_)) = timeout(pause, candidates.changed()).await {
             return;
         }
     }

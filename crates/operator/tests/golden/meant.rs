@@ -135,7 +135,7 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     (
         "ConfigMap",
         "data slurm.conf",
-        "an external Accounting's externalConfig is honoured; upstream names a Service that nobody makes",
+        "an external Accounting's externalConfig is honoured; upstream names a Service that nobody makes. A standby takes over after ten seconds",
     ),
     ("ConfigMap slurm-bundle", "", "the last accepted revision of all files"),
     (
