@@ -103,14 +103,7 @@ pub(super) struct Handle {
 }
 
 pub(super) struct Keeper {
-    config: ConfigDir,
-    store: Store,
-    supervisor: Supervisor,
-    checker: Arc<Checker>,
-    slurm: Arc<SlurmTools>,
-    slurmctld: Arc<Slurmctld>,
-    controller: ControllerUid,
-    fences: Arc<Mutex<Fences>>,
+    around: Surroundings,
     pushes: mpsc::Receiver<Push>,
     shown: watch::Sender<Shown>,
     unsettled: Option<Unsettled>,
@@ -129,17 +122,7 @@ pub(super) struct Surroundings {
 }
 
 impl Keeper {
-    pub(super) fn new(surroundings: Surroundings) -> (Self, Handle) {
-        let Surroundings {
-            config,
-            store,
-            supervisor,
-            checker,
-            slurm,
-            slurmctld,
-            controller,
-            fences,
-        } = surroundings;
+    pub(super) fn new(around: Surroundings) -> (Self, Handle) {
         let (sender, pushes) = mpsc::channel(1);
         let (shown, receiver) = watch::channel(Shown {
             phase: Phase::Swapped,
@@ -148,14 +131,7 @@ impl Keeper {
             rolled_back: None,
         });
         let keeper = Self {
-            config,
-            store,
-            supervisor,
-            checker,
-            slurm,
-            slurmctld,
-            controller,
-            fences,
+            around,
             pushes,
             shown,
             unsettled: Some(Unsettled::at_start()),
@@ -187,11 +163,11 @@ impl Keeper {
 
     /// What was under way when the agent before this one ended, and how the last change ended.
     async fn go_on(&mut self) {
-        let Some(live) = self.config.live() else { return };
+        let Some(live) = self.around.config.live() else { return };
         if let Some(unsettled) = &mut self.unsettled {
-            unsettled.partitions.closed_by_hand = self.store.closed();
+            unsettled.partitions.closed_by_hand = self.around.store.closed();
         }
-        if let Some(entry) = self.store.journal().entries().pop() {
+        if let Some(entry) = self.around.store.journal().entries().pop() {
             info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
             // One that a dry run refused was never live.
             if let Some(refused) = entry.refused.filter(|_| entry.step != Phase::Staged) {
@@ -211,7 +187,7 @@ impl Keeper {
             }
         }
         // A push that had been made durable, and no more. A pod that starts now would start from it.
-        match self.store.newest() {
+        match self.around.store.newest() {
             Ok(Some(stored)) if stored.sequence > live.summary.sequence => self.go_on_with(stored, live).await,
             Ok(_) => self.go_on_with_partitions(live).await,
             Err(error) => warn!(%error, "cannot look for a push that was interrupted"),
@@ -236,16 +212,20 @@ impl Keeper {
     async fn take(&mut self, push: Push) {
         let Push { revision, fence, reply } = push;
         let overtaken = {
-            let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+            let fences = self.around.fences.lock().unwrap_or_else(PoisonError::into_inner);
             fences.check(fence, Subject::Configuration)
         };
         if let Err(Stale(highest)) = overtaken {
             let _ = reply.send(Err(Refusal::StaleFence { highest }));
             return;
         }
-        let live = self.config.live();
+        let live = self.around.config.live();
         let sequence = revision.sequence;
-        let verdict = plan_push(live.as_ref().map(|live| &live.summary), &self.controller, &revision);
+        let verdict = plan_push(
+            live.as_ref().map(|live| &live.summary),
+            &self.around.controller,
+            &revision,
+        );
         let mut steps = Steps::begin();
         let done = match (verdict, live) {
             (Verdict::Refuse(refusal), _) => {
@@ -280,14 +260,14 @@ impl Keeper {
     }
 
     fn is_untouched(&self, live: &Files) -> bool {
-        self.config.check(live).is_ok()
+        self.around.config.check(live).is_ok()
     }
 
     async fn renumber(&mut self, revision: Revision, live: Files) -> Result<Applied, Error> {
         info!(sequence = revision.sequence, "the same bytes are live already");
         let summary = revision.summary();
         self.save(revision).await?;
-        self.config.renumber(&live, &summary)?;
+        self.around.config.renumber(&live, &summary)?;
         Ok(Applied::Live)
     }
 
@@ -301,10 +281,10 @@ impl Keeper {
         self.note(&summary, Phase::Staged, None).await;
         let mut next = Unsettled::new(steps.clone());
         let applied = self.make_live(revision, live, steps, &mut next).await;
-        self.store.remove_pending();
+        self.around.store.remove_pending();
         if !matches!(applied, Ok(Applied::Live)) {
             // Nothing has changed, and the next pod must not start from what nobody has tried.
-            if untried && let Err(error) = self.store.remove(sequence) {
+            if untried && let Err(error) = self.around.store.remove(sequence) {
                 warn!(%error, "an untried revision stays on the state volume");
             }
             self.show(phase, false);
@@ -334,7 +314,11 @@ impl Keeper {
         next: &mut Unsettled,
     ) -> Result<Applied, Error> {
         let plan = self.plan_partitions(&revision, live.as_ref());
-        let standby = self.slurmctld.is_standby(&configuration_of(&revision.files)).await;
+        let standby = self
+            .around
+            .slurmctld
+            .is_standby(&configuration_of(&revision.files))
+            .await;
         // Only a slurmctld that is known to run with the live files can be told what is different.
         let known = live
             .as_ref()
@@ -358,7 +342,7 @@ impl Keeper {
         steps: &mut Steps,
         next: &mut Unsettled,
     ) -> Result<Applied, Error> {
-        if let Some(refused) = self.checker.check(&revision).await? {
+        if let Some(refused) = self.around.checker.check(&revision).await? {
             steps.reach(Phase::Checked);
             tell(&Event::Reconfiguring);
             tell(&Event::Failed);
@@ -384,30 +368,30 @@ impl Keeper {
     }
 
     async fn save(&self, revision: Revision) -> Result<(), Error> {
-        let store = self.store.clone();
+        let store = self.around.store.clone();
         // A disk takes its time, and others are served meanwhile.
         Ok(tokio::task::spawn_blocking(move || store.save(&revision)).await??)
     }
 
     fn swap(&self, revision: &Revision, live: Option<Files>) -> Result<(), config_dir::Error> {
-        let files = self.config.write(revision)?;
-        if let Err(error) = self.config.switch(&files) {
-            self.config.forget(&files.name);
+        let files = self.around.config.write(revision)?;
+        if let Err(error) = self.around.config.switch(&files) {
+            self.around.config.forget(&files.name);
             return Err(error);
         }
         // Files that slurmctld never ran with are no way back if there is a better one.
-        if let Some(live) = live.filter(|live| self.unsettled.is_some() && self.config.before(live).is_some()) {
-            self.config.forget(&live.name);
+        if let Some(live) = live.filter(|live| self.unsettled.is_some() && self.around.config.before(live).is_some()) {
+            self.around.config.forget(&live.name);
         }
         Ok(())
     }
 
     /// One step towards a slurmctld that runs with the live files; how long to wait before the next.
     async fn settle(&mut self, mut unsettled: Unsettled) -> Duration {
-        let Some(live) = self.config.live() else {
+        let Some(live) = self.around.config.live() else {
             return self.wait(unsettled, "there is no revision in the configuration directory");
         };
-        let state = match self.supervisor.state().await {
+        let state = match self.around.supervisor.state().await {
             Ok(state) => state,
             Err(error) => return self.wait(unsettled, &error.to_string()),
         };
@@ -450,7 +434,7 @@ impl Keeper {
                     "starting slurmctld with the new files"
                 );
                 unsettled.started = true;
-                match self.supervisor.restart().await {
+                match self.around.supervisor.restart().await {
                     Ok(_) => self.wait(unsettled, "slurmctld is starting"),
                     Err(error) => self.wait(unsettled, &error.to_string()),
                 }
@@ -465,7 +449,7 @@ impl Keeper {
                 self.note_unless_rolling_back(&live, Phase::Reconfiguring).await;
                 unsettled.restarted = Some(Instant::now());
                 unsettled.healthy_before = true;
-                match self.supervisor.restart().await {
+                match self.around.supervisor.restart().await {
                     Ok(_) => self.wait(unsettled, RESTARTING),
                     Err(error) => self.wait(unsettled, &error.to_string()),
                 }
@@ -475,22 +459,27 @@ impl Keeper {
     }
 
     async fn is_standby(&self, live: &Files) -> bool {
-        match self.config.read(live) {
-            Some(revision) => self.slurmctld.is_standby(&configuration_of(&revision.files)).await,
+        match self.around.config.read(live) {
+            Some(revision) => {
+                self.around
+                    .slurmctld
+                    .is_standby(&configuration_of(&revision.files))
+                    .await
+            }
             None => false,
         }
     }
 
     /// What slurmctld has read last is known from itself, or else from what was live before. Fails while it may yet tell.
     async fn plan_action(&self, live: &Files) -> Result<Action, String> {
-        let Some(revision) = self.config.read(live) else {
+        let Some(revision) = self.around.config.read(live) else {
             return Ok(Action::Reconfigure);
         };
         let configuration = configuration_of(&revision.files);
-        let before = self.config.before(live);
-        let before = before.and_then(|before| self.config.read(&before));
+        let before = self.around.config.before(live);
+        let before = before.and_then(|before| self.around.config.read(&before));
         let before = before.map(|before| configuration_of(&before.files));
-        Ok(match (self.slurmctld.base(&revision).await, before) {
+        Ok(match (self.around.slurmctld.base(&revision).await, before) {
             (Base::Known(base), _) => plan_action(Some((&base, &configuration))),
             (Base::NoAnswer(why), None) => return Err(why),
             (Base::NoAnswer(_) | Base::Unknown, Some(before)) => plan_action(Some((&before, &configuration))),
@@ -501,11 +490,11 @@ impl Keeper {
     /// The supervisor has seen it read files since these are live; slurmctld has the last word. A reconfigure by hand in
     /// the very moment of ours can look like ours.
     async fn verify(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
-        let Some(revision) = self.config.read(&live) else {
+        let Some(revision) = self.around.config.read(&live) else {
             return self.wait(unsettled, "the live files cannot be read");
         };
         let sequence = live.summary.sequence;
-        match self.slurmctld.ask(&revision).await {
+        match self.around.slurmctld.ask(&revision).await {
             Word::Same => {}
             Word::WillNotTell(why) => info!(sequence, why, "slurmctld does not tell what it runs with"),
             Word::NoAnswer(why) => return self.wait(unsettled, &why),
@@ -542,7 +531,7 @@ impl Keeper {
             sequence = live.summary.sequence,
             rolling_back, "reconfiguring slurmctld"
         );
-        match self.supervisor.reconfigure(RECONFIGURE_PATIENCE).await {
+        match self.around.supervisor.reconfigure(RECONFIGURE_PATIENCE).await {
             Ok(Reconfigured::Done) => {
                 self.unsettled = Some(unsettled);
                 Duration::ZERO
@@ -557,13 +546,13 @@ impl Keeper {
 
     async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
         self.close_again(&mut unsettled, live).await;
-        if let Err(file) = self.config.check(live) {
+        if let Err(file) = self.around.config.check(live) {
             warn!(%file, "a file was changed by somebody else");
         }
         self.remember_as_good(live).await;
         self.note(&live.summary, Phase::Verified, unsettled.rolled_back.clone())
             .await;
-        self.config.forget_all_but(live);
+        self.around.config.forget_all_but(live);
         self.shown.send_modify(|shown| {
             shown.phase = Phase::Verified;
             shown.waiting.clear();

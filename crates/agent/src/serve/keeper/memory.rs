@@ -14,10 +14,10 @@ impl Keeper {
     /// A later revision that slurmctld cannot start with gives way to this one.
     pub(super) async fn remember_as_good(&self, live: &Files) {
         let Summary { sequence, digest, .. } = live.summary;
-        if self.store.verified() == Some(Verified { sequence, digest }) {
+        if self.around.store.verified() == Some(Verified { sequence, digest }) {
             return;
         }
-        let (store, config, live) = (self.store.clone(), self.config.clone(), live.clone());
+        let (store, config, live) = (self.around.store.clone(), self.around.config.clone(), live.clone());
         let saved = tokio::task::spawn_blocking(move || {
             // What came with the pod, and not by a push, is not on the volume yet.
             if store.load(live.summary.sequence).is_none()
@@ -43,7 +43,7 @@ impl Keeper {
     /// For whoever comes after this agent. A disk that is full does not keep a change from going on.
     pub(super) async fn note(&self, revision: &Summary, step: Phase, refused: Option<Refused>) {
         let entry = Entry::new(revision, step, refused);
-        let store = self.store.clone();
+        let store = self.around.store.clone();
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.note(entry)).await {
             warn!(%error, %step, "a step is not in the journal");
         }

@@ -54,7 +54,9 @@ impl From<Result<(), rpc::Error>> for Told {
 impl Keeper {
     /// A change of partitions that slurmctld had heard of in part, perhaps.
     pub(super) async fn go_on_with_partitions(&mut self, live: Files) {
-        let Some(pending) = self.store.pending() else { return };
+        let Some(pending) = self.around.store.pending() else {
+            return;
+        };
         if pending.sequence > live.summary.sequence {
             // It was about to be told, so slurmctld was known to run with the live files.
             let unsettled = self.unsettled.take();
@@ -63,12 +65,12 @@ impl Keeper {
                 self.unsettled = unsettled;
             }
         }
-        self.store.remove_pending();
+        self.around.store.remove_pending();
     }
 
     /// How partitions change from the live files to the pushed ones.
     pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
-        let before = live.and_then(|live| self.config.read(live));
+        let before = live.and_then(|live| self.around.config.read(live));
         before.map_or_else(PartitionPlan::default, |before| {
             PartitionPlan::between(&configuration_of(&before.files), &configuration_of(&revision.files))
         })
@@ -84,7 +86,7 @@ impl Keeper {
         steps: &mut Steps,
     ) -> Result<Option<Applied>, Error> {
         let Some(by_rpc) = &plan.by_rpc else { return Ok(None) };
-        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
             return Ok(None);
         };
         // What only changes has the way back in itself.
@@ -100,7 +102,7 @@ impl Keeper {
                 }
             }
         };
-        let (store, pending) = (self.store.clone(), revision.clone());
+        let (store, pending) = (self.around.store.clone(), revision.clone());
         tokio::task::spawn_blocking(move || store.save_pending(&pending)).await??;
         fail_point::reach("pending");
         let sequence = revision.sequence;
@@ -111,10 +113,10 @@ impl Keeper {
             removed = plan.removed.len(),
             "changing partitions by RPC"
         );
-        let slurmctld = Arc::clone(&self.slurmctld);
+        let slurmctld = Arc::clone(&self.around.slurmctld);
         let _lock = slurmctld.lock_members().await;
         let told = tell(&client, by_rpc, &before).await;
-        self.slurmctld.remember_version(&client);
+        self.around.slurmctld.remember_version(&client);
         fail_point::reach("told");
         let why = match told {
             Told::Done => match self.let_go(&client, plan, &before, &plan.removed).await {
@@ -156,7 +158,7 @@ impl Keeper {
         steps.reach(Phase::PartitionsLive);
         self.show(Phase::PartitionsLive, true);
         self.note(&revision.summary(), Phase::PartitionsLive, None).await;
-        let (store, summary) = (self.store.clone(), revision.summary());
+        let (store, summary) = (self.around.store.clone(), revision.summary());
         tokio::task::spawn_blocking(move || store.promote_pending(summary.sequence)).await??;
         fail_point::reach("durable");
         self.swap(revision, Some(live.clone()))?;
@@ -245,7 +247,7 @@ impl Keeper {
         partitions: &[&LivePartition],
         because: &impl Fn(&LivePartition, String) -> PartitionInUse,
     ) -> Result<(), Vec<PartitionInUse>> {
-        let jobs = match self.slurm.read(Read::Jobs).await {
+        let jobs = match self.around.slurm.read(Read::Jobs).await {
             Ok(json) => decode::<Vec<Job>>(&json)
                 .map(|answer| answer.value)
                 .map_err(|error| error.to_string()),
@@ -273,7 +275,7 @@ impl Keeper {
         plan: &PartitionPlan,
     ) -> Result<Vec<KeptState>, Vec<PartitionInUse>> {
         // Without the protocol it is the operator alone who looks at jobs.
-        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
             return Ok(Vec::new());
         };
         let before = match client.partitions().await {
@@ -301,7 +303,7 @@ impl Keeper {
 
     /// The same before files are read that are live already, as an agent finds them that has just started.
     pub(super) async fn look_ahead(&self, live: &Files) -> Result<(), String> {
-        let Some(revision) = self.config.read(live) else {
+        let Some(revision) = self.around.config.read(live) else {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
@@ -311,7 +313,7 @@ impl Keeper {
 
     /// What has yet to be said to a slurmctld that has read other partitions than the live files have.
     pub(super) async fn settle_partitions(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
-        let Some(revision) = self.config.read(&live) else {
+        let Some(revision) = self.around.config.read(&live) else {
             return self.wait(unsettled, "the live files cannot be read");
         };
         let configuration = configuration_of(&revision.files);
@@ -319,7 +321,7 @@ impl Keeper {
             Some(rest) => rest,
             // Once verified, what differs was changed by somebody else since then.
             None if self.is_verified(&live) => Rest::default(),
-            None => match self.slurmctld.base(&revision).await {
+            None => match self.around.slurmctld.base(&revision).await {
                 Base::Known(base) => PartitionPlan::between(&base, &configuration).all(),
                 Base::NoAnswer(why) => return self.wait(unsettled, &why),
                 Base::Unknown => return self.take_the_long_way(unsettled),
@@ -329,7 +331,7 @@ impl Keeper {
             self.settled(unsettled, &live).await;
             return Duration::ZERO;
         }
-        let client = match self.slurmctld.commander(&configuration) {
+        let client = match self.around.slurmctld.commander(&configuration) {
             Ok(client) => client,
             Err(why) => return self.wait(unsettled, &why),
         };
@@ -343,7 +345,7 @@ impl Keeper {
             }
             Err(error) => Told::Unknown(error.to_string()),
         };
-        self.slurmctld.remember_version(&client);
+        self.around.slurmctld.remember_version(&client);
         match told {
             Told::Done => {
                 self.settled(unsettled, &live).await;
@@ -386,7 +388,8 @@ impl Keeper {
     }
 
     fn is_verified(&self, live: &Files) -> bool {
-        self.store
+        self.around
+            .store
             .verified()
             .is_some_and(|verified| verified.digest == live.summary.digest)
     }
@@ -394,7 +397,7 @@ impl Keeper {
     /// For the agent after this one, or the next pod.
     pub(super) async fn remember_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
         if !closed.is_empty() {
-            let (store, closed) = (self.store.clone(), closed.to_vec());
+            let (store, closed) = (self.around.store.clone(), closed.to_vec());
             tokio::task::spawn_blocking(move || store.save_closed(&closed)).await??;
         }
         Ok(())
@@ -406,8 +409,10 @@ impl Keeper {
         if closed.is_empty() {
             return;
         }
-        let Some(revision) = self.config.read(live) else { return };
-        let Ok(client) = self.slurmctld.commander(&configuration_of(&revision.files)) else {
+        let Some(revision) = self.around.config.read(live) else {
+            return;
+        };
+        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
             return;
         };
         for kept in closed {
@@ -427,7 +432,7 @@ impl Keeper {
                 Err(error) => warn!(partition, state, %error, "a partition that was closed by hand is open again"),
             }
         }
-        self.store.remove_closed();
+        self.around.store.remove_closed();
     }
 }
 

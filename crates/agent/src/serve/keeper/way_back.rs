@@ -43,12 +43,12 @@ impl Keeper {
 
     /// Files that slurmctld is known to have run with; failing that, those of before. `None` if the live ones are such.
     pub(super) fn way_back(&self, live: &Files) -> Option<Files> {
-        let good = self.store.verified();
+        let good = self.around.store.verified();
         let is_good = |files: &Files| good.is_some_and(|good| good.digest == files.summary.digest);
         if is_good(live) {
             return None;
         }
-        let before = self.config.before(live);
+        let before = self.around.config.before(live);
         match before {
             Some(before) if is_good(&before) => Some(before),
             other => self.last_known_good(live).or(other),
@@ -57,14 +57,14 @@ impl Keeper {
 
     /// From the state volume.
     pub(super) fn last_known_good(&self, live: &Files) -> Option<Files> {
-        let good = self.store.verified()?;
+        let good = self.around.store.verified()?;
         // The same bytes may have got a higher number since.
-        let numbers = self.store.sequences().ok()?.into_iter().rev();
+        let numbers = self.around.store.sequences().ok()?.into_iter().rev();
         let revision = numbers
             .filter(|sequence| *sequence < live.summary.sequence)
-            .filter_map(|sequence| self.store.load(sequence))
+            .filter_map(|sequence| self.around.store.load(sequence))
             .find(|revision| revision.digest() == good.digest)?;
-        match self.config.write(&revision) {
+        match self.around.config.write(&revision) {
             Ok(files) => Some(files),
             Err(error) => {
                 error!(%error, sequence = revision.sequence, "cannot put the last known good revision back");
@@ -91,14 +91,14 @@ impl Keeper {
         self.note(&live.summary, Phase::RollingBack, Some(refused.clone()))
             .await;
         // The next pod must not start from it.
-        if let Err(error) = self.store.remove(sequence) {
+        if let Err(error) = self.around.store.remove(sequence) {
             error!(%error, "a refused revision stays on the state volume");
         }
-        if let Err(error) = self.config.switch(before) {
+        if let Err(error) = self.around.config.switch(before) {
             error!(%error, "cannot roll back");
             return self.wait(unsettled, &error.to_string());
         }
-        self.config.forget(&live.name);
+        self.around.config.forget(&live.name);
         unsettled.roll_back(refused);
         self.unsettled = Some(unsettled);
         Duration::ZERO
