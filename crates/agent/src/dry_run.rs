@@ -102,8 +102,9 @@ impl DryRun {
         let mut attempts = ATTEMPTS;
         loop {
             let directory = self.fill(files.clone(), nodes.clone()).await?;
-            let ended = process::run(&directory.path().join("slurm.conf"), PATIENCE).await?;
-            let last_words = as_in_place(ended.last_words(), directory.path());
+            let scratch = directory.path().to_owned();
+            let ended = process::run(directory, PATIENCE).await?;
+            let last_words = as_in_place(ended.last_words(), &scratch);
             match ended {
                 Ended::InCharge => return Ok(Verdict::Accepted),
                 Ended::Stuck { .. } => {

@@ -266,8 +266,9 @@ impl Store {
         let (old, _) = sequences.split_at(sequences.len().saturating_sub(KEPT));
         let good = self.verified().map(|verified| verified.sequence);
         for sequence in old.iter().filter(|sequence| Some(**sequence) != good) {
-            if let Err(error) = self.remove(*sequence) {
-                warn!(%error, "an old revision stays");
+            // A change does not wait for the disk to forget: one that is there again after a crash has the lowest number.
+            if let Err(error) = fs::remove_file(self.path_of(*sequence)) {
+                warn!(%error, sequence, "an old revision stays");
             }
         }
     }

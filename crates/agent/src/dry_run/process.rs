@@ -1,7 +1,6 @@
 //! The process of a dry run: started, listened to, killed with all it has started.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::{sleep, timeout};
@@ -45,7 +45,8 @@ impl Ended {
     }
 }
 
-pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error> {
+/// On the files in a directory that is gone when it is.
+pub(super) async fn run(directory: TempDir, patience: Duration) -> Result<Ended, Error> {
     let failed = |source| Error::Run {
         program: PROGRAM,
         source,
@@ -54,7 +55,7 @@ pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error>
     adopt_orphans().map_err(|error| Error::Environment { why: error.to_string() })?;
     let mut child = Command::new(PROGRAM)
         .args(["-D", "-c", "-f"])
-        .arg(conf)
+        .arg(directory.path().join("slurm.conf"))
         // What tells the live one where its files, keys and service manager are.
         .env_remove("SLURM_CONF")
         .env_remove("SLURM_CONF_SERVER")
@@ -79,10 +80,13 @@ pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error>
         // Gone already, if it ended by itself and had no helper yet.
         let _ = killpg(group, Signal::SIGKILL);
     }
-    child.wait().await.map_err(failed)?;
-    if let Some(group) = group {
-        reap(group).await;
+    let ending = end(child, group, directory);
+    if let Ok(Ok(Heard::InCharge)) = heard {
+        // It has said all that it was asked, and the change goes on.
+        tokio::spawn(ending);
+        return Ok(Ended::InCharge);
     }
+    ending.await.map_err(failed)?;
     let last_words = words.lines().collect();
     match heard {
         Err(_) => Ok(Ended::Stuck { last_words }),
@@ -93,6 +97,16 @@ pub(super) async fn run(conf: &Path, patience: Duration) -> Result<Ended, Error>
         }),
         Ok(Err(error)) => Err(failed(error)),
     }
+}
+
+/// Sees it gone, and then its files.
+async fn end(mut child: Child, group: Option<Pid>, directory: TempDir) -> std::io::Result<()> {
+    child.wait().await?;
+    if let Some(group) = group {
+        reap(group).await;
+    }
+    drop(directory);
+    Ok(())
 }
 
 enum Heard {

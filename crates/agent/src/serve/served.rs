@@ -146,7 +146,7 @@ impl Slurmctld {
 }
 
 async fn both(client: &Client) -> Result<(Vec<ServedFile>, ServedConf), Error> {
-    Ok((client.served_files().await?, client.live_conf().await?))
+    tokio::try_join!(client.served_files(), client.live_conf())
 }
 
 /// Where slurmctld listens in this pod, or why it cannot be asked.

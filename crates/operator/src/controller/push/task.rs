@@ -161,7 +161,7 @@ impl Task {
             }
             Next::Push { sequence } => {
                 // What went wrong stays said until it goes well.
-                if self.failures == 0 {
+                if self.failures == 0 && !self.is_at_rest(wanted, live) {
                     self.say(wanted, live, State::Busy);
                 }
                 if let Some(last) = self.reconfigured
@@ -501,6 +501,15 @@ impl Task {
             report.state = state;
         });
         backoff
+    }
+
+    /// Whether it was last said that slurmctld runs with what this agent has: who wants something else says by itself that
+    /// it is on its way, and another look at it would only take time from the push.
+    fn is_at_rest(&self, wanted: &Wanted, live: Option<Live>) -> bool {
+        let Report {
+            pod, live: said, state, ..
+        } = self.teller.read();
+        pod == wanted.target.uid && said == live && state == State::Done
     }
 
     fn say(&self, wanted: &Wanted, live: Option<Live>, state: State) {
