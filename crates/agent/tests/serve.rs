@@ -507,6 +507,20 @@ async fn a_slurmctld_that_does_not_answer_is_asked_again_and_nothing_is_rolled_b
     assert_eq!(pod.lives().len(), 2, "one reconfigure");
 }
 
+/// As one of several does while it waits for another to hand over, which writes the same state.
+#[tokio::test]
+async fn of_several_one_that_does_not_answer_is_not_told_to_reconfigure() {
+    let of_two = |rest: &str| format!("SlurmctldHost=a\nSlurmctldHost=b\n{rest}\n");
+    let pod = Pod::running(&revision(1, &of_two("KillWait=30"))).await;
+    fs::write(pod.path("mute"), "").unwrap();
+    let pushed = pod.push(&revision(2, &of_two("KillWait=31"))).await;
+    assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
+    assert_eq!(pod.lives().len(), 1, "no reconfigure");
+    fs::remove_file(pod.path("mute")).unwrap();
+    pod.phase(Phase::Verified).await;
+    assert_eq!(pod.lives().len(), 2, "one reconfigure");
+}
+
 #[tokio::test]
 async fn the_same_bytes_cause_no_action() {
     let pod = Pod::running(&revision(1, "one")).await;

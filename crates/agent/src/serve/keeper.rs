@@ -29,7 +29,7 @@ use super::checker::{Checker, refusal};
 use super::fences::{Fences, Stale, Subject};
 use super::partitions::PartitionPlan;
 use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
-use super::served::{Base, Slurmctld, Word};
+use super::served::{Base, Slurmctld, Standing, Word};
 use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
 use super::story::{Event, tell};
@@ -314,15 +314,11 @@ impl Keeper {
         next: &mut Unsettled,
     ) -> Result<Applied, Error> {
         let plan = self.plan_partitions(&revision, live.as_ref());
-        let standby = self
-            .around
-            .slurmctld
-            .is_standby(&configuration_of(&revision.files))
-            .await;
+        let standing = self.around.slurmctld.standing(&configuration_of(&revision.files)).await;
         // Only a slurmctld that is known to run with the live files can be told what is different.
         let known = live
             .as_ref()
-            .filter(|live| !standby && self.unsettled.is_none() && self.is_untouched(live));
+            .filter(|live| standing != Standing::Standby && self.unsettled.is_none() && self.is_untouched(live));
         if let Some(live) = known
             && let Some(applied) = self.apply_partitions(&revision, live, &plan, steps).await?
         {
@@ -409,11 +405,17 @@ impl Keeper {
             next => next,
         };
         let next = match next {
-            // It does not do what it is told, and nothing is interrupted by its restart.
-            Next::Reconfigure | Next::Partitions if self.is_standby(&live).await => {
-                unsettled.action = Some(Action::Restart);
-                Next::Restart
-            }
+            Next::Reconfigure | Next::Partitions => match self.standing(&live).await {
+                Standing::InCharge => next,
+                // It does not do what it is told, and nothing is interrupted by its restart.
+                Standing::Standby => {
+                    unsettled.action = Some(Action::Restart);
+                    Next::Restart
+                }
+                // A reconfigure begins with all state being written. Two that write it at once lose nodes, and their jobs
+                // with them (measured).
+                Standing::NoAnswer(why) => return self.wait(unsettled, &why),
+            },
             next => next,
         };
         if matches!(next, Next::Reconfigure | Next::Restart)
@@ -458,15 +460,13 @@ impl Keeper {
         }
     }
 
-    async fn is_standby(&self, live: &Files) -> bool {
+    async fn standing(&self, live: &Files) -> Standing {
         match self.around.config.read(live) {
             Some(revision) => {
-                self.around
-                    .slurmctld
-                    .is_standby(&configuration_of(&revision.files))
-                    .await
+                let configuration = configuration_of(&revision.files);
+                self.around.slurmctld.standing(&configuration).await
             }
-            None => false,
+            None => Standing::InCharge,
         }
     }
 

@@ -52,6 +52,17 @@ pub(super) enum Base {
     Unknown,
 }
 
+/// What one of several is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Or it cannot be asked from here.
+    InCharge,
+    /// It waits to take over.
+    Standby,
+    /// It may wait for another one to hand over.
+    NoAnswer(String),
+}
+
 #[derive(Debug)]
 pub(super) struct Slurmctld {
     keys: PathBuf,
@@ -102,16 +113,19 @@ impl Slurmctld {
         }
     }
 
-    /// Whether it only waits to take over. Only of several can one be that.
-    pub(super) async fn is_standby(&self, configuration: &Configuration) -> bool {
+    /// Only of several can one be anything else than in charge.
+    pub(super) async fn standing(&self, configuration: &Configuration) -> Standing {
         if configuration.values("SlurmctldHost").count() < 2 {
-            return false;
+            return Standing::InCharge;
         }
         let Ok(client) = self.client(configuration, PATIENCE) else {
-            return false;
+            return Standing::InCharge;
         };
-        let answer = client.live_conf().await;
-        matches!(answer, Err(Error::Refused { code, .. }) if code.is_of_standby())
+        match client.live_conf().await {
+            Err(Error::Refused { code, .. }) if code.is_of_standby() => Standing::Standby,
+            Err(error) if !error.is_definite() => Standing::NoAnswer(error.to_string()),
+            Ok(_) | Err(_) => Standing::InCharge,
+        }
     }
 
     /// For more than a question: slurmctld takes its time where it has much to do.
