@@ -116,15 +116,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
     text.section("GENERAL");
     text.set("ClusterName", cluster_name);
     text.set("SlurmUser", SLURM_USER);
-    for SlurmctldHost { name, address } in slurmctld_hosts {
-        text.set("SlurmctldHost", format!("{name}({address})"));
-    }
-    text.set("SlurmctldPort", SLURMCTLD_PORT);
-    text.set("SlurmctldAddr", slurmctld_address);
-    let (timeout, seconds) = FAILOVER_TIMEOUT;
-    if slurmctld_hosts.len() > 1 && Document::parse(extra).value(timeout).is_none() {
-        text.set(timeout, seconds);
-    }
+    render_hosts(&mut text, slurmctld_hosts, slurmctld_address, extra);
     text.set("StateSaveLocation", format!("/var/spool/slurmctld/{cluster_name}"));
     text.set("SlurmdUser", "root");
     text.set("SlurmdPort", SLURMD_PORT);
@@ -228,6 +220,18 @@ pub fn render_external_slurm_conf(conf: &ExternalConf) -> String {
 
     render_accounting(&mut text, accounting.as_ref());
     text.text
+}
+
+fn render_hosts(text: &mut Text, hosts: &[SlurmctldHost], active: &str, extra: &str) {
+    for SlurmctldHost { name, address } in hosts {
+        text.set("SlurmctldHost", format!("{name}({address})"));
+    }
+    text.set("SlurmctldPort", SLURMCTLD_PORT);
+    text.set("SlurmctldAddr", active);
+    let (timeout, seconds) = FAILOVER_TIMEOUT;
+    if hosts.len() > 1 && Document::parse(extra).value(timeout).is_none() {
+        text.set(timeout, seconds);
+    }
 }
 
 fn render_accounting(text: &mut Text, accounting: Option<&AccountingStorage>) {

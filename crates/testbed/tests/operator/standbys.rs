@@ -101,8 +101,13 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     set_extra_conf(&namespace, &conf("MaxJobCount=4001")).unwrap();
     wait_live(&namespace, ACTIVE, "MaxJobCount=4001");
     wait_lagging(&namespace, "");
-    eventually("the standby has its files", SOON, || {
-        expect(files(STANDBY) == files(ACTIVE), files(STANDBY))
+    let good = |pod: &str| {
+        let noted = format!("cat /var/spool/slurmctld/*/.slurm-operator/*/{pod}/verified");
+        on(&namespace, ACTIVE, &noted)
+    };
+    eventually("the standby has its files, and runs with them", SOON, || {
+        expect(files(STANDBY) == files(ACTIVE), files(STANDBY))?;
+        expect(good(STANDBY)? == good(ACTIVE)?, good(STANDBY))
     })
     .unwrap();
 
