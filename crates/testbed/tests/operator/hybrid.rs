@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use testbed::cluster::Cluster;
@@ -11,7 +13,7 @@ use testbed::network;
 use testbed::outside::Outside;
 use testbed::process::Process;
 
-use crate::common::operator::{SOON, install, install_chart};
+use crate::common::operator::{REST_API, SOON, install, install_chart, slurm, wait_node, workers};
 
 /// As on bare metal, with the four things that pods need of it.
 const SLURM_CONF: &str = "
@@ -103,6 +105,32 @@ spec:
   jwtKeyRef:
     name: external-auth-jwths256
     key: jwt_hs256.key
+";
+
+/// A slurmctld inside whose Service has no address of its own, so that machines outside reach its pod without NAT.
+const INSIDE: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: cgroup
+data:
+  cgroup.conf: CgroupPlugin=disabled
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: slurm
+spec:
+  configFileRefs:
+  - name: cgroup
+  service:
+    spec:
+      clusterIP: None
+  extraConf: |
+    ProctrackType=proctrack/linuxproc
+    TaskPlugin=task/none
+    NodeName=bare-5 NodeAddr=ADDRESS CPUs=1 State=UNKNOWN
+    PartitionName=all Nodes=ALL
 ";
 
 struct Hybrid {
@@ -348,4 +376,52 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     })
     .unwrap();
     hybrid.wait_said("accounting/slurm", "Degraded", &["False"]);
+}
+
+#[test]
+fn machines_outside_join_a_slurm_inside_kubernetes() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "joined").unwrap();
+    namespace
+        .apply(&INSIDE.replace("ADDRESS", &network::outside_address(5)))
+        .unwrap();
+    for manifest in [REST_API, &workers(1)] {
+        namespace.apply(manifest).unwrap();
+    }
+    namespace.wait("create", "secret/slurm-auth-slurm").unwrap();
+    let key = namespace.field("secret/slurm-auth-slurm", r".data.slurm\.key").unwrap();
+    let server = format!("--conf-server slurm-controller.{}:6817", namespace.name);
+    let _machines = [(5, "bare-5", ""), (6, "bare-6", "-Z")].map(|(index, name, dynamic)| {
+        let machine = boot(cluster, index, name);
+        let names = format!("search svc.cluster.local\nnameserver {}\n", network::CONTROL_PLANE);
+        machine.write("/etc/resolv.conf", 0o644, names).unwrap();
+        machine
+            .write("/etc/slurm/slurm.key", 0o600, STANDARD.decode(&key).unwrap())
+            .unwrap();
+        namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
+        machine
+            .start("slurmd", &format!("slurmd -D {dynamic} {server}"))
+            .unwrap();
+        machine
+    });
+    for node in ["bare-5", "bare-6", "compute-0"] {
+        wait_node(&namespace, node, &["State=IDLE"], &[]).unwrap();
+    }
+    let hosts = slurm(&namespace, "srun -p all -N3 hostname | sort").unwrap();
+    assert_eq!(hosts, "bare-5\nbare-6\ncompute-0\n");
+
+    // They are not the operator's, whatever becomes of its own.
+    let gone = r#"{"spec":{"replicas":0,"pruneSlurmNodeRecords":"NodeNotFound"}}"#;
+    namespace
+        .ask(&["patch", "nodeset/compute", "--type=merge", "--patch", gone])
+        .unwrap();
+    eventually("the worker's record goes", SOON, || {
+        let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
+        expect(!nodes.contains("compute-0"), nodes)
+    })
+    .unwrap();
+    for node in ["bare-5", "bare-6"] {
+        wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
+    }
 }
