@@ -222,7 +222,7 @@ impl Cluster {
     }
 
     /// The node a pod runs on, and the id of one of its containers.
-    fn container(&self, pod: Pod, container: Option<&str>) -> Result<(Namespaces, String)> {
+    pub(crate) fn container(&self, pod: Pod, container: Option<&str>) -> Result<(Namespaces, String)> {
         let object = self.ask(&["get", "pod", pod.name, "-n", pod.namespace, "-o", "json"])?;
         let object: serde_json::Value = serde_json::from_str(&object)?;
         let node = object

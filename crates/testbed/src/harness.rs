@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Size};
 use crate::command;
 use crate::faults::Pod;
 use crate::paths::{Layout, TEST_CLUSTERS};
+use crate::reading::Question;
 
 /// The cluster that all tests of this checkout share, brought up if it is not.
 pub fn cluster() -> &'static Cluster {
@@ -109,8 +110,12 @@ impl Namespace {
         command
     }
 
+    /// What kubectl answers.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
-        command::output(&mut self.kubectl(arguments))
+        match Question::parse(&self.name, arguments) {
+            Some(question) => question.ask(self.cluster),
+            None => command::output(&mut self.kubectl(arguments)),
+        }
     }
 
     pub fn apply(&self, manifest: &str) -> Result<()> {
@@ -133,7 +138,13 @@ impl Namespace {
         self.ask(&["rollout", "status", object, "--timeout=120s"]).map(drop)
     }
 
-    /// Runs a shell line in a pod ("pod" or "pod -c container").
+    /// Runs a shell line in a container as `exec` does, for a tenth of its cost.
+    pub fn inside(&self, pod: &str, container: &str, line: &str) -> Result<String> {
+        let mut command = self.cluster.inside(self.pod(pod), container, "bash")?;
+        command::output(command.args(["-c", line]))
+    }
+
+    /// Runs a shell line in a pod ("pod" or "pod -c container") with `kubectl exec`.
     pub fn exec(&self, pod: &str, line: &str) -> Result<String> {
         let mut command = self.kubectl(&["exec"]);
         command::output(command.args(pod.split(' ')).args(["--", "bash", "-c", line]))

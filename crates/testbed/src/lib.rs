@@ -2,7 +2,8 @@
 //!
 //! From the ground up: `ground` (is the machine fit), `kubernetes` and `image` (what is built once), `namespaces`, `init`,
 //! `network`, `cgroups` (what a node is made of), `control_plane` and `node` (what runs where), `cluster` (its life),
-//! `outside` (machines beside it), `faults` (how it is hurt), `harness` (how tests use it).
+//! `outside` (machines beside it), `faults` (how it is hurt), `inside` and `reading` (how it is looked into), `harness` (how tests
+//! use it).
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ pub mod image;
 mod image_store;
 pub mod images;
 pub mod init;
+mod inside;
 pub mod kubernetes;
 mod lock;
 pub mod namespaces;
@@ -29,6 +31,7 @@ pub mod outside;
 pub mod paths;
 pub mod pki;
 pub mod process;
+mod reading;
 pub mod steps;
 pub mod volumes;
 

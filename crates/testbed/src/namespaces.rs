@@ -89,6 +89,8 @@ fn start(mut command: Command, stdin: Option<OwnedFd>, log: &Path) -> Result<u32
         .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(output.try_clone()?)
         .stderr(output)
+        // For what is written in Go: memory is there, processors are scarce.
+        .env("GOGC", "300")
         // Keeps a terminal's Ctrl-C away from the cluster.
         .process_group(0)
         .spawn()

@@ -29,6 +29,17 @@ impl Process {
         serde_json::from_slice(&fs::read(file).ok()?).ok()
     }
 
+    /// The process that was the first in a control group whose path has `name` in it.
+    pub fn first_in_cgroup(name: &str) -> Option<Self> {
+        let of = |pid: i32| {
+            let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+            groups.contains(name).then(|| Self::of(pid).ok())?
+        };
+        let pids = fs::read_dir("/proc").ok()?.flatten();
+        let inside = pids.filter_map(|entry| of(entry.file_name().to_str()?.parse().ok()?));
+        inside.min_by_key(|process| (process.started, process.pid))
+    }
+
     pub fn record(self, file: &Path) -> Result<()> {
         paths::write(file, serde_json::to_vec(&self)?)
     }

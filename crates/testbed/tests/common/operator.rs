@@ -179,7 +179,7 @@ pub fn configuration_applied(namespace: &Namespace, field: &str) -> Result<Strin
 
 /// Runs a shell line in slurmctld's container of Controller `slurm`.
 pub fn slurm(namespace: &Namespace, line: &str) -> Result<String> {
-    namespace.exec("slurm-controller-0 -c slurmctld", line)
+    namespace.inside("slurm-controller-0", "slurmctld", line)
 }
 
 /// Waits until exactly these many nodes are idle.

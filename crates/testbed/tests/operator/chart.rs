@@ -87,10 +87,10 @@ fn a_partition_edited_in_the_object_is_live_without_a_restart() {
     .unwrap();
     testbed::steps::keep("a partition edited to live", start.elapsed().as_secs_f64());
     assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
-    let log = namespace
-        .ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])
-        .unwrap();
-    for line in ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"] {
-        assert!(log.contains(line), "{line} is missing:\n{log}");
-    }
+    eventually("its story is in the log", SOON, || {
+        let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
+        let lines = ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"];
+        expect(lines.iter().all(|line| log.contains(line)), log)
+    })
+    .unwrap();
 }

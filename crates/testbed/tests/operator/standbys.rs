@@ -47,7 +47,7 @@ fn conf(line: &str) -> String {
 const MOST_FOR_A_TAKEOVER: Duration = Duration::from_mins(1);
 
 fn on(namespace: &Namespace, pod: &str, line: &str) -> Result<String> {
-    namespace.exec(&format!("{pod} -c slurmctld"), line)
+    namespace.inside(pod, "slurmctld", line)
 }
 
 /// Waits until a slurmctld says that it runs with this line.

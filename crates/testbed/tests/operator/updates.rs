@@ -362,7 +362,8 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
     wait_saved(&namespace).unwrap();
     schedule("20 seconds", "");
     wait_reserved("SPEC_NODES", "FLEX");
-    // Slurm may have forgotten it then.
+    // What it has not written down it forgets, and a reservation missed in its own time is taken for somebody's deletion.
+    wait_saved(&namespace).unwrap();
     kill_everyone(cluster, &namespace).unwrap();
     wait_replaced(&namespace, &before);
     let record = shown(&namespace, &job);
