@@ -25,6 +25,7 @@ use crate::node;
 use crate::paths::{self, Layout};
 use crate::pki;
 use crate::process::Process;
+use crate::reading::Question;
 use crate::steps::step;
 
 /// What `up` is asked for.
@@ -425,6 +426,20 @@ impl Cluster {
             .env("GOGC", "off")
             .args(arguments);
         command
+    }
+
+    pub fn kubectl_in(&self, namespace: &str, arguments: &[&str]) -> Command {
+        let mut command = self.kubectl(&["--namespace", namespace]);
+        command.args(arguments);
+        command
+    }
+
+    /// What kubectl answers in a namespace.
+    pub fn ask_in(&self, namespace: &str, arguments: &[&str]) -> Result<String> {
+        match Question::parse(namespace, arguments) {
+            Some(question) => question.ask(self),
+            None => command::output(&mut self.kubectl_in(namespace, arguments)),
+        }
     }
 
     /// What kubectl answers.

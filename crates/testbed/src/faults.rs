@@ -223,7 +223,7 @@ impl Cluster {
 
     /// The node a pod runs on, and the id of one of its containers.
     pub(crate) fn container(&self, pod: Pod, container: Option<&str>) -> Result<(Namespaces, String)> {
-        let object = self.ask(&["get", "pod", pod.name, "-n", pod.namespace, "-o", "json"])?;
+        let object = self.ask_in(pod.namespace, &["get", "pod", pod.name, "-o", "json"])?;
         let object: serde_json::Value = serde_json::from_str(&object)?;
         let node = object
             .pointer("/spec/nodeName")
@@ -260,15 +260,10 @@ impl Cluster {
     }
 
     fn address(&self, pod: Pod) -> Result<String> {
-        self.ask(&[
-            "get",
-            "pod",
-            pod.name,
-            "-n",
+        self.ask_in(
             pod.namespace,
-            "-o",
-            "jsonpath={.status.podIP}",
-        ])
+            &["get", "pod", pod.name, "-o", "jsonpath={.status.podIP}"],
+        )
     }
 }
 

@@ -14,7 +14,6 @@ use crate::cluster::{Cluster, Size};
 use crate::command;
 use crate::faults::Pod;
 use crate::paths::{Layout, TEST_CLUSTERS};
-use crate::reading::Question;
 
 /// The cluster that all tests of this checkout share, brought up if it is not.
 pub fn cluster() -> &'static Cluster {
@@ -105,17 +104,12 @@ impl Namespace {
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> Command {
-        let mut command = self.cluster.kubectl(&["--namespace", &self.name]);
-        command.args(arguments);
-        command
+        self.cluster.kubectl_in(&self.name, arguments)
     }
 
     /// What kubectl answers.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
-        match Question::parse(&self.name, arguments) {
-            Some(question) => question.ask(self.cluster),
-            None => command::output(&mut self.kubectl(arguments)),
-        }
+        self.cluster.ask_in(&self.name, arguments)
     }
 
     pub fn apply(&self, manifest: &str) -> Result<()> {

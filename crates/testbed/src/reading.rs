@@ -50,7 +50,8 @@ pub(crate) struct Question<'a> {
 enum Output<'a> {
     Json,
     Name,
-    Path(&'a str),
+    /// Text with paths in braces.
+    Template(&'a str),
 }
 
 impl<'a> Question<'a> {
@@ -117,7 +118,7 @@ impl<'a> Question<'a> {
     fn shown(&self, object: &Value) -> String {
         match self.output {
             Output::Json => object.to_string(),
-            Output::Path(path) => found(object, path).map(text).collect::<Vec<_>>().join(" "),
+            Output::Template(template) => filled(template, object),
             Output::Name => {
                 let single = std::slice::from_ref(object);
                 let objects = object["items"].as_array().map_or(single, Vec::as_slice);
@@ -134,17 +135,29 @@ impl<'a> Output<'a> {
             "json" => Some(Self::Json),
             "name" => Some(Self::Name),
             _ => {
-                let path = how.strip_prefix("jsonpath={")?.strip_suffix('}')?;
-                let single = path.starts_with('.') && !path.contains(['{', '}']);
-                single.then_some(Self::Path(path))
+                let template = how.strip_prefix("jsonpath=")?;
+                // No loops, and no text in quotes.
+                let simple = template.split('{').skip(1).all(|part| part.starts_with('.'));
+                simple.then_some(Self::Template(template))
             }
         }
     }
 }
 
-/// For the one character of our label selectors that a query takes for something else.
+/// For the characters of our label selectors that a query takes for something else.
 fn escaped(selector: &str) -> String {
     selector.replace('=', "%3D").replace(',', "%2C")
+}
+
+fn filled(template: &str, object: &Value) -> String {
+    let mut parts = template.split('{');
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (path, after) = part.split_once('}').unwrap_or((part, ""));
+        shown += &found(object, path).map(text).collect::<Vec<_>>().join(" ");
+        shown += after;
+    }
+    shown
 }
 
 /// What a path of kubectl's leads to: `.name`, `[0]`, `[*]` and `[?(@.name=="value")]`, one after the other.
@@ -240,7 +253,7 @@ mod tests {
         let expected = Question {
             address: "/api/v1/namespaces/here/pods/one".into(),
             kind: "pod",
-            output: Output::Path(".metadata.uid"),
+            output: Output::Template("{.metadata.uid}"),
         };
         for named in [&["pod/one"][..], &["pod", "one"], &["pods", "one"]] {
             let arguments = [&["get"], named, &["-o", "jsonpath={.metadata.uid}"]].concat();
@@ -301,8 +314,8 @@ mod tests {
             (".status.missing.more", ""),
         ];
         for (path, expected) in cases {
-            let shown: Vec<String> = found(&object, path).map(text).collect();
-            assert_eq!(shown.join(" "), expected, "{path}");
+            assert_eq!(filled(&format!("{{{path}}}"), &object), expected, "{path}");
         }
+        assert_eq!(filled("{.status.counts[0]}, {.status.counts[1]}!", &object), "1, 2!");
     }
 }

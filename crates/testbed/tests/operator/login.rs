@@ -1,4 +1,4 @@
-//! People of a real directory, in login pods and workers; ssh with the host keys that were made.
+//! People of a real directory log in by ssh and submit jobs; what a login pod is given may change under them, or be wrong.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,6 +13,8 @@ const LDAP: &str = include_str!("ldap.yaml");
 
 const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
+/// A port of every node; no other test has one.
+const NODE_PORT: u16 = 31722;
 
 fn wait_condition(namespace: &Namespace, object: &str, type_: &str, words: &str) {
     // Host keys take a busy machine a while.
@@ -31,16 +33,44 @@ fn change(namespace: &Namespace, object: &str, spec: &Value) {
         .unwrap();
 }
 
+/// Runs a line where people sit.
+fn client(namespace: &Namespace, line: &str) -> Result<String> {
+    namespace.inside("client", "shell", line)
+}
+
 /// Runs a line as root of a login pod, by key; the client knows the host's key and accepts no other.
 fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
-    namespace.exec(
-        "client",
+    client(
+        namespace,
         &format!("ssh -o BatchMode=yes root@slurm-login-slinky {line:?}"),
     )
 }
 
+/// Runs a line as a user of the directory, by password.
+fn ssh_as_alice(namespace: &Namespace, line: &str) -> Result<String> {
+    let command = format!(
+        "printf '#!/bin/sh\\necho wonderland\\n' >/tmp/word; chmod +x /tmp/word; \
+         SSH_ASKPASS=/tmp/word SSH_ASKPASS_REQUIRE=force \
+         ssh -o PubkeyAuthentication=no alice@slurm-login-slinky {line:?}"
+    );
+    client(namespace, &command)
+}
+
 fn wait_ssh(namespace: &Namespace) {
     eventually("root can log in and use Slurm", SOON, || ssh(namespace, "sinfo")).unwrap();
+}
+
+/// The only login pod, by its UID.
+fn login_pod(namespace: &Namespace) -> Result<String> {
+    let which = [
+        "-l",
+        "app.kubernetes.io/name=login",
+        "-o",
+        "jsonpath={.items[*].metadata.uid}",
+    ];
+    let found = namespace.ask(&[&["get", "pods"][..], &which].concat())?;
+    expect(!found.is_empty() && !found.contains(' '), &found)?;
+    Ok(found)
 }
 
 fn begin() -> Namespace {
@@ -89,9 +119,9 @@ fn check_users(namespace: &Namespace) {
 }
 
 /// Gives the client a key that is root's, and the host's keys as they are in their Secret.
-fn let_root_in(namespace: &Namespace) {
+fn let_root_in(namespace: &Namespace) -> String {
     let line = "mkdir -p ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub";
-    let key = namespace.exec("client", line).unwrap();
+    let key = client(namespace, line).unwrap();
     let get = ["get", "secret", "slurm-login-slinky-ssh-host-keys", "-o", "json"];
     let secret: Value = serde_json::from_str(&namespace.ask(&get).unwrap()).unwrap();
     let known = ["rsa", "ecdsa", "ed25519"].map(|kind| {
@@ -99,21 +129,150 @@ fn let_root_in(namespace: &Namespace) {
         format!("echo slurm-login-slinky $(echo {encoded} | base64 -d); ")
     });
     let known = known.concat();
-    namespace
-        .exec(
-            "client",
-            &format!("{{ {known} }} | sort | tee /tmp/host_keys >~/.ssh/known_hosts"),
-        )
-        .unwrap();
+    client(
+        namespace,
+        &format!("{{ {known} }} | sort | tee /tmp/host_keys >~/.ssh/known_hosts"),
+    )
+    .unwrap();
     change(namespace, LOGIN_SET, &json!({ "rootSshAuthorizedKeys": key }));
     wait_ssh(namespace);
     let scan = "ssh-keyscan -q -t rsa,ecdsa,ed25519 slurm-login-slinky | sort | diff - /tmp/host_keys";
-    namespace.exec("client", scan).unwrap();
+    client(namespace, scan).unwrap();
+    key
+}
+
+/// sbatch by ssh; what the job writes is on storage that login pods see.
+fn submit(namespace: &Namespace) {
+    let out = "/home/alice/out.txt";
+    let job = format!("sbatch --wait --partition=all --output={out} --wrap='id -un; hostname'");
+    eventually("alice can log in", SOON, || ssh_as_alice(namespace, "true")).unwrap();
+    ssh_as_alice(namespace, &job).unwrap();
+    let written = ssh_as_alice(namespace, &format!("cat {out}")).unwrap();
+    assert_eq!(written, "alice\nslinky-0\n");
+}
+
+/// Changed files are used by the daemons that run, and nobody who is logged in notices.
+fn change_files_under_a_session(namespace: &Namespace) {
+    let pod = login_pod(namespace).unwrap();
+    let session = "while sleep 1; do echo still; done";
+    let begin = format!("nohup ssh -n -o BatchMode=yes root@slurm-login-slinky {session:?} >/tmp/session 2>&1 &");
+    client(namespace, &begin).unwrap();
+    let lines = || -> Result<usize> { Ok(client(namespace, "wc -l </tmp/session")?.trim().parse()?) };
+    eventually("the session runs", SOON, || expect(lines()? > 0, "no line")).unwrap();
+
+    change(namespace, LOGIN_SET, &json!({ "extraSshdConfig": "AcceptEnv TEA" }));
+    eventually("sshd has its new configuration", SOON, || {
+        let asked = "ssh -o BatchMode=yes -o SetEnv=TEA=mint root@slurm-login-slinky 'echo $TEA'";
+        let said = client(namespace, asked)?;
+        expect(said.trim() == "mint", said)
+    })
+    .unwrap();
+    let get = ["get", "secret", "slurm-sssd-conf", "-o", "jsonpath={.data.sssd\\.conf}"];
+    let encoded = namespace.ask(&get).unwrap();
+    let conf = client(namespace, &format!("echo {encoded} | base64 -d")).unwrap();
+    let patch = json!({ "stringData": { "sssd.conf": format!("{conf}\noverride_shell = /bin/dash\n") } });
+    let words = ["patch", "secret", "slurm-sssd-conf", "--patch", &patch.to_string()];
+    namespace.ask(&words).unwrap();
+    eventually("sssd has its new configuration", SOON, || {
+        let found = namespace.exec(&format!("{LOGIN} -c login"), "getent passwd alice")?;
+        expect(found.trim().ends_with(":/bin/dash"), found)
+    })
+    .unwrap();
+
+    let before = lines().unwrap();
+    eventually("the session goes on", SOON, || expect(lines()? > before, before)).unwrap();
+    assert_eq!(login_pod(namespace).unwrap(), pod);
+}
+
+/// What cannot be used is told, harms nothing, and heals when it is mended.
+fn make_mistakes(namespace: &Namespace, key: &str) {
+    let pod = login_pod(namespace).unwrap();
+    for (bad, good, type_, words) in [
+        (
+            json!({ "extraSshdConfig": "Nonsense yes" }),
+            json!({ "extraSshdConfig": "" }),
+            "Degraded",
+            "Nonsense",
+        ),
+        (
+            json!({ "rootSshAuthorizedKeys": "ssh-ed25519 oops" }),
+            json!({ "rootSshAuthorizedKeys": key }),
+            "Ready",
+            "spec.rootSshAuthorizedKeys has \"ssh-ed25519 oops\" in line 1",
+        ),
+        (
+            json!({ "sssdConfRef": { "key": "absent" } }),
+            json!({ "sssdConfRef": { "key": "sssd.conf" } }),
+            "Ready",
+            "entry \"absent\" of Secret \"slurm-sssd-conf\", which is absent or empty there",
+        ),
+    ] {
+        change(namespace, LOGIN_SET, &bad);
+        wait_condition(namespace, LOGIN_SET, type_, words);
+        wait_ssh(namespace);
+        change(namespace, LOGIN_SET, &good);
+        wait_condition(namespace, LOGIN_SET, "Ready", "True");
+        wait_condition(namespace, LOGIN_SET, "Degraded", "False");
+    }
+
+    let service = json!({ "nodePort": NODE_PORT, "spec": { "type": "NodePort" } });
+    change(namespace, LOGIN_SET, &json!({ "service": service }));
+    eventually("ssh by the port of a node", SOON, || {
+        let line = format!("ssh-keyscan -q -t ed25519 -p {NODE_PORT} 172.31.0.11 | grep ssh-ed25519");
+        client(namespace, &line)
+    })
+    .unwrap();
+    let second = json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "LoginSet", "metadata": { "name": "second" },
+        "spec": {
+            "controllerRef": { "name": "slurm" }, "sssdConfRef": { "name": "slurm-sssd-conf", "key": "sssd.conf" },
+            "replicas": 0, "service": service,
+        },
+    });
+    namespace.apply(&second.to_string()).unwrap();
+    wait_condition(namespace, "loginset/second", "Ready", "already allocated");
+    wait_condition(namespace, LOGIN_SET, "Ready", "True");
+    change(namespace, "loginset/second", &json!({ "service": { "nodePort": 0 } }));
+    wait_condition(namespace, "loginset/second", "Ready", "True");
+    namespace.ask(&["delete", "loginset/second", "--wait=false"]).unwrap();
+    assert_eq!(login_pod(namespace).unwrap(), pod, "no mistake has ended a pod");
+}
+
+/// Pods come and go, the host is who it was.
+fn replace_and_scale(namespace: &Namespace) {
+    let scale = |replicas: u32| {
+        let replicas = format!("--replicas={replicas}");
+        namespace.ask(&["scale", LOGIN_SET, &replicas]).unwrap();
+    };
+    scale(0);
+    eventually("nobody is left", SOON, || {
+        let left = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "name"])?;
+        let told = namespace.field(LOGIN_SET, ".status.replicas")?;
+        expect(left.is_empty() && told == "0", (left, told))
+    })
+    .unwrap();
+    wait_condition(namespace, LOGIN_SET, "Ready", "True");
+    scale(1);
+    wait_ssh(namespace);
+}
+
+fn lose_the_directory(namespace: &Namespace) {
+    namespace.ask(&["scale", "deploy/ldap", "--replicas=0"]).unwrap();
+    wait_condition(namespace, LOGIN_SET, "Degraded", "directory unreachable: ldap:389");
+    wait_condition(namespace, LOGIN_SET, "Ready", "True");
+    wait_ssh(namespace);
+    namespace.ask(&["scale", "deploy/ldap", "--replicas=1"]).unwrap();
+    wait_condition(namespace, LOGIN_SET, "Degraded", "False");
 }
 
 #[test]
-fn login_pods_and_workers_know_the_people_of_a_directory_and_root_logs_in_by_key() {
+fn people_of_a_directory_log_in_and_submit_jobs() {
     let namespace = begin();
     check_users(&namespace);
-    let_root_in(&namespace);
+    let key = let_root_in(&namespace);
+    submit(&namespace);
+    change_files_under_a_session(&namespace);
+    make_mistakes(&namespace, &key);
+    replace_and_scale(&namespace);
+    lose_the_directory(&namespace);
 }
