@@ -74,6 +74,15 @@ fn line(namespace: &Namespace, name: &str) -> String {
     .unwrap()
 }
 
+/// What is live comes first, the file a moment later.
+fn in_file(namespace: &Namespace, name: &str, word: &str) {
+    eventually(&format!("{word} of {name} in slurm.conf"), SOON, || {
+        let line = line(namespace, name);
+        expect(line.contains(word), line)
+    })
+    .unwrap();
+}
+
 fn gone(namespace: &Namespace, name: &str) {
     eventually(&format!("Partition {name} is gone"), SOON, || {
         let left = namespace.ask(&[
@@ -123,7 +132,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
         .ask(&["delete", "partition.slinky.slurm.net", "both", "--wait=false"])
         .unwrap();
     live(&namespace, "both", &["State=DRAIN"]);
-    assert!(line(&namespace, "both").contains("State=DRAIN"));
+    in_file(&namespace, "both", "State=DRAIN");
     told(
         &namespace,
         "both",
@@ -313,19 +322,13 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
     slurm(&namespace, "scontrol update PartitionName=highprio State=DOWN").unwrap();
     told(&namespace, "both", "Drifted", "True", "ClosedByHand", &["State=DRAIN"]);
     assert_eq!(field(&namespace, "both", ".status.drift[0].settled").unwrap(), "Kept");
-    let in_file = |name: &str, state: &str| {
-        eventually(&format!("{name} is {state} in slurm.conf"), SOON, || {
-            let line = line(&namespace, name);
-            expect(line.contains(&format!("State={state}")), line)
-        })
-        .unwrap();
-    };
-    in_file("both", "DRAIN");
-    in_file("highprio", "DOWN");
+    in_file(&namespace, "both", "State=DRAIN");
+    in_file(&namespace, "highprio", "State=DOWN");
     // A change of something else does not open it, nor does the death of slurmctld.
     patch(&namespace, "both", &json!({ "maxTime": 30 }));
     ready(&namespace, "both");
     live(&namespace, "both", &["State=DRAIN", "MaxTime=00:30:00"]);
+    wait_saved(&namespace).unwrap();
     slurm(&namespace, "kill -9 $(pidof slurmctld)").unwrap();
     live(&namespace, "both", &["State=DRAIN", "MaxTime=00:30:00"]);
     live(&namespace, "highprio", &["State=DOWN"]);
@@ -341,7 +344,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
         .ask(&["annotate", "partition.slinky.slurm.net/both", &annotation])
         .unwrap();
     live(&namespace, "both", &["State=UP"]);
-    in_file("both", "UP");
+    in_file(&namespace, "both", "State=UP");
     eventually("nothing drifts any more", SOON, || {
         let partition = field(&namespace, "both", ".status.drift")?;
         let controller = namespace.field("controller/slurm", condition)?;
@@ -378,11 +381,7 @@ fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
             steps[step]();
             live(&namespace, "compute", &["State=DRAIN"]);
         }
-        eventually("it is closed in slurm.conf", SOON, || {
-            let line = line(&namespace, "compute");
-            expect(line.contains("State=DRAIN"), line)
-        })
-        .unwrap();
+        in_file(&namespace, "compute", "State=DRAIN");
         slurm(&namespace, "kill -9 $(pidof slurmctld)").unwrap();
         eventually("slurmctld is back", SOON, || {
             slurm(&namespace, "scontrol ping | grep UP")

@@ -70,7 +70,11 @@ const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
 fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
     let (_, namespace) = set_up("requeue", 2, REQUEUE);
     let (other, _) = run(&namespace, "--exclusive", 600);
-    let (job, node) = run(&namespace, "--exclusive", 25);
+    // It takes its time only when it is not told that it was begun before.
+    let line = "[ $SLURM_RESTART_COUNT ] || sleep 600";
+    let job = start_job(&namespace, "--partition=all --exclusive", line).unwrap();
+    let node = slurm(&namespace, &format!("squeue --noheader --jobs={job} --format=%N")).unwrap();
+    let node = node.trim();
     // Ranked first, so that it is the one with the job in question.
     let pod = namespace
         .ask(&[
