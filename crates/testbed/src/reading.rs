@@ -121,8 +121,9 @@ impl<'a> Question<'a> {
             Output::Template(template) => filled(template, object),
             Output::Name => {
                 let single = std::slice::from_ref(object);
-                let objects = object["items"].as_array().map_or(single, Vec::as_slice);
-                let name = |object: &Value| format!("{}/{}\n", self.kind, text(&object["metadata"]["name"]));
+                let items = object.get("items").and_then(Value::as_array);
+                let objects = items.map_or(single, Vec::as_slice);
+                let name = |object: &Value| format!("{}/{}\n", self.kind, filled("{.metadata.name}", object));
                 objects.iter().map(name).collect()
             }
         }
