@@ -189,11 +189,14 @@ fn config_applied(plan: &Plan) -> Wanted {
                 ),
             }
         }
-        ConfigState::External => Wanted::unknown(
-            CONFIG_APPLIED,
-            reason::EXTERNAL,
-            "the configuration of a slurmctld outside Kubernetes is not the operator's",
-        ),
+        ConfigState::External => {
+            let ours = "the configuration of a slurmctld outside Kubernetes is not the operator's";
+            let message = match plan.unheeded.join(", ") {
+                none if none.is_empty() => ours.to_owned(),
+                unheeded => format!("{ours}, so nothing comes of {unheeded}; write it into the files there"),
+            };
+            Wanted::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
+        }
         ConfigState::Written { sequence, digest } => Wanted::fails(
             CONFIG_APPLIED,
             reason::WRITTEN,

@@ -58,6 +58,8 @@ pub(super) struct Plan {
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
     pub(super) config: ConfigState,
+    /// What is written for files that are not ours to write, by where it stands.
+    pub(super) unheeded: Vec<String>,
     /// Inputs that are not in the newest configuration as their owners wrote them.
     pub(super) held: Vec<Held>,
     /// What is in it and hardly meant.
@@ -285,9 +287,31 @@ fn plan_external(
         effects: vec![Effect::StopPushing],
         standings: standings(observed, None, &[], &ConfigState::External),
         config: ConfigState::External,
+        unheeded: unheeded(observed),
         faults,
         ..Plan::default()
     }
+}
+
+/// Where somebody has written what belongs into the files of a slurmctld that keeps its own.
+fn unheeded(observed: &Observed) -> Vec<String> {
+    let spec = &observed.controller.spec;
+    let lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
+    let files = spec
+        .file_refs()
+        .into_iter()
+        .filter(|(_, references)| !references.is_empty());
+    let partitions = observed
+        .node_sets
+        .iter()
+        .filter(|node_set| node_set.spec.wanted_partition().is_some())
+        .map(|node_set| format!("spec.partition of NodeSet {:?}", node_set.name_any()));
+    lines
+        .then(|| "spec.extraConf".to_owned())
+        .into_iter()
+        .chain(files.map(|(field, _)| format!("spec.{field}")))
+        .chain(partitions)
+        .collect()
 }
 
 /// The ServiceMonitor, if one is wanted and can be made.

@@ -850,6 +850,22 @@ fn the_port_of_an_external_slurmctld_may_be_left_out() {
 }
 
 #[test]
+fn what_nothing_comes_of_outside_is_named() {
+    let said = |objects| condition(objects, Report::default(), "ConfigurationApplied").2;
+    let external = |extra: &str| {
+        controller(&json!({ "external": true, "externalConfig": { "host": "ctl.example.com" }, "extraConf": extra }))
+    };
+    let quiet = said(vec![external("")]);
+    assert!(!quiet.contains("nothing comes of"), "{quiet}");
+    let set = node_set("gpu", NOW, json!({ "partition": { "enabled": true } }));
+    let named = said(vec![external("X=1"), set]);
+    assert!(
+        named.contains("nothing comes of spec.extraConf, spec.partition of NodeSet \"gpu\";"),
+        "{named}"
+    );
+}
+
+#[test]
 fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
     let spec = json!({ "external": true, "externalConfig": { "host": "ctl.example.com" } });
     let mut observed = observed(vec![controller(&spec)], Report::default());
