@@ -246,8 +246,8 @@ pub struct PartitionSpec {
     pub deletion_policy: Option<PartitionDeletionPolicy>,
 
     /// What happens when somebody changes it in Slurm (`scontrol update`). A state that takes fewer jobs than the one here stays until it is
-    /// lifted, and is written into slurm.conf; with `RevertAll` it is put back. Other values are shown and left; this release does not put
-    /// them back yet, as `Revert` and `RevertAll` ask for. `Report`: everything is shown and left.
+    /// lifted, and is written into slurm.conf; with `RevertAll` it is put back. Other values are put back within seconds: with `Revert` once
+    /// per value, then they are shown and left; with `RevertAll` always. `Report`: everything is shown and left.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Revert"))]
     pub drift_policy: Option<DriftPolicy>,
@@ -345,7 +345,7 @@ pub struct PartitionStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedPartition>,
 
-    /// Where Slurm differs from what was last written to it.
+    /// Where Slurm differs from what was last written to it, and what was put back since then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<Drift>,
 
@@ -423,7 +423,7 @@ pub struct Drift {
     pub key: String,
     /// What was written to Slurm.
     pub wanted: String,
-    /// What Slurm has.
+    /// What somebody set in Slurm.
     pub live: String,
     /// Since when this is known.
     pub since: Timestamp,

@@ -6,6 +6,7 @@
 mod access;
 mod cli;
 mod cluster;
+mod complete;
 mod config;
 mod failure;
 mod node;
@@ -18,15 +19,16 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 
 use crate::access::Access;
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::failure::{Failure, Outcome};
-use crate::output::{print, tell};
+use crate::output::tell;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let asked = complete::answer(std::env::args());
+    match asked.unwrap_or_else(|| run(Cli::parse())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_silent() {
@@ -41,7 +43,7 @@ fn run(cli: Cli) -> Outcome {
     let Cli { common, command } = cli;
     // These need no cluster.
     match &command {
-        Command::Completion { shell } => return complete(*shell),
+        Command::Completion { shell } => return complete::script(*shell),
         Command::Config(ConfigCommand::Check { path }) => return config::check(path),
         _ => {}
     }
@@ -56,13 +58,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Node(command) => node::run(&access, &common, command).await,
             Command::Config(command) => config::run(&access, &common, command).await,
             Command::Status(watch) => status::run(&access, &common, &watch).await,
-            Command::Completion { shell } => complete(shell),
+            Command::Completion { shell } => complete::script(shell),
         }
     })
-}
-
-fn complete(shell: clap_complete::Shell) -> Outcome {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "kubectl-slurm", &mut script);
-    print(&String::from_utf8_lossy(&script))
 }

@@ -14,6 +14,8 @@ pub(super) enum Subject<'a> {
     Node(&'a NodeName),
     /// A job is commanded once and for all, so that only the leader's term counts.
     Job,
+    /// Likewise: it is only brought back to what the live files say.
+    Partition,
     Reservation(&'a ReservationName),
 }
 
@@ -67,7 +69,7 @@ impl Fences {
             Admitted::SameTerm
         };
         match subject {
-            Subject::Leadership | Subject::Job => {}
+            Subject::Leadership | Subject::Job | Subject::Partition => {}
             Subject::Configuration => self.configuration = fence.sequence,
             Subject::Reservation(name) => {
                 self.reservations.insert(name.clone(), fence.sequence);
@@ -84,7 +86,7 @@ impl Fences {
     pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Stale> {
         let floor = match subject {
             _ if fence.term > self.term => return Ok(()),
-            Subject::Leadership | Subject::Job => 0,
+            Subject::Leadership | Subject::Job | Subject::Partition => 0,
             Subject::Reservation(name) => self.reservations.get(name).copied().unwrap_or(0),
             Subject::Configuration => self.configuration,
             Subject::Node(name) => self.nodes.get(name).copied().unwrap_or(0),

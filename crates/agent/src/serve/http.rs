@@ -15,7 +15,7 @@ use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
     self, Action, AgentKey, Candidate, Checked, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome,
-    PROOF_HEADER, PROTOCOL, Pushed, Refusal, ReservationCommand, Status, path,
+    PROOF_HEADER, PROTOCOL, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -27,6 +27,8 @@ use super::checker::{Checker, refusal};
 use super::fences::{Admitted, Fences, Stale, Subject};
 use super::keeper::{Handle, Push};
 use super::nodes::Nodes;
+use super::restore::restore;
+use super::served::Slurmctld;
 use super::slurm_tools::{Read, SlurmTools};
 use super::unsettled::Taken;
 use crate::config_dir::ConfigDir;
@@ -58,6 +60,7 @@ pub(super) struct Door {
     pub(super) keeper: Handle,
     pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
+    pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) nodes: Nodes,
 }
 
@@ -235,7 +238,6 @@ impl Door {
             (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
             (&Method::PUT, path::CHECK) => self.check(&body).await,
             (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
-            (&Method::GET, path::LIVE_PARTITIONS) => Ok(Reply::json(StatusCode::OK, &self.nodes.partitions().await?)),
             (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
             (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
             (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
@@ -245,6 +247,12 @@ impl Door {
                 self.command(fence, Subject::Node(&command.node))?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))
+            }
+            (&Method::POST, path::PARTITION) => {
+                let command: PartitionCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+                self.command(fence, Subject::Partition)?;
+                let restored = restore(&self.config, &self.slurmctld, &command).await?;
+                Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
                 let command: JobCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;

@@ -3,7 +3,7 @@
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
 //! ConfigMap. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
-//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes.
+//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes, [`restore`] partitions.
 
 mod candidate;
 mod checker;
@@ -14,6 +14,7 @@ mod nodes;
 mod partitions;
 mod plan;
 pub(crate) mod reason;
+mod restore;
 mod served;
 pub(crate) mod slurm_tools;
 mod steps;
@@ -86,9 +87,10 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         keys: places.keys_dir,
         nodes: Nodes {
             config: config.clone(),
-            slurmctld,
+            slurmctld: Arc::clone(&slurmctld),
             tools: Arc::clone(&slurm),
         },
+        slurmctld,
         config,
         store,
         supervisor,

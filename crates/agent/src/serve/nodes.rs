@@ -76,14 +76,6 @@ impl Nodes {
         Ok(())
     }
 
-    /// All partitions as slurmctld has them.
-    pub(super) async fn partitions(&self) -> Result<Vec<LivePartition>, Refusal> {
-        let client = self.client().map_err(|detail| Refusal::Slurm { detail })?;
-        client.partitions().await.map_err(|error| Refusal::Slurm {
-            detail: error.to_string(),
-        })
-    }
-
     fn client(&self) -> Result<Client, String> {
         let live = self.config.live().and_then(|live| self.config.read(&live));
         let live = live.ok_or("there is no revision in the configuration directory")?;
@@ -128,16 +120,11 @@ enum Failed {
 fn failed(error: &Error) -> Failed {
     match error {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
-        // scontrol finds the one that is not.
-        Error::Refused { code, .. } if code.is_of_standby() => Failed::Unspoken(code.to_string()),
-        Error::Unauthorized(_) | Error::Unsupported | Error::Unpackable(_) | Error::Token(_) => {
-            Failed::Unspoken(error.to_string())
-        }
-        Error::Refused { .. } | Error::Unreachable { .. } | Error::Malformed { .. } => {
-            Failed::Refused(Refusal::Slurm {
-                detail: error.to_string(),
-            })
-        }
+        // scontrol has a protocol and a key of its own, and finds the slurmctld that is active.
+        _ if error.is_unspoken() => Failed::Unspoken(error.to_string()),
+        _ => Failed::Refused(Refusal::Slurm {
+            detail: error.to_string(),
+        }),
     }
 }
 

@@ -1,7 +1,8 @@
 //! slurmctld's port: which files this process has read and their hash, as slurmctld 26.05 tells them.
 //!
 //! A file named `mute` keeps it from answering. With one named `lie` it serves what stands there as its slurm.conf, and
-//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it.
+//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it. One named `tongue`
+//! says how it answers what would change a partition: as a slurmctld of another version, with another key, or by garbage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use super::partitions::Partitions;
 
 struct Port {
     mute: PathBuf,
+    tongue: PathBuf,
     key: Vec<u8>,
     files: Vec<ServedFile>,
     hash: u32,
@@ -69,6 +71,7 @@ impl Port {
         }
         Self {
             mute: directory.join("mute"),
+            tongue: directory.join("tongue"),
             key: fs::read(directory.join("keys/jwt.key")).unwrap_or_default(),
             files,
             hash: if once(&directory.join("miscount")).is_some() {
@@ -88,7 +91,15 @@ impl Port {
             return Ok(());
         }
         let asked = Frame::unpack(&question).unwrap();
+        let changes = [MessageType::CREATE_PARTITION, MessageType::UPDATE_PARTITION].contains(&asked.kind);
+        let tongue = fs::read_to_string(&self.tongue).unwrap_or_default();
+        match tongue.as_str() {
+            "other version" if changes => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
+            "garbage" if changes => return stream.write_all(b"\0\0\0\x08gibberis").await,
+            _ => {}
+        }
         let (kind, body) = match asked.kind {
+            _ if changes && tongue == "other key" => code(1007),
             _ if !self.knows(&Frame::token(&question).unwrap()) => code(1007),
             MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
             MessageType::BUILD_INFO => {

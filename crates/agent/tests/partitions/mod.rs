@@ -1,8 +1,9 @@
 //! Changes of partitions: by RPC where that will do, and never at the price of a job.
 
-use slurm::agent::KeptState;
+use slurm::agent::{KeptState, PartitionCommand};
 use slurm::partition::PartitionStateName;
-use slurm::rpc::LivePartition;
+use slurm::rpc::{self, LivePartition, PartitionUpdate};
+use slurm::token::{Issuer, SigningKey};
 
 use super::*;
 
@@ -15,6 +16,13 @@ impl Pod {
 
     fn partition(&self, name: &str) -> Option<LivePartition> {
         self.partitions().into_iter().find(|partition| partition.name == name)
+    }
+
+    /// Somebody with the cluster's key.
+    fn by_hand(&self) -> rpc::Client {
+        let key = SigningKey::new(KEY).unwrap();
+        let issuer = Issuer::new(key, "root", Duration::from_secs(30));
+        rpc::Client::new(self.daemon.to_string(), issuer, rpc::Options::default())
     }
 
     fn told(&self) -> Vec<String> {
@@ -102,6 +110,63 @@ async fn what_a_running_slurmctld_cannot_be_told_takes_a_reconfigure() {
     assert_eq!(pushed.outcome, Outcome::Applied);
     assert_eq!(pushed.action, Action::Reconfigure, "a DefaultTime cannot be taken away");
     assert_eq!(pod.lives().len(), 2);
+}
+
+#[tokio::test]
+async fn what_somebody_set_by_hand_is_brought_back_to_the_files() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let by_hand = PartitionUpdate {
+        max_time: Some(9),
+        default_time: Some(3),
+        priority_tier: Some(7),
+        ..PartitionUpdate::new("a")
+    };
+    pod.by_hand().update_partition(&by_hand).await.unwrap();
+    let client = pod.client();
+    let order = |partition: &str, keys: &[&str]| PartitionCommand {
+        partition: partition.to_owned(),
+        restore: keys.iter().map(ToString::to_string).collect(),
+    };
+    let restore = order("a", &["MaxTime", "DefaultTime"]);
+    let restored = client.command_partition(&restore, fence(20)).await.unwrap();
+    let left: Vec<&String> = restored.left.keys().collect();
+    assert_eq!(left, ["DefaultTime"], "it cannot be taken away: {restored:?}");
+    let a = pod.partition("a").unwrap();
+    assert_eq!((a.max_time, a.default_time, a.priority_tier), (5, 3, 7), "no other key");
+    assert_eq!(pod.lives().len(), 1, "no reconfigure");
+
+    let nobody = client.command_partition(&order("x", &["MaxTime"]), fence(21)).await;
+    assert!(
+        matches!(nobody, Err(Error::Refused(Refusal::NoSuchThing))),
+        "{nobody:?}"
+    );
+    fs::write(pod.path("mute"), "").unwrap();
+    let silent = client.command_partition(&restore, fence(22)).await;
+    assert!(
+        matches!(silent, Err(Error::Refused(Refusal::Slurm { .. }))),
+        "{silent:?}"
+    );
+    let replaced = Fence { term: 0, sequence: 23 };
+    let stale = client.command_partition(&restore, replaced).await;
+    assert!(matches!(stale, Err(Error::StaleFence { .. })), "{stale:?}");
+}
+
+/// A slurmctld of a release that speaks none of our versions, one with another key, one whose answers make no sense: each takes the files.
+#[tokio::test]
+async fn a_slurmctld_that_cannot_be_told_takes_a_reconfigure() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    for (sequence, tongue) in [(2, "other version"), (3, "other key"), (4, "garbage")] {
+        fs::write(pod.path("tongue"), tongue).unwrap();
+        let conf = BEFORE.replace("MaxTime=5", &format!("MaxTime=1{sequence}"));
+        let pushed = pod.push(&revision(sequence, &conf)).await;
+        assert_eq!(pushed.outcome, Outcome::Applied, "{tongue}: {pushed:?}");
+        assert_eq!(pushed.action, Action::Reconfigure, "{tongue}");
+        assert_eq!(
+            pod.partition("a").unwrap().max_time,
+            10 + u32::try_from(sequence).unwrap()
+        );
+        assert_eq!(pod.conf(), conf);
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 mod fields;
 
-use api::{Controller, NodeSet, Partition, keys::annotations};
+use api::{Controller, NodeSet, Partition, keys::annotations, partition::DriftSettled};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
@@ -240,7 +240,7 @@ pub(super) fn state_annotations(drain_reason: Option<&str>, resumed_at: Option<S
 /// When somebody closed it in Slurm, as far as the operator knows.
 fn closed_at(partition: &Partition) -> Option<Timestamp> {
     let drift = partition.status.iter().flat_map(|status| &status.drift);
-    let mut closed = drift.filter(|drift| drift.key == "State");
+    let mut closed = drift.filter(|drift| drift.key == "State" && drift.settled == DriftSettled::Kept);
     closed.find_map(|drift| drift.since.instant())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{ConditionStatus, Partition, conditions::READY};
+use api::{ConditionStatus, Partition, conditions::READY, partition::DriftSettled};
 use serde::Serialize;
 use slurm::{
     Number,
@@ -150,9 +150,11 @@ fn members_of_object(partition: &Partition) -> Option<String> {
     })
 }
 
+/// What differs now.
 fn drift_of(partition: &Partition) -> Vec<String> {
     let drift = partition.status.iter().flat_map(|status| &status.drift);
     drift
+        .filter(|drift| drift.settled != DriftSettled::Reverted)
         .map(|drift| {
             format!(
                 "{}: {} in Slurm, {} wanted ({})",

@@ -9,7 +9,8 @@ use std::{
 use slurm::{
     Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
     agent::{
-        self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand,
+        self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason, Refusal,
+        ReservationCommand, Restored,
     },
     rest::{self, NodeUpdate},
     token::{Issuer, SigningKey},
@@ -28,6 +29,9 @@ const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+const OLD_AGENT: &str =
+    "the agent in slurmctld's pod is older than the operator and can do so when the pod was made anew";
+
 /// How long a way that failed is tried last.
 const OUT_OF_FAVOUR: Duration = Duration::from_secs(30);
 
@@ -248,6 +252,36 @@ impl Shared {
         Err(last)
     }
 
+    /// Only the agent has the files.
+    pub(super) async fn restore_partition(
+        &self,
+        controller: &Key,
+        partition: &str,
+        keys: &[String],
+    ) -> Result<Restored, CommandError> {
+        let connection = self.connection(controller).map_err(CommandError::NoWay)?;
+        let agent = connection.agent.as_ref();
+        let agent = agent.ok_or_else(|| CommandError::NoWay("slurmctld's pod does not run".to_owned()))?;
+        let left = self
+            .fence
+            .remaining()
+            .ok_or(CommandError::NotLeading)?
+            .min(COMMAND_TIMEOUT);
+        let command = PartitionCommand {
+            partition: partition.to_owned(),
+            restore: keys.to_vec(),
+        };
+        match timeout(left, agent.command_partition(&command, self.fence.next())).await {
+            // It is as old as its pod.
+            Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored {
+                left: keys.iter().map(|key| (key.clone(), OLD_AGENT.to_owned())).collect(),
+                same: Vec::new(),
+            }),
+            Ok(answer) => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
+            Err(_) => Err(CommandError::Unclear(format!("no answer within {} s", left.as_secs()))),
+        }
+    }
+
     /// All reservations, or why they are not known.
     pub(super) async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
         self.ask(controller, async |way| match way {
@@ -392,13 +426,17 @@ async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::F
             client.command_reservation(&command, fence).await
         }
     };
-    answer.map_err(|error| match &error {
+    answer.map_err(|error| of_agent(&error, || order.what()))
+}
+
+fn of_agent(error: &agent::Error, what: impl FnOnce() -> String) -> CommandError {
+    match error {
         agent::Error::StaleFence { .. } => CommandError::NotLeading,
-        agent::Error::Refused(Refusal::NoSuchNode | Refusal::NoSuchThing) => CommandError::NotFound(order.what()),
+        agent::Error::Refused(Refusal::NoSuchNode | Refusal::NoSuchThing) => CommandError::NotFound(what()),
         agent::Error::Refused(Refusal::Slurm { detail }) => CommandError::Refused(detail.clone()),
         _ if error.is_definite() => CommandError::Refused(error.to_string()),
         _ => CommandError::Unclear(text(error)),
-    })
+    }
 }
 
 fn refused(error: impl std::error::Error) -> CommandError {

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest};
+use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored};
 
 pub use self::{
     beginnings::Beginnings,
@@ -144,6 +144,16 @@ impl Access {
     /// Tells the cluster what to do with a job ([`slurm::Job::handle`]). It may have been obeyed already.
     pub async fn command_job(&self, controller: &Key, job: &JobHandle, order: JobOrder) -> Result<(), CommandError> {
         self.shared.command(controller, Order::Job(job, order)).await
+    }
+
+    /// Has slurmctld told again what its files say for these keys of a partition.
+    pub async fn restore_partition(
+        &self,
+        controller: &Key,
+        partition: &str,
+        keys: &[String],
+    ) -> Result<Restored, CommandError> {
+        self.shared.restore_partition(controller, partition, keys).await
     }
 
     /// Why slurmdbd gives no answer out of its database, asked for now. `None` also where Slurm itself cannot be asked,

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::{NodeSet, Partition, Validate, partition::PartitionWay};
 use kube::ResourceExt as _;
 use slurm::{
+    Hostlist,
     agent::Action,
     conf::{Document, RecordKind},
 };
@@ -54,7 +55,7 @@ pub(super) fn gather_partitions(
         .collect();
     for partition in staying {
         let own = partition.name_any();
-        let line = line(&known, &taken, partition).and_then(|line| {
+        let line = line(observed, &known, &taken, partition).and_then(|line| {
             let known_line = before.partitions.get(&own);
             wait_for_marks(observed, line, known_line)
         });
@@ -131,14 +132,15 @@ fn leaving(before: &Inputs, line: &Line, is_fresh: bool) -> Option<Line> {
 
 type Refusal = (&'static str, String);
 
-fn line(known: &[Arc<NodeSet>], taken: &Taken, partition: &Partition) -> Result<Line, Refusal> {
+fn line(observed: &Observed, known: &[Arc<NodeSet>], taken: &Taken, partition: &Partition) -> Result<Line, Refusal> {
     let problems = partition.check();
     let problems: Vec<String> = problems.errors().map(ToString::to_string).collect();
     if !problems.is_empty() {
         return Err((reason::INVALID_SPEC, problems.join("\n")));
     }
     let name = partition.slurm_name();
-    if let Some(place) = taken.names.get(&name) {
+    let of_node = || node_of_name(observed, known, taken, &name);
+    if let Some(place) = taken.names.get(&name).cloned().or_else(of_node) {
         return Err((
             reason::PARTITION_NAME_TAKEN,
             format!(
@@ -167,6 +169,25 @@ fn line(known: &[Arc<NodeSet>], taken: &Taken, partition: &Partition) -> Result<
     })
 }
 
+/// Where a node of this name is from. Partitions, NodeSets and nodes are named in the same places.
+fn node_of_name(observed: &Observed, known: &[Arc<NodeSet>], taken: &Taken, name: &str) -> Option<String> {
+    let numbered = |node_set: &&Arc<NodeSet>| {
+        let of_object = format!("{}-", node_set.name_any());
+        let prefix = node_set.spec.hostname_prefix().filter(|prefix| !prefix.is_empty());
+        let number = name.strip_prefix(prefix.unwrap_or(&of_object));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let seen = observed.knowledge.known();
+    if let Some(node_set) = known.iter().find(numbered) {
+        Some(format!("a node of NodeSet {:?}", node_set.name_any()))
+    } else if taken.nodes.iter().any(|nodes| nodes.contains(name)) {
+        Some("a NodeName= line in spec.extraConf of the Controller".to_owned())
+    } else {
+        let is_node = seen.is_some_and(|seen| seen.nodes.contains_key(name));
+        is_node.then(|| "a node".to_owned())
+    }
+}
+
 /// A partition whose members are known by a mark is one without members until they have it.
 fn wait_for_marks(observed: &Observed, line: Line, before: Option<&Line>) -> Result<Line, Refusal> {
     let Some(mark) = &line.mark else { return Ok(line) };
@@ -187,6 +208,8 @@ struct Taken {
     /// By the name, where it is from.
     names: BTreeMap<String, String>,
     default_place: Option<String>,
+    /// Of the NodeName= lines.
+    nodes: Vec<Hostlist>,
 }
 
 impl Taken {
@@ -194,6 +217,7 @@ impl Taken {
         let mut taken = Self {
             names: BTreeMap::new(),
             default_place: None,
+            nodes: Vec::new(),
         };
         for (own, node_set) in &inputs.node_sets {
             let place = format!("NodeSet {own:?}");
@@ -219,6 +243,10 @@ impl Taken {
                 taken.names.insert(record.name.to_owned(), place);
             }
         }
+        let nodes = extra.records(RecordKind::Node).filter(|record| !record.is_default());
+        taken
+            .nodes
+            .extend(nodes.filter_map(|record| Hostlist::parse(record.name).ok()));
         taken
     }
 

@@ -6,8 +6,14 @@ use std::{
 };
 
 use api::partition::{Drift, DriftSettled};
+use jiff::Timestamp;
+use slurm::{
+    Number,
+    conf::{self, Document, RecordKind, Settings},
+    rpc::{PartitionUpdate, plan_partition_update},
+};
 
-use super::{line::strictness, observe::Observed};
+use super::{line::strictness, observe::Observed, restore::Settled};
 use crate::runtime::Key;
 
 /// What Slurm said of each Partition when it had just been given its line.
@@ -18,44 +24,65 @@ pub(super) struct Baselines(Mutex<HashMap<Key, Baseline>>);
 struct Baseline {
     line: String,
     settings: BTreeMap<&'static str, String>,
+    /// When settings were last brought back to the line. What Slurm said before that is old.
+    restored_at: Option<Timestamp>,
+    /// By key: the value that could not be brought back, and why.
+    stuck: BTreeMap<String, (String, String)>,
+}
+
+/// What people changed, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What Slurm has otherwise (`Reported`), and what was brought back since the line is this one (`Reverted`).
+    pub(super) drift: Vec<Drift>,
+    /// By key: why it cannot be brought back.
+    pub(super) stuck: BTreeMap<String, String>,
+    /// Slurm was heard since it was last changed by us. Otherwise this is what was known before.
+    pub(super) is_fresh: bool,
 }
 
 impl Baselines {
     /// Where Slurm differs from then. What is known already keeps its time.
-    pub(super) fn find_drift(&self, key: &Key, observed: &Observed) -> Vec<Drift> {
+    pub(super) fn find_drift(&self, key: &Key, observed: &Observed) -> Found {
         let before = observed.partition.status.as_ref();
-        let known: Vec<&Drift> = before
-            .iter()
-            .flat_map(|status| &status.drift)
-            .filter(|drift| drift.key != "State")
+        // What was closed is told by the Controller.
+        let known = before.iter().flat_map(|status| &status.drift);
+        let known_line = before.and_then(|status| status.line.as_deref());
+        let standing = observed.standing.as_ref();
+        let is_same_line = standing
+            .and_then(|standing| standing.line.as_ref())
+            .is_none_or(|line| known_line == Some(line.whole().as_str()));
+        let known: Vec<&Drift> = known
+            .filter(|drift| drift.settled != DriftSettled::Kept)
+            .filter(|drift| is_same_line || drift.settled != DriftSettled::Reverted)
             .collect();
+        let as_before = || Found {
+            drift: known.iter().map(|drift| (*drift).clone()).collect(),
+            ..Found::default()
+        };
         let Some((line, now, at)) = settled(observed) else {
-            return known.into_iter().cloned().collect();
+            return as_before();
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let baseline = all.entry(key.clone()).or_insert_with(|| {
             // An operator before this one may have seen it otherwise.
-            let same_line = before.is_some_and(|status| status.line.as_deref() == Some(line.as_str()));
-            let mut settings = now.clone();
-            for drift in known.iter().filter(|_| same_line) {
-                if let Some(value) = settings.get_mut(drift.key.as_str()) {
-                    value.clone_from(&drift.wanted);
-                }
-            }
-            Baseline {
-                line: line.clone(),
-                settings,
-            }
+            let line = known_line.unwrap_or(&line).to_owned();
+            Baseline::begin(line, with_wanted(&now, &known))
         });
+        if baseline.restored_at.is_some_and(|restored| restored >= at) {
+            return as_before();
+        }
         if baseline.line != line {
-            *baseline = Baseline {
-                line,
-                settings: now.clone(),
-            };
+            // What somebody changed is theirs still where the new line says nothing new of it and slurmctld has not read it.
+            let theirs = known.iter().copied().filter(|drift| {
+                let is_live = now.get(drift.key.as_str()).is_some_and(|live| *live == drift.live);
+                is_live && value_in(&baseline.line, &drift.key) == value_in(&line, &drift.key)
+            });
+            let theirs: Vec<&Drift> = theirs.collect();
+            *baseline = Baseline::begin(line.clone(), with_wanted(&now, &theirs));
         }
         let reported = |setting: &str, wanted: &str, live: &str| {
-            let known = before.iter().flat_map(|status| &status.drift);
-            let mut known = known.filter(|drift| drift.settled == DriftSettled::Reported);
+            let mut known = known.iter().filter(|drift| drift.settled == DriftSettled::Reported);
             let same = known.find(|drift| drift.key == setting && drift.live == live);
             Drift {
                 key: setting.to_owned(),
@@ -70,7 +97,35 @@ impl Baselines {
             (wanted != live).then(|| reported(setting, wanted, live))
         });
         let opened = opened(observed).map(|(wanted, live)| reported("State", &wanted, &live));
-        opened.into_iter().chain(changed).collect()
+        let differs: Vec<Drift> = opened.into_iter().chain(changed).collect();
+        let is_stuck = |key: &str, live: &str| differs.iter().any(|drift| drift.key == key && drift.live == live);
+        baseline.stuck.retain(|key, (live, _)| is_stuck(key, live));
+        let stuck = baseline.stuck.iter();
+        let stuck = stuck.map(|(key, (_, why))| (key.clone(), why.clone())).collect();
+        let reverted = known.iter().filter(|drift| drift.settled == DriftSettled::Reverted);
+        Found {
+            drift: differs
+                .into_iter()
+                .chain(reverted.map(|drift| (*drift).clone()))
+                .collect(),
+            stuck,
+            is_fresh: true,
+        }
+    }
+
+    /// Settings were told to slurmctld again. What they are measured by stays: somebody may have changed them once more by the next
+    /// look.
+    pub(super) fn note_restored(&self, key: &Key, at: Timestamp, settled: &Settled) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(baseline) = all.get_mut(key) {
+            baseline.restored_at = Some(at);
+            baseline.stuck.extend(settled.stuck.clone());
+            for (key, live) in &settled.same {
+                if let Some(value) = baseline.settings.get_mut(key.as_str()) {
+                    value.clone_from(live);
+                }
+            }
+        }
     }
 
     /// It is gone.
@@ -79,8 +134,68 @@ impl Baselines {
     }
 }
 
+impl Baseline {
+    /// `settings` is what Slurm says at the first look. Somebody may have been quicker than that, where the line says better.
+    fn begin(line: String, mut settings: BTreeMap<&'static str, String>) -> Self {
+        for (key, written) in numbers_in(&line) {
+            if let Some(value) = settings.get_mut(key) {
+                *value = written;
+            }
+        }
+        Self {
+            line,
+            settings,
+            restored_at: None,
+            stuck: BTreeMap::new(),
+        }
+    }
+}
+
+/// What Slurm says, but for what it is known that somebody changed.
+fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeMap<&'static str, String> {
+    let mut settings = now.clone();
+    for drift in drift {
+        if let Some(value) = settings.get_mut(drift.key.as_str()) {
+            value.clone_from(&drift.wanted);
+        }
+    }
+    settings
+}
+
+/// What a line of slurm.conf says for this key.
+fn value_in(line: &str, key: &str) -> Option<String> {
+    settings_in(line).get(&conf::Key::new(key)).cloned()
+}
+
+fn settings_in(line: &str) -> Settings {
+    let document = Document::parse(line);
+    let mut partitions = document.effective(RecordKind::Partition).into_iter();
+    partitions.next().map(|(_, settings)| settings).unwrap_or_default()
+}
+
+/// Those values of a line that Slurm shows as they are written but for the unit.
+fn numbers_in(line: &str) -> Vec<(&'static str, String)> {
+    let number = |number: u32| match number {
+        PartitionUpdate::UNLIMITED => Number::Infinite.to_string(),
+        number => number.to_string(),
+    };
+    let given = settings_in(line);
+    let said = ["MaxTime", "MaxNodes", "PriorityTier", "PriorityJobFactor"].map(|key| {
+        let alone = Settings::from_iter(
+            given
+                .get_key_value(&conf::Key::new(key))
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        let update = plan_partition_update("", &Settings::new(), &alone).ok()?;
+        let small = update.priority_tier.or(update.priority_job_factor).map(u32::from);
+        let value = update.max_time.or(update.max_nodes).or(small)?;
+        Some((key, number(value)))
+    });
+    said.into_iter().flatten().collect()
+}
+
 /// The line that slurmctld has, and what Slurm says since then.
-fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String>, jiff::Timestamp)> {
+fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
     let standing = observed.standing.as_ref().filter(|standing| standing.runs)?;
     let line = standing.line.as_ref()?;
     let seen = observed.knowledge.known()?;
@@ -89,7 +204,7 @@ fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String
     }
     let shown = seen.partitions.as_ref()?.get(&line.name)?;
     let settings = shown.settings().into_iter().collect();
-    Some((format!("PartitionName={}", line.text()), settings, seen.at))
+    Some((line.whole(), settings, seen.at))
 }
 
 /// The state that was written, and that of Slurm, if somebody opened the partition. One that was closed is the Controller's affair.
@@ -100,5 +215,6 @@ fn opened(observed: &Observed) -> Option<(String, String)> {
     let written = &line.state;
     let shown = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
     let state = shown.state.to_string();
-    (state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
+    let is_known = strictness(&state).is_some();
+    (is_known && state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
 }

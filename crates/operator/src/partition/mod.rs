@@ -13,17 +13,22 @@ pub(crate) mod mark;
 pub(crate) mod members;
 mod observe;
 mod plan;
+mod restore;
 mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt as _;
+use tracing::info;
 
 pub use self::board::Board;
 use crate::access::Follower;
 use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
+
+/// Slurm is looked at every few seconds, so by then it was.
+const LOOKED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Says how Partitions stand, and lets them go when Slurm has.
 #[derive(Debug)]
@@ -61,18 +66,24 @@ impl Reconciler for PartitionReconciler {
         };
         let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
         let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
-        observed.drift = self.baselines.find_drift(key, &observed);
+        observed.found = self.baselines.find_drift(key, &observed);
+        let keys = restore::plan_restore(&observed);
+        let restored = self.restore(key, &controller, &mut observed, &keys).await;
         let plan = plan::plan(&observed);
         let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::warning));
         context
             .access
             .follow_jobs(&controller, &Follower::Partition(key.clone()), plan.needs_jobs);
-        let applied = apply::apply(context, &self.writer, &observed, &plan).await;
+        let mut applied = apply::apply(context, &self.writer, &observed, &plan).await;
+        applied.note(restored);
         let now = context.clock.now();
         let mut status = status::build_status(&observed, &plan, applied.failure().as_ref(), now);
         let count_again = self.counts.calm(key, partition.status.as_ref(), &mut status, now);
         if let Some(drifted) = status::new_drift(&observed, &status) {
             context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
+        }
+        if let Some(reverted) = status::new_reverts(&observed, &status) {
+            context.events.warn(partition.as_ref(), "Reverted", reverted);
         }
         let state = status::state(&plan);
         if plan.retained.is_some() {
@@ -80,8 +91,34 @@ impl Reconciler for PartitionReconciler {
             self.writer.status(partition.as_ref(), status).await?;
         }
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
-        let look_again = look_again.into_iter().chain(count_again);
+        // Slurm that says the same as before is no news, and yet it may have been changed again.
+        let judge_again = (!keys.is_empty()).then_some(LOOKED_AGAIN);
+        let look_again = look_again.into_iter().chain(count_again).chain(judge_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
+    }
+}
+
+impl PartitionReconciler {
+    /// Has slurmctld told again what the line says for these keys.
+    async fn restore(
+        &self,
+        key: &Key,
+        controller: &Key,
+        observed: &mut observe::Observed,
+        keys: &[String],
+    ) -> Result<(), Error> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let context = &self.context;
+        let name = observed.partition.slurm_name();
+        info!(partition = %key, ?keys, "putting back what somebody changed in Slurm");
+        let restored = context.access.restore_partition(controller, &name, keys).await;
+        let restored = restored.map_err(Error::other)?;
+        let settled = restore::settle_restored(&observed.found, keys, &restored);
+        self.baselines.note_restored(key, context.clock.now(), &settled);
+        observed.found = settled.found;
+        Ok(())
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use api::{Controller, Partition, partition::Drift};
+use api::{Controller, Partition};
 use kube::ResourceExt as _;
 
-use super::board::{Board, Standing};
+use super::{
+    board::{Board, Standing},
+    drift::Found,
+};
 use crate::{
     access::{Access, Knowledge},
     runtime::{Caches, Key},
@@ -21,8 +24,8 @@ pub(super) struct Observed {
     /// None until its Controller has been looked at.
     pub(super) standing: Option<Standing>,
     pub(super) knowledge: Knowledge,
-    /// What people changed in Slurm beside the state.
-    pub(super) drift: Vec<Drift>,
+    /// What people changed in Slurm beside closing it.
+    pub(super) found: Found,
 }
 
 pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board, access: &Access) -> Observed {
@@ -39,6 +42,6 @@ pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board,
         partition,
         controller,
         knowledge,
-        drift: Vec::new(),
+        found: Found::default(),
     }
 }

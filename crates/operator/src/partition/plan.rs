@@ -103,7 +103,8 @@ fn faults(observed: &Observed) -> Vec<Fault> {
     };
     if controller.spec.is_external() {
         let message = format!(
-            "Controller {name:?} is external, and its slurm.conf is not the operator's; write the partition there"
+            "spec.controllerRef.name names Controller {name:?}, which is external: its slurm.conf is not the operator's, so a partition can be neither made nor changed there; write PartitionName={} into that file and reconfigure, or name a Controller of this operator in a new Partition",
+            partition.slurm_name()
         );
         return vec![Fault::new(reason::EXTERNAL, message)];
     }

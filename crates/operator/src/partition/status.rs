@@ -8,7 +8,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{line::Line, observe::Observed, plan::Plan};
+use super::{line::Line, observe::Observed, plan::Plan, restore::is_reverted};
 use crate::{
     access::{
         Seen,
@@ -103,7 +103,7 @@ fn drift(observed: &Observed) -> Vec<Drift> {
         since: since.clone().into(),
         settled: DriftSettled::Kept,
     });
-    state.into_iter().chain(observed.drift.iter().cloned()).collect()
+    state.into_iter().chain(observed.found.drift.iter().cloned()).collect()
 }
 
 fn drifted(observed: &Observed) -> Option<Wanted> {
@@ -115,9 +115,18 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
             "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so, after a restart too, until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
         )
     });
-    let others = observed.drift.iter().map(|Drift { key, wanted, live, .. }| {
+    let others = observed.found.drift.iter().filter(|drift| !is_reverted(drift));
+    let others = others.map(|drift| {
+        let Drift { key, wanted, live, .. } = drift;
+        let stuck = observed.found.stuck.get(key);
+        let was_reverted = |other: &&Drift| is_reverted(other) && other.key == *key && other.live == *live;
+        let why = match (stuck, observed.found.drift.iter().find(was_reverted)) {
+            (Some(why), _) => format!(" (it could not be put back: {why})"),
+            (None, Some(_)) => " (it was put back once, and set again)".to_owned(),
+            (None, None) => String::new(),
+        };
         format!(
-            "somebody set {key}={live} in Slurm, where it was {wanted}; it is so until slurmctld reads its files again; write it into the spec, or put it back by `scontrol update PartitionName={name} {key}={wanted}`"
+            "somebody set {key}={live} in Slurm, where it was {wanted}{why}; it is so until slurmctld reads its files again; write it into the spec, or put it back by `scontrol update PartitionName={name} {key}={wanted}`"
         )
     });
     let reason = if kept.is_some() {
@@ -129,11 +138,32 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
     (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason, lines.join("\n")))
 }
 
+/// What is worth an event: what was put back just now, of what somebody changed in Slurm.
+pub(super) fn new_reverts(observed: &Observed, status: &PartitionStatus) -> Option<String> {
+    let before = observed.partition.status.as_ref();
+    let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
+    let new = status
+        .drift
+        .iter()
+        .filter(|drift| is_reverted(drift) && !known.contains(drift));
+    let words = new.map(|Drift { key, wanted, live, .. }| format!("{key}={live}, where it was {wanted}"));
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| {
+        format!(
+            "somebody set in Slurm: {}; it was put back (spec.driftPolicy)",
+            words.join("; ")
+        )
+    })
+}
+
 /// What is worth an event: that somebody changed it in Slurm, when that is new.
 pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<Wanted> {
     let before = observed.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
-    let new = status.drift.iter().any(|drift| !known.contains(drift));
+    let new = status
+        .drift
+        .iter()
+        .any(|drift| !is_reverted(drift) && !known.contains(drift));
     new.then(|| drifted(observed)).flatten()
 }
 

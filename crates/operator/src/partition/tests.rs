@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use api::{ConditionStatus, Controller, Partition, PartitionStatus};
+use api::{ConditionStatus, Controller, Partition, PartitionStatus, partition::Drift};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use slurm::agent::Restored;
 
 use super::{
     board::{Board, Change, Standing, Standings},
+    drift::{Baselines, Found},
     line::Line,
     observe::Observed,
     plan::{Effect, plan},
+    restore::{plan_restore, settle_restored},
     status::build_status,
 };
 use crate::{
@@ -60,7 +63,7 @@ fn observed(spec: &Value, standing: Option<Standing>) -> Observed {
         namespace_goes: false,
         standing,
         knowledge: Knowledge::unknown("nobody was asked"),
-        drift: Vec::new(),
+        found: Found::default(),
     }
 }
 
@@ -121,6 +124,18 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
     let mut alone = observed(&spec, None);
     alone.controller = None;
     assert_eq!(ready(&alone), (ConditionStatus::False, "ControllerMissing".to_owned()));
+    let mut external = observed(&spec, None);
+    let controller = external.controller.as_mut().unwrap();
+    Arc::make_mut(controller).spec.external = Some(true);
+    assert_eq!(
+        ready(&external),
+        (ConditionStatus::False, "ExternalController".to_owned())
+    );
+    let fault = &plan(&external).faults[0];
+    for words in ["spec.controllerRef.name", "slurm.conf", "PartitionName=long"] {
+        assert!(fault.message.contains(words), "{}", fault.message);
+    }
+    assert_eq!(plan(&deleted(external)).effects, [Effect::RemoveFinalizer]);
     let invalid = observed(&json!({}), None);
     assert_eq!(ready(&invalid), (ConditionStatus::False, "InvalidSpec".to_owned()));
 }
@@ -250,53 +265,253 @@ fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
     assert!(status.conditions.iter().any(|condition| condition.type_ == "Drifted"));
 }
 
+fn seen(minutes: u64, tier: u64, state: &str, second: i64) -> Knowledge {
+    let mut seen = Seen::of_nodes(Vec::new(), Timestamp::from_second(1_800_000_000 + second).unwrap());
+    let shown = json!({
+        "name": "long", "partition": { "state": [state] }, "nodes": { "configured": "" },
+        "maximums": { "time": { "set": true, "infinite": false, "number": minutes } },
+        "priority": { "tier": tier },
+    });
+    seen.partitions = Some(Arc::new(
+        [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
+    ));
+    Knowledge::Known(seen.into())
+}
+
+/// A Partition whose Slurm is looked at again and again, with what is known of it.
+struct Watched {
+    observed: Observed,
+    baselines: Baselines,
+    restored_at: i64,
+    /// What the files of slurmctld say as Slurm does.
+    same: Vec<String>,
+}
+
+impl Watched {
+    fn new(spec: &Value, standing: Standing) -> Self {
+        Self {
+            observed: observed(spec, Some(standing)),
+            baselines: Baselines::default(),
+            restored_at: 0,
+            same: Vec::new(),
+        }
+    }
+
+    /// What is found, and what is put back; the rest slurmctld does not take.
+    fn look(&mut self, knowledge: Knowledge, left: &[&str]) -> Vec<String> {
+        let key = Key::new("hpc", "long");
+        if let Some(seen) = knowledge.known() {
+            self.restored_at = seen.at.as_second() + 1;
+        }
+        self.observed.knowledge = knowledge;
+        self.observed.found = self.baselines.find_drift(&key, &self.observed);
+        let keys = plan_restore(&self.observed);
+        if !keys.is_empty() {
+            let left = left.iter().map(|key| ((*key).to_owned(), "Slurm says no".to_owned()));
+            let restored = Restored {
+                left: left.collect(),
+                same: self.same.clone(),
+            };
+            let settled = settle_restored(&self.observed.found, &keys, &restored);
+            let at = Timestamp::from_second(self.restored_at).unwrap();
+            self.baselines.note_restored(&key, at, &settled);
+            self.observed.found = settled.found;
+        }
+        let status = self.status();
+        Arc::make_mut(&mut self.observed.partition).status = Some(status);
+        keys
+    }
+
+    fn status(&self) -> PartitionStatus {
+        build_status(&self.observed, &plan(&self.observed), None, now())
+    }
+
+    /// Key, what it was, what somebody set, what was done.
+    fn drift(&self) -> Vec<String> {
+        let status = self.observed.partition.status.as_ref();
+        let drift = status.iter().flat_map(|status| &status.drift);
+        drift
+            .map(|drift| {
+                let Drift {
+                    key,
+                    wanted,
+                    live,
+                    settled,
+                    ..
+                } = drift;
+                format!("{key} {wanted}->{live} {}", settled.as_str())
+            })
+            .collect()
+    }
+
+    fn drifted(&self) -> Option<String> {
+        let drifted = self.status().conditions.into_iter();
+        drifted
+            .filter(|condition| condition.type_ == "Drifted")
+            .map(|condition| condition.message)
+            .next()
+    }
+}
+
+const NONE: &[&str] = &[];
+
 #[test]
 fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
-    let seen = |minutes: u64, second: i64| {
-        let mut seen = Seen::of_nodes(Vec::new(), Timestamp::from_second(1_800_000_000 + second).unwrap());
-        let shown = json!({
-            "name": "long", "partition": { "state": ["UP"] }, "nodes": { "configured": "" },
-            "maximums": { "time": { "set": true, "infinite": false, "number": minutes } },
-        });
-        seen.partitions = Some(Arc::new(
-            [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
-        ));
-        Knowledge::Known(seen.into())
-    };
-    let key = Key::new("hpc", "long");
-    let mut observed = observed(&json!({ "nodeSets": ["a"] }), Some(live(2)));
-    let baselines = super::drift::Baselines::default();
-    observed.knowledge = seen(60, 0);
-    assert_eq!(baselines.find_drift(&key, &observed), []);
-    observed.knowledge = seen(5, 10);
-    let drift = baselines.find_drift(&key, &observed);
-    let said: Vec<_> = drift
-        .iter()
-        .map(|drift| (drift.key.as_str(), drift.wanted.as_str(), drift.live.as_str()))
-        .collect();
-    assert_eq!(said, [("MaxTime", "60", "5")]);
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"], "driftPolicy": "Report" }), live(2));
+    assert_eq!(watched.look(seen(60, 1, "UP", 0), NONE), NONE);
+    assert_eq!(watched.drift(), NONE);
+    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), NONE, "shown and left");
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
+    assert!(watched.drifted().unwrap().contains("MaxTime=5"));
     // Another operator knows it from the status.
-    observed.drift.clone_from(&drift);
-    let status = build_status(&observed, &plan(&observed), None, now());
-    Arc::make_mut(&mut observed.partition).status = Some(status);
-    let next = super::drift::Baselines::default();
-    assert_eq!(next.find_drift(&key, &observed), drift);
-    // A state that takes more jobs than the written one, too.
-    let closed = live(2).line.map(|line| line.with_state("DRAIN"));
-    let mut opened = observed.clone();
-    opened.standing = Some(Standing {
-        line: closed,
-        ..live(2)
-    });
-    let drift = super::drift::Baselines::default().find_drift(&key, &opened);
-    assert_eq!(drift.len(), 1, "{drift:?}");
-    assert_eq!(
-        (drift[0].key.as_str(), drift[0].wanted.as_str(), drift[0].live.as_str()),
-        ("State", "DRAIN", "UP")
-    );
-    // With a new line it is ours again.
+    watched.baselines = Baselines::default();
+    watched.look(seen(5, 1, "UP", 20), NONE);
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
+    // Also when something else of the line is changed.
+    let of_line = |settings: &str| {
+        let mut changed = live(3);
+        changed.line.as_mut().unwrap().settings = settings.to_owned();
+        Some(changed)
+    };
+    watched.observed.standing = of_line("MaxTime=60 PriorityTier=2");
+    watched.look(seen(5, 2, "UP", 30), NONE);
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
+    // With another value in the line it is ours again.
+    watched.observed.standing = of_line("MaxTime=5 PriorityTier=2");
+    watched.look(seen(5, 2, "UP", 40), NONE);
+    assert_eq!(watched.drift(), NONE);
+}
+
+#[test]
+fn what_somebody_set_is_put_back_once_per_value() {
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    watched.look(seen(60, 1, "UP", 0), NONE);
+    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), ["MaxTime"]);
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
+    assert_eq!(watched.drifted(), None, "nothing differs any more");
+    // What was read before it was put back says nothing.
+    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), NONE);
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
+    // Another value before the next look is no new measure.
+    assert_eq!(watched.look(seen(7, 1, "UP", 20), NONE), ["MaxTime"]);
+    assert_eq!(watched.drift(), ["MaxTime 60->7 Reverted", "MaxTime 60->5 Reverted"]);
+    // Nor for an operator that comes after this one.
+    watched.baselines = Baselines::default();
+    assert_eq!(watched.look(seen(8, 1, "UP", 30), NONE), ["MaxTime"]);
+    // Who sets a value again means it.
+    assert_eq!(watched.look(seen(5, 1, "UP", 40), NONE), NONE);
+    assert_eq!(watched.drift()[0], "MaxTime 60->5 Reported");
+    assert!(watched.drifted().unwrap().contains("put back once, and set again"));
+    assert_eq!(watched.look(seen(60, 1, "UP", 50), NONE), NONE);
+    assert_eq!((watched.drift().len(), watched.drifted()), (3, None));
+    // A new line begins anew.
     let mut changed = live(3);
-    changed.line.as_mut().unwrap().settings = "MaxTime=5".to_owned();
-    observed.standing = Some(changed);
-    assert_eq!(next.find_drift(&key, &observed), []);
+    changed.line.as_mut().unwrap().settings = "MaxTime=90".to_owned();
+    watched.observed.standing = Some(changed);
+    assert_eq!(watched.look(Knowledge::unknown("Slurm is away"), NONE), NONE);
+    assert_eq!(watched.drift(), NONE);
+    assert_eq!(watched.look(seen(90, 1, "UP", 60), NONE), NONE);
+    assert_eq!(watched.drift(), NONE);
+    assert_eq!(watched.look(seen(5, 1, "UP", 70), NONE), ["MaxTime"]);
+}
+
+#[test]
+fn who_is_quicker_than_the_first_look_does_not_make_the_measure() {
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    assert_eq!(watched.look(seen(5, 1, "UP", 0), NONE), ["MaxTime"]);
+    assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
+    // In Slurm's own words for it.
+    for (settings, shown) in [
+        ("MaxTime=1:30:00", 90),
+        ("MaxTime=1-0", 1440),
+        ("", 5),
+        ("MaxTime=5k", 5),
+    ] {
+        let mut standing = live(2);
+        standing.line.as_mut().unwrap().settings = settings.to_owned();
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), standing);
+        assert_eq!(watched.look(seen(shown, 1, "UP", 0), NONE), NONE, "{settings}");
+    }
+}
+
+#[test]
+fn what_is_on_its_way_to_the_files_is_nobodys_by_hand() {
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    watched.look(seen(60, 1, "UP", 0), NONE);
+    // A push that this look has overtaken.
+    watched.same = vec!["MaxTime".to_owned()];
+    assert_eq!(watched.look(seen(90, 1, "UP", 10), NONE), ["MaxTime"]);
+    assert_eq!((watched.drift(), watched.drifted()), (Vec::new(), None));
+    assert_eq!(watched.look(seen(90, 1, "UP", 20), NONE), NONE, "it is the measure now");
+}
+
+#[test]
+fn a_policy_says_what_is_put_back() {
+    for (policy, again) in [("Report", 0), ("Revert", 1), ("RevertAll", 3)] {
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"], "driftPolicy": policy }), live(2));
+        let looks = [60, 5, 60, 5, 60, 5].into_iter().zip(0_i64..);
+        let restored: Vec<String> = looks
+            .flat_map(|(minutes, look)| watched.look(seen(minutes, 1, "UP", 10 * look), NONE))
+            .collect();
+        assert_eq!(restored.len(), again, "{policy}");
+    }
+    // Not one that goes.
+    let mut leaving = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    leaving.look(seen(60, 1, "UP", 0), NONE);
+    leaving.observed = deleted(leaving.observed);
+    assert_eq!(leaving.look(seen(5, 1, "UP", 10), NONE), NONE);
+}
+
+#[test]
+fn somebody_who_changes_a_value_for_ever_is_let_win() {
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    watched.look(seen(60, 1, "UP", 0), NONE);
+    let restored = (1..40_u32).filter(|look| {
+        let keys = watched.look(seen(100 + u64::from(*look), 1, "UP", 10 * i64::from(*look)), NONE);
+        !keys.is_empty()
+    });
+    assert_eq!(restored.count(), 16);
+    assert_eq!(watched.drift().len(), 17);
+}
+
+#[test]
+fn what_slurmctld_does_not_take_back_is_told_and_not_tried_again() {
+    let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
+    watched.look(seen(60, 1, "UP", 0), NONE);
+    assert_eq!(
+        watched.look(seen(5, 9, "UP", 10), &["MaxTime"]),
+        ["MaxTime", "PriorityTier"]
+    );
+    assert_eq!(
+        watched.drift(),
+        ["MaxTime 60->5 Reported", "PriorityTier 1->9 Reverted"]
+    );
+    assert!(watched.drifted().unwrap().contains("Slurm says no"));
+    assert_eq!(watched.look(seen(5, 1, "UP", 20), NONE), NONE);
+    assert!(watched.drifted().unwrap().contains("Slurm says no"));
+    assert_eq!(
+        watched.look(seen(6, 1, "UP", 30), NONE),
+        ["MaxTime"],
+        "another value is"
+    );
+}
+
+#[test]
+fn what_somebody_opened_is_closed_again_and_what_somebody_closed_is_not_opened() {
+    for (written, live_state, put_back) in [
+        ("DRAIN", "UP", true),
+        ("INACTIVE", "DOWN", true),
+        // Neither is stricter than the other.
+        ("DRAIN", "DOWN", false),
+        // The Controller's affair.
+        ("UP", "DRAIN", false),
+        ("DRAIN", "INACTIVE", false),
+    ] {
+        let mut standing = live(2);
+        standing.line = standing.line.map(|line| line.with_state(written));
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), standing);
+        watched.look(seen(60, 1, written, 0), NONE);
+        let keys = watched.look(seen(60, 1, live_state, 10), NONE);
+        assert_eq!(keys == ["State"], put_back, "{written} {live_state}: {keys:?}");
+    }
 }

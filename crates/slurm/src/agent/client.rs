@@ -5,12 +5,12 @@ use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::command::{JobCommand, NodeCommand, ReservationCommand};
+use super::command::{JobCommand, NodeCommand, PartitionCommand, ReservationCommand};
 use super::error::Error;
 use super::fence::Fence;
 use super::http::{Http, Question};
 use super::key::AgentKey;
-use super::message::{Checked, Commanded, Pushed, Refusal, Status, Way};
+use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, Way};
 use super::path;
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
@@ -19,7 +19,6 @@ use crate::partition::Partition;
 use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
-use crate::rpc::LivePartition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -105,6 +104,11 @@ impl Client {
         Ok(way)
     }
 
+    /// An agent of before has no such path ([`Refusal::NotFound`]).
+    pub async fn command_partition(&self, command: &PartitionCommand, fence: Fence) -> Result<Restored, Error> {
+        read(self.post(path::PARTITION, command, fence).await?)
+    }
+
     pub async fn command_job(&self, command: &JobCommand, fence: Fence) -> Result<(), Error> {
         self.post(path::JOB, command, fence).await.map(drop)
     }
@@ -122,19 +126,6 @@ impl Client {
         let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
         let timeout = self.options.slurm_timeout;
         self.command(Method::POST, path, body, fence, timeout).await
-    }
-
-    /// All partitions as slurmctld has them, read by the agent in Slurm's own protocol. An agent of before has no such
-    /// path ([`Refusal::NotFound`]).
-    pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
-        let question = Question {
-            method: Method::GET,
-            path: path::LIVE_PARTITIONS,
-            body: Vec::new(),
-            fence: None,
-            timeout: self.options.slurm_timeout,
-        };
-        read(self.http.ask(question).await?)
     }
 
     pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {

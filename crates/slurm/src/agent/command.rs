@@ -1,4 +1,4 @@
-//! What the agent may be told to do with a node, a job or a reservation.
+//! What the agent may be told to do with a node, a partition, a job or a reservation.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -70,6 +70,14 @@ impl ReservationCommand {
             Self::Unreserve { name } => name,
         }
     }
+}
+
+/// Settings of a partition that are to be again, in the running slurmctld, what the live files say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionCommand {
+    pub partition: String,
+    /// As in slurm.conf.
+    pub restore: Vec<String>,
 }
 
 /// Exactly one node: neither a hostlist, nor a word that Slurm takes for all of them.
@@ -179,6 +187,17 @@ mod tests {
             assert_eq!(serde_json::to_string(&command).unwrap(), json);
             assert_eq!(serde_json::from_str::<NodeCommand>(json).unwrap(), command);
         }
+    }
+
+    #[test]
+    fn a_command_on_a_partition_looks_like_this_on_the_wire() {
+        let command = PartitionCommand {
+            partition: "long".to_owned(),
+            restore: vec!["MaxTime".to_owned()],
+        };
+        let json = r#"{"partition":"long","restore":["MaxTime"]}"#;
+        assert_eq!(serde_json::to_string(&command).unwrap(), json);
+        assert_eq!(serde_json::from_str::<PartitionCommand>(json).unwrap(), command);
     }
 
     fn line(text: &str) -> Line {

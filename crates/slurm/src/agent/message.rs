@@ -1,5 +1,6 @@
 //! What the agent answers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -202,6 +203,16 @@ pub struct Commanded {
     /// An agent of before says nothing.
     #[serde(default)]
     pub way: Way,
+}
+
+/// What came of a partition's settings that were to be brought back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Restored {
+    /// Those that are not as the files say, each with why.
+    pub left: BTreeMap<String, String>,
+    /// Those that were so already: whoever asked knew an older slurmctld or older files.
+    pub same: Vec<String>,
 }
 
 /// How a command reached slurmctld.

@@ -21,7 +21,7 @@ mod token;
 pub use candidate::Candidate;
 pub use client::{Client, Options};
 pub use command::{
-    InvalidNodeName, InvalidReason, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason,
+    InvalidNodeName, InvalidReason, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason,
     ReservationCommand,
 };
 pub use error::Error;
@@ -29,7 +29,7 @@ pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey};
 pub use message::{
     Action, Checked, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed,
-    Refusal, Refused, Status, StepTime, Way,
+    Refusal, Refused, Restored, Status, StepTime, Way,
 };
 pub use token::{Claims, InvalidToken, Request};
 
@@ -47,8 +47,6 @@ pub mod path {
     pub const CHECK: &str = "/v1/check";
     /// GET: what `scontrol show nodes --json` prints.
     pub const NODES: &str = "/v1/nodes";
-    /// GET: a list of [`LivePartition`](crate::rpc::LivePartition), in Slurm's own protocol.
-    pub const LIVE_PARTITIONS: &str = "/v1/live-partitions";
     /// GET: what `squeue --json` prints.
     pub const JOBS: &str = "/v1/jobs";
     /// GET: what `scontrol show config --json` prints.
@@ -57,6 +55,8 @@ pub mod path {
     pub const QOS: &str = "/v1/qos";
     /// POST: a [`NodeCommand`](super::NodeCommand), answered by [`Commanded`](super::Commanded).
     pub const NODE: &str = "/v1/node";
+    /// POST: a [`PartitionCommand`](super::PartitionCommand), answered by [`Restored`](super::Restored).
+    pub const PARTITION: &str = "/v1/partition";
     /// POST: a [`JobCommand`](super::JobCommand).
     pub const JOB: &str = "/v1/job";
     /// GET: what `scontrol show reservation --json` prints.

@@ -48,6 +48,16 @@ impl Error {
         }
     }
 
+    /// Whether nothing of it was understood: another way may lead there.
+    pub fn is_unspoken(&self) -> bool {
+        match self {
+            // The one that is active would have understood.
+            Self::Refused { code, .. } => code.is_of_standby(),
+            Self::Unauthorized(_) | Self::Unsupported | Self::Unpackable(_) | Self::Token(_) => true,
+            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+        }
+    }
+
     pub(super) fn unreachable(
         reason: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,

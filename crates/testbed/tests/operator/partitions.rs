@@ -316,8 +316,13 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
 #[test]
 fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
     let namespace = two_node_sets("partitions-drift");
-    make(&namespace, "both", "  nodeSets: [compute, slurm-second]\n");
+    make(
+        &namespace,
+        "both",
+        "  nodeSets: [compute, slurm-second]\n  maxTime: 60\n",
+    );
     ready(&namespace, "both");
+    put_back(&namespace);
     slurm(&namespace, "scontrol update PartitionName=both State=DRAIN").unwrap();
     slurm(&namespace, "scontrol update PartitionName=highprio State=DOWN").unwrap();
     told(&namespace, "both", "Drifted", "True", "ClosedByHand", &["State=DRAIN"]);
@@ -359,6 +364,47 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
         slurm(&namespace, "srun -p both -N 2 hostname | sort").unwrap(),
         "compute-0\nsecond-0\n"
     );
+}
+
+/// Values that are no emergency: put back, live, once each.
+fn put_back(namespace: &Namespace) {
+    let reconfigures = || {
+        let path = ".status.configuration.lastChange.sequence";
+        namespace.field("controller/slurm", path).unwrap()
+    };
+    let before = reconfigures();
+    for minutes in ["5", "7"] {
+        slurm(
+            namespace,
+            &format!("scontrol update PartitionName=both MaxTime={minutes}"),
+        )
+        .unwrap();
+        live(namespace, "both", &["MaxTime=01:00:00"]);
+    }
+    eventually("both values are told", SOON, || {
+        let path = "{range .status.drift[*]}{.key} {.wanted} {.live} {.settled};{end}";
+        let drift = namespace.ask(&[
+            "get",
+            "partition.slinky.slurm.net",
+            "both",
+            "-o",
+            &format!("jsonpath={path}"),
+        ])?;
+        expect(drift == "MaxTime 60 7 Reverted;MaxTime 60 5 Reverted;", drift)
+    })
+    .unwrap();
+    assert_eq!(reconfigures(), before, "by an RPC");
+    slurm(namespace, "scontrol update PartitionName=both MaxTime=5").unwrap();
+    told(
+        namespace,
+        "both",
+        "Drifted",
+        "True",
+        "ChangedByHand",
+        &["MaxTime=5", "put back once"],
+    );
+    patch(namespace, "both", &json!({ "maxTime": null }));
+    live(namespace, "both", &["MaxTime=UNLIMITED"]);
 }
 
 /// Closing a partition in Slurm for now and in the object for ever, as people do it with operators that are slow.

@@ -39,12 +39,16 @@ enum Told {
     Refused(String),
     /// It may or may not have.
     Unknown(String),
+    /// It speaks something else, or answers what makes no sense. Its files it understands in any case.
+    Unspoken(String),
 }
 
 impl From<Result<(), rpc::Error>> for Told {
     fn from(answer: Result<(), rpc::Error>) -> Self {
         match answer {
             Ok(()) => Self::Done,
+            Err(error @ rpc::Error::Malformed { .. }) => Self::Unspoken(error.to_string()),
+            Err(error) if error.is_unspoken() => Self::Unspoken(error.to_string()),
             Err(error) if error.is_definite() => Self::Refused(error.to_string()),
             Err(error) => Self::Unknown(error.to_string()),
         }
@@ -129,7 +133,7 @@ impl Keeper {
                 last_words: vec![reason.clone()],
                 reason,
             })),
-            Told::Unknown(why) => {
+            Told::Unknown(why) | Told::Unspoken(why) => {
                 warn!(
                     sequence,
                     why, "not known whether slurmctld took it, taking the long way"
@@ -355,7 +359,7 @@ impl Keeper {
                 unsettled.partitions.told = Some(rest);
                 self.wait(unsettled, &why)
             }
-            Told::Refused(why) => {
+            Told::Refused(why) | Told::Unspoken(why) => {
                 warn!(
                     why,
                     "slurmctld does not take a partition as the file has it, reconfiguring"
@@ -455,14 +459,14 @@ async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told
         match answer.into() {
             Told::Done => expected.push(update),
             Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", line.name)),
-            other @ Told::Unknown(_) => return other,
+            other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
         }
     }
     for Updated { there, .. } in &by_rpc.updated {
         match client.update_partition(there).await.into() {
             Told::Done => expected.push(there.clone()),
             Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", there.name)),
-            other @ Told::Unknown(_) => return other,
+            other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
         }
     }
     read_back(client, &expected).await

@@ -119,6 +119,27 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
             "InvalidSpec",
             "spec.partitionName",
         ),
+        (
+            "default",
+            json!({ "nodeSets": ["cpu"] }),
+            "",
+            "InvalidSpec",
+            "metadata.name",
+        ),
+        (
+            "cpu-7",
+            json!({ "nodeSets": ["cpu"] }),
+            "",
+            "PartitionNameTaken",
+            "a node of NodeSet \"cpu\"",
+        ),
+        (
+            "ext7",
+            json!({ "nodeSets": ["cpu"] }),
+            "NodeName=ext[1-9] CPUs=4\n",
+            "PartitionNameTaken",
+            "NodeName= line in spec.extraConf",
+        ),
     ] {
         let objects = with(
             cluster(extra),

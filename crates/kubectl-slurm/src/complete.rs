@@ -1,0 +1,95 @@
+//! Completion: a script for a shell, and the answers to kubectl's own, which asks an executable named `kubectl_complete-slurm`
+//! with the words so far and wants one suggestion per line.
+
+use std::path::Path;
+
+use clap::{Command, CommandFactory as _};
+
+use crate::{cli::Cli, failure::Outcome, output::print};
+
+/// What kubectl looks for.
+const ASKED_AS: &str = "kubectl_complete-slurm";
+
+/// As kubectl's completion has it: no names of files.
+const NO_FILES: &str = ":4";
+
+pub(crate) fn script(shell: clap_complete::Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "kubectl-slurm", &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+/// The answer, if this process was started by kubectl's completion.
+pub(crate) fn answer(mut arguments: impl Iterator<Item = String>) -> Option<Outcome> {
+    let program = arguments.next()?;
+    let name = Path::new(&program).file_name()?.to_str()?;
+    (name == ASKED_AS).then(|| {
+        let words: Vec<String> = arguments.collect();
+        let mut lines = suggestions(&Cli::command(), &words);
+        lines.push(NO_FILES.to_owned());
+        print(&format!("{}\n", lines.join("\n")))
+    })
+}
+
+/// Subcommands and options that may stand where the last word stands. Names of objects are not looked up.
+fn suggestions(command: &Command, words: &[String]) -> Vec<String> {
+    let (begun, before) = words
+        .split_last()
+        .map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
+    let mut command = command;
+    let mut global: Vec<String> = options(command, true);
+    for word in before {
+        if let Some(next) = command.find_subcommand(word) {
+            command = next;
+            global.extend(options(command, true));
+        }
+    }
+    let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let mut found: Vec<String> = subcommands.map(|sub| sub.get_name().to_owned()).collect();
+    if begun.starts_with('-') {
+        found = options(command, false).into_iter().chain(global).collect();
+    }
+    found.retain(|word| word.starts_with(begun));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// `only_global`: those that may stand after its subcommands too.
+fn options(command: &Command, only_global: bool) -> Vec<String> {
+    let all = command.get_arguments();
+    let shown = all.filter(|argument| !argument.is_hide_set() && (!only_global || argument.is_global_set()));
+    shown
+        .filter_map(|argument| argument.get_long())
+        .map(|long| format!("--{long}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suggested(words: &[&str]) -> Vec<String> {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        suggestions(&Cli::command(), &words)
+    }
+
+    #[test]
+    fn what_may_stand_there_is_suggested() {
+        assert_eq!(suggested(&["par"]), ["partition"]);
+        assert!(suggested(&[""]).contains(&"status".to_owned()));
+        assert!(suggested(&["partition", "dr"]).contains(&"drain".to_owned()));
+        assert!(suggested(&["partition", "set", "gpu", "--no"]).contains(&"--nodes".to_owned()));
+        assert!(suggested(&["partition", "drain", "--name"]).contains(&"--namespace".to_owned()));
+        assert_eq!(suggested(&["nonsense", "x"]), Vec::<String>::new());
+        assert_eq!(suggested(&[]), suggested(&[""]));
+    }
+
+    #[test]
+    fn only_kubectls_name_for_it_asks() {
+        let asked = |program: &str| answer([program.to_owned()].into_iter()).is_some();
+        assert!(!asked("/usr/bin/kubectl-slurm"));
+        assert!(asked("/usr/bin/kubectl_complete-slurm"));
+        assert!(answer(std::iter::empty()).is_none());
+    }
+}
