@@ -67,10 +67,11 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
 	cargo test --package testbed --test alone -- --test-threads=$(ALONE_THREADS) $(T)
 
-soak: build operator ## Properties on many random cases, then a hundred jobs that start in the moment of a scale-in (twenty minutes)
+soak: build operator ## Properties on many random cases, jobs that start in the moment of a scale-in, jobs while everything restarts (half an hour)
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
 	@trap '$(TESTBED) down-tests' EXIT; \
-	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment
+	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment; \
+	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
 
 bench: build operator ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }

@@ -7,15 +7,15 @@ use crate::common::operator::{
     SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_done, wait_idle, wait_job,
 };
 
-const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
-const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
+pub(crate) const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
+pub(crate) const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
 
 /// Limits hold, and two jobs fit on one worker.
 const ENFORCED: &str = "    AccountingStorageEnforce=limits,qos
     SelectType=select/cons_tres
     SelectTypeParameters=CR_Core_Memory";
 
-fn set_password(namespace: &Namespace, password: &str) {
+pub(crate) fn set_password(namespace: &Namespace, password: &str) {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "mariadb-password" },
         "stringData": { "password": password },

@@ -34,12 +34,12 @@ fn change(namespace: &Namespace, object: &str, spec: &Value) {
 }
 
 /// Runs a line where people sit.
-fn client(namespace: &Namespace, line: &str) -> Result<String> {
+pub(crate) fn client(namespace: &Namespace, line: &str) -> Result<String> {
     namespace.inside("client", "shell", line)
 }
 
 /// Runs a line as root of a login pod, by key; the client knows the host's key and accepts no other.
-fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
+pub(crate) fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
     client(
         namespace,
         &format!("ssh -o BatchMode=yes root@slurm-login-slinky {line:?}"),
@@ -119,7 +119,7 @@ fn check_users(namespace: &Namespace) {
 }
 
 /// Gives the client a key that is root's, and the host's keys as they are in their Secret.
-fn let_root_in(namespace: &Namespace) -> String {
+pub(crate) fn let_root_in(namespace: &Namespace) -> String {
     let line = "mkdir -p ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub";
     let key = client(namespace, line).unwrap();
     let get = ["get", "secret", "slurm-login-slinky-ssh-host-keys", "-o", "json"];

@@ -35,6 +35,7 @@ mod restart_wished;
 mod restarts;
 mod rpc;
 mod scaling;
+mod soak;
 mod standbys;
 mod story;
 mod tokens;
