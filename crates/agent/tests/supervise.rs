@@ -197,9 +197,10 @@ fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
             .map(str::to_owned)
     });
     assert!(line.contains("fatal: no key"), "{line}");
-    // It keeps dying, so at some time it is away when the stop comes; the code is its own either way.
+    // It keeps dying and coming back. The stop finds it away, so that its last code stands, or in its short life.
     supervised.signal(Signal::SIGTERM);
-    assert_eq!(supervised.exit_code(), 1);
+    let code = supervised.exit_code();
+    assert!([1, 128 + 15].contains(&code), "{code}");
 }
 
 #[test]
