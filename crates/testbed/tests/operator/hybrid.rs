@@ -87,7 +87,14 @@ const SLINKY: &str = "    replicas: 2
   host:
     replicas: 3
     oversubscribeNode: true
-    podSpec: {hostNetwork: true, dNSPolicy: ClusterFirstWithHostNet}";
+    podSpec:
+      hostNetwork: true
+      dNSPolicy: ClusterFirstWithHostNet
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node2, node3]}]";
 
 /// A Controller that nothing else belongs to.
 const PROBE: &str = "
