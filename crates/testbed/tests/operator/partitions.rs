@@ -127,7 +127,8 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
     leave_one_out(&namespace);
 
     // Deleted under a job: closed, waited for, gone.
-    let job = start_job(&namespace, "-p both -N 2", "sleep 15").unwrap();
+    let until_told = "until [ -e /tmp/enough ]; do sleep 1; done";
+    let job = start_job(&namespace, "-p both -N 2", until_told).unwrap();
     namespace
         .ask(&["delete", "partition.slinky.slurm.net", "both", "--wait=false"])
         .unwrap();
@@ -146,6 +147,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
         refused.contains("not available") || refused.contains("unavailable") || refused.contains("drain"),
         "{refused}"
     );
+    namespace.inside("compute-0", "slurmd", "touch /tmp/enough").unwrap();
     wait_done(&namespace, &job).unwrap();
     gone(&namespace, "both");
 }
