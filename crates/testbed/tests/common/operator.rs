@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::cluster::Cluster;
 use testbed::command::{output, output_with_input};
 use testbed::harness::{Namespace, cluster, eventually, expect, once_for};
@@ -166,15 +166,32 @@ pub fn install_chart(cluster: &Cluster, namespace: &Namespace, values: &str) -> 
 
 /// Writes `spec.extraConf` of Controller `slurm` anew.
 pub fn set_extra_conf(namespace: &Namespace, text: &str) -> Result<()> {
-    let patch = json!({ "spec": { "extraConf": text } }).to_string();
-    let words = ["patch", "controller/slurm", "--type=merge", "--patch", &patch];
-    namespace.ask(&words).map(drop)
+    change_spec(namespace, "controller/slurm", &json!({ "extraConf": text }))
 }
 
 /// A field of Controller `slurm`'s condition `ConfigurationApplied`.
 pub fn configuration_applied(namespace: &Namespace, field: &str) -> Result<String> {
     let path = format!(".status.conditions[?(@.type==\"ConfigurationApplied\")].{field}");
     namespace.field("controller/slurm", &path)
+}
+
+/// Waits until status, reason and message of a condition have all these words in them.
+pub fn wait_said(namespace: &Namespace, object: &str, type_: &str, words: &[&str]) {
+    // Host keys take a busy machine a while.
+    eventually(&format!("{type_} of {object} says {words:?}"), SOON * 2, || {
+        let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
+        let said = namespace.field(object, &format!("{path}status}} {{{path}reason}} {{{path}message"))?;
+        expect(words.iter().all(|word| said.contains(word)), said)
+    })
+    .unwrap();
+}
+
+/// Changes an object's spec.
+pub fn change_spec(namespace: &Namespace, object: &str, spec: &Value) -> Result<()> {
+    let patch = json!({ "spec": spec }).to_string();
+    namespace
+        .ask(&["patch", object, "--type=merge", "--patch", &patch])
+        .map(drop)
 }
 
 /// Runs a shell line in slurmctld's container of Controller `slurm`.

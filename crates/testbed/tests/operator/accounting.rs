@@ -5,10 +5,13 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
     SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_done, wait_idle, wait_job,
+    wait_said,
 };
 
 pub(crate) const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 pub(crate) const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
+
+const ACCOUNTING: &str = "accounting/slurm";
 
 /// Limits hold, and two jobs fit on one worker.
 const ENFORCED: &str = "    AccountingStorageEnforce=limits,qos
@@ -21,18 +24,6 @@ pub(crate) fn set_password(namespace: &Namespace, password: &str) {
         "stringData": { "password": password },
     });
     namespace.apply(&secret.to_string()).unwrap();
-}
-
-fn wait_condition(namespace: &Namespace, type_: &str, words: &str) {
-    eventually(&format!("{type_} of the Accounting says {words:?}"), SOON, || {
-        let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
-        let said = namespace.field(
-            "accounting/slurm",
-            &format!("{path}status}} {{{path}reason}} {{{path}message"),
-        )?;
-        expect(said.contains(words), said)
-    })
-    .unwrap();
 }
 
 /// Runs a job and gives its number.
@@ -99,11 +90,11 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     // The order in which things come is nobody's business: first the cluster, then what slurmdbd needs.
     let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));
     install_chart(cluster, &namespace, &values).unwrap();
-    wait_condition(&namespace, "Ready", "False SecretMissing");
+    wait_said(&namespace, ACCOUNTING, "Ready", &["False SecretMissing"]);
     set_password(&namespace, "first # \\ one");
     namespace.apply(MARIADB).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    wait_condition(&namespace, "Ready", "True");
+    wait_said(&namespace, ACCOUNTING, "Ready", &["True"]);
 
     slurm(&namespace, "sacctmgr --immediate add user slurm account=root").unwrap();
     let first = run_job(&namespace, "first");
@@ -124,20 +115,20 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
         expect(left.is_empty(), left)
     })
     .unwrap();
-    wait_condition(&namespace, "Degraded", "True DatabaseAway");
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["True DatabaseAway"]);
     let second = run_job(&namespace, "second");
     namespace
         .ask(&["scale", "statefulset/mariadb", "--replicas=1"])
         .unwrap();
     wait_recorded(&namespace, &second, "second");
     wait_recorded(&namespace, &first, "first");
-    wait_condition(&namespace, "Degraded", "False");
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
 
     // A password that the database does not know is told in slurmdbd's words, and the right one heals it by itself.
     set_password(&namespace, "wrong");
-    wait_condition(&namespace, "Degraded", "Access denied");
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["Access denied"]);
     let third = run_job(&namespace, "third");
     set_password(&namespace, "first # \\ one");
-    wait_condition(&namespace, "Degraded", "False");
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
     wait_recorded(&namespace, &third, "third");
 }

@@ -13,7 +13,9 @@ use testbed::network;
 use testbed::outside::Outside;
 use testbed::process::Process;
 
-use crate::common::operator::{REST_API, SOON, install, install_chart, slurm, wait_node, workers};
+use crate::common::operator::{
+    REST_API, SOON, change_spec, install, install_chart, slurm, wait_node, wait_said, workers,
+};
 
 /// As on bare metal, with the four things that pods need of it.
 const SLURM_CONF: &str = "
@@ -213,23 +215,6 @@ impl Hybrid {
         .unwrap();
     }
 
-    fn wait_said(&self, object: &str, type_: &str, words: &[&str]) {
-        eventually(&format!("{type_} of {object} says {words:?}"), SOON, || {
-            let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
-            let field = format!("{path}status}} {{{path}reason}} {{{path}message");
-            let said = self.namespace.field(object, &field)?;
-            expect(words.iter().all(|word| said.contains(word)), said)
-        })
-        .unwrap();
-    }
-
-    fn patch(&self, object: &str, spec: &serde_json::Value) {
-        let patch = json!({ "spec": spec }).to_string();
-        self.namespace
-            .ask(&["patch", object, "--type=merge", "--patch", &patch])
-            .unwrap();
-    }
-
     fn start_job(&self, options: &str, line: &str) -> String {
         let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
         let job = self.slurm(&submit).unwrap().trim().to_owned();
@@ -274,26 +259,33 @@ fn requirements_are_named(hybrid: &Hybrid) {
         .namespace
         .apply(&PROBE.replace("HOST", &hybrid.ctl.address))
         .unwrap();
-    hybrid.wait_said(probe, "Ready", &["False SlurmctldAway", "6817"]);
+    wait_said(&hybrid.namespace, probe, "Ready", &["False SlurmctldAway", "6817"]);
     for (without, named) in [
         ("SlurmctldParameters=enable_configless", "lacks configless"),
         ("AuthInfo=use_client_ids", "lacks use_client_ids"),
         ("AuthAltTypes=auth/jwt", "auth/jwt"),
     ] {
         let slurmctld = hybrid.start_slurmctld(without);
-        hybrid.wait_said(probe, "Ready", &["False RequirementMissing", named]);
+        wait_said(&hybrid.namespace, probe, "Ready", &["False RequirementMissing", named]);
         slurmctld.end(Signal::SIGTERM, Duration::from_secs(20)).unwrap();
     }
     let _slurmctld = hybrid.start_slurmctld("nothing");
-    hybrid.wait_said(probe, "Ready", &["True External"]);
+    wait_said(&hybrid.namespace, probe, "Ready", &["True External"]);
     let something_else = json!({ "externalConfig": { "host": network::CONTROL_PLANE, "port": network::API_PORT } });
-    hybrid.patch(probe, &something_else);
-    hybrid.wait_said(probe, "Ready", &["False", "6443", "correct spec.externalConfig"]);
-    hybrid.patch(
+    change_spec(&hybrid.namespace, probe, &something_else).unwrap();
+    wait_said(
+        &hybrid.namespace,
+        probe,
+        "Ready",
+        &["False", "6443", "correct spec.externalConfig"],
+    );
+    change_spec(
+        &hybrid.namespace,
         probe,
         &json!({ "externalConfig": { "host": hybrid.ctl.address, "port": null } }),
-    );
-    hybrid.wait_said(probe, "Ready", &["True External"]);
+    )
+    .unwrap();
+    wait_said(&hybrid.namespace, probe, "Ready", &["True External"]);
     hybrid.namespace.ask(&["delete", probe]).unwrap();
 }
 
@@ -339,7 +331,12 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     }
     let hosts = hybrid.slurm("srun -N6 hostname | sort").unwrap();
     assert_eq!(hosts.lines().collect::<Vec<_>>(), all);
-    hybrid.wait_said(HOSTS, "UnknownFields", &["dNSPolicy is read as dnsPolicy"]);
+    wait_said(
+        &hybrid.namespace,
+        HOSTS,
+        "UnknownFields",
+        &["dNSPolicy is read as dnsPolicy"],
+    );
 
     // Through slurmrestd, and from where people log in.
     eventually("the NodeSet counts its nodes", SOON, || {
@@ -356,7 +353,12 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
 
     // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
     for set in [SET, HOSTS] {
-        hybrid.patch(set, &json!({ "pruneSlurmNodeRecords": "NodeNotFound" }));
+        change_spec(
+            &hybrid.namespace,
+            set,
+            &json!({ "pruneSlurmNodeRecords": "NodeNotFound" }),
+        )
+        .unwrap();
     }
     let workers = ["node2", "node3", "slinky-0", "slinky-1"];
     let jobs = workers.map(|node| hybrid.start_job(&format!("-w {node}"), "sleep 10"));
@@ -382,7 +384,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         expect(states == ["COMPLETED"; 4], states)
     })
     .unwrap();
-    hybrid.wait_said("accounting/slurm", "Degraded", &["False"]);
+    wait_said(&hybrid.namespace, "accounting/slurm", "Degraded", &["False"]);
 }
 
 #[test]

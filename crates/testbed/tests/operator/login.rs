@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, wait_idle};
+use crate::common::operator::{SOON, change_spec, install, install_chart, wait_idle, wait_said};
 use crate::common::pods::shell_pod;
 
 const VALUES: &str = include_str!("../../../../examples/login/values.yaml");
@@ -15,23 +15,6 @@ const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
 /// A port of every node; no other test has one.
 const NODE_PORT: u16 = 31722;
-
-fn wait_condition(namespace: &Namespace, object: &str, type_: &str, words: &str) {
-    // Host keys take a busy machine a while.
-    eventually(&format!("{type_} of {object} says {words:?}"), SOON * 2, || {
-        let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
-        let said = namespace.field(object, &format!("{path}status}} {{{path}reason}} {{{path}message"))?;
-        expect(said.contains(words), said)
-    })
-    .unwrap();
-}
-
-fn change(namespace: &Namespace, object: &str, spec: &Value) {
-    let patch = json!({ "spec": spec }).to_string();
-    namespace
-        .ask(&["patch", object, "--type=merge", "--patch", &patch])
-        .unwrap();
-}
 
 /// Runs a line where people sit.
 pub(crate) fn client(namespace: &Namespace, line: &str) -> Result<String> {
@@ -84,7 +67,7 @@ fn begin() -> Namespace {
     namespace.rollout("deploy/ldap").unwrap();
     install_chart(cluster, &namespace, VALUES).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    wait_condition(&namespace, LOGIN_SET, "Ready", "True");
+    wait_said(&namespace, LOGIN_SET, "Ready", &["True"]);
     namespace.wait("condition=Ready", "pod/client").unwrap();
     namespace
 }
@@ -134,7 +117,7 @@ pub(crate) fn let_root_in(namespace: &Namespace) -> String {
         &format!("{{ {known} }} | sort | tee /tmp/host_keys >~/.ssh/known_hosts"),
     )
     .unwrap();
-    change(namespace, LOGIN_SET, &json!({ "rootSshAuthorizedKeys": key }));
+    change_spec(namespace, LOGIN_SET, &json!({ "rootSshAuthorizedKeys": key })).unwrap();
     wait_ssh(namespace);
     let scan = "ssh-keyscan -q -t rsa,ecdsa,ed25519 slurm-login-slinky | sort | diff - /tmp/host_keys";
     client(namespace, scan).unwrap();
@@ -160,7 +143,7 @@ fn change_files_under_a_session(namespace: &Namespace) {
     let lines = || -> Result<usize> { Ok(client(namespace, "wc -l </tmp/session")?.trim().parse()?) };
     eventually("the session runs", SOON, || expect(lines()? > 0, "no line")).unwrap();
 
-    change(namespace, LOGIN_SET, &json!({ "extraSshdConfig": "AcceptEnv TEA" }));
+    change_spec(namespace, LOGIN_SET, &json!({ "extraSshdConfig": "AcceptEnv TEA" })).unwrap();
     eventually("sshd has its new configuration", SOON, || {
         let asked = "ssh -o BatchMode=yes -o SetEnv=TEA=mint root@slurm-login-slinky 'echo $TEA'";
         let said = client(namespace, asked)?;
@@ -207,16 +190,16 @@ fn make_mistakes(namespace: &Namespace, key: &str) {
             "entry \"absent\" of Secret \"slurm-sssd-conf\", which is absent or empty there",
         ),
     ] {
-        change(namespace, LOGIN_SET, &bad);
-        wait_condition(namespace, LOGIN_SET, type_, words);
+        change_spec(namespace, LOGIN_SET, &bad).unwrap();
+        wait_said(namespace, LOGIN_SET, type_, &[words]);
         wait_ssh(namespace);
-        change(namespace, LOGIN_SET, &good);
-        wait_condition(namespace, LOGIN_SET, "Ready", "True");
-        wait_condition(namespace, LOGIN_SET, "Degraded", "False");
+        change_spec(namespace, LOGIN_SET, &good).unwrap();
+        wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
+        wait_said(namespace, LOGIN_SET, "Degraded", &["False"]);
     }
 
     let service = json!({ "nodePort": NODE_PORT, "spec": { "type": "NodePort" } });
-    change(namespace, LOGIN_SET, &json!({ "service": service }));
+    change_spec(namespace, LOGIN_SET, &json!({ "service": service })).unwrap();
     eventually("ssh by the port of a node", SOON, || {
         let line = format!("ssh-keyscan -q -t ed25519 -p {NODE_PORT} 172.31.0.11 | grep ssh-ed25519");
         client(namespace, &line)
@@ -230,10 +213,10 @@ fn make_mistakes(namespace: &Namespace, key: &str) {
         },
     });
     namespace.apply(&second.to_string()).unwrap();
-    wait_condition(namespace, "loginset/second", "Ready", "already allocated");
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
-    change(namespace, "loginset/second", &json!({ "service": { "nodePort": 0 } }));
-    wait_condition(namespace, "loginset/second", "Ready", "True");
+    wait_said(namespace, "loginset/second", "Ready", &["already allocated"]);
+    wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
+    change_spec(namespace, "loginset/second", &json!({ "service": { "nodePort": 0 } })).unwrap();
+    wait_said(namespace, "loginset/second", "Ready", &["True"]);
     namespace.ask(&["delete", "loginset/second", "--wait=false"]).unwrap();
     assert_eq!(login_pod(namespace).unwrap(), pod, "no mistake has ended a pod");
 }
@@ -251,18 +234,18 @@ fn replace_and_scale(namespace: &Namespace) {
         expect(left.is_empty() && told == "0", (left, told))
     })
     .unwrap();
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
+    wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
     scale(1);
     wait_ssh(namespace);
 }
 
 fn lose_the_directory(namespace: &Namespace) {
     namespace.ask(&["scale", "deploy/ldap", "--replicas=0"]).unwrap();
-    wait_condition(namespace, LOGIN_SET, "Degraded", "directory unreachable: ldap:389");
-    wait_condition(namespace, LOGIN_SET, "Ready", "True");
+    wait_said(namespace, LOGIN_SET, "Degraded", &["directory unreachable: ldap:389"]);
+    wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
     wait_ssh(namespace);
     namespace.ask(&["scale", "deploy/ldap", "--replicas=1"]).unwrap();
-    wait_condition(namespace, LOGIN_SET, "Degraded", "False");
+    wait_said(namespace, LOGIN_SET, "Degraded", &["False"]);
 }
 
 #[test]
