@@ -9,7 +9,7 @@ CARGO_DENY_VERSION := 0.20.2
 # Independent cases run side by side; they wait for the cluster most of the time, so more than there are cores.
 E2E_THREADS ?= 6
 # Each of these starts a Slurm cluster, which is work for the machine.
-OPERATOR_THREADS ?= 4
+OPERATOR_THREADS ?= 6
 # Each of these has a cluster to itself, of which there are this many (testbed's TEST_CLUSTERS).
 ALONE_THREADS ?= 3
 # Where the steps of `make test` note how long they took.

@@ -50,7 +50,19 @@ pub fn prepare(cache: &Path) -> Result<()> {
     if let Some(problem) = check(&ground) {
         bail!(problem);
     }
+    allow_watches();
     install_missing()
+}
+
+/// Kubelets and log followers hold inotify instances; the 128 of a stock kernel carry about four clusters.
+fn allow_watches() {
+    const LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
+    const ENOUGH: u32 = 1024;
+    let now = fs::read_to_string(LIMIT).ok().and_then(|now| now.trim().parse().ok());
+    if now.is_some_and(|now: u32| now < ENOUGH) {
+        // Where that is not allowed, a few clusters run all the same.
+        let _ = fs::write(LIMIT, ENOUGH.to_string());
+    }
 }
 
 pub fn observe(cache: &Path) -> Ground {

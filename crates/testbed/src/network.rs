@@ -11,7 +11,7 @@ pub const SERVICES: &str = "10.96.0.0/16";
 pub const KUBERNETES_SERVICE: &str = "10.96.0.1";
 pub const PODS: &str = "10.244.0.0/16";
 
-/// Routes are laid for this many nodes at once. inotify instances end at about 13 on a stock kernel anyway.
+/// Routes are laid for this many nodes at once.
 pub const MAX_NODES: u8 = 20;
 
 pub fn node_address(index: u8) -> String {

@@ -25,7 +25,7 @@ pub(crate) fn client(namespace: &Namespace, line: &str) -> Result<String> {
 pub(crate) fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
     client(
         namespace,
-        &format!("ssh -o BatchMode=yes root@slurm-login-slinky {line:?}"),
+        &format!("ssh -o BatchMode=yes -o ConnectTimeout=5 root@slurm-login-slinky {line:?}"),
     )
 }
 
@@ -34,7 +34,7 @@ fn ssh_as_alice(namespace: &Namespace, line: &str) -> Result<String> {
     let command = format!(
         "printf '#!/bin/sh\\necho wonderland\\n' >/tmp/word; chmod +x /tmp/word; \
          SSH_ASKPASS=/tmp/word SSH_ASKPASS_REQUIRE=force \
-         ssh -o PubkeyAuthentication=no alice@slurm-login-slinky {line:?}"
+         ssh -o PubkeyAuthentication=no -o ConnectTimeout=5 alice@slurm-login-slinky {line:?}"
     );
     client(namespace, &command)
 }

@@ -147,11 +147,12 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         "controller/twin",
         &["spec.clusterName", name.trim(), "slurm"],
     );
-    // And two of one name that are elsewhere, so that no pod has to start when the younger may.
+    // And two of one name that are elsewhere, so that no pod has to start when the younger may. Nobody is there.
+    let away = ["no slurmctld can be reached at far:6817", "spec.externalConfig"];
     let keys = "slurmKeyRef: {name: slurm-auth-slurm, key: slurm.key}, jwtKeyRef: {name: slurm-auth-jwt, key: jwt.key}";
     let far = format!("clusterName: far, external: true, externalConfig: {{host: far, port: 6817}}, {keys}");
     namespace.apply(&controller("older", &far)).unwrap();
-    healed(&namespace, "controller/older");
+    refused(&namespace, "controller/older", &away);
     namespace.apply(&controller("younger", &far)).unwrap();
     refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
     // A key that was deleted under a running cluster.
@@ -194,5 +195,5 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     assert_eq!(unharmed(), before);
     // The younger's turn comes when the older is gone.
     namespace.ask(&["delete", "controller/older"]).unwrap();
-    healed(&namespace, "controller/younger");
+    refused(&namespace, "controller/younger", &away);
 }
