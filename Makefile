@@ -11,7 +11,7 @@ E2E_THREADS ?= 6
 # Each of these starts a Slurm cluster, which is work for the machine.
 OPERATOR_THREADS ?= 6
 # Each of these has a cluster to itself, of which there are this many (testbed's TEST_CLUSTERS).
-ALONE_THREADS ?= 3
+ALONE_THREADS ?= 4
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
 
@@ -37,7 +37,7 @@ build:
 operator:
 	@cargo build --profile image --quiet --package slurm-operator --package slurm-agent
 
-test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; an hour on a fresh machine, 40 minutes on a warm one)
+test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 50 minutes on a fresh machine, 30 on a warm one)
 	@mkdir -p target && rm -f $(TIMINGS)
 	@export TESTBED_TIMINGS=$(TIMINGS); \
 	hack/step 'build' $(MAKE) --no-print-directory build; \

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 /// How many tests that want a cluster to themselves run side by side. They mostly wait, so there are more than cores.
-pub const TEST_CLUSTERS: usize = 3;
+pub const TEST_CLUSTERS: usize = 4;
 
 /// The checkout this binary was built from.
 pub fn repository() -> PathBuf {
