@@ -39,9 +39,16 @@ enum Victim {
 }
 
 fn kill(cluster: &Cluster, namespace: &Namespace, victim: Victim) {
+    // Right after the kill before this one there may be nobody to kill.
+    let kill_container = |container: &str| {
+        eventually(&format!("{container} is killed"), SOON, || {
+            cluster.kill_container(namespace.pod(POD), container)
+        })
+        .unwrap();
+    };
     match victim {
-        Victim::Agent => cluster.kill_container(namespace.pod(POD), "reconfigure").unwrap(),
-        Victim::Slurmctld => cluster.kill_container(namespace.pod(POD), "slurmctld").unwrap(),
+        Victim::Agent => kill_container("reconfigure"),
+        Victim::Slurmctld => kill_container("slurmctld"),
         Victim::Pod => {
             let now = ["delete", "pod", POD, "--force", "--grace-period=0"];
             namespace.ask(&now).map(drop).unwrap();
