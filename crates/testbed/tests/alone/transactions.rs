@@ -8,7 +8,8 @@ use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{start_job, wait_undisturbed};
 use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, kill_operator, move_operator, slurm, wait_idle, wait_saved,
+    SOON, configuration_applied, install, install_chart, kill_container, kill_operator, move_operator, slurm,
+    wait_idle, wait_saved,
 };
 
 const VALUES: &str = "nodesets:
@@ -39,16 +40,9 @@ enum Victim {
 }
 
 fn kill(cluster: &Cluster, namespace: &Namespace, victim: Victim) {
-    // Right after the kill before this one there may be nobody to kill.
-    let kill_container = |container: &str| {
-        eventually(&format!("{container} is killed"), SOON, || {
-            cluster.kill_container(namespace.pod(POD), container)
-        })
-        .unwrap();
-    };
     match victim {
-        Victim::Agent => kill_container("reconfigure"),
-        Victim::Slurmctld => kill_container("slurmctld"),
+        Victim::Agent => kill_container(cluster, namespace, "reconfigure").unwrap(),
+        Victim::Slurmctld => kill_container(cluster, namespace, "slurmctld").unwrap(),
         Victim::Pod => {
             let now = ["delete", "pod", POD, "--force", "--grace-period=0"];
             namespace.ask(&now).map(drop).unwrap();

@@ -273,7 +273,14 @@ pub fn kill_operator(cluster: &Cluster) -> Result<()> {
 pub fn kill_everyone(cluster: &Cluster, namespace: &Namespace) -> Result<()> {
     kill_pods(cluster, "slinky", "app.kubernetes.io/name=slurm-operator")?;
     kill_pods(cluster, &namespace.name, "app.kubernetes.io/name=slurmrestd")?;
-    cluster.kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
+    kill_container(cluster, namespace, "slurmctld")
+}
+
+/// Kills a container of Controller `slurm`'s pod. Right after another kill there may be nobody yet.
+pub fn kill_container(cluster: &Cluster, namespace: &Namespace, container: &str) -> Result<()> {
+    eventually(&format!("{container} is killed"), SOON, || {
+        cluster.kill_container(namespace.pod("slurm-controller-0"), container)
+    })
 }
 
 fn kill_pods(cluster: &Cluster, namespace: &str, selector: &str) -> Result<()> {

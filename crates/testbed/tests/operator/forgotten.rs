@@ -3,8 +3,8 @@
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    ONE_WORKER, SOON, hold_state, install, install_chart, release_state, slurm, start_job, wait_done, wait_idle,
-    wait_node,
+    ONE_WORKER, SOON, hold_state, install, install_chart, kill_container, release_state, slurm, start_job, wait_done,
+    wait_idle, wait_node,
 };
 
 const SET: &str = "nodeset/slurm-worker-slinky";
@@ -22,9 +22,7 @@ fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
     let before = [uid(0).unwrap(), uid(1).unwrap()];
-    cluster
-        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
-        .unwrap();
+    kill_container(cluster, &namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
     eventually("Slurm has forgotten it", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;

@@ -3,7 +3,7 @@
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    ONE_WORKER, SOON, install, install_chart, set_extra_conf, slurm, wait_idle, wait_job, wait_saved,
+    ONE_WORKER, SOON, install, install_chart, kill_container, set_extra_conf, slurm, wait_idle, wait_job, wait_saved,
 };
 
 #[test]
@@ -21,9 +21,7 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     let job = job.trim();
     wait_job(&namespace, job, "RUNNING").unwrap();
     wait_saved(&namespace).unwrap();
-    cluster
-        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
-        .unwrap();
+    kill_container(cluster, &namespace, "slurmctld").unwrap();
     eventually("slurmctld answers again", SOON, || {
         slurm(&namespace, "scontrol ping | grep UP")
     })
@@ -62,9 +60,7 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
     ] {
         set_extra_conf(&namespace, &format!("{extra_conf}\n{line}\n")).unwrap();
         if let Some(container) = kill {
-            cluster
-                .kill_container(namespace.pod("slurm-controller-0"), container)
-                .unwrap();
+            kill_container(cluster, &namespace, container).unwrap();
         }
         let (key, value) = line.split_once('=').unwrap();
         eventually(&format!("{line} is live"), SOON, || {

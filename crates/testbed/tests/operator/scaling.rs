@@ -3,8 +3,8 @@
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    CONTROLLER, SOON, STATE, hold_state, install, install_chart, kill_operator, release_state, slurm, start_job,
-    wait_done, wait_idle, wait_node, workers,
+    CONTROLLER, SOON, STATE, hold_state, install, install_chart, kill_container, kill_operator, release_state, slurm,
+    start_job, wait_done, wait_idle, wait_node, workers,
 };
 
 /// Rounds of the race below; each has seven jobs in it. `make soak` asks for more.
@@ -65,9 +65,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     // Slurm has acknowledged the drain and has not written it down: the next slurmctld does not know of it.
     let unwritten = format!("cd {STATE} && test -s node_state && ! grep -q 'pending termination' node_state");
     slurm(&namespace, &unwritten).unwrap();
-    cluster
-        .kill_container(namespace.pod("slurm-controller-0"), "slurmctld")
-        .unwrap();
+    kill_container(cluster, &namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
     slurm(&namespace, &format!("scontrol resume {job}")).unwrap();

@@ -8,7 +8,7 @@ use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::accounting::{MARIADB, VALUES, set_password};
-use crate::common::operator::{SOON, install, install_chart, kill_operator, slurm, wait_idle};
+use crate::common::operator::{SOON, install, install_chart, kill_container, kill_operator, slurm, wait_idle};
 use crate::common::pods::shell_pod;
 use crate::login::{client, let_root_in, ssh};
 
@@ -33,7 +33,7 @@ const RESTARTED: [&str; 7] = [
 fn restart(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<()> {
     match what {
         "the operator" => kill_operator(cluster),
-        "the agent" => cluster.kill_container(namespace.pod("slurm-controller-0"), "reconfigure"),
+        "the agent" => kill_container(cluster, namespace, "reconfigure"),
         owner => {
             let path = "jsonpath={.spec.selector.matchLabels}";
             let labels: BTreeMap<String, String> = serde_json::from_str(&namespace.ask(&["get", owner, "-o", path])?)?;
