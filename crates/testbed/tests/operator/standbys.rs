@@ -8,6 +8,7 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
     SOON, configuration_applied, install, install_chart, set_extra_conf, start_job, wait_idle, wait_saved,
+    wait_saved_by,
 };
 
 const ACTIVE: &str = "slurm-controller-0";
@@ -157,7 +158,9 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     wait_live(&namespace, STANDBY, "MaxJobCount=4003");
     wait_lagging(&namespace, ACTIVE);
 
-    // It comes back, has what it missed, and takes its place again.
+    // It comes back, has what it missed, and takes its place again. Not within a second of the change: the other then takes half a
+    // minute to hand over and writes its state while this one reads it, by which Slurm can lose nodes and their jobs (seen).
+    wait_saved_by(&namespace, STANDBY).unwrap();
     asleep.heal().unwrap();
     wait_active(&namespace, ACTIVE);
     wait_live(&namespace, ACTIVE, "MaxJobCount=4003");
