@@ -12,9 +12,8 @@ use anyhow::{Context, Result};
 
 use crate::cluster::Cluster;
 use crate::faults::Pod;
+use crate::namespaces;
 use crate::process::Process;
-
-const NAMESPACES: [&str; 6] = ["--mount", "--net", "--pid", "--uts", "--ipc", "--wd"];
 
 impl Cluster {
     /// A command that will run in a container of a pod, as its first process does: the same user, environment and folder.
@@ -26,7 +25,8 @@ impl Cluster {
         let mut command = Command::new("nsenter");
         command
             .args(["--target", &process.pid.to_string()])
-            .args(NAMESPACES)
+            .args(namespaces::ALL)
+            .arg("--wd")
             .args(["--setuid", effective(&status, "Uid:")?])
             .args(["--setgid", effective(&status, "Gid:")?])
             .args(["--", program])

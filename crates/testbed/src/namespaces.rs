@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::last_lines;
 use crate::process::{Process, only_child};
 
-const ALL: [&str; 5] = ["--mount", "--net", "--pid", "--uts", "--ipc"];
+pub(crate) const ALL: [&str; 5] = ["--mount", "--net", "--pid", "--uts", "--ipc"];
 
 #[derive(Clone, Copy, Debug)]
 pub struct Namespaces {

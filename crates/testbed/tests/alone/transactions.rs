@@ -8,8 +8,8 @@ use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::jobs::{start_job, wait_undisturbed};
 use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, kill_container, kill_operator, move_operator, slurm,
-    wait_idle, wait_saved,
+    SOON, change_spec, configuration_applied, install, install_chart, kill_container, kill_operator, move_operator,
+    slurm, wait_idle, wait_saved,
 };
 
 const VALUES: &str = "nodesets:
@@ -52,15 +52,8 @@ fn kill(cluster: &Cluster, namespace: &Namespace, victim: Victim) {
 }
 
 fn edit(namespace: &Namespace, minutes: u64) {
-    let patch = json!({ "spec": { "partition": { "config": format!("MaxTime={minutes}") } } }).to_string();
-    let words = [
-        "patch",
-        "nodeset/slurm-worker-slinky",
-        "--type=merge",
-        "--patch",
-        &patch,
-    ];
-    namespace.ask(&words).unwrap();
+    let spec = json!({ "partition": { "config": format!("MaxTime={minutes}") } });
+    change_spec(namespace, "nodeset/slurm-worker-slinky", &spec).unwrap();
 }
 
 /// The new value is what slurmctld says, what its file says, and what the object says; and the two files are the same.
