@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_done, wait_saved};
+use crate::common::operator::{SOON, change_spec, slurm, start_job, two_node_sets, wait_done, wait_saved};
 
 /// Makes a Partition with this spec, or writes it anew.
 fn make(namespace: &Namespace, name: &str, spec: &str) {
@@ -15,11 +15,7 @@ fn make(namespace: &Namespace, name: &str, spec: &str) {
 }
 
 fn patch(namespace: &Namespace, name: &str, spec: &serde_json::Value) {
-    let patch = json!({ "spec": spec }).to_string();
-    let object = format!("partition.slinky.slurm.net/{name}");
-    namespace
-        .ask(&["patch", &object, "--type=merge", "-p", &patch])
-        .unwrap();
+    change_spec(namespace, &format!("partition.slinky.slurm.net/{name}"), spec).unwrap();
 }
 
 fn field(namespace: &Namespace, name: &str, path: &str) -> Result<String> {
@@ -418,10 +414,8 @@ fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
         slurm(&namespace, line).unwrap();
     };
     let in_the_object = |config: &str| {
-        let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
-        namespace
-            .ask(&["patch", "nodeset", "compute", "--type=merge", "-p", &patch])
-            .unwrap();
+        let spec = json!({ "partition": { "config": config } });
+        change_spec(&namespace, "nodeset/compute", &spec).unwrap();
     };
     let steps: [&dyn Fn(); 2] = [&in_slurm, &|| in_the_object("Default=YES State=DRAIN")];
     for order in [[0, 1], [1, 0]] {
