@@ -14,6 +14,8 @@ OPERATOR_THREADS ?= 6
 ALONE_THREADS ?= 4
 # Where the steps of `make test` note how long they took.
 TIMINGS := $(CURDIR)/target/timings
+# Where it notes which tests passed only at the second try.
+SECOND_TRIES := $(CURDIR)/target/second-tries
 
 .PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator
 
@@ -38,8 +40,8 @@ operator:
 	@cargo build --profile image --quiet --package slurm-operator --package slurm-agent
 
 test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 50 minutes on a fresh machine, 30 on a warm one)
-	@mkdir -p target && rm -f $(TIMINGS)
-	@export TESTBED_TIMINGS=$(TIMINGS); \
+	@mkdir -p target && rm -f $(TIMINGS) $(SECOND_TRIES)
+	@export TESTBED_TIMINGS=$(TIMINGS) TESTBED_SECOND_TRIES=$(SECOND_TRIES); \
 	hack/step 'build' $(MAKE) --no-print-directory build; \
 	hack/step 'lint' $(MAKE) --no-print-directory lint; \
 	hack/step 'unit tests' $(MAKE) --no-print-directory test-unit; \
@@ -47,7 +49,8 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'build the operator for its image' $(MAKE) --no-print-directory operator; \
 	hack/step 'chart tests' $(MAKE) --no-print-directory test-charts; \
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
-	$(TESTBED) slowest $(TIMINGS)
+	$(TESTBED) slowest $(TIMINGS); \
+	if [ -s $(SECOND_TRIES) ]; then echo 'passed only at the second try, each a defect to be found:'; cat $(SECOND_TRIES); fi
 
 # Properties are tried on the same cases each time, so that a run says something about the change and nothing about luck.
 # `make soak` tries others.
@@ -63,9 +66,9 @@ test-charts: build ## Helm's own checks and our unit tests of the charts (second
 
 test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some of them
 	@trap '$(TESTBED) down-tests' EXIT; \
-	cargo test --package testbed --test e2e -- --test-threads=$(E2E_THREADS) $(T); \
-	cargo test --package testbed --test operator -- --test-threads=$(OPERATOR_THREADS) $(T); \
-	cargo test --package testbed --test alone -- --test-threads=$(ALONE_THREADS) $(T)
+	hack/suite e2e $(E2E_THREADS) $(T); \
+	hack/suite operator $(OPERATOR_THREADS) $(T); \
+	hack/suite alone $(ALONE_THREADS) $(T)
 
 soak: build operator ## Properties on many random cases, jobs that start in the moment of a scale-in, jobs while everything restarts (half an hour)
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model

@@ -143,7 +143,10 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
         refused.contains("not available") || refused.contains("unavailable") || refused.contains("drain"),
         "{refused}"
     );
-    namespace.inside("compute-0", "slurmd", "touch /tmp/enough").unwrap();
+    // The script runs on the node that registered first.
+    for pod in ["compute-0", "slurm-second-0"] {
+        namespace.inside(pod, "slurmd", "touch /tmp/enough").unwrap();
+    }
     wait_done(&namespace, &job).unwrap();
     gone(&namespace, "both");
 }
