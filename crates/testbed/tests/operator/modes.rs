@@ -1,5 +1,6 @@
 //! One worker per Kubernetes node, numbered workers, and the way from one to the other; numbers that follow a metric.
 
+use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
@@ -71,7 +72,7 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
 }
 
 #[test]
-fn an_autoscaler_drives_a_nodeset() {
+fn an_autoscaler_drives_workers_and_login_pods() {
     let cluster = cluster();
     install(cluster);
     servers::load(cluster);
@@ -90,32 +91,53 @@ fn an_autoscaler_drives_a_nodeset() {
         },
     });
     namespace.apply(&metrics.to_string()).unwrap();
-    // The metric stands at five.
-    let per_worker = |load: &str| {
-        let scaler = json!({
-            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "compute" },
-            "spec": {
-                "scaleTargetRef": { "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "compute" },
-                "minReplicas": 1, "maxReplicas": 9, "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
-                "metrics": [{ "type": "External", "external": {
-                    "metric": { "name": "load" }, "target": { "type": "AverageValue", "averageValue": load },
-                } }],
-            },
-        });
-        namespace.apply(&scaler.to_string()).unwrap();
-    };
+    let conf = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "sssd" },
+        "stringData": { "sssd.conf": "[sssd]\nservices = nss, pam\n" },
+    });
+    let doors = json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "LoginSet", "metadata": { "name": "login" },
+        "spec": { "controllerRef": { "name": "slurm" }, "sssdConfRef": { "name": "sssd", "key": "sssd.conf" } },
+    });
+    for object in [conf, doors] {
+        namespace.apply(&object.to_string()).unwrap();
+    }
     let followed = namespace
         .wait("condition=Available", &format!("apiservice/{name}"))
         .and_then(|()| {
-            per_worker("1");
+            scale_by_load(&namespace, "LoginSet", "login", 2)?;
+            scale_by_load(&namespace, "NodeSet", "compute", 1)?;
             wait_idle(&namespace, 5)?;
-            per_worker("5");
+            wait_pods(&namespace, "login", 3)?;
+            scale_by_load(&namespace, "LoginSet", "login", 5)?;
+            scale_by_load(&namespace, "NodeSet", "compute", 5)?;
             wait_idle(&namespace, 1)?;
-            eventually("one pod is left", SOON, || {
-                let pods = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"])?;
-                expect(pods.lines().count() == 1, pods)
-            })
+            wait_pods(&namespace, "slurmd", 1)?;
+            wait_pods(&namespace, "login", 1)
         });
     cluster.ask(&["delete", "apiservice", name]).unwrap();
     followed.unwrap();
+}
+
+/// Has a set follow a metric that stands at five: a pod for each part of it as large as this.
+fn scale_by_load(namespace: &Namespace, kind: &str, name: &str, load_of_one: u32) -> Result<()> {
+    let scaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": name },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "slinky.slurm.net/v1beta1", "kind": kind, "name": name },
+            "minReplicas": 1, "maxReplicas": 9, "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
+            "metrics": [{ "type": "External", "external": {
+                "metric": { "name": "load" }, "target": { "type": "AverageValue", "averageValue": load_of_one.to_string() },
+            } }],
+        },
+    });
+    namespace.apply(&scaler.to_string())
+}
+
+fn wait_pods(namespace: &Namespace, name: &str, count: usize) -> Result<()> {
+    let selector = format!("app.kubernetes.io/name={name}");
+    eventually(&format!("{count} pods of {name}"), SOON, || {
+        let pods = namespace.ask(&["get", "pods", "-l", &selector, "-o", "name"])?;
+        expect(pods.lines().count() == count, pods)
+    })
 }
