@@ -303,7 +303,11 @@ pub const STATE: &str = "$(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf
 pub fn hold_state(namespace: &Namespace, of: &[&str]) -> Result<()> {
     wait_saved(namespace)?;
     let folders: Vec<String> = of.iter().map(|of| format!("{of}_state.new")).collect();
-    slurm(namespace, &format!("cd {STATE} && mkdir {}", folders.join(" "))).map(drop)
+    // While it writes, there is a file of that name.
+    eventually("slurmctld's state is held", SOON, || {
+        slurm(namespace, &format!("cd {STATE} && mkdir -p {}", folders.join(" ")))
+    })
+    .map(drop)
 }
 
 pub fn release_state(namespace: &Namespace) -> Result<()> {
