@@ -235,6 +235,7 @@ impl World {
             cluster_domain: "cluster.local".to_owned(),
             propagated_conditions: Vec::new(),
             crds_outdated: false,
+            empty_since: None,
             now: now()?,
         };
         observe(&self.caches, &Key::new(NAMESPACE, NAME), surroundings).context("the NodeSet is not there")

@@ -1,6 +1,6 @@
 //! Objects for tests, through the real deserializers.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
@@ -169,6 +169,7 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         cluster_domain: "cluster.local".to_owned(),
         propagated_conditions: vec!["DiskBroken".to_owned()],
         crds_outdated: false,
+        empty_since: Some(now() - SignedDuration::from_mins(1)),
         now: now(),
     };
     observe(&Caches::of(objects), &Key::new(namespace, name), surroundings).unwrap()

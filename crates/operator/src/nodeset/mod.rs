@@ -28,13 +28,14 @@ use std::{
 };
 
 use api::{NodeSet, NodeSetStatus};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use self::{
     apply::{Applied, Asked, Disinherited, Hands, Told},
     mirror::{Memory, Mirror},
     observe::{Observed, Surroundings, observe},
-    plan::{Plan, Worker, plan},
+    plan::{Plan, Wait, Worker, plan},
 };
 use crate::{
     access::{Follower, Knowledge},
@@ -69,6 +70,8 @@ pub struct NodeSetReconciler {
     /// Reservations that were asked for.
     asked: Asked,
     mirrored: Mutex<HashMap<Key, Memory>>,
+    /// Since when nothing is left in Slurm of sets that go.
+    emptied: Mutex<HashMap<Key, Timestamp>>,
 }
 
 impl NodeSetReconciler {
@@ -81,6 +84,7 @@ impl NodeSetReconciler {
             disinherited: Disinherited::default(),
             asked: Asked::default(),
             mirrored: Mutex::default(),
+            emptied: Mutex::default(),
             ctx,
         }
     }
@@ -139,6 +143,10 @@ impl NodeSetReconciler {
         self.mirrored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn emptied(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Timestamp>> {
+        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn until_next_count(&self, key: &Key) -> Option<Duration> {
         let last = *self.counted().get(key)?;
         (last + COUNTS_EVERY)
@@ -175,6 +183,7 @@ impl Reconciler for NodeSetReconciler {
         let Some(nodeset) = self.ctx.caches.node_sets.get(&key.namespace, &key.name) else {
             self.counted().remove(key);
             self.mirrored().remove(key);
+            self.emptied().remove(key);
             return Ok(Outcome::settled());
         };
         let surroundings = Surroundings {
@@ -183,12 +192,18 @@ impl Reconciler for NodeSetReconciler {
             cluster_domain: self.cluster_domain.clone(),
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
+            empty_since: self.emptied().get(key).copied(),
             now: self.ctx.clock.now(),
         };
         let Some(observed) = observe(&self.ctx.caches, key, surroundings) else {
             return Ok(Outcome::settled());
         };
         let plan = plan(&observed);
+        if plan.waits.contains(&Wait::Unwritten) {
+            self.emptied().entry(key.clone()).or_insert(observed.now);
+        } else {
+            self.emptied().remove(key);
+        }
         let hands = Hands {
             ctx: &self.ctx,
             writer: &self.writer,

@@ -66,6 +66,8 @@ pub struct Observed {
     pub propagated_conditions: Vec<String>,
     /// The installed definitions are older than this operator.
     pub crds_outdated: bool,
+    /// Since when nothing is left in Slurm of a set that goes.
+    pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
@@ -79,6 +81,8 @@ pub struct Surroundings {
     pub propagated_conditions: Vec<String>,
     /// The installed definitions are older than this operator.
     pub crds_outdated: bool,
+    /// Since when nothing is left in Slurm of a set that goes.
+    pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
@@ -142,6 +146,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         cluster_domain,
         propagated_conditions,
         crds_outdated,
+        empty_since,
         now,
     } = surroundings;
     Some(Observed {
@@ -170,6 +175,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         cluster_domain,
         propagated_conditions,
         crds_outdated,
+        empty_since,
         now,
     })
 }

@@ -73,8 +73,7 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
     wait_saved(&namespace).unwrap();
     namespace.ask(&["delete", SET, "--wait=false"]).unwrap();
     wait_draining(&namespace);
-    // The idle one may be gone already, and slurmctld would have its record again: nobody is left then to remove it.
-    wait_saved(&namespace).unwrap();
+    // The idle one may be gone already, and then slurmctld has its record again.
     kill_everyone(cluster, &namespace).unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", SET).unwrap();

@@ -1,6 +1,8 @@
 //! What is left to do for a NodeSet that somebody has deleted: its workers go as in a scale-in, then what is left of them in
 //! Slurm. Its lines in slurm.conf stay as long as the object does, so the object is the last to go.
 
+use std::time::Duration;
+
 use api::keys::{self, annotations};
 use kube::ResourceExt;
 
@@ -16,6 +18,9 @@ use crate::{access::Knowledge, nodeset::observe::Observed};
 
 /// Kubernetes' own: the children are to stay.
 const ORPHAN: &str = "orphan";
+/// Slurm writes down every five seconds what it knows. A slurmctld that dies sooner has again what was removed, and then the set
+/// must still be there to remove it.
+const UNTIL_WRITTEN: Duration = Duration::from_secs(6);
 
 pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     let nodeset = observed.nodeset.as_ref();
@@ -58,12 +63,22 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         }
     }
     let done = released && plan.effects.is_empty() && plan.waits.is_empty();
-    if done && (workers.is_empty() || pods_stay) {
+    if done && workers.is_empty() && !pods_stay && !is_written(observed) {
+        plan.waits.push(Wait::Unwritten);
+        plan.requeue = Some(UNTIL_WRITTEN);
+    } else if done && (workers.is_empty() || pods_stay) {
         plan.effects.push(Effect::RemoveFinalizer { because: None });
         plan.needs_jobs = false;
         plan.requeue = None;
     }
     plan
+}
+
+/// Whether Slurm had the time to write down that nothing is left.
+fn is_written(observed: &Observed) -> bool {
+    let age = observed.empty_since.map(|since| observed.now.duration_since(since));
+    age.and_then(|age| Duration::try_from(age).ok())
+        .is_some_and(|age| age >= UNTIL_WRITTEN)
 }
 
 /// Why nothing is waited for, if nothing is. Who deletes the cluster has deleted its jobs: to wait for a slurmctld that is gone
@@ -166,6 +181,7 @@ fn plan_partition(observed: &Observed, plan: &mut Plan) {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
     use serde_json::{Value, json};
 
     use super::super::{Plan, Wait, plan, tests::steps};
@@ -210,6 +226,18 @@ mod tests {
             assert_eq!(steps(&plan), expected, "{knowledge:?}");
             let waits = plan.waits.iter().any(|wait| matches!(wait, Wait::Partition { .. }));
             assert_eq!(waits, !goes);
+        }
+    }
+
+    #[test]
+    fn the_set_is_there_until_slurm_has_written_that_nothing_is_left() {
+        for (seconds, expected) in [(None, ""), (Some(5), ""), (Some(6), "let go")] {
+            let set = terminating(nodeset(&json!({ "replicas": 1 })));
+            let mut observed = observed(vec![slurm_key(), set, controller()], known(&[], &[]));
+            observed.empty_since = seconds.map(|seconds| observed.now - SignedDuration::from_secs(seconds));
+            let plan = plan(&observed);
+            assert_eq!(steps(&plan).join("; "), expected);
+            assert_eq!(plan.waits.contains(&Wait::Unwritten), expected.is_empty());
         }
     }
 

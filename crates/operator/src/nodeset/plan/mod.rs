@@ -194,6 +194,8 @@ pub enum Wait {
     Inherited { node: String, jobs: String },
     /// Somebody took back in Slurm what a cordon had drained, and that is respected.
     Resumed { node: String },
+    /// Nothing is left in Slurm of a set that goes, but Slurm may not have written that down.
+    Unwritten,
 }
 
 impl Wait {
@@ -228,6 +230,7 @@ impl Wait {
             Self::Resumed { node } => format!(
                 "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
             ),
+            Self::Unwritten => "its nodes are gone from Slurm, which writes that down within seconds".to_owned(),
         }
     }
 }
