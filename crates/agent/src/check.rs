@@ -81,7 +81,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// Files and links to files. What is hidden belongs to the kubelet's layout, and keys are not looked at.
-fn read_files(directory: &Path) -> Result<BTreeMap<FileName, File>, Error> {
+pub(crate) fn read_files(directory: &Path) -> Result<BTreeMap<FileName, File>, Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Read { path, source }

@@ -55,6 +55,10 @@ pub struct Supervise {
     #[arg(long, env = "SLURM_AGENT_CONFIG_DIR", default_value = CONFIG_DIR, value_name = "DIR")]
     pub config_dir: PathBuf,
 
+    /// This machine among the `SlurmctldHost` lines, in place of its own name
+    #[arg(long, env = "SLURM_AGENT_HOSTNAME", value_name = "NAME", hide = true)]
+    pub hostname: Option<String>,
+
     /// The daemon and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

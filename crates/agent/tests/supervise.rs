@@ -186,6 +186,73 @@ fn other_signals_reach_the_daemon() {
     });
 }
 
+/// One of two on a volume that both have, by its place in Slurm's order.
+fn start_one_of_two(volume: &Path, index: usize) -> Supervised {
+    let files = volume.join("etc");
+    fs::create_dir_all(&files).unwrap();
+    let state = volume.display();
+    let conf = format!("StateSaveLocation={state}\nSlurmctldHost=c-0(a)\nSlurmctldHost=c-1(b)\n");
+    fs::write(files.join("slurm.conf"), conf).unwrap();
+    let (hostname, files) = (format!("c-{index}"), files.display().to_string());
+    let both = [
+        ("SLURM_AGENT_HOSTNAME", &*hostname),
+        ("SLURM_AGENT_CONFIG_DIR", &*files),
+    ];
+    let standby = [("FAKE_STANDBY", "1")];
+    Supervised::start(&[&both[..], if index == 0 { &[] } else { &standby[..] }].concat())
+}
+
+fn term(volume: &Path, index: usize) -> Option<u64> {
+    let record = fs::read(volume.join(format!(".slurm-operator/.standing/c-{index}"))).ok()?;
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    record["inCharge"].as_bool()?.then(|| record["term"].as_u64().unwrap())
+}
+
+#[test]
+fn the_first_starts_when_the_one_in_charge_has_ended() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = start_one_of_two(volume.path(), 1);
+    let in_charge = second.life(0);
+    second.signal(Signal::SIGUSR1);
+    eventually("the second in charge", || term(volume.path(), 1));
+    let mut first = start_one_of_two(volume.path(), 0);
+    first.life(0);
+    assert!(is_gone(in_charge), "{}", second.log());
+    let standby = second.life(1);
+    eventually("the first in charge", || {
+        term(volume.path(), 0).filter(|term| *term == 2)
+    });
+
+    first.signal(Signal::SIGTERM);
+    first.exit_code();
+    assert_eq!(term(volume.path(), 0), None);
+    assert!(
+        !is_gone(standby),
+        "only one that starts is a reason to stand back:\n{}",
+        second.log()
+    );
+}
+
+#[test]
+fn one_that_was_stopped_while_another_took_charge_is_killed_and_takes_its_place_again() {
+    let volume = tempfile::tempdir().unwrap();
+    let first = start_one_of_two(volume.path(), 0);
+    let second = start_one_of_two(volume.path(), 1);
+    let (hanging, standby) = (first.life(0), second.life(0));
+    eventually("the first in charge", || term(volume.path(), 0));
+    kill(hanging, Signal::SIGSTOP).unwrap();
+    second.signal(Signal::SIGUSR1);
+    first.life(1);
+    assert!(
+        is_gone(hanging) && is_gone(standby),
+        "{}\n{}",
+        first.log(),
+        second.log()
+    );
+    assert!(first.log().contains("took charge after this one"), "{}", first.log());
+    second.life(1);
+}
+
 #[test]
 fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
     let mut supervised = Supervised::start(&[("FAKE_FATAL", "fatal: no key")]);

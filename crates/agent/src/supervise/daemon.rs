@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 use slurm::agent::DaemonState;
 
 use super::backoff::Backoff;
+use super::standing::record::LastLife;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,7 @@ const LONGEST_RECONFIGURE: Duration = Duration::from_mins(2);
 pub struct Daemon {
     main: Option<Running>,
     last: Option<Exit>,
+    last_life: Option<LastLife>,
     stopping: bool,
     /// Its end is wanted, and its next beginning at once.
     restarting: bool,
@@ -118,6 +120,15 @@ impl Daemon {
             .is_some_and(|attempt| now.saturating_duration_since(attempt.since) < LONGEST_RECONFIGURE)
     }
 
+    /// What it said of itself.
+    pub fn is_in_charge(&self) -> bool {
+        self.main.is_some_and(|running| running.primary)
+    }
+
+    pub fn last_life(&self) -> Option<LastLife> {
+        self.last_life
+    }
+
     /// Which files it runs with: the name they had when it started, or was last reconfigured.
     pub fn files(&self) -> Option<&str> {
         self.files.as_deref()
@@ -158,9 +169,16 @@ impl Daemon {
         }
     }
 
-    pub fn said_primary(&mut self) {
+    /// True if that is news.
+    pub fn said_primary(&mut self) -> bool {
+        self.main
+            .as_mut()
+            .is_some_and(|running| !std::mem::replace(&mut running.primary, true))
+    }
+
+    pub fn said_standby(&mut self) {
         if let Some(running) = &mut self.main {
-            running.primary = true;
+            running.primary = false;
         }
     }
 
@@ -222,6 +240,10 @@ impl Daemon {
         self.main = None;
         self.attempt = None;
         self.last = Some(exit);
+        self.last_life = Some(LastLife {
+            in_charge: running.primary,
+            wanted: self.restarting,
+        });
         self.stillborn = match exit {
             Exit::Code(1..) if !running.is_settled(now) => self.stillborn + 1,
             Exit::Code(_) => 0,
@@ -381,6 +403,22 @@ mod tests {
         daemon.started(pid(11), None, now);
         daemon.reaped(pid(11), Exit::Code(1), true, now);
         assert_eq!(daemon.restarts(), 1);
+    }
+
+    #[test]
+    fn how_its_last_life_ended_is_known() {
+        let (mut daemon, now) = running(10);
+        assert!(daemon.is_in_charge() && daemon.last_life().is_none());
+        daemon.reaped(pid(10), Exit::Signal(Signal::SIGKILL), true, now);
+        let life = |in_charge, wanted| Some(LastLife { in_charge, wanted });
+        assert_eq!(daemon.last_life(), life(true, false));
+        daemon.started(pid(11), None, now);
+        assert!(daemon.said_primary() && !daemon.said_primary(), "it is news once");
+        daemon.said_standby();
+        assert!(!daemon.is_in_charge());
+        daemon.restart();
+        daemon.reaped(pid(11), Exit::Code(0), true, now);
+        assert_eq!(daemon.last_life(), life(false, true));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! return it wants a service manager: a notify socket, somebody who follows its main process from one re-execution to the
 //! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`last_words`] and
 //! [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
+//! [`standing`] keeps several slurmctld from writing to one volume.
 
 pub mod backoff;
 pub mod control;
@@ -15,6 +16,7 @@ pub mod process;
 pub mod remedy;
 pub mod signals;
 pub mod socket;
+pub mod standing;
 pub mod user;
 
 use std::io::Write as _;
@@ -34,6 +36,7 @@ use tracing::{info, warn};
 use crate::cli;
 use crate::config_dir;
 use crate::control::{Reconfigured, State};
+use crate::durable::hostname;
 use control::Asked;
 use daemon::{Announced, Daemon, Verdict};
 use last_words::LastWords;
@@ -42,6 +45,7 @@ use notify::Message;
 use process::{Ended, Launcher};
 use signals::{Received, Signals};
 use socket::NotifySocket;
+use standing::{Order, Standing};
 use user::User;
 
 #[derive(Debug, Error)]
@@ -80,14 +84,24 @@ pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
         words: LastWords::default(),
         lines: LineBuffer::default(),
         restart_at: None,
+        standing: Standing::new(
+            options.config_dir.clone(),
+            options.hostname.clone().unwrap_or_else(hostname),
+        ),
     };
-    // A command that cannot be run at all is a mistake in the pod, which the kubelet reports better than we could.
-    supervisor.start()?;
-    supervisor.follow(signals, stderr, asked).await
+    if !supervisor.must_wait() {
+        // A command that cannot be run at all is a mistake in the pod, which the kubelet reports better than we could.
+        supervisor.start()?;
+    }
+    let ended = supervisor.follow(signals, stderr, asked).await;
+    supervisor.standing.leave().await;
+    ended
 }
 
 /// slurmctld's words when it has acted on all its files and takes requests.
 pub(crate) const IN_CHARGE: &str = "Running as primary controller";
+/// slurmctld's words when it waits to take over.
+const STANDBY: &str = "slurmctld running in background mode";
 /// slurmctld's and slurmd's words when they go on with what they had.
 const FAILED: &str = "reconfigure failed";
 
@@ -103,6 +117,7 @@ struct Supervisor {
     words: LastWords,
     lines: LineBuffer,
     restart_at: Option<Instant>,
+    standing: Standing,
 }
 
 impl Supervisor {
@@ -114,7 +129,9 @@ impl Supervisor {
     ) -> Result<u8, Error> {
         let mut chunk = [0; 8192];
         loop {
-            let pause = self.restart_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let pause = self.restart_at.map(|at| at.saturating_duration_since(now));
+            let due = self.standing.deadline(now).map(|at| at.saturating_duration_since(now));
             tokio::select! {
                 biased;
                 message = self.socket.recv() => self.heard(&message?),
@@ -135,7 +152,30 @@ impl Supervisor {
                     self.said(chunk.get(..read).unwrap_or_default());
                 }
                 Some(asked) = asked.recv() => self.answer(asked),
+                () = self.standing.changed() => self.keep_standing(),
+                () = sleep(due.unwrap_or(Duration::ZERO)), if due.is_some() => self.keep_standing(),
                 () = sleep(pause.unwrap_or(Duration::ZERO)), if pause.is_some() => self.restart(),
+            }
+        }
+    }
+
+    /// Whether the daemon starts later, when others have stood back.
+    fn must_wait(&mut self) -> bool {
+        self.standing.ask_others(self.daemon.last_life(), Instant::now())
+    }
+
+    fn keep_standing(&mut self) {
+        match self.standing.order(self.daemon.is_in_charge(), Instant::now()) {
+            None => {}
+            Some(Order::Start) => self.start_or_retry(),
+            Some(Order::StandBack) => match self.daemon.restart() {
+                Some(pid) => send(pid, Signal::SIGTERM),
+                None => self.standing.ended(),
+            },
+            Some(Order::Kill) => {
+                if let Some(pid) = self.daemon.main() {
+                    send(pid, Signal::SIGKILL);
+                }
             }
         }
     }
@@ -157,6 +197,12 @@ impl Supervisor {
 
     fn restart(&mut self) {
         self.restart_at = None;
+        if !self.must_wait() {
+            self.start_or_retry();
+        }
+    }
+
+    fn start_or_retry(&mut self) {
         if let Err(error) = self.start() {
             let after = self.daemon.failed_to_start();
             warn!(%error, ?after, "daemon does not start, trying again");
@@ -200,12 +246,17 @@ impl Supervisor {
     fn said(&mut self, bytes: &[u8]) {
         self.words.push(bytes);
         let lines = self.lines.push(bytes);
-        let text = String::from_utf8_lossy(&lines);
-        if text.contains(IN_CHARGE) {
-            self.daemon.said_primary();
-        }
-        if text.contains(FAILED) && self.daemon.reconfigure_failed() {
-            self.reconfigure_failed();
+        for line in String::from_utf8_lossy(&lines).lines() {
+            if line.contains(IN_CHARGE) && self.daemon.said_primary() {
+                self.standing.took_charge();
+            }
+            if line.contains(STANDBY) {
+                self.daemon.said_standby();
+                self.standing.stood_back();
+            }
+            if line.contains(FAILED) && self.daemon.reconfigure_failed() {
+                self.reconfigure_failed();
+            }
         }
         pass_on_text(&lines);
     }
@@ -233,6 +284,7 @@ impl Supervisor {
                     warn!(%pid, %exit, ?after, last_words = %self.words, "daemon died, restarting it");
                     self.restart_at = Some(Instant::now() + after);
                     self.begun = None;
+                    self.standing.ended();
                     self.tell(&Reconfigured::Died);
                 }
             }
@@ -274,6 +326,7 @@ impl Supervisor {
             Asked::Restart(reply) => {
                 match self.daemon.restart() {
                     Some(pid) => send(pid, Signal::SIGTERM),
+                    None if self.standing.is_asking() => {}
                     None if !self.daemon.is_stopping() => self.restart_at = Some(Instant::now()),
                     None => {}
                 }

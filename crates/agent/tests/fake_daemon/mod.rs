@@ -20,6 +20,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) const EXIT_CODE: i32 = 7;
 
+const IN_CHARGE: &str = "[2026-11-15T05:25:07.740] Running as primary controller";
+
+/// What it says with `FAKE_STANDBY`, until SIGUSR1 makes it take over.
+const IN_BACKGROUND: &str = "[2026-11-15T05:25:07.740] slurmctld running in background mode";
+
 /// In the environment of a process on its way to become the main one: how many forks it is away from that.
 const STAGE: &str = "FAKE_STAGE";
 
@@ -68,7 +73,8 @@ fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
         // From here on signals are handled, so tests may send them.
         record(directory);
         port::open(directory);
-        eprintln!("[2026-11-15T05:25:07.740] Running as primary controller");
+        let standby = std::env::var_os("FAKE_STANDBY").is_some();
+        eprintln!("{}", if standby { IN_BACKGROUND } else { IN_CHARGE });
         announce();
         print!("serving");
         std::io::stdout().flush().unwrap();
@@ -77,7 +83,7 @@ fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
                 _ = hangup.recv() => reconfigure(),
                 _ = terminate.recv() => exit(EXIT_CODE),
                 _ = interrupt.recv() => exit(EXIT_CODE),
-                _ = user1.recv() => eprintln!("heard USR1"),
+                _ = user1.recv() => eprintln!("{}", if standby { IN_CHARGE } else { "heard USR1" }),
                 _ = user2.recv() => eprintln!("heard USR2"),
             }
         }

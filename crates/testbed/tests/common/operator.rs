@@ -239,22 +239,14 @@ pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], absent: &[&s
 /// Waits until what has happened so far is on disk. Slurm writes its state every five seconds; what is younger than that is
 /// lost by any kill.
 pub fn wait_saved(namespace: &Namespace) -> Result<()> {
-    wait_saved_by(namespace, "slurm-controller-0")
-}
-
-/// The same, asked in the pod of the slurmctld that is in charge.
-pub fn wait_saved_by(namespace: &Namespace, pod: &str) -> Result<()> {
     // Something new, or there might be no further write to wait for.
     let submit = "date +%s.%N; scancel $(sbatch --parsable --hold --wrap true)";
-    let now = namespace.inside(pod, "slurmctld", submit)?;
+    let now = slurm(namespace, submit)?;
     let newer = format!(
         "find /var/spool/slurmctld -name job_state -newermt @{} | grep .",
         now.trim()
     );
-    eventually("Slurm's state is on disk", SOON, || {
-        namespace.inside(pod, "slurmctld", &newer)
-    })
-    .map(drop)
+    eventually("Slurm's state is on disk", SOON, || slurm(namespace, &newer)).map(drop)
 }
 
 /// Has the operator's pods of these nodes made anew, on nodes that take pods now.

@@ -1,0 +1,216 @@
+//! Several slurmctld share one state volume, and only one of them may write to it.
+//!
+//! Slurm agrees on that by messages and timeouts, which two cases slip through. The first in order, when it comes back, waits
+//! half a minute for the one in charge to hand over and then starts whatever that one still does; and one that hung while
+//! another took over goes on as if nothing had happened. In both of them two slurmctld write, and jobs were lost. So the
+//! supervisors agree beforehand, by records on that very volume:
+//!
+//! * Before the first one starts, the others' slurmctld are ended, gracefully, and start anew as standbys.
+//! * One that is in charge while another took charge after it is killed, even if it is stopped.
+//!
+//! [`place`] and [`record`] decide, [`volume`] reads and writes.
+
+pub mod place;
+pub mod record;
+mod volume;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tracing::{info, warn};
+
+use crate::check::read_files;
+use crate::dry_run::configuration_of;
+use place::Place;
+use record::{LONGEST_END, LastLife, PATIENCE, Seen, must_ask};
+use volume::{Change, Volume};
+
+/// What the supervisor has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// All others have stood back, or are dead.
+    Start,
+    /// The first in order is to come. Ends the daemon, if one runs, and starts it anew.
+    StandBack,
+    /// It did not end in time, or another has taken charge since it did.
+    Kill,
+}
+
+#[derive(Debug)]
+pub struct Standing {
+    config_dir: PathBuf,
+    hostname: String,
+    /// Only where there are others.
+    volume: Option<Volume>,
+    seen: Option<Seen>,
+    /// How often the daemon took charge.
+    charges: u64,
+    asking: Option<Question>,
+    yielding: Option<Question>,
+}
+
+/// A question to stand back that is not settled yet.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    number: u64,
+    since: Instant,
+}
+
+impl Question {
+    fn age(self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+}
+
+impl Standing {
+    pub fn new(config_dir: PathBuf, hostname: String) -> Self {
+        Self {
+            config_dir,
+            hostname,
+            volume: None,
+            seen: None,
+            charges: 0,
+            asking: None,
+            yielding: None,
+        }
+    }
+
+    /// Before each start, with how the life before ended. True if the start has to wait for [`Order::Start`].
+    pub fn ask_others(&mut self, last: Option<LastLife>, now: Instant) -> bool {
+        self.find_place();
+        let Some(volume) = &self.volume else { return false };
+        if !must_ask(volume.place.own, last) {
+            return false;
+        }
+        let number = new_number();
+        info!(others = ?volume.place.hosts, "asking the others to stand back before slurmctld starts");
+        volume.change(Change::Asked(number));
+        self.asking = Some(Question { number, since: now });
+        true
+    }
+
+    pub fn is_asking(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// The files say who the others are, and are read by each new process.
+    fn find_place(&mut self) {
+        let files = read_files(&self.config_dir).unwrap_or_default();
+        let place = Place::find(&configuration_of(&files), &self.hostname);
+        if self.volume.as_ref().map(|volume| &volume.place) == place.as_ref() {
+            return;
+        }
+        self.seen = None;
+        self.volume = place.and_then(|place| {
+            Volume::open(place)
+                .inspect_err(|error| warn!(%error, "nobody watches the other slurmctld"))
+                .ok()
+        });
+    }
+
+    /// Returns when there is something new.
+    pub async fn changed(&mut self) {
+        match &mut self.volume {
+            Some(volume) => match volume.next().await {
+                Some(seen) => self.seen = Some(seen),
+                None => self.volume = None,
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// When to look for an [`order`](Self::order) though nothing has changed.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let start = self
+            .asking
+            .map(|asking| now + self.left(asking, now).unwrap_or_default());
+        let kill = self.yielding.map(|yielding| yielding.since + LONGEST_END);
+        [start, kill].into_iter().flatten().min()
+    }
+
+    fn left(&self, asking: Question, now: Instant) -> Option<Duration> {
+        let waited = asking.age(now);
+        match self.seen.as_ref().filter(|seen| seen.own.asks == asking.number) {
+            Some(seen) => seen.wait(asking.number, waited),
+            // The volume does not answer.
+            None => Some(PATIENCE.saturating_sub(waited)).filter(|left| !left.is_zero()),
+        }
+    }
+
+    /// One thing to do, if there is any. `in_charge` is what the daemon says of itself.
+    pub fn order(&mut self, in_charge: bool, now: Instant) -> Option<Order> {
+        // First of all: one that is told to end gracefully writes what it believes to know.
+        if in_charge && let Some(successor) = self.successor() {
+            warn!(%successor, "another slurmctld took charge after this one: killing it before it writes");
+            return Some(Order::Kill);
+        }
+        if let Some(asking) = self.asking {
+            return self.left(asking, now).is_none().then(|| self.stop_asking(asking));
+        }
+        if let Some(yielding) = &mut self.yielding {
+            if yielding.age(now) < LONGEST_END {
+                return None;
+            }
+            warn!("slurmctld does not end, and the first one waits for it: killing it");
+            yielding.since = now;
+            return Some(Order::Kill);
+        }
+        let number = self.seen.as_ref()?.asked()?;
+        info!("the first slurmctld is about to start: standing back");
+        self.yielding = Some(Question { number, since: now });
+        self.tell(Change::Heard(number));
+        Some(Order::StandBack)
+    }
+
+    fn successor(&self) -> Option<&str> {
+        let seen = self.seen.as_ref().filter(|seen| seen.charge == self.charges)?;
+        seen.successor()
+    }
+
+    fn stop_asking(&mut self, asking: Question) -> Order {
+        self.asking = None;
+        let silent = self.seen.iter().flat_map(|seen| seen.silent(asking.number));
+        let silent: Vec<&str> = silent.map(|(host, _)| host).collect();
+        if !silent.is_empty() {
+            warn!(?silent, "starting though not all others have stood back");
+        }
+        Order::Start
+    }
+
+    pub fn took_charge(&mut self) {
+        self.charges += 1;
+        self.tell(Change::TookCharge(self.charges));
+    }
+
+    /// It is a standby.
+    pub fn stood_back(&self) {
+        self.tell(Change::LostCharge);
+    }
+
+    /// No process of it is left.
+    pub fn ended(&mut self) {
+        self.tell(Change::LostCharge);
+        if let Some(yielding) = self.yielding.take() {
+            self.tell(Change::Yielded(yielding.number));
+        }
+    }
+
+    /// Nobody has to wait for this supervisor from now on.
+    pub async fn leave(&mut self) {
+        if let Some(volume) = self.volume.take() {
+            volume.leave().await;
+        }
+    }
+
+    fn tell(&self, change: Change) {
+        if let Some(volume) = &self.volume {
+            volume.change(change);
+        }
+    }
+}
+
+/// Not one that was used before, by whatever process.
+fn new_number() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
