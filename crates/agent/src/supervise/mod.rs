@@ -161,16 +161,18 @@ impl Supervisor {
 
     /// Whether the daemon starts later, when others have stood back.
     fn must_wait(&mut self) -> bool {
-        self.standing.ask_others(self.daemon.last_life(), Instant::now())
+        self.standing.must_wait(self.daemon.last_life(), Instant::now())
     }
 
     fn keep_standing(&mut self) {
         match self.standing.order(self.daemon.is_in_charge(), Instant::now()) {
             None => {}
+            // One that was taken for dead may have come back meanwhile.
+            Some(Order::Start) if self.daemon.main().is_some() => {}
             Some(Order::Start) => self.start_or_retry(),
             Some(Order::StandBack) => match self.daemon.restart() {
                 Some(pid) => send(pid, Signal::SIGTERM),
-                None => self.standing.ended(),
+                None => self.standing.ended(Instant::now()),
             },
             Some(Order::Kill) => {
                 if let Some(pid) = self.daemon.main() {
@@ -203,6 +205,7 @@ impl Supervisor {
     }
 
     fn start_or_retry(&mut self) {
+        self.restart_at = None;
         if let Err(error) = self.start() {
             let after = self.daemon.failed_to_start();
             warn!(%error, ?after, "daemon does not start, trying again");
@@ -284,7 +287,7 @@ impl Supervisor {
                     warn!(%pid, %exit, ?after, last_words = %self.words, "daemon died, restarting it");
                     self.restart_at = Some(Instant::now() + after);
                     self.begun = None;
-                    self.standing.ended();
+                    self.standing.ended(Instant::now());
                     self.tell(&Reconfigured::Died);
                 }
             }
@@ -326,7 +329,7 @@ impl Supervisor {
             Asked::Restart(reply) => {
                 match self.daemon.restart() {
                     Some(pid) => send(pid, Signal::SIGTERM),
-                    None if self.standing.is_asking() => {}
+                    None if self.standing.is_waiting() => {}
                     None if !self.daemon.is_stopping() => self.restart_at = Some(Instant::now()),
                     None => {}
                 }

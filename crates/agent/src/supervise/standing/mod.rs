@@ -5,7 +5,7 @@
 //! another took over goes on as if nothing had happened. In both of them two slurmctld write, and jobs were lost. So the
 //! supervisors agree beforehand, by records on that very volume:
 //!
-//! * Before the first one starts, the others' slurmctld are ended, gracefully, and start anew as standbys.
+//! * Before the first one starts, the others' slurmctld are ended, gracefully. They start anew, as standbys, when it is in charge.
 //! * One that is in charge while another took charge after it is killed, even if it is stopped.
 //!
 //! [`place`] and [`record`] decide, [`volume`] reads and writes.
@@ -22,15 +22,15 @@ use tracing::{info, warn};
 use crate::check::read_files;
 use crate::dry_run::configuration_of;
 use place::Place;
-use record::{LONGEST_END, LastLife, PATIENCE, Seen, must_ask};
+use record::{LONGEST_END, LONGEST_START, LastLife, PATIENCE, Seen, must_ask};
 use volume::{Change, Volume};
 
 /// What the supervisor has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// All others have stood back, or are dead.
+    /// What the start had to wait for has come, or never will.
     Start,
-    /// The first in order is to come. Ends the daemon, if one runs, and starts it anew.
+    /// The first in order is to come: the daemon, if one runs, is to end and to start anew.
     StandBack,
     /// It did not end in time, or another has taken charge since it did.
     Kill,
@@ -45,8 +45,12 @@ pub struct Standing {
     seen: Option<Seen>,
     /// How often the daemon took charge.
     charges: u64,
+    /// Asked by this one, which starts when the others have followed.
     asking: Option<Question>,
+    /// Asked by the first: the daemon has to end,
     yielding: Option<Question>,
+    /// and has to wait for the first before it starts again.
+    following: Option<Question>,
 }
 
 /// A question to stand back that is not settled yet.
@@ -72,25 +76,25 @@ impl Standing {
             charges: 0,
             asking: None,
             yielding: None,
+            following: None,
         }
     }
 
     /// Before each start, with how the life before ended. True if the start has to wait for [`Order::Start`].
-    pub fn ask_others(&mut self, last: Option<LastLife>, now: Instant) -> bool {
+    pub fn must_wait(&mut self, last: Option<LastLife>, now: Instant) -> bool {
         self.find_place();
         let Some(volume) = &self.volume else { return false };
-        if !must_ask(volume.place.own, last) {
-            return false;
+        if must_ask(volume.place.own, last) {
+            let number = new_number();
+            info!("asking the other slurmctld to stand back before this one starts");
+            volume.change(Change::Asked(number));
+            self.asking = Some(Question { number, since: now });
         }
-        let number = new_number();
-        info!(others = ?volume.place.hosts, "asking the others to stand back before slurmctld starts");
-        volume.change(Change::Asked(number));
-        self.asking = Some(Question { number, since: now });
-        true
+        self.is_waiting()
     }
 
-    pub fn is_asking(&self) -> bool {
-        self.asking.is_some()
+    pub fn is_waiting(&self) -> bool {
+        self.asking.or(self.following).is_some()
     }
 
     /// The files say who the others are, and are read by each new process.
@@ -100,7 +104,7 @@ impl Standing {
         if self.volume.as_ref().map(|volume| &volume.place) == place.as_ref() {
             return;
         }
-        self.seen = None;
+        (self.seen, self.yielding, self.following) = (None, None, None);
         self.volume = place.and_then(|place| {
             Volume::open(place)
                 .inspect_err(|error| warn!(%error, "nobody watches the other slurmctld"))
@@ -147,6 +151,9 @@ impl Standing {
         if let Some(asking) = self.asking {
             return self.left(asking, now).is_none().then(|| self.stop_asking(asking));
         }
+        if let Some(following) = self.following {
+            return self.follow(following, now);
+        }
         if let Some(yielding) = &mut self.yielding {
             if yielding.age(now) < LONGEST_END {
                 return None;
@@ -160,6 +167,20 @@ impl Standing {
         self.yielding = Some(Question { number, since: now });
         self.tell(Change::Heard(number));
         Some(Order::StandBack)
+    }
+
+    fn follow(&mut self, following: Question, now: Instant) -> Option<Order> {
+        let seen = self.seen.as_ref();
+        let settled = seen.is_some_and(|seen| seen.is_settled(following.number));
+        if settled || following.age(now) >= LONGEST_START {
+            self.following = None;
+            return Some(Order::Start);
+        }
+        // It had to begin again, and there is still nothing here that could be in its way.
+        let number = seen?.asked().filter(|number| *number != following.number)?;
+        self.tell(Change::Yielded(number));
+        self.following = Some(Question { number, since: now });
+        None
     }
 
     fn successor(&self) -> Option<&str> {
@@ -188,10 +209,11 @@ impl Standing {
     }
 
     /// No process of it is left.
-    pub fn ended(&mut self) {
+    pub fn ended(&mut self, now: Instant) {
         self.tell(Change::LostCharge);
-        if let Some(yielding) = self.yielding.take() {
-            self.tell(Change::Yielded(yielding.number));
+        if let Some(Question { number, .. }) = self.yielding.take() {
+            self.tell(Change::Yielded(number));
+            self.following = Some(Question { number, since: now });
         }
     }
 

@@ -18,6 +18,10 @@ pub const LONGEST_END: Duration = Duration::from_secs(30);
 /// For a supervisor that has noticed: its slurmctld is killed after [`LONGEST_END`].
 pub const LONGEST_YIELD: Duration = Duration::from_secs(40);
 
+/// For the first to take charge when all others have stood back. A standby does not answer in its first five seconds, and the
+/// first would wait for that answer; one that does not come is replaced no later for these.
+pub const LONGEST_START: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
@@ -98,6 +102,14 @@ impl Seen {
             };
             Some((other.host.as_str(), limit))
         })
+    }
+
+    /// Whether the first has taken charge since it asked this.
+    pub fn is_settled(&self, question: u64) -> bool {
+        let first = self.others.iter().find(|other| other.index == 0);
+        first
+            .and_then(|first| first.record.as_ref())
+            .is_some_and(|first| first.asks == question && first.in_charge)
     }
 
     /// Who took charge after this one did.
@@ -218,6 +230,15 @@ mod tests {
         assert_eq!(seen(1, &[None, Some(here())]).asked(), None);
         let other = [Some(here()), Some(here()), Some(first.clone())];
         assert_eq!(seen(1, &other).asked(), None, "only the first may ask");
+    }
+
+    #[test]
+    fn a_question_is_settled_when_the_first_has_taken_charge() {
+        let settled = |first: Option<Record>| seen(1, &[first, Some(here())]).is_settled(9);
+        assert!(settled(Some(Record { asks: 9, ..charge(2) })));
+        assert!(!settled(Some(Record { asks: 9, ..here() })), "it starts");
+        assert!(!settled(Some(Record { asks: 8, ..charge(2) })), "another one");
+        assert!(!settled(None));
     }
 
     #[test]
