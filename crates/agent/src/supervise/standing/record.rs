@@ -252,10 +252,13 @@ mod tests {
             ..charge(1)
         };
         assert_eq!(wait(Some(yielded), Duration::ZERO), None);
-        assert_eq!(wait(Some(charge(1)), second), Some(PATIENCE - second));
+        assert_eq!(wait(Some(charge(1)), second), Some(PATIENCE.saturating_sub(second)));
         assert_eq!(wait(Some(charge(1)), PATIENCE), None, "it was killed");
         let heard = Record { heard: 9, ..charge(1) };
-        assert_eq!(wait(Some(heard.clone()), PATIENCE), Some(LONGEST_YIELD - PATIENCE));
+        assert_eq!(
+            wait(Some(heard.clone()), PATIENCE),
+            Some(LONGEST_YIELD.saturating_sub(PATIENCE))
+        );
         assert_eq!(wait(Some(heard), LONGEST_YIELD), None);
     }
 }

@@ -186,7 +186,7 @@ impl Keeper {
     fn make(&mut self, change: Change) {
         let own = &mut self.seen.own;
         match change {
-            Change::TookCharge(charge) => self.takes_charge = Some(charge),
+            Change::TookCharge(count) => self.takes_charge = Some(count),
             Change::LostCharge => {
                 self.takes_charge = None;
                 own.in_charge = false;
