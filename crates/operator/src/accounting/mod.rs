@@ -3,6 +3,7 @@
 mod apply;
 mod build;
 mod observe;
+mod outside;
 mod plan;
 mod status;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use std::{sync::Arc, time::Duration};
 use api::Accounting;
 use kube::ResourceExt as _;
 
+use self::observe::Observed;
 use crate::{
     fault::Fault,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
@@ -37,6 +39,26 @@ impl AccountingReconciler {
     }
 }
 
+impl AccountingReconciler {
+    /// Asks how slurmdbd fares, and says when to ask again where nobody will tell.
+    async fn ask(&self, observed: &mut Observed) -> Option<Duration> {
+        let is_external = observed.accounting.spec.is_external();
+        if is_external {
+            observed.database_trouble = outside::look(observed).await;
+        } else if !observed.is_up() {
+            if let Some(pod) = observed.pod.as_deref() {
+                observed.complaints = observe::read_complaints(&self.context.client, pod).await;
+            }
+            return None;
+        }
+        let referring = observe::referring(&observed.accounting, &self.context.caches);
+        if let Some(controller) = referring.as_deref().filter(|_| observed.database_trouble.is_none()) {
+            observed.database_trouble = self.context.access.database_trouble(&Key::of(controller)).await;
+        }
+        (is_external || referring.is_some()).then_some(ASK_AGAIN)
+    }
+}
+
 impl Reconciler for AccountingReconciler {
     const NAME: &'static str = "accounting";
 
@@ -55,16 +77,7 @@ impl Reconciler for AccountingReconciler {
             context.defaults.images.clone(),
             context.definitions.outdated(),
         );
-        let mut ask_again = None;
-        if observed.is_up() || accounting.spec.is_external() {
-            if let Some(controller) = observe::referring(&accounting, &context.caches) {
-                let controller = Key::of(controller.as_ref());
-                observed.database_trouble = context.access.database_trouble(&controller).await;
-                ask_again = Some(ASK_AGAIN);
-            }
-        } else if let Some(pod) = observed.pod.as_deref() {
-            observed.complaints = observe::read_complaints(&context.client, pod).await;
-        }
+        let ask_again = self.ask(&mut observed).await;
         let plan = plan::plan(&observed);
         let look_again = context.warn(accounting.as_ref(), plan.faults.iter().map(Fault::warning));
         let applied = apply::apply(context, &self.writer, &accounting, &plan).await;

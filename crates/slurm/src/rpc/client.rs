@@ -14,6 +14,7 @@ use super::live_conf;
 use super::node::{self, NodeUpdate};
 use super::partition::{self, LivePartition, PartitionUpdate};
 use super::return_code::ReturnCode;
+use super::slurmdbd;
 use super::version::Version;
 use super::wire::{Malformed, Reader, Unpackable};
 use crate::answer::ServedConf;
@@ -158,6 +159,13 @@ impl Client {
             .await
     }
 
+    /// Asks whether slurmdbd is what listens there. It need not let us in.
+    pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
+        let greeting = slurmdbd::pack_greeting()?;
+        let question = Frame::new(slurmdbd::VERSION, MessageType::PERSIST_INIT, greeting);
+        slurmdbd::check_answer(&self.send(&question, self.options.timeout).await?)
+    }
+
     async fn command(
         &self,
         kind: MessageType,
@@ -200,11 +208,7 @@ impl Client {
 
     /// An answer that is no refusal.
     async fn exchange(&self, question: &Frame, patience: Duration) -> Result<Frame, Error> {
-        let token = self.issuer.token(SystemTime::now())?;
-        let packed = question.pack(token.secret())?;
-        let answer = timeout(patience, self.converse(&packed))
-            .await
-            .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))?;
+        let answer = self.send(question, patience).await?;
         let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
         match return_code(&answer).map_err(Error::malformed)? {
             None | Some((ReturnCode::SUCCESS, _)) => Ok(answer),
@@ -214,6 +218,15 @@ impl Client {
             }
             Some((code, said)) => Err(Error::Refused { code, said }),
         }
+    }
+
+    /// What comes back, unread.
+    async fn send(&self, question: &Frame, patience: Duration) -> Result<Vec<u8>, Error> {
+        let token = self.issuer.token(SystemTime::now())?;
+        let packed = question.pack(token.secret())?;
+        timeout(patience, self.converse(&packed))
+            .await
+            .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))
     }
 
     async fn converse(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {

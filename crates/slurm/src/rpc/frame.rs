@@ -20,6 +20,7 @@ pub struct MessageType(pub u16);
 impl MessageType {
     pub const RECONFIGURE: Self = Self(1003);
     pub const PING: Self = Self(1008);
+    pub const PERSIST_RETURN_CODE: Self = Self(1433);
     pub const BUILD_INFO: Self = Self(2001);
     pub const RESPONSE_BUILD_INFO: Self = Self(2002);
     pub const PARTITION_INFO: Self = Self(2009);
@@ -32,6 +33,7 @@ impl MessageType {
     pub const UPDATE_PARTITION: Self = Self(3005);
     pub const DELETE_NODE: Self = Self(3014);
     pub const CREATE_NODE: Self = Self(3015);
+    pub const PERSIST_INIT: Self = Self(6500);
     pub const RESPONSE_RETURN_CODE: Self = Self(8001);
     /// Likewise, with words.
     pub const RESPONSE_RETURN_CODE_AND_TEXT: Self = Self(8002);

@@ -15,6 +15,7 @@ mod live_conf;
 mod node;
 mod partition;
 mod return_code;
+mod slurmdbd;
 mod version;
 mod wire;
 

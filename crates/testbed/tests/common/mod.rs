@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod command_line;
+pub mod forward;
 pub mod jobs;
 pub mod operator;
 pub mod pods;

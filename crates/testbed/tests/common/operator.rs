@@ -156,12 +156,21 @@ pub fn helm(cluster: &Cluster) -> Command {
 
 /// `helm upgrade --install` of release `slurm` in the namespace, with values given as text.
 pub fn install_chart(cluster: &Cluster, namespace: &Namespace, values: &str) -> Result<()> {
+    output_with_input(upgrade(cluster, namespace).args(["--set", CGROUP_VALUE]), values).map(drop)
+}
+
+/// The same without the overlay, where slurmctld's files are not the chart's.
+pub fn install_as_written(cluster: &Cluster, namespace: &Namespace, values: &str) -> Result<()> {
+    output_with_input(&mut upgrade(cluster, namespace), values).map(drop)
+}
+
+fn upgrade(cluster: &Cluster, namespace: &Namespace) -> Command {
     let mut command = helm(cluster);
     command.args(["upgrade", "--install", "--namespace", &namespace.name, "slurm"]);
     command
         .arg(paths::repository().join("charts/slurm"))
-        .args(["--values", "-", "--set", CGROUP_VALUE]);
-    output_with_input(&mut command, values).map(drop)
+        .args(["--values", "-"]);
+    command
 }
 
 /// Writes `spec.extraConf` of Controller `slurm` anew.

@@ -1,6 +1,6 @@
 //! A Slurm outside Kubernetes, with workers, slurmrestd and login pods inside, and machines that are neither.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use testbed::outside::Outside;
 use testbed::process::Process;
 
 use crate::common::operator::{
-    REST_API, SOON, change_spec, install, install_chart, slurm, wait_node, wait_said, workers,
+    REST_API, SOON, change_spec, install, install_as_written, slurm, wait_node, wait_said, workers,
 };
 
 /// As on bare metal, with the four things that pods need of it.
@@ -77,26 +77,20 @@ const KEYS: [(&str, &str, &str); 2] = [
     ),
 ];
 
+const OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/hybrid.yaml");
 const VALUES: &str = include_str!("../../../../examples/hybrid/values.yaml");
 const SET: &str = "nodeset/slurm-worker-slinky";
 const LOGIN: &str = "deploy/slurm-login-slinky -c login";
 const HOSTS: &str = "nodeset/slurm-worker-host";
 
-/// Two workers on one node, and as many on the networks of the others as there is room for.
-const SLINKY: &str = "    replicas: 2
-    oversubscribeNode: true
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
+/// One worker, and more on the machines' own networks than the two nodes that are left have room for.
+const SLINKY: &str = "    replicas: 1
   host:
     replicas: 3
     oversubscribeNode: true
     podSpec:
       hostNetwork: true
-      dNSPolicy: ClusterFirstWithHostNet
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-            - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node2, node3]}]";
+      dNSPolicy: ClusterFirstWithHostNet";
 
 /// A Controller that nothing else belongs to.
 const PROBE: &str = "
@@ -142,6 +136,38 @@ spec:
     PartitionName=all Nodes=ALL
 ";
 
+/// A slurmctld inside whose records are kept outside. Its node is nowhere, and nothing runs on it.
+const RECORDED_OUTSIDE: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: cgroup
+data:
+  cgroup.conf: CgroupPlugin=disabled
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: inside
+spec:
+  clusterName: inside
+  accountingRef:
+    name: slurm
+  slurmKeyRef:
+    name: external-auth-slurm
+    key: slurm.key
+  jwtKeyRef:
+    name: external-auth-jwths256
+    key: jwt_hs256.key
+  configFileRefs:
+  - name: cgroup
+  extraConf: |
+    ProctrackType=proctrack/linuxproc
+    TaskPlugin=task/none
+    NodeName=nowhere CPUs=1 State=UNKNOWN
+    PartitionName=all Nodes=ALL Default=YES
+";
+
 struct Hybrid {
     cluster: &'static Cluster,
     namespace: Namespace,
@@ -182,6 +208,13 @@ impl Hybrid {
             .replace(without, "");
         self.ctl.write("/etc/slurm/slurm.conf", 0o644, conf).unwrap();
         self.ctl.start("slurmctld", "slurmctld -D").unwrap()
+    }
+
+    /// Values with this Slurm's address in place of the hosts that they name.
+    fn filled_in(&self, values: &str) -> String {
+        values
+            .replace("slurm-controller.example.com", &self.ctl.address)
+            .replace("slurm-accounting.example.com", &self.ctl.address)
     }
 
     /// As whoever administers it there.
@@ -289,13 +322,66 @@ fn requirements_are_named(hybrid: &Hybrid) {
     hybrid.namespace.ask(&["delete", probe]).unwrap();
 }
 
+/// The older guides' values and checks, with nothing but the hosts filled in. Five workers on three nodes: two wait for more.
+fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
+    let namespace = &hybrid.namespace;
+    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(OLDER_GUIDES)).unwrap();
+    eventually("a worker on each node joins", SOON, || {
+        let nodes = hybrid.slurm("scontrol --oneliner show nodes")?;
+        let workers = nodes.lines().filter(|line| line.starts_with("NodeName=slinky-"));
+        let idle = workers.filter(|line| line.contains("State=IDLE+DYNAMIC_NORM")).count();
+        expect(idle == hybrid.cluster.nodes().len(), nodes)
+    })
+    .unwrap();
+    let pods = namespace.ask(&["get", "pods", "--no-headers"]).unwrap();
+    let workers = |phase: &str| {
+        let lines = pods.lines().filter(|line| line.starts_with("slurm-worker-slinky-"));
+        lines.filter(|line| line.contains(phase)).count()
+    };
+    assert_eq!((workers("Running"), workers("Pending")), (3, 2), "{pods}");
+    let login = ["exec", "deployment/slurm-login-slinky", "--", "sinfo"];
+    let refused = namespace.ask(&login).unwrap_err().to_string();
+    assert!(
+        refused.contains("not found"),
+        "those values make no LoginSet: {refused}"
+    );
+}
+
+/// The workers of hostNetwork, by the names of their Kubernetes nodes; the third waits, since no node is left for it.
+fn workers_on_the_nodes_networks(hybrid: &Hybrid) -> Vec<String> {
+    let path =
+        "jsonpath={range .items[*]}{.spec.nodeName}={.status.conditions[?(@.type==\"PodScheduled\")].reason}\n{end}";
+    let ask = [
+        "get",
+        "pods",
+        "--selector",
+        "app.kubernetes.io/instance=slurm-worker-host",
+        "-o",
+        path,
+    ];
+    eventually("two on nodes of their own and a third that waits", SOON, || {
+        let found = hybrid.namespace.ask(&ask)?;
+        let mut places: Vec<&str> = found.lines().collect();
+        places.sort_unstable();
+        expect(places.len() == 3 && places.first() == Some(&"=Unschedulable"), &found)?;
+        let named: Vec<String> = places
+            .iter()
+            .filter_map(|place| place.strip_suffix('='))
+            .map(str::to_owned)
+            .collect();
+        expect(named.len() == 2 && named.first() != named.last(), &found)?;
+        Ok(named)
+    })
+    .unwrap()
+}
+
 /// A login host, and a second slurmrestd.
-fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str) {
+fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str, worker: &str) {
     let host = boot(hybrid.cluster, 4, "bare-login");
     host.start("sackd", &format!("sackd -D {conf_server}")).unwrap();
     eventually("a login host outside", SOON, || {
-        let shown = host.run("srun -w slinky-0 hostname")?;
-        expect(shown == "slinky-0\n", shown)
+        let shown = host.run(&format!("srun -w {worker} hostname"))?;
+        expect(shown.trim() == worker, shown)
     })
     .unwrap();
     let serve = "env SLURM_JWT=daemon setpriv --reuid=65534 --regid=65534 --clear-groups slurmrestd 0.0.0.0:6820";
@@ -304,7 +390,61 @@ fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str) {
         -H X-SLURM-USER-NAME:slurm -H X-SLURM-USER-TOKEN:$SLURM_JWT ADDRESS:6820/slurm/v0.0.44/nodes/";
     eventually("slurmrestd outside", SOON, || {
         let nodes = hybrid.slurm(&ask.replace("ADDRESS", &host.address))?;
-        expect(nodes.contains("slinky-1"), nodes)
+        expect(nodes.contains(worker), nodes)
+    })
+    .unwrap();
+}
+
+/// The record of a worker that went with its Kubernetes node, whose name it had.
+fn a_record_named_by_a_lost_node_is_pruned(hybrid: &Hybrid, conf_server: &str) {
+    let namespace = &hybrid.namespace;
+    let comment = json!({
+        "namespace": namespace.name, "podName": "slurm-worker-host-7", "node": "node77",
+        "nodeSetName": "slurm-worker-host", "nodeSetUID": namespace.field(HOSTS, ".metadata.uid").unwrap(),
+    });
+    let lost = boot(hybrid.cluster, 4, "node77");
+    lost.start("slurmd", &format!("slurmd -D -Z {conf_server}")).unwrap();
+    hybrid.wait_node("node77", &["State=IDLE+DYNAMIC_NORM"]);
+    drop(lost);
+    let mark = format!("scontrol update NodeName=node77 Comment='{comment}'");
+    hybrid.slurm(&mark).unwrap();
+    eventually("the lost node's record goes", SOON, || {
+        let nodes = hybrid.nodes()?;
+        expect(!nodes.iter().any(|node| node == "node77"), nodes)
+    })
+    .unwrap();
+}
+
+/// Whatever slurmrestd was told when it started.
+fn an_address_without_slurmdbd_is_noticed(namespace: &Namespace) {
+    let accounting = "accounting/slurm";
+    wait_said(namespace, accounting, "Degraded", &["False"]);
+    for (port, words) in [(6999, "SlurmdbdAway"), (6819, "False")] {
+        change_spec(namespace, accounting, &json!({ "externalConfig": { "port": port } })).unwrap();
+        let since = Instant::now();
+        wait_said(namespace, accounting, "Degraded", &[words]);
+        let noticed = since.elapsed();
+        assert!(
+            noticed < Duration::from_mins(1),
+            "port {port} was noticed after {noticed:?}"
+        );
+    }
+}
+
+/// A second cluster in the same accounts, with slurmctld in Kubernetes.
+fn a_slurm_inside_keeps_its_records_there(namespace: &Namespace) {
+    namespace.apply(RECORDED_OUTSIDE).unwrap();
+    namespace
+        .wait_new("condition=Ready", "pod/inside-controller-0")
+        .unwrap();
+    let run = |line: &str| namespace.inside("inside-controller-0", "slurmctld", line);
+    let job = eventually("a job is taken", SOON, || run("sbatch --parsable --hold --wrap true")).unwrap();
+    let job = job.trim();
+    run(&format!("scancel {job}")).unwrap();
+    eventually("sacct shows it", SOON, || {
+        let ask = format!("sacct -X --noheader --parsable2 --format=Cluster,State --jobs={job}");
+        let state = run(&ask)?;
+        expect(state.starts_with("inside|CANCELLED"), state)
     })
     .unwrap();
 }
@@ -314,22 +454,32 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     let hybrid = Hybrid::begin();
     let namespace = &hybrid.namespace;
     requirements_are_named(&hybrid);
+    the_older_guides_values_install_as_written(&hybrid);
 
-    let values = VALUES
-        .replace("slurm-controller.example.com", &hybrid.ctl.address)
-        .replace("slurm-accounting.example.com", &hybrid.ctl.address)
-        .replace("    replicas: 2", SLINKY);
-    install_chart(hybrid.cluster, namespace, &values).unwrap();
+    let values = hybrid.filled_in(VALUES).replace("    replicas: 2", SLINKY);
+    install_as_written(hybrid.cluster, namespace, &values).unwrap();
     let bare_1 = boot(hybrid.cluster, 2, "bare-1");
     let conf_server = format!("--conf-server {}:6817", hybrid.ctl.address);
     bare_1.start("slurmd", &format!("slurmd -D {conf_server}")).unwrap();
     let bare_2 = boot(hybrid.cluster, 3, "bare-2");
     bare_2.start("slurmd", &format!("slurmd -D -Z {conf_server}")).unwrap();
-    let all = ["bare-1", "bare-2", "node2", "node3", "slinky-0", "slinky-1"];
-    for node in all {
+    let on_nodes = workers_on_the_nodes_networks(&hybrid);
+    let worker = eventually("one of the first workers stays", SOON, || {
+        let nodes = hybrid.nodes()?;
+        let left: Vec<&String> = nodes.iter().filter(|node| node.starts_with("slinky-")).collect();
+        let [one] = left.as_slice() else {
+            anyhow::bail!("{nodes:?}")
+        };
+        Ok((*one).clone())
+    })
+    .unwrap();
+    let workers = [on_nodes, vec![worker.clone()]].concat();
+    let bare = ["bare-1", "bare-2"];
+    let all: Vec<&str> = bare.into_iter().chain(workers.iter().map(String::as_str)).collect();
+    for node in &all {
         hybrid.wait_node(node, &["State=IDLE"]);
     }
-    let hosts = hybrid.slurm("srun -N6 hostname | sort").unwrap();
+    let hosts = hybrid.slurm("srun -N5 hostname | sort").unwrap();
     assert_eq!(hosts.lines().collect::<Vec<_>>(), all);
     wait_said(
         &hybrid.namespace,
@@ -341,15 +491,21 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     // Through slurmrestd, and from where people log in.
     eventually("the NodeSet counts its nodes", SOON, || {
         let idle = namespace.field(SET, ".status.slurmIdle")?;
-        expect(idle == "2", idle)
+        expect(idle == "1", idle)
     })
     .unwrap();
-    eventually("people can log in", SOON, || {
-        let shown = namespace.exec(LOGIN, "srun -w bare-1 hostname")?;
-        expect(shown == "bare-1\n", shown)
-    })
+    eventually(
+        "people can log in, and the older guides' last check answers",
+        SOON,
+        || {
+            let shown = namespace.ask(&["exec", "deployment/slurm-login-slinky", "--", "sinfo"])?;
+            expect(shown.contains("idle"), shown)?;
+            let shown = namespace.exec(LOGIN, "srun -w bare-1 hostname")?;
+            expect(shown == "bare-1\n", shown)
+        },
+    )
     .unwrap();
-    hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server);
+    hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
 
     // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
     for set in [SET, HOSTS] {
@@ -360,19 +516,22 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         )
         .unwrap();
     }
-    let workers = ["node2", "node3", "slinky-0", "slinky-1"];
-    let jobs = workers.map(|node| hybrid.start_job(&format!("-w {node}"), "sleep 10"));
+    a_record_named_by_a_lost_node_is_pruned(&hybrid, &conf_server);
+    let jobs: Vec<String> = workers
+        .iter()
+        .map(|node| hybrid.start_job(&format!("-w {node}"), "sleep 10"))
+        .collect();
     for set in [SET, HOSTS] {
         namespace.ask(&["scale", set, "--replicas=0"]).unwrap();
     }
-    for node in workers {
+    for node in &workers {
         hybrid.wait_node(node, &["DRAIN", "scale-in"]);
     }
     for job in &jobs {
         hybrid.wait_job(job, "COMPLETED");
     }
-    hybrid.wait_nodes(&["bare-1", "bare-2"]);
-    for node in ["bare-1", "bare-2"] {
+    hybrid.wait_nodes(&bare);
+    for node in bare {
         hybrid.wait_node(node, &["State=IDLE"]);
     }
 
@@ -381,10 +540,11 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         let line = format!("sacct -X --noheader --format=State -j {}", jobs.join(","));
         let states = namespace.exec(LOGIN, &line)?;
         let states: Vec<&str> = states.split_whitespace().collect();
-        expect(states == ["COMPLETED"; 4], states)
+        expect(states == ["COMPLETED"; 3], states)
     })
     .unwrap();
-    wait_said(&hybrid.namespace, "accounting/slurm", "Degraded", &["False"]);
+    an_address_without_slurmdbd_is_noticed(namespace);
+    a_slurm_inside_keeps_its_records_there(namespace);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Jobs of all kinds, as the guides submit them, and why they wait.
 
 use anyhow::Result;
+use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job};
+use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said};
 
 const VALUES: &str = include_str!("../../../../examples/gpu/values.yaml");
 const SHARED: &str = include_str!("../../../../examples/gpu/shared.yaml");
@@ -55,6 +56,7 @@ fn jobs_of_all_kinds_run_and_say_why_they_wait() {
     output_is_in_the_pod_and_on_shared_storage(&namespace);
     arrays_requeues_cancels_and_memory(&namespace);
     reasons_to_wait(&namespace);
+    devices_that_no_job_would_get_are_told(&namespace);
 }
 
 fn the_guides_header_as_one_script(namespace: &Namespace) {
@@ -145,6 +147,20 @@ fn arrays_requeues_cancels_and_memory(namespace: &Namespace) {
         )
     })
     .unwrap();
+}
+
+/// `GresTypes` names gpu only.
+fn devices_that_no_job_would_get_are_told(namespace: &Namespace) {
+    let set = json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "shards" },
+        "spec": { "controllerRef": { "name": "slurm" }, "replicas": 0, "extraConf": "Gres=gpu:1,shard:8" },
+    });
+    namespace.apply(&set.to_string()).unwrap();
+    let told = [
+        r#"True ConfigDoubtful NodeSet "shards" has shard in Gres="#,
+        "add shard to GresTypes",
+    ];
+    wait_said(namespace, "controller/slurm", "ConfigDoubtful", &told);
 }
 
 fn reasons_to_wait(namespace: &Namespace) {

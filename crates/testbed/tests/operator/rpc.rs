@@ -1,8 +1,6 @@
 //! Slurm's own wire protocol with the real slurmctld, and the agent that asks it what it runs with.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,6 +15,7 @@ use slurm::rpc::{
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
+use crate::common::forward::Forward;
 use crate::common::operator::{SOON, install, set_extra_conf, slurm as in_pod};
 
 const CONTROLLER: &str = r"
@@ -47,44 +46,13 @@ const RICH: &str = "State=DRAIN Hidden=YES RootOnly=YES LLN=YES DisableRootJobs=
     DefMemPerCPU=100 MaxMemPerNode=2000 GraceTime=5 MaxCPUsPerNode=3 MaxCPUsPerSocket=2 MaxNodes=4 MinNodes=2 \
     OverSubscribe=FORCE:2 OverTimeLimit=7 PriorityJobFactor=3 PriorityTier=4 TRESBillingWeights=CPU=1.0,Mem=0.25G";
 
-/// A port of this machine that leads to slurmctld's, as long as this is there.
-struct Forward {
-    kubectl: Child,
-    address: String,
-}
-
-impl Forward {
-    fn open(namespace: &Namespace) -> Self {
-        let mut kubectl = namespace
-            .kubectl(&["port-forward", "pod/slurm-controller-0", ":6817"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let mut lines = BufReader::new(kubectl.stdout.as_mut().unwrap());
-        lines.read_line(&mut said).unwrap();
-        let address = said.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap();
-        Self {
-            address: address.to_owned(),
-            kubectl,
-        }
-    }
-
-    fn client(&self, key: &[u8], newest: Version) -> Client {
-        let issuer = Issuer::new(SigningKey::new(key).unwrap(), "slurm", Duration::from_mins(5));
-        let options = Options {
-            newest,
-            ..Options::default()
-        };
-        Client::new(self.address.clone(), issuer, options)
-    }
-}
-
-impl Drop for Forward {
-    fn drop(&mut self) {
-        let _ = self.kubectl.kill();
-        let _ = self.kubectl.wait();
-    }
+fn client(forward: &Forward, key: &[u8], newest: Version) -> Client {
+    let issuer = Issuer::new(SigningKey::new(key).unwrap(), "slurm", Duration::from_mins(5));
+    let options = Options {
+        newest,
+        ..Options::default()
+    };
+    Client::new(forward.address.clone(), issuer, options)
 }
 
 fn files(namespace: &Namespace) -> BTreeMap<String, Vec<u8>> {
@@ -255,19 +223,19 @@ fn slurmctld_is_spoken_to_in_its_own_protocol() {
     namespace.apply(&CONTROLLER.replace("RICH", RICH)).unwrap();
     namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
     let key = file(&namespace, "jwt.key");
-    let forward = Forward::open(&namespace);
+    let forward = Forward::open(&namespace, "pod/slurm-controller-0", 6817);
     let before = files(&namespace);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         for version in Version::ALL {
-            let client = forward.client(&key, version);
+            let client = client(&forward, &key, version);
             client.ping().await.unwrap();
             assert_eq!(client.version(), version, "understood at once");
             check_files(&before, &client).await;
             change_things(&namespace, &client).await;
             read_partitions(&client).await;
         }
-        let stranger = forward.client(b"another key", Version::NEWEST);
+        let stranger = client(&forward, b"another key", Version::NEWEST);
         assert_eq!(refusal(stranger.ping().await), ReturnCode::AUTHENTICATION);
     });
 
@@ -290,5 +258,5 @@ fn slurmctld_is_spoken_to_in_its_own_protocol() {
     }
     let after = files(&namespace);
     assert_ne!(after, before);
-    runtime.block_on(check_files(&after, &forward.client(&key, Version::NEWEST)));
+    runtime.block_on(check_files(&after, &client(&forward, &key, Version::NEWEST)));
 }

@@ -1,10 +1,17 @@
 //! Tokens that real slurmrestd takes.
 
+use std::path::Path;
+use std::process::Command;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use testbed::command::{long_output, output};
 use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::paths;
 
-use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, workers};
+use crate::common::forward::Forward;
+use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, wait_idle, workers};
 
 const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
@@ -19,8 +26,28 @@ spec:
     key: jwt.key
 ";
 
+/// One that a program may hold on to for a while.
+const FOR_A_PROGRAM: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: Token
+metadata:
+  name: program
+spec:
+  username: slurm
+  jwtKeyRef:
+    name: slurm-auth-jwt
+    key: jwt.key
+";
+
+/// It is downloaded once, into the machine's cache.
+const GENERATOR: (&str, &str) = ("openapi-python-client", "0.29.1");
+
 fn token(namespace: &Namespace) -> anyhow::Result<String> {
-    let data = namespace.field("secret/operations-jwt-slurm", ".data.SLURM_JWT")?;
+    token_of(namespace, "operations")
+}
+
+fn token_of(namespace: &Namespace, name: &str) -> anyhow::Result<String> {
+    let data = namespace.field(&format!("secret/{name}-jwt-slurm"), ".data.SLURM_JWT")?;
     Ok(String::from_utf8(STANDARD.decode(data)?)?)
 }
 
@@ -32,16 +59,57 @@ fn asked_with(namespace: &Namespace, token: &str) -> anyhow::Result<String> {
     slurm(namespace, &ask)
 }
 
+/// What slurmrestd says of itself, but for what is wrong in it (docs/tokens.md).
+fn description(forward: &Forward, token: &str) -> Value {
+    let ask = format!("http://{}/openapi/v3", forward.address);
+    let header = format!("X-SLURM-USER-TOKEN: {token}");
+    let said = output(Command::new("curl").args(["--silent", "--show-error", "--fail", "--header", &header, &ask]));
+    let mut said: Value = serde_json::from_str(&said.unwrap()).unwrap();
+    let job = said["components"]["schemas"]["v0.0.45_job_info"]["properties"].as_object_mut();
+    job.unwrap().remove("job_resources").unwrap();
+    said
+}
+
+/// A client that is generated from what slurmrestd says of itself submits a job and sees it end.
+fn a_generated_client_submits_a_job(namespace: &Namespace) {
+    let (name, version) = GENERATOR;
+    let install = paths::repository().join("hack/python-tool");
+    let programs = long_output(Command::new(install).args([name, version])).unwrap();
+    let programs = Path::new(programs.trim());
+    let forward = Forward::open(namespace, "service/slurm-restapi", 6820);
+    let token = token_of(namespace, "program").unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let described = place.path().join("openapi.json");
+    std::fs::write(&described, description(&forward, &token).to_string()).unwrap();
+    output(
+        Command::new(programs.join(name))
+            .args(["generate", "--meta=none", "--output-path"])
+            .arg(place.path().join("slurm_client"))
+            .arg("--path")
+            .arg(&described),
+    )
+    .unwrap();
+    let said = output(
+        Command::new(programs.join("python3"))
+            .arg(paths::repository().join("examples/rest/submit.py"))
+            .arg(format!("http://{}", forward.address))
+            .env("PYTHONPATH", place.path())
+            .env("SLURM_JWT", &token),
+    )
+    .unwrap();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert!(matches!(words.as_slice(), [_, "from-python", "COMPLETED"]), "{said}");
+}
+
 #[test]
 fn a_token_is_taken_renewed_and_goes_with_its_object() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "tokens").unwrap();
     namespace.apply(CONTROLLER).unwrap();
-    // The Controller has a partition of these nodes.
-    namespace.apply(&workers(0)).unwrap();
-    namespace.apply(REST_API).unwrap();
-    namespace.apply(TOKEN).unwrap();
+    for manifest in [&workers(1), REST_API, TOKEN, FOR_A_PROGRAM] {
+        namespace.apply(manifest).unwrap();
+    }
     namespace.wait("condition=Ready", "token/operations").unwrap();
     namespace.wait("condition=Ready", "restapi/slurm").unwrap();
     eventually("slurmrestd takes it", SOON, || {
@@ -60,6 +128,9 @@ fn a_token_is_taken_renewed_and_goes_with_its_object() {
     assert_eq!(asked_with(&namespace, &second).unwrap(), "200");
     let forged = format!("{second}x");
     assert_ne!(asked_with(&namespace, &forged).unwrap(), "200");
+
+    wait_idle(&namespace, 1).unwrap();
+    a_generated_client_submits_a_job(&namespace);
 
     namespace.ask(&["delete", "token/operations"]).unwrap();
     namespace.wait("delete", "secret/operations-jwt-slurm").unwrap();

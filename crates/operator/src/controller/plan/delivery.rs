@@ -11,7 +11,7 @@ use slurm::{
     revision::{ControllerUid, Digest},
 };
 
-use super::{Effect, Plan, active_pod, keys::Keys};
+use super::{Effect, Plan, active_pod, devices::undeclared_devices, keys::Keys};
 use crate::controller::{
     build::{
         Parent,
@@ -129,6 +129,7 @@ pub(super) fn plan_config(
     faults.extend(held.iter().map(Held::fault));
     plan.held.extend(held);
     plan.doubts = warnings;
+    plan.doubts.extend(undeclared_devices(observed, &files));
     plan.needs_answers |= needs_answers;
     let newest = Revision {
         sequence: 0,

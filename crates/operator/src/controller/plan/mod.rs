@@ -1,6 +1,7 @@
 //! What is to be done about a Controller. Pure.
 
 mod delivery;
+mod devices;
 mod keys;
 mod workload;
 

@@ -18,7 +18,7 @@ use super::{
         revise::Refusals,
         status::{build_status, setback},
     },
-    observed, pod,
+    controller, keys, node_set, observed, planned, pod,
     rules::{NOW, changed, condition, live_as_bundled, report, running},
 };
 
@@ -454,4 +454,24 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
     let status = status_at(objects.clone(), told, NOW);
     let objects = with_status(objects, &status);
     assert_eq!(lagging(&objects, None), behind("swapped"));
+}
+
+#[test]
+fn devices_of_a_node_set_that_no_job_would_get_are_told() {
+    let gpus = |extra_conf: &str| {
+        let spec = json!({ "replicas": 1, "extraConf": extra_conf });
+        node_set("gpus", "2026-01-01T00:00:00Z", spec)
+    };
+    let told = "NodeSet \"gpus\" has gpu,shard in Gres= of its spec.extraConf, which GresTypes does not name, so no job gets any; add gpu,shard to GresTypes in spec.extraConf of the Controller";
+    for (conf, set, expected) in [
+        ("", "Gres=gpu:a100:2,shard:8", vec![told]),
+        ("GresTypes=gpu,shard", "Gres=gpu:a100:2,shard:8", vec![]),
+        ("", "Weight=5", vec![]),
+        // It may stand there.
+        ("Include /etc/site/slurm.conf", "Gres=gpu:1", vec![]),
+    ] {
+        let mut objects = vec![controller(&json!({ "extraConf": conf })), gpus(set)];
+        objects.extend(keys());
+        assert_eq!(planned(objects).doubts, expected, "{conf} {set}");
+    }
 }

@@ -10,7 +10,7 @@ mod ssh;
 
 pub use self::{
     claims::{build_claims, claims_of},
-    conf::topology_in,
+    conf::{devices_in, topology_in},
     pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, worker_labels},
     revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},
     shared::{build_disruption_budget, build_service},
