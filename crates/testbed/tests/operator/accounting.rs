@@ -100,11 +100,19 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     let first = run_job(&namespace, "first");
     wait_recorded(&namespace, &first, "first");
 
+    // An upgrade of the release that gives slurmdbd other lines, and so another pod.
+    let pod = || namespace.field("pod/slurm-accounting-0", ".metadata.uid");
+    let before = pod().unwrap();
+    let upgraded = values.replace("accounting:\n", "accounting:\n  extraConf: DebugLevel=verbose\n");
+    install_chart(cluster, &namespace, &upgraded).unwrap();
+    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    wait_recorded(&namespace, &first, "first");
+    // slurmctld has found it again: until then a new limit would reach the database only.
+    let after = run_job(&namespace, "after");
+    wait_recorded(&namespace, &after, "after");
+
     a_limit_of_a_qos_holds_a_job_back(&namespace);
     unknown_qos_is_held_until_it_is_there(&namespace);
-
-    namespace.ask(&["delete", "pod", "slurm-accounting-0"]).unwrap();
-    wait_recorded(&namespace, &first, "first");
 
     // Without its database for a while: jobs run, and nothing of them is lost.
     namespace
