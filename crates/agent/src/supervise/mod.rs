@@ -152,7 +152,12 @@ impl Supervisor {
                     self.said(chunk.get(..read).unwrap_or_default());
                 }
                 Some(asked) = asked.recv() => self.answer(asked),
-                () = self.standing.changed() => self.keep_standing(),
+                () = self.standing.changed() => {
+                    if self.standing.is_beating() {
+                        self.took_charge();
+                    }
+                    self.keep_standing();
+                }
                 () = sleep(due.unwrap_or(Duration::ZERO)), if due.is_some() => self.keep_standing(),
                 () = sleep(pause.unwrap_or(Duration::ZERO)), if pause.is_some() => self.restart(),
             }
@@ -162,6 +167,12 @@ impl Supervisor {
     /// Whether the daemon starts later, when others have stood back.
     fn must_wait(&mut self) -> bool {
         self.standing.must_wait(self.daemon.last_life(), Instant::now())
+    }
+
+    fn took_charge(&mut self) {
+        if self.daemon.said_primary() {
+            self.standing.took_charge();
+        }
     }
 
     fn keep_standing(&mut self) {
@@ -250,8 +261,8 @@ impl Supervisor {
         self.words.push(bytes);
         let lines = self.lines.push(bytes);
         for line in String::from_utf8_lossy(&lines).lines() {
-            if line.contains(IN_CHARGE) && self.daemon.said_primary() {
-                self.standing.took_charge();
+            if line.contains(IN_CHARGE) {
+                self.took_charge();
             }
             if line.contains(STANDBY) {
                 self.daemon.said_standby();

@@ -8,8 +8,9 @@
 //! * Before the first one starts, the others' slurmctld are ended, gracefully. They start anew, as standbys, when it is in charge.
 //! * One that is in charge while another took charge after it is killed, even if it is stopped.
 //!
-//! [`place`] and [`record`] decide, [`volume`] reads and writes.
+//! [`place`], [`record`] and [`heartbeat`] decide, [`volume`] reads and writes.
 
+pub mod heartbeat;
 pub mod place;
 pub mod record;
 mod volume;
@@ -21,6 +22,7 @@ use tracing::{info, warn};
 
 use crate::check::read_files;
 use crate::dry_run::configuration_of;
+use heartbeat::Beats;
 use place::Place;
 use record::{LONGEST_END, LONGEST_START, LastLife, PATIENCE, Seen, must_ask};
 use volume::{Change, Volume};
@@ -45,6 +47,7 @@ pub struct Standing {
     seen: Option<Seen>,
     /// How often the daemon took charge.
     charges: u64,
+    beats: Beats,
     /// Asked by this one, which starts when the others have followed.
     asking: Option<Question>,
     /// Asked by the first: the daemon has to end,
@@ -74,6 +77,7 @@ impl Standing {
             volume: None,
             seen: None,
             charges: 0,
+            beats: Beats::default(),
             asking: None,
             yielding: None,
             following: None,
@@ -121,6 +125,12 @@ impl Standing {
             },
             None => std::future::pending().await,
         }
+    }
+
+    /// Whether what is new shows that the daemon is in charge, whatever it says.
+    pub fn is_beating(&mut self) -> bool {
+        let Some(seen) = &self.seen else { return false };
+        self.beats.look(seen.heartbeat, seen.index)
     }
 
     /// When to look for an [`order`](Self::order) though nothing has changed.
@@ -204,12 +214,14 @@ impl Standing {
     }
 
     /// It is a standby.
-    pub fn stood_back(&self) {
+    pub fn stood_back(&mut self) {
+        self.beats.begin_life();
         self.tell(Change::LostCharge);
     }
 
     /// No process of it is left.
     pub fn ended(&mut self, now: Instant) {
+        self.beats.begin_life();
         self.tell(Change::LostCharge);
         if let Some(Question { number, .. }) = self.yielding.take() {
             self.tell(Change::Yielded(number));

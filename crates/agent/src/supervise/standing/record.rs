@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::heartbeat::Heartbeat;
+
 /// For a supervisor to notice that it is asked: it looks four times a second. One that does not is dead, and the first must
 /// not wait for the dead.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +55,8 @@ pub struct Seen {
     pub own: Record,
     /// Which taking of charge the own term is of.
     pub charge: u64,
+    /// Slurm's own.
+    pub heartbeat: Option<Heartbeat>,
     pub others: Vec<Other>,
 }
 
@@ -163,6 +167,7 @@ mod tests {
             index,
             own: all[index].clone().unwrap_or_default(),
             charge: 1,
+            heartbeat: None,
             others: all
                 .iter()
                 .enumerate()

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::warn;
 
+use super::heartbeat::{self, Heartbeat};
 use super::place::Place;
 use super::record::{Other, Record, Seen};
 use crate::durable;
@@ -73,6 +74,7 @@ impl Volume {
 struct Keeper {
     directory: PathBuf,
     own_path: PathBuf,
+    heartbeat: PathBuf,
     seen: Seen,
     /// What the volume has of our own record.
     written: Option<Record>,
@@ -101,10 +103,12 @@ impl Keeper {
         Self {
             directory,
             own_path,
+            heartbeat: place.state.join(heartbeat::FILE),
             seen: Seen {
                 index: place.own,
                 own: Record::default(),
                 charge: 0,
+                heartbeat: None,
                 others,
             },
             written: None,
@@ -143,6 +147,8 @@ impl Keeper {
 
     /// Reads what the others say, and then says what is new.
     fn look(&mut self) -> io::Result<()> {
+        let heartbeat = std::fs::read(&self.heartbeat).unwrap_or_default();
+        self.seen.heartbeat = Heartbeat::parse(&heartbeat);
         for other in &mut self.seen.others {
             // What cannot be read is as it was.
             other.record = read(&self.directory.join(&other.host))?;
