@@ -56,14 +56,14 @@ impl Beats {
 mod tests {
     use super::*;
 
-    fn beat(time: u64, index: u64) -> Option<Heartbeat> {
-        Some(Heartbeat { time, index })
+    fn beat(time: u64, index: u64) -> Heartbeat {
+        Heartbeat { time, index }
     }
 
     #[test]
     fn slurms_file_is_understood() {
         let bytes = [0, 0, 0, 0, 0x6a, 0xfa, 0x6f, 0x0c, 0, 0, 0, 0, 0, 0, 0, 1];
-        assert_eq!(Heartbeat::parse(&bytes), beat(0x6afa_6f0c, 1));
+        assert_eq!(Heartbeat::parse(&bytes), Some(beat(0x6afa_6f0c, 1)));
         for length in [0, 7, 8, 15] {
             assert_eq!(Heartbeat::parse(&bytes[..length]), None, "{length} bytes");
         }
@@ -73,24 +73,24 @@ mod tests {
     #[test]
     fn who_beats_again_and_again_is_in_charge() {
         let mut beats = Beats::default();
-        assert!(!beats.look(beat(10, 1), 1), "of a life before");
-        assert!(!beats.look(beat(12, 1), 1), "this one may be too");
-        assert!(!beats.look(beat(12, 1), 1), "the same");
-        assert!(beats.look(beat(14, 1), 1));
+        assert!(!beats.look(Some(beat(10, 1)), 1), "of a life before");
+        assert!(!beats.look(Some(beat(12, 1)), 1), "this one may be too");
+        assert!(!beats.look(Some(beat(12, 1)), 1), "the same");
+        assert!(beats.look(Some(beat(14, 1)), 1));
         assert!(!beats.look(None, 1));
-        assert!(beats.look(beat(16, 1), 1));
+        assert!(beats.look(Some(beat(16, 1)), 1));
     }
 
     #[test]
     fn a_new_life_and_the_others_beats_are_no_charge() {
         let mut beats = Beats::default();
         for time in [10, 12, 14] {
-            beats.look(beat(time, 1), 1);
+            beats.look(Some(beat(time, 1)), 1);
         }
         beats.begin_life();
-        assert!(!beats.look(beat(16, 1), 1), "the last of the life before");
+        assert!(!beats.look(Some(beat(16, 1)), 1), "the last of the life before");
         for time in [17, 19, 21] {
-            assert!(!beats.look(beat(time, 0), 1));
+            assert!(!beats.look(Some(beat(time, 0)), 1));
         }
     }
 }
