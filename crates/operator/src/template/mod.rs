@@ -12,6 +12,9 @@ pub(crate) mod tidy;
 
 use serde_json::{Map, Value};
 
+/// Prints a daemon's log: the daemon writes into a pipe that this reads, so that the log is in `kubectl logs`.
+pub(crate) const LOGFILE_SCRIPT: &str = include_str!("logfile.sh");
+
 /// The fields of an object literal.
 pub(crate) fn fields(object: Value) -> Map<String, Value> {
     match object {

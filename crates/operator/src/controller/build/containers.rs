@@ -18,7 +18,7 @@ use super::{
 use crate::{
     overlay::lay_over,
     template::{
-        self,
+        self, LOGFILE_SCRIPT,
         container::{container, default_pull_policy, user_command, user_image},
         fields, set,
     },
@@ -26,7 +26,6 @@ use crate::{
 
 type Container = Map<String, Value>;
 
-const LOGFILE_SCRIPT: &str = include_str!("logfile.sh");
 /// slurmctld is started when this has ended: without a pipe in its place it would make a file there and fill the memory.
 const LOGFILE_STARTED: &str =
     r#"tries=0; until [ -p "$SOCKET" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.05; done"#;

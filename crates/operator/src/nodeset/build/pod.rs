@@ -20,6 +20,7 @@ use crate::{
     defaults::Images,
     quantity::Quantity,
     template::{
+        LOGFILE_SCRIPT,
         container::{container, default_pull_policy},
         metadata::{Marks, Words, component_labels, owner},
         pod::PodTemplate,
@@ -35,19 +36,6 @@ const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
 const SSSD_CONF_PATH: &str = "/etc/sssd/sssd.conf";
 /// Readable by the daemon's own user alone: Slurm refuses keys that others can read.
 const OWNER_ONLY: i64 = 0o600;
-
-/// Prints slurmd's log: slurmd writes into a pipe that this reads, so that the log is in `kubectl logs`.
-const LOGFILE_SCRIPT: &str = r#"trap 'exit 0' TERM
-mkdir -p "$(dirname "$SOCKET")"
-if [ ! -p "$SOCKET" ]; then
-  rm -rf "$SOCKET"
-  mkfifo -m 777 "$SOCKET"
-fi
-while true; do
-  cat "$SOCKET"
-  sleep 1
-done
-"#;
 
 /// What a worker pod is made from, beside its place.
 #[derive(Clone, Copy, Debug)]

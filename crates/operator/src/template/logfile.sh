@@ -8,7 +8,7 @@ if ! [ -p "$pipe" ]; then
 	mkfifo -m 777 "$pipe"
 fi
 # Open for reading and writing: a daemon that closes the pipe, as at every reconfigure, ends nothing here, and one that
-# opens it never waits.
+# opens it never waits. Read in the background: a shell that waits for a command does not hear that it is to end.
 exec 3<>"$pipe"
 cat <&3 &
 wait
