@@ -167,6 +167,17 @@ fn change_files_under_a_session(namespace: &Namespace) {
     assert_eq!(login_pod(namespace).unwrap(), pod);
 }
 
+/// Workers keep the sssd.conf they started with, so the docs have them replaced.
+fn replace_workers(namespace: &Namespace) {
+    let template = json!({ "metadata": { "annotations": { "sssd": "2" } } });
+    change_spec(
+        namespace,
+        "nodeset/slurm-worker-slinky",
+        &json!({ "template": template }),
+    )
+    .unwrap();
+}
+
 /// What cannot be used is told, harms nothing, and heals when it is mended.
 fn make_mistakes(namespace: &Namespace, key: &str) {
     let pod = login_pod(namespace).unwrap();
@@ -255,7 +266,13 @@ fn people_of_a_directory_log_in_and_submit_jobs() {
     let key = let_root_in(&namespace);
     submit(&namespace);
     change_files_under_a_session(&namespace);
+    replace_workers(&namespace);
     make_mistakes(&namespace, &key);
     replace_and_scale(&namespace);
+    eventually("a worker that was replaced has the new sssd.conf", SOON, || {
+        let found = namespace.exec("slurm-worker-slinky-0 -c slurmd", "getent passwd alice")?;
+        expect(found.trim().ends_with(":/bin/dash"), found)
+    })
+    .unwrap();
     lose_the_directory(&namespace);
 }
