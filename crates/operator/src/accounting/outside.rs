@@ -16,6 +16,7 @@ use crate::secret::entry;
 
 /// A slurmdbd on another continent answers sooner.
 const PATIENCE: Duration = Duration::from_secs(5);
+const NO_SLURMDBD: &str = "what listens there is no slurmdbd";
 const USER: &str = "slurm";
 const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 
@@ -37,11 +38,14 @@ pub(super) async fn look(observed: &Observed) -> Option<String> {
 
 fn judge(answer: &Result<(), Error>) -> Option<String> {
     match answer {
-        // One without auth/jwt cannot read our words, and may work for slurmctld all the same.
-        Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => None,
+        // slurmdbd answers whoever it does not let in too.
+        Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Malformed { .. } | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
         Err(Error::Unreachable { reason, .. }) => Some(reason.clone()),
-        Err(Error::Malformed { .. } | Error::Unsupported) => Some("what listens there is no slurmdbd".to_owned()),
-        Ok(()) | Err(Error::Unauthorized(_) | Error::Refused { .. } | Error::Unpackable(_) | Error::Token(_)) => None,
+        Err(Error::Refused { code, .. } | Error::Unauthorized(code)) => Some(format!(
+            "it does not accept a token of ours ({code}), so it lacks auth/jwt or has another key"
+        )),
+        Ok(()) | Err(Error::Unpackable(_) | Error::Token(_)) => None,
     }
 }
 
@@ -52,6 +56,8 @@ fn is_hung_up(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use slurm::rpc::ReturnCode;
+
     use super::*;
 
     fn unreachable(kind: ErrorKind) -> Error {
@@ -62,19 +68,25 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_slurmdbd_is_told_and_a_taciturn_one_is_not() {
+    fn an_address_without_slurmdbd_is_told_and_one_that_lets_us_not_in() {
         let malformed = Error::Malformed { what: String::new() };
+        let refused = Error::Refused {
+            code: ReturnCode::AUTHENTICATION,
+            said: None,
+        };
         for (answer, told) in [
-            (Ok(()), None),
-            (
-                Err(unreachable(ErrorKind::ConnectionRefused)),
-                Some("dbd:6819: its reason"),
-            ),
-            (Err(unreachable(ErrorKind::UnexpectedEof)), None),
-            (Err(Error::Unsupported), Some("what listens there is no slurmdbd")),
-            (Err(malformed), Some("what listens there is no slurmdbd")),
+            (Ok(()), ""),
+            (Err(unreachable(ErrorKind::ConnectionRefused)), "dbd:6819: its reason"),
+            (Err(unreachable(ErrorKind::UnexpectedEof)), NO_SLURMDBD),
+            (Err(Error::Unsupported), NO_SLURMDBD),
+            (Err(malformed), NO_SLURMDBD),
+            (Err(refused), "it lacks auth/jwt or has another key"),
         ] {
-            assert_eq!(judge(&answer).as_deref(), told, "{answer:?}");
+            let said = judge(&answer).unwrap_or_default();
+            assert!(
+                said.ends_with(told) && said.is_empty() == told.is_empty(),
+                "{answer:?} {said}"
+            );
         }
     }
 }

@@ -159,11 +159,11 @@ impl Client {
             .await
     }
 
-    /// Asks whether slurmdbd is what listens there. It need not let us in.
+    /// Asks whether slurmdbd is what listens there. One that does not let us in has [refused](Error::Refused).
     pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
-        let greeting = slurmdbd::pack_greeting()?;
-        let question = Frame::new(slurmdbd::VERSION, MessageType::PERSIST_INIT, greeting);
-        slurmdbd::check_answer(&self.send(&question, self.options.timeout).await?)
+        let token = self.issuer.token(SystemTime::now())?;
+        let greeting = slurmdbd::pack_greeting(token.secret())?;
+        slurmdbd::read_answer(&self.send(&greeting, self.options.timeout).await?)
     }
 
     async fn command(
@@ -208,7 +208,8 @@ impl Client {
 
     /// An answer that is no refusal.
     async fn exchange(&self, question: &Frame, patience: Duration) -> Result<Frame, Error> {
-        let answer = self.send(question, patience).await?;
+        let token = self.issuer.token(SystemTime::now())?;
+        let answer = self.send(&question.pack(token.secret())?, patience).await?;
         let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
         match return_code(&answer).map_err(Error::malformed)? {
             None | Some((ReturnCode::SUCCESS, _)) => Ok(answer),
@@ -221,10 +222,8 @@ impl Client {
     }
 
     /// What comes back, unread.
-    async fn send(&self, question: &Frame, patience: Duration) -> Result<Vec<u8>, Error> {
-        let token = self.issuer.token(SystemTime::now())?;
-        let packed = question.pack(token.secret())?;
-        timeout(patience, self.converse(&packed))
+    async fn send(&self, packed: &[u8], patience: Duration) -> Result<Vec<u8>, Error> {
+        timeout(patience, self.converse(packed))
             .await
             .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))
     }

@@ -419,7 +419,11 @@ fn a_record_named_by_a_lost_node_is_pruned(hybrid: &Hybrid, conf_server: &str) {
 fn an_address_without_slurmdbd_is_noticed(namespace: &Namespace) {
     let accounting = "accounting/slurm";
     wait_said(namespace, accounting, "Degraded", &["False"]);
-    for (port, words) in [(6999, "SlurmdbdAway"), (6819, "False")] {
+    for (port, words) in [
+        (6999, "SlurmdbdAway"),
+        (6817, "what listens there is no slurmdbd"),
+        (6819, "False"),
+    ] {
         change_spec(namespace, accounting, &json!({ "externalConfig": { "port": port } })).unwrap();
         let since = Instant::now();
         wait_said(namespace, accounting, "Degraded", &[words]);
