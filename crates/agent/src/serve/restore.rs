@@ -2,12 +2,9 @@
 //!
 //! The operator names the keys and no values, so that an order that comes late cannot bring back what the files no longer have.
 
-use std::collections::BTreeMap;
-
 use slurm::agent::{PartitionCommand, Refusal, Restored};
-use slurm::conf::{Configuration, Key, RecordKind, Settings};
-use slurm::partition::PartitionStateName;
-use slurm::rpc::{LivePartition, PartitionFlag, PartitionUpdate, plan_partition_update};
+use slurm::conf::RecordKind;
+use slurm::rpc::restore_partition;
 use tracing::info;
 
 use super::served::Slurmctld;
@@ -27,245 +24,25 @@ pub(super) async fn restore(
         detail: "there is no revision in the configuration directory".to_owned(),
     })?;
     let configuration = configuration_of(&live.files);
-    let all = |why: &str| Restored {
-        left: command
-            .restore
-            .iter()
-            .map(|key| (key.clone(), why.to_owned()))
-            .collect(),
-        same: Vec::new(),
-    };
+    let PartitionCommand { partition, restore } = command;
     let client = match slurmctld.commander(&configuration) {
         Ok(client) => client,
-        Err(why) => return Ok(all(&why)),
-    };
-    let unclear = |error: slurm::rpc::Error| {
-        let detail = error.to_string();
-        if error.is_definite() {
-            Ok(all(&detail))
-        } else {
-            Err(Refusal::Slurm { detail })
+        Err(why) => {
+            return Ok(Restored {
+                left: restore.iter().map(|key| (key.clone(), why.clone())).collect(),
+                same: Vec::new(),
+            });
         }
     };
-    let before = match client.partitions().await {
-        Ok(before) => before,
-        Err(error) => return unclear(error),
-    };
-    let Plan {
-        updates,
-        mut left,
-        same,
-    } = plan(&configuration, &before, command).ok_or(Refusal::NoSuchThing)?;
-    if updates.is_empty() {
-        return Ok(Restored { left, same });
-    }
-    info!(partition = %command.partition, keys = ?command.restore, "bringing a partition back to its line");
-    for update in &updates {
-        if let Err(error) = client.update_partition(update).await {
-            return unclear(error);
-        }
-    }
-    slurmctld.remember_version(&client);
-    let after = match client.partitions().await {
-        Ok(after) => after,
-        Err(error) => return unclear(error),
-    };
-    for update in &updates {
-        let shown = after.iter().find(|partition| partition.name == update.name);
-        for difference in shown.iter().flat_map(|shown| update.differences(shown)) {
-            left.insert(difference.key.to_owned(), difference.to_string());
-        }
-    }
-    Ok(Restored { left, same })
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    updates: Vec<PartitionUpdate>,
-    /// What stays as it is, each with why.
-    left: BTreeMap<String, String>,
-    /// What is as the files say.
-    same: Vec<String>,
-}
-
-/// `None` for a partition that the files or slurmctld do not have.
-fn plan(configuration: &Configuration, partitions: &[LivePartition], command: &PartitionCommand) -> Option<Plan> {
-    let name = command.partition.as_str();
+    info!(%partition, keys = ?restore, "bringing a partition back to its line");
     let conf = configuration.slurm_conf_document();
     let lines = conf.effective(RecordKind::Partition);
-    let (_, line) = lines.iter().find(|(line, _)| *line == name)?;
-    let shown = partitions.iter().find(|partition| partition.name == name)?;
-    let mut plan = Plan::default();
-    let mut changed = line.clone();
-    let is_so = |update: &PartitionUpdate| {
-        let shown = partitions.iter().find(|partition| partition.name == update.name);
-        shown.is_some_and(|shown| update.differences(shown).is_empty())
-    };
-    for given in &command.restore {
-        let key = stands_for(given, line);
-        let other = lines.iter().find(|(_, line)| is_default(line));
-        let alone = match other.filter(|_| key == *"Default" && !is_default(line)) {
-            // Who makes one the default takes that from another, which gets it back.
-            Some((other, _)) => Ok(PartitionUpdate {
-                flags: vec![PartitionFlag::Default(true)],
-                ..PartitionUpdate::new(*other)
-            }),
-            None => plan_partition_update(name, &unlike(line, &key), line),
-        };
-        match alone {
-            Ok(alone) if is_so(&alone) => plan.same.push(given.clone()),
-            Ok(_) if key == *"State" && !is_opened(shown, line) => {
-                let why = "somebody has closed it meanwhile, which is not undone";
-                plan.left.insert(given.clone(), why.to_owned());
-            }
-            Ok(alone) if alone.name != name => plan.updates.push(alone),
-            Ok(_) => changed = unlike_too(changed, line, &key),
-            Err(not_live) => drop(plan.left.insert(given.clone(), not_live.to_string())),
-        }
-    }
-    if let Ok(update) = plan_partition_update(name, &changed, line)
-        && update != PartitionUpdate::new(name)
-    {
-        plan.updates.push(update);
-    }
-    Some(plan)
-}
-
-/// The key of the line that says it.
-fn stands_for(given: &str, line: &Settings) -> Key {
-    let both = Key::new("Priority");
-    let is_priority = ["PriorityTier", "PriorityJobFactor"].contains(&given);
-    let key = Key::new(given);
-    if is_priority && !line.contains_key(&key) && line.contains_key(&both) {
-        both
-    } else {
-        key
-    }
-}
-
-/// A line that differs from this one in this key alone.
-fn unlike(line: &Settings, key: &Key) -> Settings {
-    unlike_too(line.clone(), line, key)
-}
-
-fn unlike_too(mut other: Settings, line: &Settings, key: &Key) -> Settings {
-    if line.contains_key(key) {
-        other.remove(key);
-    } else {
-        other.insert(key.clone(), String::new());
-    }
-    other
-}
-
-fn is_default(line: &Settings) -> bool {
-    let value = line.get(&Key::new("Default"));
-    value.is_some_and(|value| value.eq_ignore_ascii_case("YES"))
-}
-
-/// Whether it takes or starts more jobs than its line says.
-fn is_opened(shown: &LivePartition, line: &Settings) -> bool {
-    let written = line.get(&Key::new("State")).map(|state| state.to_ascii_uppercase());
-    let written = written.map_or(Some(PartitionStateName::Up), |state| {
-        PartitionStateName::from_name(&state)
-    });
-    let shown = shown.state.name().map(PartitionStateName::strictness);
-    shown.is_some() && shown < written.map(PartitionStateName::strictness)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CONF: &str = "PartitionName=DEFAULT MaxTime=60\n\
-        PartitionName=a Nodes=s,n1 Default=YES State=DRAIN\n\
-        PartitionName=b Nodes=s PriorityTier=4 MaxTime=30\n\
-        PartitionName=c Priority=5\n";
-
-    fn restored(partition: &str, keys: &[&str], state: PartitionStateName) -> Option<Plan> {
-        let live = ["a", "b", "c"].map(|name| LivePartition {
-            name: name.to_owned(),
-            state: state.into(),
-            allow_accounts: "x".to_owned(),
-            priority_job_factor: 1,
-            ..LivePartition::default()
-        });
-        let command = PartitionCommand {
-            partition: partition.to_owned(),
-            restore: keys.iter().map(ToString::to_string).collect(),
-        };
-        plan(
-            &Configuration::parse([("slurm.conf", CONF.as_bytes())]),
-            &live,
-            &command,
-        )
-    }
-
-    fn told(partition: &str, keys: &[&str]) -> Vec<PartitionUpdate> {
-        let plan = restored(partition, keys, PartitionStateName::Up).unwrap();
-        assert_eq!((plan.left, plan.same), (BTreeMap::new(), Vec::new()));
-        plan.updates
-    }
-
-    #[test]
-    fn these_keys_and_no_others_are_told_as_the_files_have_them() {
-        let b = || PartitionUpdate::new("b");
-        assert_eq!(
-            told("b", &["MaxTime", "PriorityTier"]),
-            [PartitionUpdate {
-                max_time: Some(30),
-                priority_tier: Some(4),
-                ..b()
-            }]
-        );
-        // From PartitionName=DEFAULT.
-        assert_eq!(told("a", &["MaxTime"])[0].max_time, Some(60));
-        // What no line says is Slurm's default.
-        assert_eq!(
-            told("b", &["AllowAccounts"]),
-            [PartitionUpdate {
-                allow_accounts: Some(String::new()),
-                ..b()
-            }]
-        );
-        assert_eq!(told("a", &["Nodes"])[0].nodes.as_deref(), Some("s,n1"));
-        let both = &told("c", &["PriorityTier"])[0];
-        assert_eq!((both.priority_tier, both.priority_job_factor), (Some(5), Some(5)));
-    }
-
-    #[test]
-    fn what_cannot_be_told_is_left_and_the_rest_is_told() {
-        let plan = restored("b", &["DefaultTime", "MaxTime"], PartitionStateName::Up).unwrap();
-        assert_eq!(plan.left.keys().collect::<Vec<_>>(), ["DefaultTime"]);
-        assert_eq!(plan.updates[0].max_time, Some(30));
-        assert_eq!(restored("nobody", &["MaxTime"], PartitionStateName::Up), None);
-    }
-
-    #[test]
-    fn what_is_so_already_is_not_told() {
-        let plan = restored("b", &["PriorityJobFactor", "State"], PartitionStateName::Up).unwrap();
-        assert_eq!(plan.same, ["PriorityJobFactor", "State"]);
-        assert_eq!((plan.updates, plan.left), (Vec::new(), BTreeMap::new()));
-    }
-
-    #[test]
-    fn the_default_goes_back_to_whose_it_is() {
-        let default = |name: &str| PartitionUpdate {
-            flags: vec![PartitionFlag::Default(true)],
-            ..PartitionUpdate::new(name)
-        };
-        assert_eq!(told("b", &["Default"]), [default("a")]);
-        assert_eq!(told("a", &["Default"]), [default("a")]);
-    }
-
-    #[test]
-    fn what_somebody_opened_is_closed_and_what_somebody_closed_stays() {
-        use PartitionStateName::{Down, Drain, Inactive, Up};
-        let opened = restored("a", &["State"], Up).unwrap();
-        assert_eq!(opened.updates[0].state, Some(Drain));
-        for (partition, state) in [("a", Inactive), ("a", Down), ("b", Drain)] {
-            let closed = restored(partition, &["State"], state).unwrap();
-            assert_eq!(closed.updates, [], "{partition}");
-            assert!(closed.left.contains_key("State"));
-        }
+    let restored = restore_partition(&client, &lines, partition, restore).await;
+    slurmctld.remember_version(&client);
+    match restored {
+        Ok(restored) => restored.ok_or(Refusal::NoSuchThing),
+        Err(error) => Err(Refusal::Slurm {
+            detail: error.to_string(),
+        }),
     }
 }

@@ -58,6 +58,11 @@ impl Error {
         }
     }
 
+    /// Whether there is no partition of that name (or, after an order to make one, whether there is).
+    pub fn is_no_such_partition(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if *code == ReturnCode::INVALID_PARTITION_NAME)
+    }
+
     pub(super) fn unreachable(
         reason: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,

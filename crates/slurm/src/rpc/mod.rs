@@ -26,8 +26,9 @@ pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
 pub use partition::{
-    Difference, JobDefault, LivePartition, LiveState, NotLive, PartitionFlag, PartitionUpdate, pack_partitions,
-    plan_partition, plan_partition_update, unpack_partition_name,
+    Difference, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionFlag, PartitionUpdate,
+    StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update, read_back_partitions,
+    release_partitions, restore_partition, settle_partitions, unpack_partition_name,
 };
 pub use return_code::ReturnCode;
 pub use version::Version;

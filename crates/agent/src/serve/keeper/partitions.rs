@@ -15,7 +15,10 @@ use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused};
 use slurm::answer::decode;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
-use slurm::rpc::{self, Client, LivePartition, PartitionUpdate, ReturnCode};
+use slurm::rpc::{
+    Client, LivePartition, NotReleased, PartitionUpdate, StillNeeded, Told, read_back_partitions, release_partitions,
+    settle_partitions,
+};
 use tracing::{info, warn};
 
 use super::super::partitions::{ByRpc, Created, PartitionPlan, Rest, Updated};
@@ -28,32 +31,6 @@ use super::{Applied, Error, Keeper};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
-
-/// Slurm's own words for it are about jobs only.
-const NOT_LET_GO: &str = "slurmctld does not let it go";
-
-/// What came of what slurmctld was told.
-enum Told {
-    Done,
-    /// It said no, or did something else.
-    Refused(String),
-    /// It may or may not have.
-    Unknown(String),
-    /// It speaks something else, or answers what makes no sense. Its files it understands in any case.
-    Unspoken(String),
-}
-
-impl From<Result<(), rpc::Error>> for Told {
-    fn from(answer: Result<(), rpc::Error>) -> Self {
-        match answer {
-            Ok(()) => Self::Done,
-            Err(error @ rpc::Error::Malformed { .. }) => Self::Unspoken(error.to_string()),
-            Err(error) if error.is_unspoken() => Self::Unspoken(error.to_string()),
-            Err(error) if error.is_definite() => Self::Refused(error.to_string()),
-            Err(error) => Self::Unknown(error.to_string()),
-        }
-    }
-}
 
 impl Keeper {
     /// A change of partitions that slurmctld had heard of in part, perhaps.
@@ -184,91 +161,31 @@ impl Keeper {
         if leaving.is_empty() {
             return Ok(());
         }
-        let because = |partition: &LivePartition, why: String| PartitionInUse {
-            name: partition.name.clone(),
-            why,
-            made_by_hand: plan.is_made_by_hand(&partition.name),
-            line: partition.to_line(),
+        let slurm = &self.around.slurm;
+        let jobs = || async move {
+            match slurm.read(Read::Jobs).await {
+                Ok(json) => decode::<Vec<Job>>(&json)
+                    .map(|answer| answer.value)
+                    .map_err(|error| error.to_string()),
+                Err(refusal) => Err(refusal.to_string()),
+            }
         };
-        // First without a touch, so that one with jobs is not even closed for a moment.
-        self.jobs_in(&leaving, &because).await?;
-        let mut closed = Vec::new();
-        let mut kept = Vec::new();
-        for partition in &leaving {
-            closed.push(*partition);
-            let update = PartitionUpdate {
-                state: Some(PartitionStateName::Inactive),
-                ..PartitionUpdate::new(&partition.name)
+        let released = release_partitions(client, &leaving, jobs).await;
+        if released.is_ok() {
+            info!(partitions = ?names, "slurmctld has let partitions go");
+        }
+        released.map_err(|NotReleased { needed, left_closed }| {
+            for (partition, error) in left_closed {
+                warn!(partition, %error, "cannot open a partition again");
+            }
+            let because = |StillNeeded { partition, why }| PartitionInUse {
+                name: partition.name.clone(),
+                why,
+                made_by_hand: plan.is_made_by_hand(&partition.name),
+                line: partition.to_line(),
             };
-            if let Err(error) = client.update_partition(&update).await
-                && !is_gone(&error)
-            {
-                kept.push(because(partition, error.to_string()));
-                break;
-            }
-        }
-        if kept.is_empty() {
-            kept = self.jobs_in(&leaving, &because).await.err().unwrap_or_default();
-        }
-        let mut deleted = Vec::new();
-        if kept.is_empty() {
-            for partition in &leaving {
-                info!(partition = %partition.name, "deleting a partition");
-                match client.delete_partition(&partition.name).await {
-                    Ok(()) => deleted.push(*partition),
-                    Err(error) if is_gone(&error) => {}
-                    Err(error) => {
-                        kept.push(because(partition, format!("{NOT_LET_GO}: {error}")));
-                        break;
-                    }
-                }
-            }
-        }
-        if kept.is_empty() {
-            return Ok(());
-        }
-        for partition in closed {
-            let update = partition.to_update();
-            let answer = if deleted.contains(&partition) {
-                client.create_partition(&update).await
-            } else {
-                let state = PartitionUpdate {
-                    state: update.state,
-                    ..PartitionUpdate::new(&partition.name)
-                };
-                client.update_partition(&state).await
-            };
-            if let Err(error) = answer {
-                warn!(partition = %partition.name, %error, "cannot open a partition again");
-            }
-        }
-        Err(kept)
-    }
-
-    /// Jobs that wait, run or are being cleared away: Slurm itself does not look at the last.
-    async fn jobs_in(
-        &self,
-        partitions: &[&LivePartition],
-        because: &impl Fn(&LivePartition, String) -> PartitionInUse,
-    ) -> Result<(), Vec<PartitionInUse>> {
-        let jobs = match self.around.slurm.read(Read::Jobs).await {
-            Ok(json) => decode::<Vec<Job>>(&json)
-                .map(|answer| answer.value)
-                .map_err(|error| error.to_string()),
-            Err(refusal) => Err(refusal.to_string()),
-        };
-        let in_use = |partition: &&&LivePartition| match &jobs {
-            Err(why) => Some(because(partition, format!("its jobs cannot be read: {why}"))),
-            Ok(jobs) => {
-                let unfinished = jobs.iter().filter(|job| !job.state.is_finished());
-                let count = unfinished
-                    .filter(|job| job.partitions().any(|name| name == partition.name))
-                    .count();
-                (count > 0).then(|| because(partition, format!("{count} of its jobs have not ended")))
-            }
-        };
-        let in_use: Vec<PartitionInUse> = partitions.iter().filter_map(|partition| in_use(&partition)).collect();
-        if in_use.is_empty() { Ok(()) } else { Err(in_use) }
+            needed.into_iter().map(because).collect()
+        })
     }
 
     /// Before slurmctld reads these files: what they do not have goes properly, or they are not read. Partitions that
@@ -345,7 +262,7 @@ impl Keeper {
                 if let Err(in_use) = self.let_go(&client, &plan, &partitions, &rest.gone).await {
                     return self.keep_after_all(unsettled, &live, &in_use).await;
                 }
-                settle(&client, &rest.wanted, &partitions).await
+                settle_partitions(&client, &rest.wanted, &partitions).await
             }
             Err(error) => Told::Unknown(error.to_string()),
         };
@@ -469,29 +386,7 @@ async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told
             other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
         }
     }
-    read_back(client, &expected).await
-}
-
-async fn read_back(client: &Client, expected: &[PartitionUpdate]) -> Told {
-    match client.partitions().await {
-        Ok(live) => check(expected, &live),
-        Err(error) => Told::Unknown(error.to_string()),
-    }
-}
-
-fn check(expected: &[PartitionUpdate], live: &[LivePartition]) -> Told {
-    let mut complaints = Vec::new();
-    for wanted in expected {
-        match live.iter().find(|partition| partition.name == wanted.name) {
-            Some(partition) => complaints.extend(wanted.differences(partition).iter().map(ToString::to_string)),
-            None => complaints.push(format!("PartitionName={}: slurmctld does not have it", wanted.name)),
-        }
-    }
-    if complaints.is_empty() {
-        Told::Done
-    } else {
-        Told::Refused(complaints.join("; "))
-    }
+    read_back_partitions(client, &expected).await
 }
 
 /// Whether everything is as before. Nothing is in the way of deleting what was made: nobody could use it yet.
@@ -503,7 +398,7 @@ async fn take_back(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) ->
             None => client.delete_partition(&line.name).await,
         };
         all &= match answer {
-            Err(error) if !is_gone(&error) => {
+            Err(error) if !error.is_no_such_partition() => {
                 warn!(partition = %line.name, %error, "cannot be taken back");
                 false
             }
@@ -525,37 +420,10 @@ async fn take_back(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) ->
     all
 }
 
-/// Brings partitions to what is wanted of them, as far as they are not.
-async fn settle(client: &Client, wanted: &[PartitionUpdate], live: &[LivePartition]) -> Told {
-    let mut told = false;
-    for update in wanted {
-        let partition = live.iter().find(|partition| partition.name == update.name);
-        let answer = match partition {
-            Some(partition) if update.differences(partition).is_empty() => continue,
-            Some(_) => client.update_partition(update).await,
-            None => client.create_partition(update).await,
-        };
-        told = true;
-        match answer.into() {
-            Told::Done => {}
-            other => return other,
-        }
-    }
-    if !told {
-        return Told::Done;
-    }
-    read_back(client, wanted).await
-}
-
 fn in_words(in_use: &[PartitionInUse]) -> String {
     let in_use = in_use
         .iter()
         .map(|PartitionInUse { name, why, .. }| format!("{name} ({why})"));
     let in_use = in_use.collect::<Vec<_>>().join(", ");
     format!("slurm.conf does not have these partitions, whose jobs would end: {in_use}")
-}
-
-/// There is no partition of that name.
-fn is_gone(error: &rpc::Error) -> bool {
-    matches!(error, rpc::Error::Refused { code, .. } if *code == ReturnCode::INVALID_PARTITION_NAME)
 }

@@ -3,7 +3,10 @@
 mod difference;
 mod line;
 mod live;
+mod release;
+mod restore;
 mod settings;
+mod tell;
 
 use super::version::Version;
 use super::wire::{Malformed, Reader, UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
@@ -12,7 +15,10 @@ use crate::partition::PartitionStateName;
 pub use difference::Difference;
 pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
 pub(super) use live::{VERSION as LIVE_VERSION, pack_question, unpack_partitions};
+pub use release::{NotReleased, StillNeeded, release_partitions};
+pub use restore::restore_partition;
 pub use settings::{NotLive, plan_partition, plan_partition_update};
+pub use tell::{Told, read_back_partitions, settle_partitions};
 
 /// A partition to be made or changed. What is not set stays as it is, or as Slurm makes it by default.
 ///

@@ -1,0 +1,121 @@
+//! Partitions that go. One with a job goes only when the job has, so jobs are read before it is closed and once more after.
+
+use super::super::client::Client;
+use super::super::error::Error;
+use super::{LivePartition, PartitionUpdate};
+use crate::job::Job;
+use crate::partition::PartitionStateName;
+
+/// Slurm's own words for it are about jobs only.
+const NOT_LET_GO: &str = "slurmctld does not let it go";
+
+/// A partition that stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StillNeeded<'a> {
+    pub partition: &'a LivePartition,
+    pub why: String,
+}
+
+/// None of the partitions has gone.
+#[derive(Debug)]
+pub struct NotReleased<'a> {
+    pub needed: Vec<StillNeeded<'a>>,
+    /// By their names, those that are closed still and should not be, each with why.
+    pub left_closed: Vec<(&'a str, Error)>,
+}
+
+/// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none: the others are as before.
+/// `jobs` reads all jobs anew, or says why it cannot.
+pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>>(
+    client: &Client,
+    leaving: &[&'a LivePartition],
+    jobs: impl Fn() -> J,
+) -> Result<(), NotReleased<'a>> {
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    // First without a touch, so that one with jobs is not even closed for a moment.
+    check_empty(leaving, &jobs().await).map_err(|needed| NotReleased {
+        needed,
+        left_closed: Vec::new(),
+    })?;
+    let mut closed = Vec::new();
+    let mut needed = Vec::new();
+    for partition in leaving {
+        closed.push(*partition);
+        let update = PartitionUpdate {
+            state: Some(PartitionStateName::Inactive),
+            ..PartitionUpdate::new(&partition.name)
+        };
+        if let Err(error) = client.update_partition(&update).await
+            && !error.is_no_such_partition()
+        {
+            needed.push(StillNeeded {
+                partition,
+                why: error.to_string(),
+            });
+            break;
+        }
+    }
+    if needed.is_empty() {
+        needed = check_empty(leaving, &jobs().await).err().unwrap_or_default();
+    }
+    let mut deleted = Vec::new();
+    if needed.is_empty() {
+        for partition in leaving {
+            match client.delete_partition(&partition.name).await {
+                Ok(()) => deleted.push(*partition),
+                Err(error) if error.is_no_such_partition() => {}
+                Err(error) => {
+                    needed.push(StillNeeded {
+                        partition,
+                        why: format!("{NOT_LET_GO}: {error}"),
+                    });
+                    break;
+                }
+            }
+        }
+    }
+    if needed.is_empty() {
+        return Ok(());
+    }
+    let mut left_closed = Vec::new();
+    for partition in closed {
+        let update = partition.to_update();
+        let answer = if deleted.contains(&partition) {
+            client.create_partition(&update).await
+        } else {
+            let state = PartitionUpdate {
+                state: update.state,
+                ..PartitionUpdate::new(&partition.name)
+            };
+            client.update_partition(&state).await
+        };
+        if let Err(error) = answer {
+            left_closed.push((partition.name.as_str(), error));
+        }
+    }
+    Err(NotReleased { needed, left_closed })
+}
+
+/// Jobs that wait, run or are being cleared away: Slurm itself does not look at the last.
+fn check_empty<'a>(
+    partitions: &[&'a LivePartition],
+    jobs: &Result<Vec<Job>, String>,
+) -> Result<(), Vec<StillNeeded<'a>>> {
+    let why_needed = |partition: &LivePartition| match jobs {
+        Err(why) => Some(format!("its jobs cannot be read: {why}")),
+        Ok(jobs) => {
+            let unfinished = jobs.iter().filter(|job| !job.state.is_finished());
+            let count = unfinished
+                .filter(|job| job.partitions().any(|name| name == partition.name))
+                .count();
+            (count > 0).then(|| format!("{count} of its jobs have not ended"))
+        }
+    };
+    let needed: Vec<StillNeeded<'a>> = partitions
+        .iter()
+        .filter_map(|partition| why_needed(partition).map(|why| StillNeeded { partition, why }))
+        .collect();
+    if needed.is_empty() { Ok(()) } else { Err(needed) }
+}
