@@ -15,6 +15,8 @@ pub const DEGRADED: &str = "Degraded";
 pub const RESERVATION_CREATED: &str = "ReservationCreated";
 /// Partition: Slurm still has it, and its line stays in slurm.conf until Slurm lets it go.
 pub const PARTITION_RETAINED: &str = "PartitionRetained";
+/// Partition: its slurmctld runs outside Kubernetes, with files of its own, and forgets it when it starts anew.
+pub const NOT_PERSISTENT: &str = "NotPersistent";
 /// Partition: somebody changed it in Slurm.
 pub const DRIFTED: &str = "Drifted";
 /// The installed definitions are older than this operator, whose newer fields are therefore off.

@@ -81,6 +81,8 @@ pub mod annotations {
     /// Partition: when somebody asked that what was closed in Slurm by hand is as the object says again. What was closed later than
     /// this time stays closed.
     pub const RESUMED_AT: &str = "slinky.slurm.net/resumed-at";
+    /// Partition: the address of the slurmctld outside Kubernetes that it was made in, for when it goes.
+    pub const PARTITION_MADE_AT: &str = "slinky.slurm.net/made-at";
     /// Partition: why somebody drained it, for the next person who looks. Slurm has no place for it.
     pub const PARTITION_REASON: &str = "slinky.slurm.net/drain-reason";
     /// slurmctld's pod: the number of the revision that was sent to it by a ConfigMap. Its change has the kubelet look.

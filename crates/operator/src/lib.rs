@@ -4,6 +4,7 @@
 //! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`loginset`], [`accounting`] and [`token`] are the kinds,
 //!   each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
+//! * [`outside`] looks at slurmctlds that run elsewhere.
 //! * [`defaults`] is what an object means that leaves something out.
 
 pub mod access;
@@ -14,6 +15,7 @@ pub mod defaults;
 pub mod loginset;
 pub mod logs;
 pub mod nodeset;
+pub mod outside;
 pub mod partition;
 pub mod restapi;
 pub mod runtime;

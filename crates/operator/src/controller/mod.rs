@@ -10,12 +10,11 @@ mod inputs;
 mod kept;
 mod lagging;
 mod observe;
-mod outside;
 mod partitions;
 mod plan;
 mod pods;
 mod push;
-mod reason;
+pub(crate) mod reason;
 mod retained;
 mod revise;
 mod since;
@@ -34,7 +33,7 @@ use kube::{Resource, ResourceExt as _};
 
 pub(crate) use self::kept::Kept;
 use crate::access::Follower;
-use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, Writer};
+use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer};
 
 /// Brings Controllers to what their specs ask for.
 #[derive(Debug)]
@@ -44,7 +43,6 @@ pub struct ControllerReconciler {
     pushers: push::Pushers,
     before: lagging::Before,
     since: since::Since,
-    outsides: outside::Looks,
 }
 
 impl ControllerReconciler {
@@ -54,7 +52,6 @@ impl ControllerReconciler {
             pushers: push::Pushers::new(&context),
             before: lagging::Before::default(),
             since: since::Since::default(),
-            outsides: outside::Looks::default(),
             context,
         }
     }
@@ -73,7 +70,7 @@ impl Reconciler for ControllerReconciler {
             self.pushers.forget(key);
             self.before.forget(key);
             self.since.forget(key);
-            self.outsides.forget(key);
+            context.outsides.forget(key);
             context.board.forget(key);
             context.access.follow_jobs(key, &Follower::Controller, false);
             return Ok(Outcome::settled());
@@ -88,7 +85,17 @@ impl Reconciler for ControllerReconciler {
             context.definitions.has_service_monitors(),
         );
         observed.lives = self.since.note(key, &observed.report, context.clock.now());
-        observed.outside = self.outsides.look(key, &observed, &context.clock).await;
+        let outside = context
+            .outsides
+            .look_at(&controller, &context.caches, &context.clock, &context.triggers);
+        if let Some(outside) = outside {
+            observed.outside = outside.view();
+            if observed.outside.is_none() {
+                // It is being asked, and whoever asks wakes us.
+                let why = format!("slurmctld at {} is looked at for the first time", outside.address);
+                return Ok(State::Progressing { why }.into());
+            }
+        }
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);
@@ -115,7 +122,6 @@ impl Reconciler for ControllerReconciler {
         let look_again = look_again
             .into_iter()
             .chain(plan.look_again())
-            .chain(observed.outside.as_ref().map(|look| look.again))
             .chain(lagging.look_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }

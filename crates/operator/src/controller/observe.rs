@@ -13,10 +13,11 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{inputs::created, outside::Look, push::Report, since::Lives};
+use super::{inputs::created, push::Report, since::Lives};
 use crate::{
     access::{Knowledge, Seen},
     defaults::Images,
+    outside::View,
     runtime::{Caches, Key},
 };
 
@@ -51,8 +52,8 @@ pub(super) struct Observed {
     pub(super) knowledge: Knowledge,
     /// What slurmctld ran with, and since when.
     pub(super) lives: Lives,
-    /// What was found of a slurmctld outside Kubernetes.
-    pub(super) outside: Option<Look>,
+    /// What was seen last of a slurmctld outside Kubernetes.
+    pub(super) outside: Option<Arc<View>>,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
     pub(super) images: Images,

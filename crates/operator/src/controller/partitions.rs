@@ -322,6 +322,7 @@ pub(super) fn standings(
             change: change.filter(|_| line.is_some()).map(|ended| of_push(ended)),
             kept: line.as_ref().and_then(|line| accepted?.kept.get(&line.name)).cloned(),
             line,
+            not_persistent: None,
         };
         (own, standing)
     };
@@ -348,7 +349,7 @@ fn waits(config: &ConfigState) -> Option<String> {
 
 fn of_push(ended: &Ended) -> board::Change {
     board::Change {
-        sequence: ended.sequence,
+        sequence: Some(ended.sequence),
         at: ended.at,
         way: match ended.action {
             Action::PartitionRpc => Some(PartitionWay::Rpc),

@@ -7,9 +7,9 @@ pub(super) const STARTING: &str = "Starting";
 /// The spec contradicts itself or Kubernetes.
 pub(super) const INVALID_SPEC: &str = "InvalidSpec";
 /// A slurmctld outside Kubernetes is not set up as pods need it.
-pub(super) const REQUIREMENT_MISSING: &str = "RequirementMissing";
+pub(crate) const REQUIREMENT_MISSING: &str = "RequirementMissing";
 /// Something else answers where a slurmctld outside Kubernetes should.
-pub(super) const NOT_SLURMCTLD: &str = "NotSlurmctld";
+pub(crate) const NOT_SLURMCTLD: &str = "NotSlurmctld";
 /// Another Controller within reach has the cluster name.
 pub(super) const CLUSTER_NAME_TAKEN: &str = "ClusterNameTaken";
 /// The cluster name of a running cluster was changed.
@@ -29,15 +29,15 @@ pub(super) const NODE_SET_NAME_TAKEN: &str = "NodeSetNameTaken";
 /// A NodeSet's partition cannot be written into slurm.conf.
 pub(super) const BAD_PARTITION: &str = "BadPartition";
 /// A Partition has the name of something else in Slurm.
-pub(super) const PARTITION_NAME_TAKEN: &str = "PartitionNameTaken";
+pub(crate) const PARTITION_NAME_TAKEN: &str = "PartitionNameTaken";
 /// Two partitions are to be the default.
-pub(super) const TWO_DEFAULTS: &str = "TwoDefaults";
+pub(crate) const TWO_DEFAULTS: &str = "TwoDefaults";
 /// A Partition that is to go is the only default one.
-pub(super) const LAST_DEFAULT: &str = "LastDefault";
+pub(crate) const LAST_DEFAULT: &str = "LastDefault";
 /// Somebody closed a partition in Slurm.
 pub(super) const CLOSED_BY_HAND: &str = "ClosedByHand";
 /// A Partition's members are not there, or are none.
-pub(super) const BAD_MEMBERS: &str = "BadMembers";
+pub(crate) const BAD_MEMBERS: &str = "BadMembers";
 /// Its nodes are being told that they belong to a Partition.
 pub(super) const WAITS_FOR_NODES: &str = "WaitsForNodes";
 /// The shared claim cannot be shared.
@@ -60,15 +60,15 @@ pub(super) const AGENT_AWAY: &str = "AgentAway";
 /// The pod has no agent: it was made by another operator.
 pub(super) const AGENT_MISSING: &str = "AgentMissing";
 /// Something in the newest configuration is bad, by our own judgement or by slurmctld's.
-pub(super) const CONFIG_REJECTED: &str = "ConfigRejected";
+pub(crate) const CONFIG_REJECTED: &str = "ConfigRejected";
 /// A change could end jobs, and waits for them.
-pub(super) const WAITS_FOR_JOBS: &str = "WaitsForJobs";
+pub(crate) const WAITS_FOR_JOBS: &str = "WaitsForJobs";
 /// A change names a QOS that has not been looked up in the accounting database.
 pub(super) const WAITS_FOR_ACCOUNTING: &str = "WaitsForAccounting";
 /// Slurm takes the configuration, but something in it is hardly what was meant.
 pub(super) const CONFIG_DOUBTFUL: &str = "ConfigDoubtful";
 /// The newest revision is in place, and slurmctld does not run.
-pub(super) const SLURMCTLD_AWAY: &str = "SlurmctldAway";
+pub(crate) const SLURMCTLD_AWAY: &str = "SlurmctldAway";
 /// The configuration is somebody else's.
 pub(super) const EXTERNAL: &str = "External";
 

@@ -11,9 +11,9 @@ use crate::controller::reason;
 
 /// Why pods cannot work with it, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Unfit {
-    pub(in crate::controller) reason: &'static str,
-    pub(in crate::controller) message: String,
+pub(crate) struct Unfit {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
 }
 
 /// What it lacks, if it lacks something.

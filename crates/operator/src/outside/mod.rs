@@ -1,25 +1,30 @@
-//! Whether the slurmctld outside Kubernetes that a Controller names is one that pods can work with. Nobody tells when that
-//! changes, so it is asked again from time to time; nothing is ever changed there.
+//! The slurmctlds outside Kubernetes that Controllers name: whether pods can work with them, and what they have. Nobody tells when
+//! that changes, so each is asked again from time to time, by a task of its own: one that hangs delays nobody.
 
 mod judge;
+mod view;
 
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use jiff::Timestamp;
+use api::Controller;
+use kube::ResourceExt as _;
 use slurm::{
     rpc::{Client, Options},
     token::{Issuer, SigningKey},
 };
+use tokio::task::JoinHandle;
 
-pub(super) use self::judge::Unfit;
-use super::observe::Observed;
+pub(crate) use self::{
+    judge::Unfit,
+    view::{Cluster, View},
+};
 use crate::{
-    runtime::{Clock, Key},
+    runtime::{Caches, Clock, Key, Triggers},
     secret::entry,
 };
 
@@ -27,84 +32,160 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon what was wrong is looked at again: somebody may be waiting for it.
 const SOON: Duration = Duration::from_secs(5);
+/// How soon one is that Partitions are made in: what they changed there is gone when it starts anew.
+const OFTEN: Duration = Duration::from_secs(15);
 /// How soon what was right is.
 const LATER: Duration = Duration::from_mins(1);
 const USER: &str = "slurm";
 const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 
-/// What was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    pub(super) unfit: Option<Unfit>,
-    /// When to look again.
-    pub(super) again: Duration,
-}
+/// All of them. A clone shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Outsides(Arc<Mutex<HashMap<Key, Lookout>>>);
 
+/// The way to one slurmctld outside, and what was seen there last.
 #[derive(Clone, Debug)]
-struct Past {
-    /// What was asked, and with which key.
-    question: u64,
-    at: Timestamp,
-    unfit: Option<Unfit>,
+pub(crate) struct Outside {
+    /// `host:port`.
+    pub(crate) address: String,
+    pub(crate) client: Arc<Client>,
+    latest: Arc<Mutex<Option<Arc<View>>>>,
+    clock: Clock,
 }
 
-/// The last look at each.
-#[derive(Debug, Default)]
-pub(super) struct Looks(Mutex<HashMap<Key, Past>>);
+/// The task that looks at one.
+#[derive(Debug)]
+struct Lookout {
+    /// Who is asked, and with which key.
+    question: u64,
+    outside: Outside,
+    task: JoinHandle<()>,
+}
 
-impl Looks {
-    pub(super) fn forget(&self, key: &Key) {
-        self.past().remove(key);
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.task.abort();
     }
+}
 
-    /// Looks at the slurmctld of an external Controller, unless that was done just now. `None` where there is none to look at,
-    /// or no key to ask with, which is said elsewhere.
-    pub(super) async fn look(&self, key: &Key, observed: &Observed, clock: &Clock) -> Option<Look> {
-        let controller = observed.controller.as_ref();
-        let Some((host, port)) = controller.spec.external_address() else {
-            self.forget(key);
+impl Outsides {
+    /// Has the slurmctld of an external Controller looked at from now on. `None` where there is none to look at, or no key to ask
+    /// with, which is said elsewhere. Whoever is concerned by what is seen is told by `triggers`.
+    pub(crate) fn look_at(
+        &self,
+        controller: &Controller,
+        caches: &Caches,
+        clock: &Clock,
+        triggers: &Triggers,
+    ) -> Option<Outside> {
+        let key = Key::of(controller);
+        let Some((question, address, client)) = question(controller, caches) else {
+            self.forget(&key);
             return None;
         };
-        let bytes = entry(observed.jwt_key.as_deref(), &controller.jwt_key()?.key)?;
-        let address = format!("{host}:{port}");
-        let question = fingerprint(&address, bytes);
-        let now = clock.now();
-        let past = self.past().get(key).filter(|past| past.question == question).cloned();
-        if let Some(Past { at, unfit, .. }) = past {
-            let age = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-            if let Some(again) = pause(unfit.as_ref()).checked_sub(age).filter(|left| !left.is_zero()) {
-                return Some(Look { unfit, again });
-            }
+        let mut all = self.all();
+        if let Some(lookout) = all.get(&key).filter(|lookout| lookout.question == question) {
+            return Some(lookout.outside.clone());
         }
-        let options = Options {
-            timeout: PATIENCE,
-            ..Options::default()
+        let outside = Outside {
+            address,
+            client: Arc::new(client()?),
+            latest: Arc::default(),
+            clock: clock.clone(),
         };
-        let issuer = Issuer::new(SigningKey::new(bytes).ok()?, USER, TOKEN_LIFETIME);
-        // What slurmd and sackd will ask for, with what slurmrestd's clients will show.
-        let answer = Client::new(address.clone(), issuer, options).served_files().await;
-        let unfit = judge::judge(&address, &answer);
-        let again = pause(unfit.as_ref());
-        let past = Past {
+        let task = tokio::spawn(look_again_and_again(
+            key.clone(),
+            outside.clone(),
+            caches.clone(),
+            triggers.clone(),
+        ));
+        let lookout = Lookout {
             question,
-            at: now,
-            unfit: unfit.clone(),
+            outside: outside.clone(),
+            task,
         };
-        self.past().insert(key.clone(), past);
-        Some(Look { unfit, again })
+        all.insert(key, lookout);
+        Some(outside)
     }
 
-    fn past(&self) -> MutexGuard<'_, HashMap<Key, Past>> {
+    /// The one of this Controller, if it is looked at.
+    pub(crate) fn find(&self, controller: &Key) -> Option<Outside> {
+        self.all().get(controller).map(|lookout| lookout.outside.clone())
+    }
+
+    pub(crate) fn forget(&self, controller: &Key) {
+        self.all().remove(controller);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, Lookout>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn pause(unfit: Option<&Unfit>) -> Duration {
-    if unfit.is_some() { SOON } else { LATER }
+impl Outside {
+    /// `None` until it was looked at.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks now. The second result is whether that is news.
+    pub(crate) async fn look(&self) -> (Arc<View>, bool) {
+        let now = Arc::new(View::of(&self.address, &self.client, &self.clock).await);
+        let before = self
+            .latest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(Arc::clone(&now));
+        let is_news = before.is_none_or(|before| !now.is_same(&before));
+        (now, is_news)
+    }
 }
 
-fn fingerprint(address: &str, key: &[u8]) -> u64 {
+async fn look_again_and_again(controller: Key, outside: Outside, caches: Caches, triggers: Triggers) {
+    loop {
+        let (view, is_news) = outside.look().await;
+        let partitions = partitions_of(&caches, &controller);
+        let pause = match (&view.unfit, partitions.is_empty()) {
+            (Some(_), _) => SOON,
+            (None, false) => OFTEN,
+            (None, true) => LATER,
+        };
+        if is_news {
+            triggers.controller.add(controller.clone());
+            for partition in partitions {
+                triggers.partition.add(partition);
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn partitions_of(caches: &Caches, controller: &Key) -> Vec<Key> {
+    let all = caches.partitions.list(&controller.namespace).into_iter();
+    all.filter(|partition| partition.spec.controller_ref.name == controller.name)
+        .map(|partition| Key::new(&controller.namespace, &partition.name_any()))
+        .collect()
+}
+
+/// Who is to be asked, and how.
+fn question(controller: &Controller, caches: &Caches) -> Option<(u64, String, impl FnOnce() -> Option<Client>)> {
+    let (host, port) = controller.spec.external_address()?;
+    let reference = controller.jwt_key()?;
+    let secret = caches
+        .secrets
+        .get(&controller.namespace().unwrap_or_default(), &reference.name)?;
+    let key = entry(Some(&secret), &reference.key)?.to_vec();
+    let address = format!("{host}:{port}");
     let mut hasher = DefaultHasher::new();
-    (address, key).hash(&mut hasher);
-    hasher.finish()
+    (&address, &key).hash(&mut hasher);
+    let options = Options {
+        timeout: PATIENCE,
+        ..Options::default()
+    };
+    let asked = address.clone();
+    let client = move || {
+        let issuer = Issuer::new(SigningKey::new(&key).ok()?, USER, TOKEN_LIFETIME);
+        Some(Client::new(asked, issuer, options))
+    };
+    Some((hasher.finish(), address, client))
 }

@@ -34,12 +34,15 @@ pub(crate) struct Standing {
     pub(crate) waits: Option<String>,
     /// The change of the configuration that brought the line.
     pub(crate) change: Option<Change>,
+    /// Why slurmctld forgets it, where its files are not ours.
+    pub(crate) not_persistent: Option<String>,
 }
 
 /// A change of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    pub(crate) sequence: u64,
+    /// Of the revision. None where slurmctld was told without one.
+    pub(crate) sequence: Option<u64>,
     pub(crate) at: Timestamp,
     pub(crate) way: Option<PartitionWay>,
     pub(crate) milliseconds: u64,

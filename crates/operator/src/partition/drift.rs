@@ -5,15 +5,22 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use api::partition::{Drift, DriftSettled};
+use api::{
+    Partition,
+    partition::{Drift, DriftSettled},
+};
 use jiff::Timestamp;
 use slurm::{
     Number,
-    conf::{self, Document, RecordKind, Settings},
+    conf::{self, Settings},
     rpc::{PartitionUpdate, plan_partition_update},
 };
 
-use super::{line::strictness, observe::Observed, restore::Settled};
+use super::{
+    line::{settings_in, strictness},
+    observe::Observed,
+    restore::Settled,
+};
 use crate::runtime::Key;
 
 /// What Slurm said of each Partition when it had just been given its line.
@@ -151,6 +158,13 @@ impl Baseline {
     }
 }
 
+/// Since when it is known that somebody closed it so.
+pub(super) fn kept_since(partition: &Partition, state: &str) -> Option<String> {
+    let mut drift = partition.status.iter().flat_map(|status| &status.drift);
+    let kept = drift.find(|drift| drift.settled == DriftSettled::Kept && drift.live == state)?;
+    kept.since.instant().map(|since| format!("{since:.3}"))
+}
+
 /// What Slurm says, but for what it is known that somebody changed.
 fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeMap<&'static str, String> {
     let mut settings = now.clone();
@@ -165,12 +179,6 @@ fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeM
 /// What a line of slurm.conf says for this key.
 fn value_in(line: &str, key: &str) -> Option<String> {
     settings_in(line).get(&conf::Key::new(key)).cloned()
-}
-
-fn settings_in(line: &str) -> Settings {
-    let document = Document::parse(line);
-    let mut partitions = document.effective(RecordKind::Partition).into_iter();
-    partitions.next().map(|(_, settings)| settings).unwrap_or_default()
 }
 
 /// Those values of a line that Slurm shows as they are written but for the unit.

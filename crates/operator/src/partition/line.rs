@@ -2,7 +2,10 @@
 
 use api::PartitionSpec;
 use serde::{Deserialize, Serialize};
-use slurm::partition::PartitionStateName;
+use slurm::{
+    conf::{Document, RecordKind, Settings},
+    partition::PartitionStateName,
+};
 
 use super::mark::Mark;
 
@@ -64,6 +67,23 @@ impl Line {
         format!("PartitionName={}", self.text())
     }
 
+    /// One that was written by [`Self::whole`].
+    pub(crate) fn read(whole: &str, generation: i64) -> Option<Self> {
+        let rest = whole.strip_prefix("PartitionName=")?;
+        let mut items = rest.split_whitespace();
+        let name = items.next()?;
+        let nodes = items.next()?.strip_prefix("Nodes=")?;
+        let state = items.next()?.strip_prefix("State=")?;
+        Some(Self {
+            name: name.to_owned(),
+            nodes: nodes.to_owned(),
+            state: state.to_owned(),
+            settings: items.collect::<Vec<_>>().join(" "),
+            generation,
+            mark: None,
+        })
+    }
+
     /// What stands after `PartitionName=`.
     pub(crate) fn text(&self) -> String {
         let Self {
@@ -81,6 +101,13 @@ impl Line {
         }
         text
     }
+}
+
+/// What a line of slurm.conf says.
+pub(crate) fn settings_in(line: &str) -> Settings {
+    let document = Document::parse(line);
+    let mut partitions = document.effective(RecordKind::Partition).into_iter();
+    partitions.next().map(|(_, settings)| settings).unwrap_or_default()
 }
 
 /// Whether a partition with these settings is the default one.
@@ -122,6 +149,7 @@ mod tests {
             line.text(),
             "long Nodes=a,b State=UP MaxTime=60 SuspendTime=5 ResumeTimeout=9"
         );
+        assert_eq!(Line::read(&line.whole(), 3), Some(line.clone()));
         let plain = Line {
             settings: String::new(),
             ..line

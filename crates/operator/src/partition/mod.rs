@@ -12,6 +12,7 @@ pub(crate) mod line;
 pub(crate) mod mark;
 pub(crate) mod members;
 mod observe;
+mod outside;
 mod plan;
 mod restore;
 mod status;
@@ -37,6 +38,7 @@ pub struct PartitionReconciler {
     writer: Writer,
     counts: counts::Counts,
     baselines: drift::Baselines,
+    memories: outside::Memories,
 }
 
 impl PartitionReconciler {
@@ -46,6 +48,7 @@ impl PartitionReconciler {
             context,
             counts: counts::Counts::default(),
             baselines: drift::Baselines::default(),
+            memories: outside::Memories::default(),
         }
     }
 }
@@ -62,13 +65,29 @@ impl Reconciler for PartitionReconciler {
         let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
             self.counts.forget(key);
             self.baselines.forget(key);
+            self.memories.forget(key);
             return Ok(Outcome::settled());
         };
         let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
         let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
+        let knowledge = observed.knowledge.clone();
+        let errand = observed.is_told_directly().then(|| outside::Errand {
+            context,
+            writer: &self.writer,
+            memories: &self.memories,
+            partition: &partition,
+            knowledge: &knowledge,
+            key,
+            controller: &controller,
+        });
+        let mut try_again = None;
+        if let Some(errand) = &errand {
+            let stand = errand.run().await?;
+            (observed.standing, try_again) = (stand.standing, stand.again);
+        }
         observed.found = self.baselines.find_drift(key, &observed);
         let keys = restore::plan_restore(&observed);
-        let restored = self.restore(key, &controller, &mut observed, &keys).await;
+        let restored = self.restore(&controller, &mut observed, &keys, errand.as_ref()).await;
         let plan = plan::plan(&observed);
         let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::warning));
         context
@@ -93,7 +112,11 @@ impl Reconciler for PartitionReconciler {
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
         // Slurm that says the same as before is no news, and yet it may have been changed again.
         let judge_again = (!keys.is_empty()).then_some(LOOKED_AGAIN);
-        let look_again = look_again.into_iter().chain(count_again).chain(judge_again);
+        let look_again = look_again
+            .into_iter()
+            .chain(count_again)
+            .chain(judge_again)
+            .chain(try_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }
 }
@@ -102,21 +125,27 @@ impl PartitionReconciler {
     /// Has slurmctld told again what the line says for these keys.
     async fn restore(
         &self,
-        key: &Key,
         controller: &Key,
         observed: &mut observe::Observed,
         keys: &[String],
+        errand: Option<&outside::Errand<'_>>,
     ) -> Result<(), Error> {
         if keys.is_empty() {
             return Ok(());
         }
         let context = &self.context;
+        let key = Key::of(observed.partition.as_ref());
         let name = observed.partition.slurm_name();
         info!(partition = %key, ?keys, "putting back what somebody changed in Slurm");
-        let restored = context.access.restore_partition(controller, &name, keys).await;
-        let restored = restored.map_err(Error::other)?;
+        let restored = match errand {
+            Some(errand) => errand.restore(keys).await?,
+            None => {
+                let restored = context.access.restore_partition(controller, &name, keys).await;
+                restored.map_err(Error::other)?
+            }
+        };
         let settled = restore::settle_restored(&observed.found, keys, &restored);
-        self.baselines.note_restored(key, context.clock.now(), &settled);
+        self.baselines.note_restored(&key, context.clock.now(), &settled);
         observed.found = settled.found;
         Ok(())
     }
@@ -132,8 +161,18 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             let partitions = namespaces.flat_map(|namespace| caches.partitions.list(&namespace));
             partitions.map(|partition| Key::of(partition.as_ref())).collect()
         }
-        Change::NodeSet(_)
-        | Change::LoginSet(_)
+        // By their names they stand in slurm.conf, but for one that is not ours.
+        Change::NodeSet(delta) => {
+            let controllers = delta.sides().filter_map(|node_set| {
+                let namespace = node_set.namespace().unwrap_or_default();
+                caches.controllers.get(&namespace, &node_set.spec.controller_ref.name)
+            });
+            let outside = controllers.filter(|controller| controller.spec.is_external());
+            outside
+                .flat_map(|controller| of_controller(caches, &Key::of(controller.as_ref())))
+                .collect()
+        }
+        Change::LoginSet(_)
         | Change::RestApi(_)
         | Change::Accounting(_)
         | Change::Token(_)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Controller, Partition};
+use api::{Controller, Partition, Validate as _};
 use kube::ResourceExt as _;
 
 use super::{
@@ -26,6 +26,23 @@ pub(super) struct Observed {
     pub(super) knowledge: Knowledge,
     /// What people changed in Slurm beside closing it.
     pub(super) found: Found,
+}
+
+impl Observed {
+    /// Whether its slurmctld runs outside Kubernetes.
+    pub(super) fn is_outside(&self) -> bool {
+        let controller = self.controller.as_ref();
+        controller.is_some_and(|controller| controller.spec.is_external())
+    }
+
+    /// Whether there is something to say to a slurmctld outside Kubernetes, or may be.
+    pub(super) fn is_told_directly(&self) -> bool {
+        let controller = self.controller.as_ref();
+        let cluster_stays = controller.is_some_and(|controller| controller.metadata.deletion_timestamp.is_none());
+        let is_leaving = self.partition.metadata.deletion_timestamp.is_some();
+        let is_valid = || self.partition.check().errors().next().is_none();
+        self.is_outside() && cluster_stays && !self.namespace_goes && (is_leaving || is_valid())
+    }
 }
 
 pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board, access: &Access) -> Observed {

@@ -59,7 +59,7 @@ impl Progress {
 
 /// Reasons of conditions and events. Those of the Controller come beside them.
 pub(super) mod reason {
-    pub(in crate::partition) const EXTERNAL: &str = "ExternalController";
+    pub(in crate::partition) const CANNOT_CREATE: &str = "CannotCreate";
     pub(in crate::partition) const BAD_MEMBERS: &str = "BadMembers";
     pub(in crate::partition) const APPLYING: &str = "Applying";
     pub(in crate::partition) const WAITING: &str = "Waiting";
@@ -95,18 +95,11 @@ fn faults(observed: &Observed) -> Vec<Fault> {
         return invalid;
     }
     let name = &partition.spec.controller_ref.name;
-    let Some(controller) = observed.controller.as_deref() else {
+    if observed.controller.is_none() {
         let message = format!(
             "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or make a Partition for another"
         );
         return vec![Fault::new(fault::CONTROLLER_MISSING, message)];
-    };
-    if controller.spec.is_external() {
-        let message = format!(
-            "spec.controllerRef.name names Controller {name:?}, which is external: its slurm.conf is not the operator's, so a partition can be neither made nor changed there; write PartitionName={} into that file and reconfigure, or name a Controller of this operator in a new Partition",
-            partition.slurm_name()
-        );
-        return vec![Fault::new(reason::EXTERNAL, message)];
     }
     let trouble = observed
         .standing
@@ -149,7 +142,7 @@ fn plan_deletion(observed: &Observed, has_finalizer: bool) -> Plan {
         || observed
             .controller
             .as_ref()
-            .is_none_or(|controller| controller.metadata.deletion_timestamp.is_some() || controller.spec.is_external());
+            .is_none_or(|controller| controller.metadata.deletion_timestamp.is_some());
     let is_gone = observed
         .standing
         .as_ref()

@@ -2,7 +2,7 @@
 
 use api::{
     PartitionStatus,
-    conditions::{DEGRADED, DRIFTED, PARTITION_RETAINED, PROGRESSING, READY},
+    conditions::{DEGRADED, DRIFTED, NOT_PERSISTENT, PARTITION_RETAINED, PROGRESSING, READY},
     partition::{AppliedPartition, Drift, DriftSettled, PartitionCpus, PartitionJobs, PartitionNodes},
 };
 use jiff::Timestamp;
@@ -110,9 +110,15 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
     let name = observed.partition.slurm_name();
     let own = observed.partition.name_any();
     let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
+    // Files of others know nothing of it.
+    let lasts = if observed.is_outside() {
+        ""
+    } else {
+        ", after a restart too,"
+    };
     let state = kept.map(|Kept { state, wanted, since }| {
         format!(
-            "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so, after a restart too, until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
+            "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so{lasts} until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
         )
     });
     let others = observed.found.drift.iter().filter(|drift| !is_reverted(drift));
@@ -190,7 +196,9 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
         return before.applied.clone();
     };
     let is_same_line = before.line.as_deref() == Some(line.whole().as_str());
-    if let Some(known) = before.applied.as_ref().filter(|_| is_same_line) {
+    // Who tells slurmctld itself knows when it last did.
+    let is_told = standing.change.as_ref().is_some_and(|change| change.sequence.is_none());
+    if let Some(known) = before.applied.as_ref().filter(|_| is_same_line && !is_told) {
         return Some(AppliedPartition {
             generation: line.generation,
             ..known.clone()
@@ -199,7 +207,7 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
     let change = standing.change.as_ref();
     Some(AppliedPartition {
         generation: line.generation,
-        sequence: change.and_then(|change| i64::try_from(change.sequence).ok()),
+        sequence: change.and_then(|change| i64::try_from(change.sequence?).ok()),
         time: format!("{:.3}", change.map_or(now, |change| change.at)).into(),
         // What it started with came with slurmctld itself.
         way: change
@@ -229,6 +237,11 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     };
     let mut wanted = vec![ready, progressing, degraded];
     wanted.extend(drifted(observed));
+    let not_persistent = observed
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.not_persistent.as_ref());
+    wanted.extend(not_persistent.map(|why| Wanted::holds(NOT_PERSISTENT, "FileOfOthers", why.clone())));
     wanted.extend(
         plan.retained
             .as_ref()

@@ -124,18 +124,6 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
     let mut alone = observed(&spec, None);
     alone.controller = None;
     assert_eq!(ready(&alone), (ConditionStatus::False, "ControllerMissing".to_owned()));
-    let mut external = observed(&spec, None);
-    let controller = external.controller.as_mut().unwrap();
-    Arc::make_mut(controller).spec.external = Some(true);
-    assert_eq!(
-        ready(&external),
-        (ConditionStatus::False, "ExternalController".to_owned())
-    );
-    let fault = &plan(&external).faults[0];
-    for words in ["spec.controllerRef.name", "slurm.conf", "PartitionName=long"] {
-        assert!(fault.message.contains(words), "{}", fault.message);
-    }
-    assert_eq!(plan(&deleted(external)).effects, [Effect::RemoveFinalizer]);
     let invalid = observed(&json!({}), None);
     assert_eq!(ready(&invalid), (ConditionStatus::False, "InvalidSpec".to_owned()));
 }
@@ -205,7 +193,7 @@ fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
 fn what_brought_a_line_is_told_until_the_line_is_another() {
     let spec = json!({ "nodeSets": ["a"] });
     let change = |sequence| Change {
-        sequence,
+        sequence: Some(sequence),
         at: now(),
         way: None,
         milliseconds: 7,

@@ -66,7 +66,7 @@ pub use stop::{Stop, Stopper};
 pub use trigger::{Inbox, Inboxes, Trigger, Triggers};
 pub use write::{Created, Writer, Written};
 
-use crate::{access::Access, defaults::Defaults, partition::Board};
+use crate::{access::Access, defaults::Defaults, outside::Outsides, partition::Board};
 
 /// What a kind is given to work with. A clone shares it.
 #[derive(Clone)]
@@ -84,6 +84,8 @@ pub struct Context {
     pub access: Arc<Access>,
     /// How partitions stand, from Controllers to Partitions.
     pub board: Board,
+    /// The slurmctlds that run elsewhere.
+    pub outsides: Outsides,
 }
 
 impl Context {
@@ -104,6 +106,7 @@ impl Context {
             triggers: Triggers::nowhere(),
             access: Arc::default(),
             board: Board::default(),
+            outsides: Outsides::default(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     watch::{Reach, Sinks, watch_kind},
     work::{Desk, work},
 };
-use crate::{access::Access, defaults::Defaults, partition::Board};
+use crate::{access::Access, defaults::Defaults, outside::Outsides, partition::Board};
 
 /// How the process runs.
 #[derive(Debug, Clone, Default)]
@@ -106,6 +106,7 @@ impl Operator {
             triggers,
             access: Arc::new(access(foundations)),
             board: Board::default(),
+            outsides: Outsides::default(),
         };
         Self {
             clients,

@@ -16,6 +16,7 @@ use testbed::process::Process;
 use crate::common::operator::{
     REST_API, SOON, change_spec, install, install_as_written, slurm, wait_node, wait_said, workers,
 };
+use crate::kubectl_slurm::done;
 
 /// As on bare metal, with the four things that pods need of it.
 const SLURM_CONF: &str = "
@@ -37,6 +38,7 @@ MaxNodeCount=16
 ReturnToService=2
 NodeName=bare-1 NodeAddr=ONE CPUs=1 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES
+PartitionName=bare Nodes=bare-1 MaxTime=60
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=CTL
 ";
@@ -108,6 +110,26 @@ spec:
   jwtKeyRef:
     name: external-auth-jwths256
     key: jwt_hs256.key
+";
+
+/// Partitions of the Slurm outside: one that its slurm.conf has, and one that it has not.
+const PARTITIONS: &str = "
+apiVersion: slinky.slurm.net/v1alpha1
+kind: Partition
+metadata:
+  name: bare
+spec:
+  controllerRef: {name: slurm}
+  nodes: [bare-1]
+  maxTime: 30
+---
+apiVersion: slinky.slurm.net/v1alpha1
+kind: Partition
+metadata:
+  name: fresh
+spec:
+  controllerRef: {name: slurm}
+  nodes: [\"bare-[1-2]\"]
 ";
 
 /// A slurmctld inside whose Service has no address of its own, so that machines outside reach its pod without NAT.
@@ -202,12 +224,26 @@ impl Hybrid {
 
     /// Starts slurmctld without these words in its slurm.conf.
     fn start_slurmctld(&self, without: &str) -> Process {
+        self.write_conf(without, "");
+        self.ctl.start("slurmctld", "slurmctld -D").unwrap()
+    }
+
+    fn write_conf(&self, without: &str, with: &str) {
         let conf = SLURM_CONF
             .replace("CTL", &self.ctl.address)
             .replace("ONE", &network::outside_address(2))
-            .replace(without, "");
+            .replace(without, with);
         self.ctl.write("/etc/slurm/slurm.conf", 0o644, conf).unwrap();
-        self.ctl.start("slurmctld", "slurmctld -D").unwrap()
+    }
+
+    fn wait_partition(&self, partition: &str, words: &[&str]) {
+        let begun = Instant::now();
+        eventually(&format!("{partition} with {words:?}"), SOON, || {
+            let shown = self.slurm(&format!("scontrol --oneliner show partition {partition}"))?;
+            expect(words.iter().all(|word| shown.contains(word)), shown)
+        })
+        .unwrap();
+        eprintln!("{partition} {words:?}: seen after {:?}", begun.elapsed());
     }
 
     /// Values with this Slurm's address in place of the hosts that they name.
@@ -286,7 +322,7 @@ fn boot(cluster: &Cluster, index: u8, name: &str) -> Outside {
 }
 
 /// What slurmctld lacks is named, and so is an address where there is none; each heals by itself.
-fn requirements_are_named(hybrid: &Hybrid) {
+fn requirements_are_named(hybrid: &Hybrid) -> Process {
     let probe = "controller/probe";
     hybrid
         .namespace
@@ -302,7 +338,7 @@ fn requirements_are_named(hybrid: &Hybrid) {
         wait_said(&hybrid.namespace, probe, "Ready", &["False RequirementMissing", named]);
         slurmctld.end(Signal::SIGTERM, Duration::from_secs(20)).unwrap();
     }
-    let _slurmctld = hybrid.start_slurmctld("nothing");
+    let slurmctld = hybrid.start_slurmctld("nothing");
     wait_said(&hybrid.namespace, probe, "Ready", &["True External"]);
     let something_else = json!({ "externalConfig": { "host": network::CONTROL_PLANE, "port": network::API_PORT } });
     change_spec(&hybrid.namespace, probe, &something_else).unwrap();
@@ -320,6 +356,66 @@ fn requirements_are_named(hybrid: &Hybrid) {
     .unwrap();
     wait_said(&hybrid.namespace, probe, "Ready", &["True External"]);
     hybrid.namespace.ask(&["delete", probe]).unwrap();
+    slurmctld
+}
+
+/// Partitions there are changed in the running slurmctld, and told again when it has forgotten; none is made that would be lost,
+/// and none that others made goes.
+fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
+    let namespace = &hybrid.namespace;
+    let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
+    let job = hybrid.start_job("-p bare -w bare-1", "sleep 20");
+    namespace.apply(PARTITIONS).unwrap();
+    hybrid.wait_partition("bare", &["MaxTime=00:30:00", "State=UP"]);
+    wait_said(namespace, bare, "Ready", &["True"]);
+    wait_said(
+        namespace,
+        bare,
+        "NotPersistent",
+        &["True", "write PartitionName=bare Nodes=bare-1 State=UP MaxTime=30 into"],
+    );
+    assert_eq!(namespace.field(bare, ".status.applied.way").unwrap(), "Rpc");
+    let refused = "add the line PartitionName=fresh Nodes=bare-[1-2] State=UP to the slurm.conf there";
+    wait_said(namespace, fresh, "Ready", &["False CannotCreate", refused]);
+    done(namespace, &["partition", "drain", "bare"]);
+    hybrid.wait_partition("bare", &["MaxTime=00:30:00", "State=DRAIN"]);
+    done(namespace, &["partition", "set", "bare", "PriorityTier=7"]);
+
+    let all = ["MaxTime=00:30:00", "State=DRAIN", "PriorityTier=7"];
+    slurmctld.end(Signal::SIGTERM, Duration::from_secs(20)).unwrap();
+    hybrid.start_slurmctld("nothing");
+    hybrid.wait_partition("bare", &all);
+    for _ in 0..2 {
+        hybrid.slurm("scontrol reconfigure").unwrap();
+        hybrid.wait_partition("bare", &all);
+    }
+    hybrid.slurm("scontrol update PartitionName=bare MaxTime=5").unwrap();
+    hybrid.wait_partition("bare", &all);
+    done(namespace, &["partition", "resume", "bare"]);
+    hybrid.wait_partition("bare", &["State=UP"]);
+    // What somebody closes stays closed, until it is lifted.
+    hybrid.slurm("scontrol update PartitionName=bare State=DRAIN").unwrap();
+    wait_said(namespace, bare, "Drifted", &["True ClosedByHand"]);
+    done(namespace, &["partition", "resume", "bare"]);
+    hybrid.wait_partition("bare", &["State=UP"]);
+    hybrid.wait_job(&job, "COMPLETED");
+
+    // Where slurmctld keeps what it was told, one can be made, and goes when its jobs have.
+    hybrid.write_conf("ReturnToService", "ReconfigFlags=KeepPartInfo\nReturnToService");
+    hybrid.slurm("scontrol reconfigure").unwrap();
+    wait_said(namespace, fresh, "Ready", &["True"]);
+    hybrid.wait_partition("fresh", &["State=UP", "Nodes=bare-[1-2]"]);
+    let job = hybrid.start_job("-p fresh -w bare-2", "sleep 10");
+    namespace.ask(&["delete", fresh, "--wait=false"]).unwrap();
+    wait_said(namespace, fresh, "PartitionRetained", &["True WaitsForJobs"]);
+    hybrid.wait_partition("fresh", &["State=DRAIN"]);
+    namespace.wait("delete", fresh).unwrap();
+    hybrid.wait_job(&job, "COMPLETED");
+    let gone = hybrid.slurm("scontrol --oneliner show partition").unwrap();
+    assert!(!gone.contains("PartitionName=fresh"), "{gone}");
+
+    namespace.ask(&["delete", bare]).unwrap();
+    hybrid.wait_partition("bare", &["MaxTime=00:30:00", "State=UP"]);
 }
 
 /// The older guides' values and checks, with nothing but the hosts filled in. Five workers on three nodes: two wait for more.
@@ -457,7 +553,7 @@ fn a_slurm_inside_keeps_its_records_there(namespace: &Namespace) {
 fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     let hybrid = Hybrid::begin();
     let namespace = &hybrid.namespace;
-    requirements_are_named(&hybrid);
+    let slurmctld = requirements_are_named(&hybrid);
     the_older_guides_values_install_as_written(&hybrid);
 
     let values = hybrid.filled_in(VALUES).replace("    replicas: 2", SLINKY);
@@ -510,6 +606,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     )
     .unwrap();
     hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
+    partitions_outside_are_changed_live(&hybrid, slurmctld);
 
     // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
     for set in [SET, HOSTS] {

@@ -35,12 +35,12 @@ use super::{
     inputs::gather_accounting,
     kept::KeptStates,
     observe::Observed,
-    outside::Unfit,
     partitions::standings,
     pods, push, reason,
     revise::Held,
 };
 use crate::{
+    outside::Unfit,
     partition::board::Standings,
     runtime::{ServiceMonitor, Warning},
 };
@@ -269,7 +269,7 @@ fn plan_external(
     });
     let (_, _, key_faults) = plan_keys(observed);
     faults.extend(key_faults);
-    let unfit = observed.outside.as_ref().and_then(|look| look.unfit.as_ref());
+    let unfit = observed.outside.as_ref().and_then(|view| view.unfit.as_ref());
     // Pods that are there may have come before it was changed, and go on; what they are made from is not harmed by it.
     faults.extend(unfit.map(|Unfit { reason, message }| Fault::new(Blocks::Input, reason, message)));
     let blocked = is_blocked(&faults, Blocks::Configuration);

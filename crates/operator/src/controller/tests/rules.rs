@@ -1,6 +1,6 @@
 //! What a Controller does in which situation.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use api::{ConditionStatus, Controller};
 use serde_json::{Value, json};
@@ -9,14 +9,16 @@ use slurm::revision::Digest;
 use super::{
     super::{
         build::config::read_bundle,
-        outside::{Look, Unfit},
         plan::{ConfigState, Effect, Plan, plan},
         push::{Goal, Live, Report, State, Wanted},
         status::build_status,
     },
     UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
 };
-use crate::runtime::{Caches, Change, Delta, Key};
+use crate::{
+    outside::{Unfit, View},
+    runtime::{Caches, Change, Delta, Key},
+};
 
 pub(super) const NOW: &str = "2026-01-02T00:00:00Z";
 
@@ -869,9 +871,11 @@ fn what_nothing_comes_of_outside_is_named() {
 fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
     let spec = json!({ "external": true, "externalConfig": { "host": "ctl.example.com" } });
     let mut observed = observed(vec![controller(&spec)], Report::default());
-    let look = |unfit| Look {
-        unfit,
-        again: Duration::from_secs(1),
+    let look = |unfit| {
+        Arc::new(View {
+            unfit,
+            cluster: Err("nobody asked".to_owned()),
+        })
     };
     observed.outside = Some(look(Some(Unfit {
         reason: "RequirementMissing",

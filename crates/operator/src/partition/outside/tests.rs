@@ -1,0 +1,338 @@
+//! What is done about Partitions of a slurmctld outside, as tables.
+
+use std::sync::Arc;
+
+use api::{NodeSet, Partition};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use slurm::{
+    answer::ServedConf,
+    partition::PartitionStateName::{self, Down, Drain, Inactive, Up},
+    rpc::{LivePartition, PartitionFlag, PartitionUpdate, ServedFile},
+};
+
+use super::*;
+
+const ADDRESS: &str = "ctl:6817";
+const FILE: &str = "NodeSet=cpu Feature=cpu\n\
+    PartitionName=DEFAULT MaxNodes=4\n\
+    PartitionName=all Nodes=ALL Default=YES\n\
+    PartitionName=long Nodes=n[1-4] MaxTime=60 AllowGroups=a\n";
+
+/// Of slurmctld's start.
+const BOOT: i64 = 1_800_000_000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(BOOT + second).unwrap()
+}
+
+fn live(name: &str, state: PartitionStateName) -> LivePartition {
+    LivePartition {
+        name: name.to_owned(),
+        state: state.into(),
+        nodes: "n[1-4]".to_owned(),
+        max_time: 60,
+        max_nodes: 4,
+        allow_groups: "a".to_owned(),
+        ..LivePartition::default()
+    }
+}
+
+/// It started at second 0.
+fn cluster(conf: &str, partitions: Vec<LivePartition>) -> Cluster {
+    let file = ServedFile {
+        name: "slurm.conf".to_owned(),
+        content: Some(conf.as_bytes().to_vec()),
+        executable: false,
+    };
+    let boot = ServedConf {
+        boot_time: 1000,
+        now: 1500,
+        hash: 0,
+    };
+    Cluster::new(&[file], partitions, &boot, at(500))
+}
+
+fn partition(spec: &Value) -> Partition {
+    let mut spec = spec.clone();
+    spec["controllerRef"] = json!({ "name": "slurm" });
+    if spec["nodes"].is_null() && spec["nodeSets"].is_null() {
+        spec["nodes"] = json!(["n[1-4]"]);
+    }
+    serde_json::from_value(json!({
+        "apiVersion": "slinky.slurm.net/v1alpha1", "kind": "Partition",
+        "metadata": { "name": "long", "namespace": "hpc", "generation": 1, "creationTimestamp": "2026-01-02T00:00:00Z" },
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn wish(partition: &Partition, cluster: &Cluster) -> Result<Wish, Fault> {
+    plan_wish(partition, &[], cluster, ADDRESS)
+}
+
+/// As it is after slurmctld was told this spec at that second.
+fn told(spec: &Value, second: i64, cluster: &Cluster) -> Partition {
+    let mut partition = partition(spec);
+    let line = wish(&partition, cluster).unwrap().line.whole();
+    partition.status = Some(
+        serde_json::from_value(json!({
+            "line": line, "applied": { "generation": 1, "time": at(second), "way": "Rpc" },
+        }))
+        .unwrap(),
+    );
+    partition
+}
+
+fn decided(partition: &Partition, cluster: &Cluster) -> Decision {
+    let wish = wish(partition, cluster).unwrap();
+    decide(partition, &wish, cluster, ADDRESS, at(600))
+}
+
+fn updates(partition: &Partition, cluster: &Cluster) -> Vec<PartitionUpdate> {
+    match decided(partition, cluster) {
+        Decision::Update { updates, .. } => updates,
+        Decision::Rest { .. } => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_what_the_object_says_is_said() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    let partition = partition(&json!({ "maxTime": 30 }));
+    let wish = wish(&partition, &there).unwrap();
+    assert_eq!(
+        wish.line.whole(),
+        "PartitionName=long Nodes=n[1-4] State=UP AllowGroups=a MaxNodes=4 MaxTime=30"
+    );
+    let expected = PartitionUpdate {
+        nodes: Some("n[1-4]".to_owned()),
+        max_time: Some(30),
+        ..PartitionUpdate::new("long")
+    };
+    assert_eq!(wish.update, expected);
+    assert_eq!(updates(&partition, &there), [expected]);
+}
+
+#[test]
+fn what_is_taken_out_goes_back_to_the_file_or_to_slurms_default() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    let mut changed = told(&json!({ "maxTime": 30, "graceTime": 9, "state": "Drain" }), 100, &there);
+    changed.spec = partition(&json!({})).spec;
+    changed.metadata.generation = Some(2);
+    let update = wish(&changed, &there).unwrap().update;
+    assert_eq!(
+        (update.max_time, update.grace_time, update.state),
+        (Some(60), Some(0), Some(Up))
+    );
+    assert_eq!(update.allow_groups, None);
+}
+
+#[test]
+fn what_slurmctld_has_already_is_not_said_again() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    let new = partition(&json!({ "maxTime": "1:00:00" }));
+    assert_eq!(
+        decided(&new, &there),
+        Decision::Rest {
+            kept: None,
+            is_news: true
+        }
+    );
+    let known = told(&json!({ "maxTime": 60 }), 100, &there);
+    assert_eq!(
+        decided(&known, &there),
+        Decision::Rest {
+            kept: None,
+            is_news: false
+        }
+    );
+}
+
+#[test]
+fn it_lasts_where_the_file_says_it_or_slurmctld_keeps_it() {
+    let keeps = format!("ReconfigFlags=keeppartinfo\n{FILE}");
+    for (conf, max_time, lasts) in [
+        (FILE, json!("1:00:00"), true),
+        (FILE, json!(30), false),
+        (keeps.as_str(), json!(30), true),
+    ] {
+        let there = cluster(conf, vec![live("long", Up)]);
+        let wish = wish(&partition(&json!({ "maxTime": max_time })), &there).unwrap();
+        assert_eq!(wish.not_persistent.is_none(), lasts, "{max_time}");
+    }
+}
+
+#[test]
+fn one_that_is_not_there_is_made_only_where_it_is_kept() {
+    let new = partition(&json!({ "maxTime": 30, "state": "Down" }));
+    let forgetful = cluster("", vec![live("all", Up)]);
+    let Decision::Refuse(fault) = decided(&new, &forgetful) else {
+        panic!("it would be lost");
+    };
+    let line = "add the line PartitionName=long Nodes=n[1-4] State=DOWN MaxTime=30 to the slurm.conf there";
+    assert!(fault.message.contains(line), "{}", fault.message);
+    assert_eq!(fault.reason, "CannotCreate");
+    let unread = decided(&new, &cluster(FILE, Vec::new()));
+    assert!(
+        matches!(&unread, Decision::Refuse(fault) if fault.message.contains("scontrol reconfigure` there")),
+        "{unread:?}"
+    );
+    let Decision::Create(made) = decided(&new, &cluster("ReconfigFlags=KeepPartInfo\n", Vec::new())) else {
+        panic!("it is kept there");
+    };
+    assert_eq!((made.state, made.max_time), (Some(Down), Some(30)));
+}
+
+#[test]
+fn a_slurmctld_that_started_anew_is_told_again_unless_drift_is_only_reported() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    for (policy, told_at, again) in [
+        ("Revert", -100, true),
+        ("RevertAll", -100, true),
+        ("Report", -100, false),
+        // Somebody changed it by hand since then, which is a matter of drift.
+        ("Revert", 100, false),
+    ] {
+        let spec = json!({ "maxTime": 30, "state": "Drain", "driftPolicy": policy });
+        let updates = updates(&told(&spec, told_at, &there), &there);
+        assert_eq!(!updates.is_empty(), again, "{policy} at {told_at}");
+        if again {
+            assert_eq!((updates[0].max_time, updates[0].state), (Some(30), Some(Drain)));
+        }
+    }
+}
+
+#[test]
+fn one_that_somebody_closed_stays_so_until_that_is_lifted() {
+    let closed = |state| cluster(FILE, vec![live("long", state)]);
+    for state in [Drain, Down, Inactive] {
+        let there = closed(state);
+        for spec in [json!({}), json!({ "state": "Up" })] {
+            let partition = told(&spec, 100, &there);
+            let Decision::Rest { kept: Some(kept), .. } = decided(&partition, &there) else {
+                panic!("{state} is opened");
+            };
+            assert_eq!((kept.state.as_str(), kept.wanted.as_str()), (state.name(), "UP"));
+        }
+    }
+    let there = closed(Drain);
+    // Nor does an object that comes to it.
+    let new = partition(&json!({ "state": "Up" }));
+    assert!(matches!(decided(&new, &there), Decision::Rest { kept: Some(_), .. }));
+    let opened = |partition: &Partition| updates(partition, &there).first().and_then(|update| update.state);
+    let mut another = told(&json!({ "state": "Drain" }), 100, &there);
+    another.spec.state = partition(&json!({ "state": "Up" })).spec.state;
+    assert_eq!(opened(&another), Some(Up), "another wish");
+    assert_eq!(
+        opened(&told(
+            &json!({ "state": "Up", "driftPolicy": "RevertAll" }),
+            100,
+            &there
+        )),
+        Some(Up)
+    );
+    let mut resumed = told(&json!({ "state": "Up" }), 100, &there);
+    let annotation = (annotations::RESUMED_AT.to_owned(), at(700).to_string());
+    resumed.metadata.annotations = Some([annotation].into());
+    assert_eq!(opened(&resumed), Some(Up));
+}
+
+#[test]
+fn the_default_goes_back_to_whom_it_was_taken_from() {
+    let mut long = live("long", Up);
+    long.set(PartitionFlag::Default(true));
+    let there = cluster(FILE, vec![live("all", Up), long]);
+    let mut partition = told(&json!({ "default": true }), 100, &there);
+    partition.spec.default = None;
+    partition.metadata.generation = Some(2);
+    let updates = updates(&partition, &there);
+    assert_eq!(updates[1].name, "all");
+    assert_eq!(updates[1].flags, [PartitionFlag::Default(true)]);
+    assert_eq!(updates[0].flags, []);
+}
+
+#[test]
+fn members_are_hosts_or_sets_that_the_file_there_knows() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    let node_set = |name: &str| -> Arc<NodeSet> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet",
+                "metadata": { "name": name, "namespace": "hpc" },
+                "spec": { "controllerRef": { "name": "slurm" } },
+            }))
+            .unwrap(),
+        )
+    };
+    let sets = [node_set("cpu"), node_set("gpu")];
+    let members = |spec: Value| plan_wish(&partition(&spec), &sets, &there, ADDRESS).map(|wish| wish.line.nodes);
+    assert_eq!(members(json!({ "nodeSets": ["cpu"] })).as_deref(), Ok("cpu"));
+    let unknown = members(json!({ "nodeSets": ["cpu", "gpu"] })).unwrap_err();
+    assert!(unknown.message.contains("NodeSet=gpu Feature=gpu"), "{unknown:?}");
+    let excluded = members(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-1"] })).unwrap_err();
+    assert!(excluded.message.starts_with("spec.excludeNodes"), "{excluded:?}");
+}
+
+#[test]
+fn what_no_message_says_is_refused_with_the_line() {
+    let there = cluster(FILE, vec![live("long", Up)]);
+    let refused = wish(&partition(&json!({ "config": "SuspendTime=5" })), &there).unwrap_err();
+    assert!(
+        refused.message.contains("SuspendTime") && refused.message.contains("write PartitionName=long "),
+        "{refused:?}"
+    );
+    let said_there = FILE.replace("MaxTime=60", "MaxTime=60 SuspendTime=5");
+    let there = cluster(&said_there, vec![live("long", Up)]);
+    assert!(wish(&partition(&json!({ "config": "SuspendTime=5" })), &there).is_ok());
+}
+
+#[test]
+fn only_what_was_made_for_the_object_goes_with_it() {
+    let made = |at: Option<&str>| {
+        let mut partition = partition(&json!({}));
+        partition.metadata.annotations =
+            at.map(|at| [(annotations::PARTITION_MADE_AT.to_owned(), at.to_owned())].into());
+        partition
+    };
+    let keeps = "ReconfigFlags=KeepPartInfo\n";
+    let mut default = live("long", Up);
+    default.set(PartitionFlag::Default(true));
+    for (at, conf, partitions, expected) in [
+        (None, keeps, vec![live("long", Up)], Farewell::Leave),
+        (Some("other:6817"), keeps, vec![live("long", Up)], Farewell::Leave),
+        (Some(ADDRESS), FILE, vec![live("long", Up)], Farewell::Leave),
+        (Some(ADDRESS), keeps, vec![], Farewell::Gone),
+        (Some(ADDRESS), keeps, vec![default], Farewell::LastDefault),
+        (Some(ADDRESS), keeps, vec![live("long", Up)], Farewell::Close(Drain)),
+        (
+            Some(ADDRESS),
+            keeps,
+            vec![live("long", Down)],
+            Farewell::Close(Inactive),
+        ),
+        (Some(ADDRESS), keeps, vec![live("long", Drain)], Farewell::Release),
+    ] {
+        let farewell = decide_farewell(&made(at), &cluster(conf, partitions), ADDRESS);
+        assert_eq!(farewell, expected, "{at:?} {conf}");
+    }
+}
+
+#[test]
+fn of_two_objects_the_older_one_has_the_name_and_the_default() {
+    let mut other = partition(&json!({ "partitionName": "long", "default": true }));
+    other.metadata.name = Some("older".to_owned());
+    other.metadata.creation_timestamp = Some(serde_json::from_value("2026-01-01T00:00:00Z".into()).unwrap());
+    let all = |other: &Partition, own: &Partition| vec![Arc::new(other.clone()), Arc::new(own.clone())];
+    let own = partition(&json!({ "default": true }));
+    let reason = |partition: &Partition, other: &Partition| {
+        find_rival(partition, &all(other, partition)).map(|fault| fault.reason)
+    };
+    assert_eq!(reason(&own, &other), Some("PartitionNameTaken"));
+    assert_eq!(reason(&other, &own), None);
+    other.spec.partition_name = None;
+    assert_eq!(reason(&own, &other), Some("TwoDefaults"));
+    other.spec.default = None;
+    assert_eq!(reason(&own, &other), None);
+}
