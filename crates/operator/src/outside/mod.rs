@@ -17,7 +17,7 @@ use slurm::{
     rpc::{Client, Options},
     token::{Issuer, SigningKey},
 };
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 
 pub(crate) use self::{
     judge::Unfit,
@@ -144,19 +144,25 @@ impl Outside {
 async fn look_again_and_again(controller: Key, outside: Outside, caches: Caches, triggers: Triggers) {
     loop {
         let (view, is_news) = outside.look().await;
-        let partitions = partitions_of(&caches, &controller);
-        let pause = match (&view.unfit, partitions.is_empty()) {
-            (Some(_), _) => SOON,
-            (None, false) => OFTEN,
-            (None, true) => LATER,
-        };
+        let looked = Instant::now();
         if is_news {
             triggers.controller.add(controller.clone());
-            for partition in partitions {
+            for partition in partitions_of(&caches, &controller) {
                 triggers.partition.add(partition);
             }
         }
-        tokio::time::sleep(pause).await;
+        // A Partition may come meanwhile.
+        while looked.elapsed() < pause(&view, partitions_of(&caches, &controller).is_empty()) {
+            tokio::time::sleep(SOON).await;
+        }
+    }
+}
+
+fn pause(view: &View, is_without_partitions: bool) -> Duration {
+    match (&view.unfit, is_without_partitions) {
+        (Some(_), _) => SOON,
+        (None, false) => OFTEN,
+        (None, true) => LATER,
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct View {
     pub(crate) unfit: Option<Unfit>,
     /// What it has, or why that is not known.
     pub(crate) cluster: Result<Cluster, String>,
+    /// When it was begun.
+    pub(crate) at: Timestamp,
 }
 
 /// What a slurmctld has.
@@ -40,6 +42,7 @@ pub(crate) struct Cluster {
 
 impl View {
     pub(super) async fn of(address: &str, client: &Client, clock: &Clock) -> Self {
+        let at = clock.now();
         // What slurmd and sackd will ask for, with what slurmrestd's clients will show.
         let files = client.served_files().await;
         let unfit = judge(address, &files);
@@ -47,7 +50,7 @@ impl View {
             Ok(files) => look(&files, client, clock).await.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        Self { unfit, cluster }
+        Self { unfit, cluster, at }
     }
 
     /// Whether it says the same to whoever waits for news.

@@ -38,7 +38,7 @@ pub struct PartitionReconciler {
     writer: Writer,
     counts: counts::Counts,
     baselines: drift::Baselines,
-    memories: outside::Memories,
+    refusals: outside::Refusals,
 }
 
 impl PartitionReconciler {
@@ -48,7 +48,7 @@ impl PartitionReconciler {
             context,
             counts: counts::Counts::default(),
             baselines: drift::Baselines::default(),
-            memories: outside::Memories::default(),
+            refusals: outside::Refusals::default(),
         }
     }
 }
@@ -65,18 +65,16 @@ impl Reconciler for PartitionReconciler {
         let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
             self.counts.forget(key);
             self.baselines.forget(key);
-            self.memories.forget(key);
+            self.refusals.forget(key);
             return Ok(Outcome::settled());
         };
         let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
         let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
-        let knowledge = observed.knowledge.clone();
         let errand = observed.is_told_directly().then(|| outside::Errand {
             context,
             writer: &self.writer,
-            memories: &self.memories,
+            refusals: &self.refusals,
             partition: &partition,
-            knowledge: &knowledge,
             key,
             controller: &controller,
         });
@@ -86,6 +84,13 @@ impl Reconciler for PartitionReconciler {
             (observed.standing, try_again) = (stand.standing, stand.again);
         }
         observed.found = self.baselines.find_drift(key, &observed);
+        if let Some(errand) = &errand
+            && let Some(stand) = errand.run_again(&observed).await?
+        {
+            // What a slurmctld forgot that started anew is nobody's change.
+            (observed.standing, try_again) = (stand.standing, stand.again);
+            observed.found = self.baselines.find_drift(key, &observed);
+        }
         let keys = restore::plan_restore(&observed);
         let restored = self.restore(&controller, &mut observed, &keys, errand.as_ref()).await;
         let plan = plan::plan(&observed);

@@ -606,7 +606,6 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     )
     .unwrap();
     hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
-    partitions_outside_are_changed_live(&hybrid, slurmctld);
 
     // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
     for set in [SET, HOSTS] {
@@ -644,6 +643,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         expect(states == ["COMPLETED"; 3], states)
     })
     .unwrap();
+    partitions_outside_are_changed_live(&hybrid, slurmctld);
     an_address_without_slurmdbd_is_noticed(namespace);
     a_slurm_inside_keeps_its_records_there(namespace);
 }

@@ -875,6 +875,7 @@ fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
         Arc::new(View {
             unfit,
             cluster: Err("nobody asked".to_owned()),
+            at: NOW.parse().unwrap(),
         })
     };
     observed.outside = Some(look(Some(Unfit {

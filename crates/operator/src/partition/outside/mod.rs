@@ -40,9 +40,11 @@ use self::{
 use super::{
     board::{Change, Standing},
     line::{Line, settings_in},
+    observe::Observed,
+    restore::is_reverted,
 };
 use crate::{
-    access::Knowledge,
+    access::Seen,
     controller::reason,
     fault::Fault,
     outside::{Cluster, Outside, View},
@@ -72,17 +74,9 @@ impl From<Standing> for Stand {
     }
 }
 
-/// What is remembered of each Partition between two looks.
+/// What was refused last of each, and when.
 #[derive(Debug, Default)]
-pub(super) struct Memories(Mutex<HashMap<Key, Memory>>);
-
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    /// What slurmctld refused last.
-    refusal: Option<Refusal>,
-    /// What slurmrestd said of it last.
-    shown: Option<Shown>,
-}
+pub(super) struct Refusals(Mutex<HashMap<Key, Refusal>>);
 
 #[derive(Clone, Debug)]
 struct Refusal {
@@ -91,34 +85,23 @@ struct Refusal {
     fault: Fault,
 }
 
-type Shown = (PartitionState, Vec<(&'static str, String)>);
-
-impl Memories {
+impl Refusals {
     pub(super) fn forget(&self, key: &Key) {
         self.all().remove(key);
     }
 
-    fn refusal(&self, key: &Key, line: &Line, now: Timestamp) -> Option<Fault> {
+    fn find(&self, key: &Key, line: &Line, now: Timestamp) -> Option<Fault> {
         let all = self.all();
-        let refusal = all.get(key)?.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
+        let refusal = all.get(key).filter(|refusal| refusal.line == *line)?;
         let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
         (age < TRY_AGAIN).then(|| refusal.fault.clone())
     }
 
-    fn set_refusal(&self, key: &Key, refusal: Option<Refusal>) {
-        self.all().entry(key.clone()).or_default().refusal = refusal;
+    fn note(&self, key: &Key, refusal: Refusal) {
+        self.all().insert(key.clone(), refusal);
     }
 
-    /// Whether that is another word than before.
-    fn is_news(&self, key: &Key, shown: Shown) -> bool {
-        let mut all = self.all();
-        let memory = all.entry(key.clone()).or_default();
-        let is_news = memory.shown.as_ref() != Some(&shown);
-        memory.shown = Some(shown);
-        is_news
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, Refusal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,8 +110,7 @@ impl Memories {
 pub(super) struct Errand<'a> {
     pub(super) context: &'a Context,
     pub(super) writer: &'a Writer,
-    pub(super) memories: &'a Memories,
-    pub(super) knowledge: &'a Knowledge,
+    pub(super) refusals: &'a Refusals,
     pub(super) partition: &'a Partition,
     pub(super) key: &'a Key,
     pub(super) controller: &'a Key,
@@ -147,15 +129,12 @@ impl Errand<'_> {
         if is_leaving && !was_made {
             return Ok(self.leave().into());
         }
-        let (Some(outside), Some(mut view)) = (outside, view) else {
+        let (Some(outside), Some(view)) = (outside, view) else {
             return Ok(Stand {
                 standing: None,
                 again: None,
             });
         };
-        if self.is_shown_otherwise() {
-            (view, _) = outside.look().await;
-        }
         let cluster = match view.as_ref() {
             View { unfit: Some(unfit), .. } => Err(unfit.message.clone()),
             View { cluster, .. } => cluster.as_ref().map_err(Clone::clone),
@@ -171,13 +150,21 @@ impl Errand<'_> {
         }
     }
 
-    /// Whether slurmrestd, which is asked more often, says something new of it.
-    fn is_shown_otherwise(&self) -> bool {
-        let shown = self.knowledge.known().and_then(|seen| {
-            let shown = seen.partitions.as_ref()?.get(&self.partition.slurm_name())?;
-            Some((shown.state.clone(), shown.settings()))
-        });
-        shown.is_some_and(|shown| self.memories.is_news(self.key, shown))
+    /// Does so once more, after another look, if slurmrestd, which is asked more often, has said something else since the last one.
+    pub(super) async fn run_again(&self, observed: &Observed) -> Result<Option<Stand>, Error> {
+        let outside = self.context.outsides.find(self.controller);
+        let Some((outside, view)) = outside.and_then(|outside| Some((outside.clone(), outside.view()?))) else {
+            return Ok(None);
+        };
+        let is_behind = observed
+            .knowledge
+            .known()
+            .is_some_and(|seen| is_behind(&view, seen, observed));
+        if !is_behind {
+            return Ok(None);
+        }
+        outside.look().await;
+        self.run().await.map(Some)
     }
 
     async fn keep(&self, outside: &Outside, cluster: &Cluster) -> Result<Stand, Error> {
@@ -217,7 +204,7 @@ impl Errand<'_> {
                 })
             }
             Decision::Update { updates, kept } => {
-                if let Some(fault) = self.memories.refusal(key, &wish.line, now) {
+                if let Some(fault) = self.refusals.find(key, &wish.line, now) {
                     return Ok(self.refused(fault));
                 }
                 let live = cluster.partition(&wish.line.name);
@@ -241,7 +228,7 @@ impl Errand<'_> {
                 })
             }
             Decision::Create(update) => {
-                if let Some(fault) = self.memories.refusal(key, &wish.line, now) {
+                if let Some(fault) = self.refusals.find(key, &wish.line, now) {
                     return Ok(self.refused(fault));
                 }
                 // Before it is made, so that whoever comes after us knows whose it is.
@@ -262,7 +249,7 @@ impl Errand<'_> {
         outside.look().await;
         match told {
             Told::Done => {
-                self.memories.set_refusal(self.key, None);
+                self.refusals.forget(self.key);
                 Stand {
                     again: Some(LOOK_AGAIN),
                     ..self.live(wish, change(begin, now)).into()
@@ -281,7 +268,7 @@ impl Errand<'_> {
                     at: now,
                     fault: fault.clone(),
                 };
-                self.memories.set_refusal(self.key, Some(refusal));
+                self.refusals.note(self.key, refusal);
                 self.refused(fault)
             }
             Told::Unknown(why) | Told::Unspoken(why) => Stand {
@@ -488,6 +475,17 @@ impl Errand<'_> {
                 .unwrap_or_default(),
         }
     }
+}
+
+/// Whether Slurm is known to be otherwise than at the last look.
+fn is_behind(view: &View, seen: &Seen, observed: &Observed) -> bool {
+    let name = observed.partition.slurm_name();
+    let shown = seen.partitions.as_ref().and_then(|partitions| partitions.get(&name));
+    let live = view.cluster.as_ref().ok().and_then(|cluster| cluster.partition(&name));
+    let state = live.and_then(|live| live.state.name()).map(PartitionState::Known);
+    let is_closed_otherwise = shown.is_some_and(|shown| Some(&shown.state) != state.as_ref());
+    let differs = observed.found.drift.iter().any(|drift| !is_reverted(drift));
+    seen.at > view.at && (is_closed_otherwise || differs)
 }
 
 async fn take_back(outside: &Outside, updates: &[PartitionUpdate]) {
