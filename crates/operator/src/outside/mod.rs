@@ -169,7 +169,7 @@ fn pause(view: &View, is_without_partitions: bool) -> Duration {
 fn partitions_of(caches: &Caches, controller: &Key) -> Vec<Key> {
     let all = caches.partitions.list(&controller.namespace).into_iter();
     all.filter(|partition| partition.spec.controller_ref.name == controller.name)
-        .map(|partition| Key::new(&controller.namespace, &partition.name_any()))
+        .map(|partition| Key::new(&controller.namespace, partition.name_any()))
         .collect()
 }
 

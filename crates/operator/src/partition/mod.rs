@@ -142,12 +142,11 @@ impl PartitionReconciler {
         let key = Key::of(observed.partition.as_ref());
         let name = observed.partition.slurm_name();
         info!(partition = %key, ?keys, "putting back what somebody changed in Slurm");
-        let restored = match errand {
-            Some(errand) => errand.restore(keys).await?,
-            None => {
-                let restored = context.access.restore_partition(controller, &name, keys).await;
-                restored.map_err(Error::other)?
-            }
+        let restored = if let Some(errand) = errand {
+            errand.restore(keys).await?
+        } else {
+            let restored = context.access.restore_partition(controller, &name, keys).await;
+            restored.map_err(Error::other)?
         };
         let settled = restore::settle_restored(&observed.found, keys, &restored);
         self.baselines.note_restored(&key, context.clock.now(), &settled);

@@ -37,7 +37,7 @@ fn run(namespace: &Namespace, words: &[&str]) -> Said {
 }
 
 /// What it prints when it succeeds.
-pub fn done(namespace: &Namespace, words: &[&str]) -> String {
+pub(crate) fn done(namespace: &Namespace, words: &[&str]) -> String {
     let said = run(namespace, words);
     assert_eq!(said.code, Some(0), "{words:?}: {}{}", said.out, said.err);
     said.out

@@ -39,7 +39,7 @@ pub(super) enum Decision {
         updates: Vec<PartitionUpdate>,
         kept: Option<Kept>,
     },
-    Create(PartitionUpdate),
+    Create(Box<PartitionUpdate>),
     Refuse(Fault),
 }
 
@@ -121,10 +121,10 @@ fn decide_missing(wish: &Wish, cluster: &Cluster, address: &str) -> Decision {
     let name = &wish.line.name;
     if cluster.keeps_partitions {
         let state = PartitionStateName::from_name(&wish.line.state);
-        return Decision::Create(PartitionUpdate {
+        return Decision::Create(Box::new(PartitionUpdate {
             state,
             ..wish.update.clone()
-        });
+        }));
     }
     let remedy = if cluster.line(name).is_some() {
         format!("its slurm.conf has PartitionName={name}, so have it read by `scontrol reconfigure` there")

@@ -197,7 +197,7 @@ impl Errand<'_> {
                 } else {
                     self.known_change(now)
                 };
-                let standing = self.live(wish, change);
+                let standing = live(wish, change);
                 Ok(Stand {
                     standing: Some(Standing { kept, ..standing }),
                     again: is_news.then_some(LOOK_AGAIN),
@@ -252,7 +252,7 @@ impl Errand<'_> {
                 self.refusals.forget(self.key);
                 Stand {
                     again: Some(LOOK_AGAIN),
-                    ..self.live(wish, change(begin, now)).into()
+                    ..live(wish, change(begin, now)).into()
                 }
             }
             Told::Refused(why) => {
@@ -418,16 +418,6 @@ impl Errand<'_> {
         Standing::default()
     }
 
-    fn live(&self, wish: Wish, change: Change) -> Standing {
-        Standing {
-            line: Some(wish.line),
-            runs: true,
-            change: Some(change),
-            not_persistent: wish.not_persistent,
-            ..Standing::default()
-        }
-    }
-
     fn closed(&self, state: PartitionStateName) -> Standing {
         Standing {
             line: self.known_line().map(|line| line.with_state(state.name())),
@@ -474,6 +464,16 @@ impl Errand<'_> {
                 .and_then(|applied| u64::try_from(applied.milliseconds?).ok())
                 .unwrap_or_default(),
         }
+    }
+}
+
+fn live(wish: Wish, change: Change) -> Standing {
+    Standing {
+        line: Some(wish.line),
+        runs: true,
+        change: Some(change),
+        not_persistent: wish.not_persistent,
+        ..Standing::default()
     }
 }
 
