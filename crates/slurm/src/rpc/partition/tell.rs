@@ -89,9 +89,10 @@ mod tests {
             max_time,
             ..LivePartition::default()
         };
-        assert_eq!(check(&[wanted.clone()], &[live(5)]), Told::Done);
+        let wanted = [wanted];
+        assert_eq!(check(&wanted, &[live(5)]), Told::Done);
         for live in [vec![live(6)], Vec::new()] {
-            assert!(matches!(check(&[wanted.clone()], &live), Told::Refused(_)), "{live:?}");
+            assert!(matches!(check(&wanted, &live), Told::Refused(_)), "{live:?}");
         }
     }
 
