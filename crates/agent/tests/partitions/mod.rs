@@ -452,3 +452,33 @@ async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mi
         }
     }
 }
+
+/// The same while a job is in the partition that is to go: nobody loses it, and all is as it was.
+#[tokio::test]
+async fn an_agent_killed_at_any_step_leaves_a_partition_with_jobs_and_all_else_as_it_was() {
+    let after = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=c Nodes=n2\n";
+    for step in ["staged", "pending", "told"] {
+        for whole_pod in [false, true] {
+            let case = format!("{step}, {whole_pod}");
+            let mut pod = Pod::running(&revision(1, BEFORE)).await;
+            pod.jobs("b", "RUNNING");
+            pod.kill_agent();
+            pod.serve_until(step);
+            pod.phase(Phase::Verified).await;
+            let failed = pod.client().push(&revision(2, after), fence(2)).await;
+            assert!(failed.is_err(), "{case}: {failed:?}");
+            pod.agent.take().unwrap().wait().unwrap();
+            pod = pod.gone_on(whole_pod).await;
+            assert_eq!(pod.conf(), BEFORE, "{case}");
+            let names: Vec<String> = pod.partitions().into_iter().map(|partition| partition.name).collect();
+            assert_eq!(names, ["a", "b"], "{case}");
+            for partition in pod.partitions() {
+                let state = partition.state.name();
+                assert_eq!(state, Some(PartitionStateName::Up), "{case}: {partition:?}");
+            }
+            assert_eq!(pod.partition("a").unwrap().max_time, 5, "{case}");
+            assert_eq!(pod.stored().last(), Some(&1), "{case}");
+            assert_eq!(Store::new(&pod.path("state"), &uid()).pending(), None, "{case}");
+        }
+    }
+}

@@ -83,6 +83,7 @@ impl Keeper {
                 }
             }
         };
+        let was_begun = self.around.store.pending().as_ref() == Some(revision);
         let (store, pending) = (self.around.store.clone(), revision.clone());
         tokio::task::spawn_blocking(move || store.save_pending(&pending)).await??;
         fail_point::reach("pending");
@@ -119,7 +120,17 @@ impl Keeper {
             }
         };
         if let Some(applied) = why {
-            if !take_back(&client, by_rpc, &before).await {
+            // What an agent before this one made is closed still, since no file has it.
+            let is_half_made = |partition: &LivePartition| {
+                let is_new = by_rpc.created.iter().any(|created| created.line.name == partition.name);
+                was_begun && is_new && partition.state.name() == Some(PartitionStateName::Inactive)
+            };
+            let as_it_was: Vec<LivePartition> = before
+                .iter()
+                .filter(|partition| !is_half_made(partition))
+                .cloned()
+                .collect();
+            if !take_back(&client, by_rpc, &as_it_was).await {
                 // The live files know how it was.
                 let mut unsettled = Unsettled::new(steps.clone());
                 unsettled.partitions.must_reconfigure = true;
