@@ -21,6 +21,7 @@ mod since;
 mod status;
 #[cfg(test)]
 mod tests;
+mod tries;
 
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ pub struct ControllerReconciler {
     pushers: push::Pushers,
     before: lagging::Before,
     since: since::Since,
+    tries: tries::AllTries,
 }
 
 impl ControllerReconciler {
@@ -52,6 +54,7 @@ impl ControllerReconciler {
             pushers: push::Pushers::new(&context),
             before: lagging::Before::default(),
             since: since::Since::default(),
+            tries: tries::AllTries::default(),
             context,
         }
     }
@@ -70,6 +73,7 @@ impl Reconciler for ControllerReconciler {
             self.pushers.forget(key);
             self.before.forget(key);
             self.since.forget(key);
+            self.tries.forget(key);
             context.outsides.forget(key);
             context.board.forget(key);
             context.access.follow_jobs(key, &Follower::Controller, false);
@@ -84,6 +88,7 @@ impl Reconciler for ControllerReconciler {
             context.definitions.outdated(),
             context.definitions.has_service_monitors(),
         );
+        observed.served = self.tries.served(key, &observed.report);
         observed.lives = self.since.note(key, &observed.report, context.clock.now());
         let outside = context
             .outsides
@@ -99,6 +104,9 @@ impl Reconciler for ControllerReconciler {
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
         let mut plan = plan::plan(&observed);
+        if let Some(tried) = plan.tried.take() {
+            self.tries.note(key, tried);
+        }
         let history = history::build_history(&observed, &plan, context.clock.now());
         // Before the revision itself: whoever takes over in between writes both again.
         plan.config_maps.splice(0..0, history);

@@ -13,7 +13,12 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{inputs::created, push::Report, since::Lives};
+use super::{
+    inputs::created,
+    push::{Live, Report},
+    since::Lives,
+    tries::Tried,
+};
 use crate::{
     access::{Knowledge, Seen},
     defaults::Images,
@@ -52,6 +57,8 @@ pub(super) struct Observed {
     pub(super) knowledge: Knowledge,
     /// What slurmctld ran with, and since when.
     pub(super) lives: Lives,
+    /// What slurmctld was last known to run with, if this operator has sent it.
+    pub(super) served: Option<(Live, Arc<Tried>)>,
     /// What was seen last of a slurmctld outside Kubernetes.
     pub(super) outside: Option<Arc<View>>,
     /// Nodes that have not taken the last change over, as a hostlist.
@@ -118,6 +125,7 @@ pub(super) fn observe(
         report,
         knowledge,
         lives: Lives::new(),
+        served: None,
         outside: None,
         lagging: None,
         images,

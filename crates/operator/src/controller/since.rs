@@ -2,7 +2,8 @@
 //! before.
 //!
 //! A decision about what Slurm said must come out the same until the revision that it led to is accepted, or that would be taken back
-//! halfway. So it is judged by the revision that is accepted at the time, and not by the newest one.
+//! halfway. So it is judged by the revision that is accepted at the time, by Kubernetes' word or because slurmctld runs with it
+//! ([`super::tries`]), and not by the newest one.
 
 use std::{
     collections::HashMap,

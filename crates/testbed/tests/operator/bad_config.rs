@@ -162,7 +162,7 @@ fn no_bad_configuration_harms_what_runs() {
             &format!("{}{}\n", good(row.number - 1), row.append),
             &row.files,
         );
-        let told = eventually(&name, SOON / 4, || {
+        let told = eventually(&name, SOON, || {
             let (applied, text) = status(&namespace)?;
             // Whatever else is thought of it, it is not tried while a job runs.
             let waits = text.contains("can end jobs");
@@ -176,7 +176,7 @@ fn no_bad_configuration_harms_what_runs() {
         });
         failures.extend(told.err().map(|error| format!("{name}: {error:#}")));
         configure(&namespace, &good(row.number), &BTreeMap::new());
-        let live = eventually(&name, SOON / 4, || {
+        let live = eventually(&name, SOON, || {
             let probe = slurm(&namespace, "scontrol --oneliner show partition probe")?;
             let expected = format!("MaxTime=00:{:02}:00", row.number + 1);
             let hours = format!("MaxTime=01:{:02}:00", (row.number + 1) % 60);

@@ -32,6 +32,7 @@ use crate::controller::{
     retained::find_retained,
     revise::{Accepted, Before, Held, Revised, Surroundings, hold_unreadable, max_node_count, revise},
     status,
+    tries::Tried,
 };
 
 /// Where the newest configuration is.
@@ -136,6 +137,12 @@ pub(super) fn plan_config(
         controller: uid.clone(),
         files,
     };
+    if former.revision.as_ref().map(Revision::digest) != Some(newest.digest()) {
+        plan.tried = Some(Tried {
+            revision: newest.clone(),
+            inputs: inputs.clone(),
+        });
+    }
     let situation = Situation::of(observed, former.revision.as_ref(), &newest, way);
     let (accepted, config) = situation.settle(newest.clone(), former.revision);
     let served = former.accepted.as_ref().is_some_and(|accepted| accepted.served);
@@ -250,7 +257,7 @@ fn wake_kubelet(pod: &Pod, sequence: u64) -> Option<Effect> {
     })
 }
 
-/// What Kubernetes says was accepted.
+/// What was accepted, by Kubernetes' word or because slurmctld runs with it by now.
 struct Former {
     revision: Option<Revision>,
     accepted: Option<Accepted>,
@@ -263,7 +270,20 @@ impl Former {
         let accepted = bundle
             .zip(revision.as_ref())
             .and_then(|(bundle, revision)| read_inputs(bundle, revision));
-        Self { revision, accepted }
+        let written = revision.as_ref().map_or(0, |revision| revision.sequence);
+        match &observed.served {
+            Some((live, tried)) if live.sequence > written => Self {
+                revision: Some(Revision {
+                    sequence: live.sequence,
+                    ..tried.revision.clone()
+                }),
+                accepted: Some(Accepted {
+                    inputs: tried.inputs.clone(),
+                    served: true,
+                }),
+            },
+            _ => Self { revision, accepted },
+        }
     }
 
     fn before(&self, observed: &Observed) -> Before<'_> {

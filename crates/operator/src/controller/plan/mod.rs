@@ -38,6 +38,7 @@ use super::{
     partitions::standings,
     pods, push, reason,
     revise::Held,
+    tries::Tried,
 };
 use crate::{
     outside::Unfit,
@@ -59,6 +60,8 @@ pub(super) struct Plan {
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
     pub(super) config: ConfigState,
+    /// The newest configuration, if it is not the accepted one.
+    pub(super) tried: Option<Tried>,
     /// What is written for files that are not ours to write, by where it stands.
     pub(super) unheeded: Vec<String>,
     /// Inputs that are not in the newest configuration as their owners wrote them.

@@ -283,7 +283,8 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
     // Nor is it taken back when slurmctld has it and Kubernetes does not say so yet.
-    let wanted = pushed(&super::plan(&on_its_way));
+    let sent = super::plan(&on_its_way);
+    let wanted = pushed(&sent);
     on_its_way.report.state = State::Done;
     on_its_way.report.live = Some(Live {
         sequence: 9,
@@ -294,6 +295,21 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
         .push((wanted.digest, "2026-01-02T00:02:00Z".parse().unwrap()));
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
+    // Slurm may be heard again before that: what it says is about what it has.
+    on_its_way.served = on_its_way.report.live.zip(sent.tried.map(Arc::new));
+    for (state, expected) in [("DRAIN", "DRAIN"), ("UP", "UP")] {
+        let heard = after(
+            objects("Up"),
+            objects("Up"),
+            &says(state),
+            json!([]),
+            "2026-01-02T00:03:00Z",
+        );
+        on_its_way.knowledge = heard.knowledge;
+        let conf = pushed_conf(&super::plan(&on_its_way));
+        let line = line(&conf, "both").unwrap();
+        assert!(line.contains(&format!(" State={expected}")), "{line}");
+    }
     // Those of NodeSets and of extraConf too.
     let plan = later(
         objects("Up"),
