@@ -40,8 +40,8 @@ pub(super) struct AllTries(Mutex<HashMap<Key, Tries>>);
 impl AllTries {
     pub(super) fn note(&self, key: &Key, tried: Tried) {
         let digest = tried.revision.digest();
-        let mut tries = self.lock();
-        let all = &mut tries.entry(key.clone()).or_default().all;
+        let mut known = self.lock();
+        let all = &mut known.entry(key.clone()).or_default().all;
         if all.last().is_some_and(|(last, _)| *last == digest) {
             return;
         }
@@ -53,15 +53,15 @@ impl AllTries {
 
     /// What slurmctld was last known to run with, and under which number, if that was sent from here.
     pub(super) fn served(&self, key: &Key, report: &Report) -> Option<(Live, Arc<Tried>)> {
-        let mut tries = self.lock();
-        let tries = tries.get_mut(key)?;
+        let mut known = self.lock();
+        let of_cluster = known.get_mut(key)?;
         let at_rest = matches!(report.state, State::Done | State::Refused(_));
         if let Some(live) = report.live.filter(|_| at_rest) {
-            let mut all = tries.all.iter();
+            let mut all = of_cluster.all.iter();
             let tried = all.find(|(digest, _)| *digest == live.digest);
-            tries.served = tried.map(|(_, tried)| (live, Arc::clone(tried)));
+            of_cluster.served = tried.map(|(_, tried)| (live, Arc::clone(tried)));
         }
-        tries.served.clone()
+        of_cluster.served.clone()
     }
 
     /// The cluster is gone.
