@@ -182,11 +182,11 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How often slurmctld has read its files.
+/// How often slurmctld has read its files. The words for people are there for a change by RPC too.
 pub(crate) fn reconfigures(namespace: &Namespace) -> Result<u32> {
     let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
     let said = output(&mut namespace.kubectl(&logs))?;
-    Ok(u32::try_from(said.matches("Reconfiguring Slurm...").count())?)
+    Ok(u32::try_from(said.matches(" reconfiguring slurmctld ").count())?)
 }
 
 impl Edits {
