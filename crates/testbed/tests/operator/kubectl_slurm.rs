@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, two_node_sets};
+use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_node};
 
 struct Said {
     code: Option<i32>,
@@ -150,7 +150,10 @@ fn change_members(namespace: &Namespace) {
     assert_eq!(object(namespace, ".spec.nodeSets").unwrap(), r#"["compute"]"#);
     done(namespace, &["partition", "set", "both", "--nodes", "+second"]);
     live(namespace, "both", &["TotalNodes=2", ",node=2,"]);
-    // A single node that a NodeSet brings.
+    // A single node that a NodeSet brings. The operator waits for all nodes that it has seen, and these have just come.
+    for node in ["compute-0", "second-0"] {
+        wait_node(namespace, node, &["podName"], &[]).unwrap();
+    }
     done(namespace, &["partition", "set", "both", "--nodes", "-compute-0"]);
     live(namespace, "both", &[" Nodes=second-0 "]);
     done(namespace, &["partition", "set", "both", "--nodes", "+compute-0"]);
