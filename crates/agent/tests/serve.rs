@@ -173,6 +173,16 @@ impl Pod {
         self.agent = Some(command.spawn().unwrap());
     }
 
+    /// A revision is pushed to an agent that dies at this step of it.
+    async fn push_dying_at(&mut self, step: &str, revision: &Revision) {
+        self.kill_agent();
+        self.serve_until(step);
+        self.phase(Phase::Verified).await;
+        let failed = self.client().push(revision, fence(revision.sequence)).await;
+        assert!(failed.is_err(), "{step}: {failed:?}");
+        self.agent.take().unwrap().wait().unwrap();
+    }
+
     /// The pod is made again, on whatever node: only the state volume and the bundle are left.
     async fn replaced(mut self) -> Self {
         self.end();
@@ -712,20 +722,16 @@ async fn an_agent_killed_at_any_step_leaves_the_old_or_the_new_and_never_a_mix()
         for whole_pod in [false, true] {
             let case = format!("{step}, {conf}, {whole_pod}");
             let mut pod = Pod::running(&revision(1, "one")).await;
-            pod.kill_agent();
-            pod.serve_until(step);
             // An agent that finds all well notes that, too.
             if step == "verified" {
+                pod.kill_agent();
+                pod.serve_until(step);
                 pod.agent.take().unwrap().wait().unwrap();
                 pod.serve();
                 pod.phase(Phase::Verified).await;
                 pod.push(&revision(2, conf)).await;
             } else {
-                pod.status_that("the agent", |status| status.phase == Phase::Verified)
-                    .await;
-                let failed = pod.client().push(&revision(2, conf), fence(2)).await;
-                assert!(failed.is_err(), "{case}: {failed:?}");
-                pod.agent.take().unwrap().wait().unwrap();
+                pod.push_dying_at(step, &revision(2, conf)).await;
             }
             if whole_pod {
                 pod = pod.replaced().await;

@@ -346,11 +346,7 @@ async fn a_partition_that_comes_back_goes_again_or_keeps_its_line() {
     for busy in [false, true] {
         let mut pod = Pod::running(&revision(1, BEFORE)).await;
         pod.jobs("", "");
-        pod.kill_agent();
-        pod.serve_until("durable");
-        pod.phase(Phase::Verified).await;
-        pod.client().push(&revision(2, after), fence(2)).await.unwrap_err();
-        pod.agent.take().unwrap().wait().unwrap();
+        pod.push_dying_at("durable", &revision(2, after)).await;
         assert_eq!(pod.partition("b"), None);
         let lives = pod.lives().len();
         kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
@@ -380,12 +376,8 @@ async fn what_was_closed_by_hand_is_closed_again_by_the_next_agent() {
                 ..slurm::rpc::PartitionUpdate::new("a")
             };
             pod.slurmctld().update_partition(&drain).await.unwrap();
-            pod.kill_agent();
-            pod.serve_until(step);
-            pod.phase(Phase::Verified).await;
             let after = format!("{BEFORE}MaxJobCount=5\n");
-            pod.client().push(&revision(2, &after), fence(2)).await.unwrap_err();
-            pod.agent.take().unwrap().wait().unwrap();
+            pod.push_dying_at(step, &revision(2, &after)).await;
             pod = pod.gone_on(whole_pod).await;
             assert_eq!(pod.conf(), after, "{step}");
             let state = pod.partition("a").unwrap().state.name();
@@ -412,18 +404,14 @@ async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mi
             let case = format!("{step}, {whole_pod}");
             let mut pod = Pod::running(&revision(1, BEFORE)).await;
             pod.jobs("", "");
-            pod.kill_agent();
             if step == "verified" {
+                pod.kill_agent();
                 pod.serve();
                 pod.phase(Phase::Verified).await;
                 pod.push(&revision(2, after)).await;
                 pod.kill_agent();
             } else {
-                pod.serve_until(step);
-                pod.phase(Phase::Verified).await;
-                let failed = pod.client().push(&revision(2, after), fence(2)).await;
-                assert!(failed.is_err(), "{case}: {failed:?}");
-                pod.agent.take().unwrap().wait().unwrap();
+                pod.push_dying_at(step, &revision(2, after)).await;
             }
             pod = pod.gone_on(whole_pod).await;
             assert_eq!(pod.conf(), expected, "{case}");
@@ -462,12 +450,7 @@ async fn an_agent_killed_at_any_step_leaves_a_partition_with_jobs_and_all_else_a
             let case = format!("{step}, {whole_pod}");
             let mut pod = Pod::running(&revision(1, BEFORE)).await;
             pod.jobs("b", "RUNNING");
-            pod.kill_agent();
-            pod.serve_until(step);
-            pod.phase(Phase::Verified).await;
-            let failed = pod.client().push(&revision(2, after), fence(2)).await;
-            assert!(failed.is_err(), "{case}: {failed:?}");
-            pod.agent.take().unwrap().wait().unwrap();
+            pod.push_dying_at(step, &revision(2, after)).await;
             pod = pod.gone_on(whole_pod).await;
             assert_eq!(pod.conf(), BEFORE, "{case}");
             let names: Vec<String> = pod.partitions().into_iter().map(|partition| partition.name).collect();

@@ -1,39 +1,22 @@
 //! Whether a slurmdbd outside Kubernetes is where an Accounting says. Nobody tells when that changes, and slurmrestd, which asks it
 //! for records, may know another address than the newest: it reads slurm.conf when it starts.
 
-use std::{
-    io::{self, ErrorKind},
-    time::Duration,
-};
+use std::io::{self, ErrorKind};
 
-use slurm::{
-    rpc::{Client, Error, Options},
-    token::{Issuer, SigningKey},
-};
+use slurm::rpc::Error;
 
 use super::observe::Observed;
-use crate::secret::entry;
+use crate::{outside::client_of, secret::entry};
 
-/// A slurmdbd on another continent answers sooner.
-const PATIENCE: Duration = Duration::from_secs(5);
 const NO_SLURMDBD: &str = "what listens there is no slurmdbd";
-const USER: &str = "slurm";
-const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 
 /// Why no slurmdbd is there. `None` also where there is no key to ask with.
 pub(super) async fn look(observed: &Observed) -> Option<String> {
     let (host, port) = observed.accounting.spec.external_address()?;
     let key = &observed.jwt_key;
     let bytes = entry(key.secret.as_deref(), &key.reference.as_ref()?.key)?;
-    let issuer = Issuer::new(SigningKey::new(bytes).ok()?, USER, TOKEN_LIFETIME);
-    let options = Options {
-        timeout: PATIENCE,
-        ..Options::default()
-    };
-    let answer = Client::new(format!("{host}:{port}"), issuer, options)
-        .greet_slurmdbd()
-        .await;
-    judge(&answer)
+    let client = client_of(format!("{host}:{port}"), bytes)?;
+    judge(&client.greet_slurmdbd().await)
 }
 
 fn judge(answer: &Result<(), Error>) -> Option<String> {

@@ -13,7 +13,7 @@ use std::{
 use jiff::Timestamp;
 use slurm::revision::Digest;
 
-use super::push::{Report, State};
+use super::push::Report;
 use crate::runtime::Key;
 
 /// More than can be live before the first of them is accepted.
@@ -30,8 +30,7 @@ impl Since {
     pub(super) fn note(&self, key: &Key, report: &Report, now: Timestamp) -> Lives {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = all.entry(key.clone()).or_default();
-        let at_rest = matches!(report.state, State::Done | State::Refused(_));
-        if let Some(live) = report.live.filter(|_| at_rest)
+        if let Some(live) = report.live_at_rest()
             && lives.last().is_none_or(|(digest, _)| *digest != live.digest)
         {
             lives.retain(|(digest, _)| *digest != live.digest);
@@ -51,7 +50,7 @@ impl Since {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::push::Live;
+    use crate::controller::push::{Live, State};
 
     #[test]
     fn a_revision_is_live_since_it_was_last_found_so_and_those_before_stay_known() {

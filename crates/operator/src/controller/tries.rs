@@ -13,7 +13,7 @@ use slurm::{Revision, revision::Digest};
 
 use super::{
     inputs::Inputs,
-    push::{Live, Report, State},
+    push::{Live, Report},
 };
 use crate::runtime::Key;
 
@@ -55,8 +55,7 @@ impl AllTries {
     pub(super) fn served(&self, key: &Key, report: &Report) -> Option<(Live, Arc<Tried>)> {
         let mut known = self.lock();
         let of_cluster = known.get_mut(key)?;
-        let at_rest = matches!(report.state, State::Done | State::Refused(_));
-        if let Some(live) = report.live.filter(|_| at_rest) {
+        if let Some(live) = report.live_at_rest() {
             let mut all = of_cluster.all.iter();
             let tried = all.find(|(digest, _)| *digest == live.digest);
             of_cluster.served = tried.map(|(_, tried)| (live, Arc::clone(tried)));
@@ -79,6 +78,7 @@ mod tests {
     use slurm::revision::ControllerUid;
 
     use super::*;
+    use crate::controller::push::State;
 
     fn tried(extra_conf: &str) -> Tried {
         let file = slurm::revision::File::config(extra_conf);

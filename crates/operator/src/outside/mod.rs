@@ -28,7 +28,7 @@ use crate::{
     secret::entry,
 };
 
-/// A slurmctld on another continent answers sooner.
+/// A daemon on another continent answers sooner.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon what was wrong is looked at again: somebody may be waiting for it.
 const SOON: Duration = Duration::from_secs(5);
@@ -184,14 +184,16 @@ fn question(controller: &Controller, caches: &Caches) -> Option<(u64, String, im
     let address = format!("{host}:{port}");
     let mut hasher = DefaultHasher::new();
     (&address, &key).hash(&mut hasher);
+    let asked = address.clone();
+    Some((hasher.finish(), address, move || client_of(asked, &key)))
+}
+
+/// The way to a daemon outside Kubernetes that takes tokens of this key. `None` for what is no key.
+pub(crate) fn client_of(address: String, key: &[u8]) -> Option<Client> {
+    let issuer = Issuer::new(SigningKey::new(key).ok()?, USER, TOKEN_LIFETIME);
     let options = Options {
         timeout: PATIENCE,
         ..Options::default()
     };
-    let asked = address.clone();
-    let client = move || {
-        let issuer = Issuer::new(SigningKey::new(&key).ok()?, USER, TOKEN_LIFETIME);
-        Some(Client::new(asked, issuer, options))
-    };
-    Some((hasher.finish(), address, client))
+    Some(Client::new(address, issuer, options))
 }

@@ -132,15 +132,18 @@ spec:
   nodes: [\"bare-[1-2]\"]
 ";
 
-/// A slurmctld inside whose Service has no address of its own, so that machines outside reach its pod without NAT.
-const INSIDE: &str = "
+/// For machines of which not all have cgroups.
+const NO_CGROUPS: &str = "
 apiVersion: v1
 kind: ConfigMap
 metadata:
   name: cgroup
 data:
   cgroup.conf: CgroupPlugin=disabled
----
+";
+
+/// A slurmctld inside whose Service has no address of its own, so that machines outside reach its pod without NAT.
+const INSIDE: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Controller
 metadata:
@@ -160,13 +163,6 @@ spec:
 
 /// A slurmctld inside whose records are kept outside. Its node is nowhere, and nothing runs on it.
 const RECORDED_OUTSIDE: &str = "
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: cgroup
-data:
-  cgroup.conf: CgroupPlugin=disabled
----
 apiVersion: slinky.slurm.net/v1beta1
 kind: Controller
 metadata:
@@ -533,6 +529,7 @@ fn an_address_without_slurmdbd_is_noticed(namespace: &Namespace) {
 
 /// A second cluster in the same accounts, with slurmctld in Kubernetes.
 fn a_slurm_inside_keeps_its_records_there(namespace: &Namespace) {
+    namespace.apply(NO_CGROUPS).unwrap();
     namespace.apply(RECORDED_OUTSIDE).unwrap();
     namespace
         .wait_new("condition=Ready", "pod/inside-controller-0")
@@ -653,6 +650,7 @@ fn machines_outside_join_a_slurm_inside_kubernetes() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "joined").unwrap();
+    namespace.apply(NO_CGROUPS).unwrap();
     namespace
         .apply(&INSIDE.replace("ADDRESS", &network::outside_address(5)))
         .unwrap();

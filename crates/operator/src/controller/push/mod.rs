@@ -198,6 +198,12 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// What is live, if nothing is on its way.
+    pub(super) fn live_at_rest(&self) -> Option<Live> {
+        let at_rest = matches!(self.state, State::Done | State::Refused(_));
+        self.live.filter(|_| at_rest)
+    }
+
     fn forget_agent(&mut self) {
         *self = Self {
             active: self.active.take(),
