@@ -7,7 +7,7 @@
 //! Nothing here is synced to the disk: whenever the pod's node was down, the pod's init containers run again, and fill an
 //! empty or torn directory from the state volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -161,6 +161,7 @@ impl ConfigDir {
             sequence: files.summary.sequence,
             controller: files.summary.controller.clone(),
             files: files.summary.files.keys().map(read).collect::<Option<_>>()?,
+            closed_by_hand: BTreeSet::new(),
         })
     }
 
@@ -315,6 +316,7 @@ mod tests {
                     (FileName::new(*name).unwrap(), File { content, executable })
                 })
                 .collect(),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

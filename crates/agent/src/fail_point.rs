@@ -1,4 +1,4 @@
-//! Where tests end the agent, to see that the next one goes on. Nothing of it is in a release.
+//! Where tests end the agent, to see that the next one goes on, or stop it until others are done. Nothing of it is in a release.
 
 use std::fmt::Display;
 
@@ -6,11 +6,19 @@ use std::fmt::Display;
 #[cfg(debug_assertions)]
 const DIE_AT: &str = "SLURM_AGENT_DIE_AT";
 
+/// The same for one that is to be stopped, and goes on by a SIGCONT.
+#[cfg(debug_assertions)]
+const STOP_AT: &str = "SLURM_AGENT_STOP_AT";
+
 #[cfg(debug_assertions)]
 pub(crate) fn reach(step: impl Display) {
-    if std::env::var(DIE_AT).is_ok_and(|at| at == step.to_string()) {
+    let is_meant = |variable: &str| std::env::var(variable).is_ok_and(|at| at == step.to_string());
+    if is_meant(DIE_AT) {
         // Nobody cleans up, as after a SIGKILL.
         std::process::abort();
+    }
+    if is_meant(STOP_AT) {
+        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
     }
 }
 

@@ -106,7 +106,7 @@ fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use slurm::revision::{File, FileName};
     use tempfile::TempDir;
@@ -122,6 +122,7 @@ mod tests {
             sequence,
             controller: uid("a"),
             files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(text))]),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

@@ -276,7 +276,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use slurm::revision::{File, FileName};
 
@@ -294,6 +294,7 @@ mod tests {
                 FileName::new("slurm.conf").unwrap(),
                 File::config(format!("# {sequence}\n")),
             )]),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

@@ -11,7 +11,7 @@
 mod fake_daemon;
 mod partitions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -67,6 +67,7 @@ fn revision(sequence: u64, conf: &str) -> Revision {
         sequence,
         controller: uid(),
         files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(conf))]),
+        closed_by_hand: BTreeSet::new(),
     }
 }
 
@@ -171,6 +172,38 @@ impl Pod {
             .stdout(self.log("story"))
             .stderr(self.log("serve.log"));
         self.agent = Some(command.spawn().unwrap());
+    }
+
+    /// A revision is pushed to an agent that is stopped at this step of it. Others act meanwhile, then it goes on.
+    async fn push_stopping_at(
+        &mut self,
+        step: &str,
+        revision: &Revision,
+        meanwhile: impl AsyncFnOnce(&Self),
+    ) -> Pushed {
+        self.kill_agent();
+        let mut command = self.command("serve");
+        command
+            .env("SLURM_AGENT_STOP_AT", step)
+            .stdout(self.log("story"))
+            .stderr(self.log("serve.log"));
+        let agent = command.spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(agent.id()).unwrap());
+        self.agent = Some(agent);
+        self.phase(Phase::Verified).await;
+        let (client, pushed) = (self.client(), revision.clone());
+        let push = tokio::spawn(async move { client.push(&pushed, fence(pushed.sequence)).await });
+        let start = Instant::now();
+        while !fs::read_to_string(format!("/proc/{pid}/stat"))
+            .unwrap()
+            .contains(") T ")
+        {
+            assert!(start.elapsed() < PATIENCE, "{step} is not reached");
+            sleep(Duration::from_millis(5)).await;
+        }
+        meanwhile(self).await;
+        kill(pid, Signal::SIGCONT).unwrap();
+        push.await.unwrap().unwrap()
     }
 
     /// A revision is pushed to an agent that dies at this step of it.

@@ -107,6 +107,8 @@ pub(super) struct Keeper {
     pushes: mpsc::Receiver<Push>,
     shown: watch::Sender<Shown>,
     unsettled: Option<Unsettled>,
+    /// slurmctld's process when it was last looked at, and how often it had died. A reconfigure changes the former.
+    process: Option<(Option<i32>, u64)>,
 }
 
 /// What it works with.
@@ -135,6 +137,7 @@ impl Keeper {
             pushes,
             shown,
             unsettled: Some(Unsettled::at_start()),
+            process: None,
         };
         let handle = Handle {
             pushes: sender,
@@ -165,7 +168,7 @@ impl Keeper {
     async fn go_on(&mut self) {
         let Some(live) = self.around.config.live() else { return };
         if let Some(unsettled) = &mut self.unsettled {
-            unsettled.partitions.closed_by_hand = self.around.store.closed();
+            unsettled.partitions.by_hand.closed = self.around.store.closed();
         }
         if let Some(entry) = self.around.store.journal().entries().pop() {
             info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
@@ -350,9 +353,13 @@ impl Keeper {
         self.show(Phase::Checked, true);
         if live.is_some() {
             match self.make_way(&revision, plan).await {
-                Ok(closed) => {
-                    self.remember_closed(&closed).await?;
-                    next.partitions.closed_by_hand = closed;
+                Ok(by_hand) => {
+                    let by_hand = match &self.unsettled {
+                        Some(unsettled) => plan.still_by_hand(&unsettled.partitions.by_hand, by_hand),
+                        None => by_hand,
+                    };
+                    self.remember_closed(&by_hand.closed).await?;
+                    next.partitions.by_hand = by_hand;
                 }
                 Err(in_use) => return Ok(Applied::InUse(in_use)),
             }
@@ -391,6 +398,11 @@ impl Keeper {
             Ok(state) => state,
             Err(error) => return self.wait(unsettled, &error.to_string()),
         };
+        let process = (state.daemon.pid, state.daemon.restarts);
+        if self.process.replace(process) != Some(process) {
+            // It may have read the files of before when it had been told.
+            unsettled.partitions.told = None;
+        }
         let action = match unsettled.action {
             Some(action) => action,
             None => match self.plan_action(&live).await {
@@ -545,7 +557,7 @@ impl Keeper {
     }
 
     async fn settled(&mut self, mut unsettled: Unsettled, live: &Files) {
-        self.close_again(&mut unsettled, live).await;
+        self.set_again(&mut unsettled, live).await;
         if let Err(file) = self.around.config.check(live) {
             warn!(%file, "a file was changed by somebody else");
         }

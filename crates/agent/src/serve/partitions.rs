@@ -15,7 +15,7 @@ pub(super) struct PartitionPlan {
     pub(super) removed: Vec<String>,
     /// The rest, if that is all there is to the change and each of it can be said to a running slurmctld.
     pub(super) by_rpc: Option<ByRpc>,
-    /// Open in both files, so that nobody has asked for a change of that.
+    /// The same in both files, so that nobody has asked for a change of that.
     states: BTreeMap<String, PartitionStateName>,
     /// All names of the new one.
     names: BTreeSet<String>,
@@ -33,6 +33,27 @@ pub(super) struct Rest {
     pub(super) wanted: Vec<PartitionUpdate>,
     /// A slurmctld that died since it let them go has read the old files, and has them again.
     pub(super) gone: Vec<String>,
+}
+
+/// States that people have set in the running slurmctld, and that it has to have again when it has read its files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ByHand {
+    /// Closed, or closed more than in the file. The next agent knows of them, too.
+    pub(super) closed: Vec<KeptState>,
+    /// Opened, where the file has an earlier closing by hand. The next agent could not tell whether somebody has closed one of them
+    /// again since, so it is not told: what is closed in doubt is opened by whoever opens it again.
+    pub(super) opened: Vec<KeptState>,
+}
+
+impl ByHand {
+    pub(super) fn is_empty(&self) -> bool {
+        self.closed.is_empty() && self.opened.is_empty()
+    }
+
+    fn names(&self, partition: &str) -> bool {
+        let mut all = self.closed.iter().chain(&self.opened);
+        all.any(|kept| kept.partition == partition)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,18 +126,35 @@ impl PartitionPlan {
         !self.removed.iter().any(|name| name == partition)
     }
 
-    /// Partitions that somebody has closed by hand, or closed more than the file does: a reconfigure would open them.
-    pub(super) fn closed_by_hand(&self, live: &[LivePartition]) -> Vec<KeptState> {
-        live.iter()
-            .filter_map(|partition| {
-                let file = self.states.get(&partition.name)?;
-                let state = partition.state.name()?;
-                (state.strictness() > file.strictness()).then(|| KeptState {
-                    partition: partition.name.clone(),
-                    state: state.to_string(),
-                })
-            })
-            .collect()
+    /// Partitions whose state somebody has set by hand, which a reconfigure would undo. `lifted` are those whose state in the file is
+    /// somebody's, too: there the last hand counts. All others are opened by whoever writes the files, and by nobody else.
+    pub(super) fn set_by_hand(&self, live: &[LivePartition], lifted: &BTreeSet<String>) -> ByHand {
+        let mut by_hand = ByHand::default();
+        for LivePartition { name, state, .. } in live {
+            let (Some(file), Some(state)) = (self.states.get(name), state.name()) else {
+                continue;
+            };
+            let kept = KeptState {
+                partition: name.clone(),
+                state: state.to_string(),
+            };
+            if state.strictness() > file.strictness() {
+                by_hand.closed.push(kept);
+            } else if state != *file && lifted.contains(name) {
+                by_hand.opened.push(kept);
+            }
+        }
+        by_hand
+    }
+
+    /// What an earlier change has yet to set again, as far as this one leaves the state to people, too.
+    pub(super) fn still_by_hand(&self, earlier: &ByHand, mut now: ByHand) -> ByHand {
+        let is_left = |kept: &&KeptState| self.states.contains_key(&kept.partition) && !now.names(&kept.partition);
+        let closed: Vec<KeptState> = earlier.closed.iter().filter(is_left).cloned().collect();
+        let opened: Vec<KeptState> = earlier.opened.iter().filter(is_left).cloned().collect();
+        now.closed.extend(closed);
+        now.opened.extend(opened);
+        now
     }
 }
 
@@ -327,8 +365,70 @@ mod tests {
         ] {
             let conf = |state: &str| format!("PartitionName=a {state}\n");
             let plan = plan(&conf(old), &conf(new));
-            let closed = plan.closed_by_hand(&[live("a", state)]);
-            assert_eq!(!closed.is_empty(), kept, "{old} to {new}, {state}");
+            let by_hand = plan.set_by_hand(&[live("a", state)], &BTreeSet::new());
+            assert_eq!(!by_hand.closed.is_empty(), kept, "{old} to {new}, {state}");
+            assert_eq!(by_hand.opened, [], "it is not known to be anybody's");
         }
+    }
+
+    #[test]
+    fn a_partition_opened_by_hand_is_seen_where_its_closing_was_by_hand() {
+        use PartitionStateName::{Down, Drain, Inactive, Up};
+        for (old, new, state, expected) in [
+            ("State=DRAIN", "State=DRAIN", Up, "opened"),
+            ("State=DOWN", "State=DOWN", Drain, "opened"),
+            ("State=INACTIVE", "State=INACTIVE", Drain, "opened"),
+            ("State=DRAIN", "State=DRAIN", Drain, ""),
+            ("State=DRAIN", "State=DRAIN", Inactive, "closed"),
+            // slurmctld may not have been closed yet when it was looked at.
+            ("", "State=DRAIN", Up, ""),
+            ("", "State=DRAIN", Down, ""),
+            ("State=DRAIN", "", Up, ""),
+            // Its line cannot be written to, so that only slurmctld has the closing.
+            ("", "", Drain, "closed"),
+            ("", "", Up, ""),
+        ] {
+            let conf = |state: &str| format!("PartitionName=a {state}\nPartitionName=b State=DRAIN\n");
+            let plan = plan(&conf(old), &conf(new));
+            let lifted = BTreeSet::from(["a".to_owned()]);
+            let by_hand = plan.set_by_hand(&[live("a", state), live("b", Up)], &lifted);
+            let kept = KeptState {
+                partition: "a".to_owned(),
+                state: state.to_string(),
+            };
+            let only = |list: &str| if list == expected { vec![kept.clone()] } else { vec![] };
+            let case = format!("{old} to {new}, {state}");
+            assert_eq!(
+                (by_hand.closed, by_hand.opened),
+                (only("closed"), only("opened")),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_yet_to_be_set_again_is_not_forgotten_for_the_next_change() {
+        let kept = |partition: &str, state: &str| KeptState {
+            partition: partition.to_owned(),
+            state: state.to_owned(),
+        };
+        let old = "PartitionName=a\nPartitionName=b\nPartitionName=c\nPartitionName=d State=DRAIN\n";
+        let new = old.replace("=b", "=b State=DRAIN");
+        let earlier = ByHand {
+            closed: vec![kept("a", "DOWN"), kept("b", "DRAIN"), kept("c", "DRAIN")],
+            opened: vec![kept("d", "UP")],
+        };
+        let now = ByHand {
+            closed: vec![kept("a", "INACTIVE")],
+            opened: vec![],
+        };
+        assert_eq!(
+            plan(old, &new).still_by_hand(&earlier, now),
+            ByHand {
+                closed: vec![kept("a", "INACTIVE"), kept("c", "DRAIN")],
+                opened: vec![kept("d", "UP")],
+            },
+            "of a there is newer word, and b is what the files say"
+        );
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn plan_next(state: &State, live: &str, unsettled: &Unsettled, action
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::time::Instant;
 
     use slurm::agent::Daemon;
@@ -132,6 +132,7 @@ mod tests {
             sequence,
             controller: uid("a"),
             files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(text))]),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

@@ -239,7 +239,7 @@ fn is_ours(revision: &Revision, served: &ServedFile) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use slurm::revision::{ControllerUid, File, FileName};
 
@@ -251,6 +251,7 @@ mod tests {
             sequence: 1,
             controller: ControllerUid::new("a").unwrap(),
             files: files.iter().map(file).collect::<BTreeMap<_, _>>(),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

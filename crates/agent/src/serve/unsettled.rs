@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime};
 use tokio::sync::oneshot;
 
-use super::partitions::Rest;
+use super::partitions::{ByHand, Rest};
 use super::served::Word;
 use super::steps::Steps;
 use super::story::{Event, tell};
@@ -49,9 +49,9 @@ pub(super) struct Waiting {
 pub(super) struct Partitions {
     /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
     pub(super) told: Option<Rest>,
-    /// Partitions that somebody has closed, and that a reconfigure opens.
-    pub(super) closed_by_hand: Vec<KeptState>,
-    /// Those that were closed again.
+    /// What people have set, and a reconfigure undoes.
+    pub(super) by_hand: ByHand,
+    /// Those that were set again.
     pub(super) kept_states: Vec<KeptState>,
     /// No partition with jobs is lost when slurmctld reads these files.
     pub(super) way_is_clear: bool,

@@ -339,6 +339,56 @@ async fn what_people_do_by_hand_outlives_a_reconfigure() {
     );
 }
 
+/// In the file the partition is closed: by somebody's hand, or because it is meant to be.
+#[tokio::test]
+async fn who_opens_what_was_closed_by_hand_has_opened_it_although_the_file_has_it_closed() {
+    let before = BEFORE.replace("Default=YES", "Default=YES State=DRAIN");
+    let state = |name: &str| slurm::rpc::PartitionUpdate {
+        state: PartitionStateName::from_name(name),
+        ..slurm::rpc::PartitionUpdate::new("a")
+    };
+    for (closed_by_hand, then) in [(true, "UP"), (true, "DOWN"), (false, "UP")] {
+        let with = |sequence: u64, conf: &str| Revision {
+            closed_by_hand: closed_by_hand.then(|| "a".to_owned()).into_iter().collect(),
+            ..revision(sequence, conf)
+        };
+        let pod = Pod::running(&with(1, &before)).await;
+        pod.slurmctld().update_partition(&state(then)).await.unwrap();
+        // Nothing is said of its state where it is told what else has changed.
+        let pushed = pod.push(&with(2, &before.replace("MaxTime=5", "MaxTime=6"))).await;
+        assert_eq!(pushed.action, Action::PartitionRpc);
+        let named = |pod: &Pod| pod.partition("a").unwrap().state.name().map(|state| state.to_string());
+        assert_eq!(named(&pod).as_deref(), Some(then));
+
+        let more = format!("{}MaxJobCount=5\n", before.replace("MaxTime=5", "MaxTime=6"));
+        let pushed = pod.push(&with(3, &more)).await;
+        assert_eq!(
+            (&pushed.outcome, pushed.action),
+            (&Outcome::Applied, Action::Reconfigure)
+        );
+        let kept = KeptState {
+            partition: "a".to_owned(),
+            state: then.to_owned(),
+        };
+        assert_eq!(pushed.kept_states, if closed_by_hand { vec![kept] } else { vec![] });
+        let expected = if closed_by_hand { then } else { "DRAIN" };
+        assert_eq!(named(&pod).as_deref(), Some(expected), "{closed_by_hand}");
+        assert_eq!(pod.conf(), more, "the operator writes the files");
+
+        // A slurmctld that starts anew has read the files, which is nobody's hand.
+        let last = *pod.lives().last().unwrap();
+        kill(last, Signal::SIGKILL).unwrap();
+        pod.status_that("slurmctld is back", |status| {
+            let slurmctld = status.slurmctld.as_ref();
+            slurmctld.is_some_and(|daemon| daemon.restarts == 1 && daemon.state == DaemonState::Ready)
+        })
+        .await;
+        let pushed = pod.push(&with(4, &format!("{more}MinJobAge=5\n"))).await;
+        assert_eq!(pushed.action, Action::Reconfigure);
+        assert_eq!(named(&pod).as_deref(), Some("DRAIN"));
+    }
+}
+
 /// slurmctld dies after it has let a partition go and before the files are without it: it has the partition again.
 #[tokio::test]
 async fn a_partition_that_comes_back_goes_again_or_keeps_its_line() {
@@ -364,6 +414,31 @@ async fn a_partition_that_comes_back_goes_again_or_keeps_its_line() {
         assert_eq!(pod.partition("b").is_some(), busy);
         assert_eq!(pod.partition("a").unwrap().max_time, if busy { 5 } else { 9 });
     }
+}
+
+/// slurmctld has been told, dies, and is back with the files of before a moment before there are others.
+#[tokio::test]
+async fn a_slurmctld_that_begins_anew_before_the_files_are_there_is_told_again() {
+    let mut pod = Pod::running(&revision(1, BEFORE)).await;
+    let after = BEFORE
+        .replace("MaxTime=5", "MaxTime=9")
+        .replace("b Nodes=n1", "b Nodes=n1 State=DRAIN");
+    let pushed = pod
+        .push_stopping_at("durable", &revision(2, &after), async |pod: &Pod| {
+            assert_eq!(pod.partition("a").unwrap().max_time, 9);
+            kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
+            let start = Instant::now();
+            while pod.partition("a").unwrap().max_time != 5 {
+                assert!(start.elapsed() < PATIENCE, "slurmctld is not back");
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
+    assert_eq!((pod.conf(), pod.lives().len()), (after, 2), "no reconfigure");
+    assert_eq!(pod.partition("a").unwrap().max_time, 9);
+    let b = pod.partition("b").unwrap().state.name();
+    assert_eq!(b, Some(PartitionStateName::Drain));
 }
 
 #[tokio::test]

@@ -75,6 +75,8 @@ impl AllTries {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use slurm::revision::ControllerUid;
 
     use super::*;
@@ -88,6 +90,7 @@ mod tests {
                 sequence: 0,
                 controller: ControllerUid::new("uid").unwrap(),
                 files: files.into(),
+                closed_by_hand: BTreeSet::new(),
             },
             inputs: Inputs {
                 extra_conf: extra_conf.to_owned(),

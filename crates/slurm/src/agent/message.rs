@@ -120,7 +120,7 @@ pub struct Pushed {
     /// What slurmctld was made to do.
     #[serde(default)]
     pub action: Action,
-    /// Partitions that stay closed although the file has them open.
+    /// Partitions that are as somebody set them although the file has them otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_states: Vec<KeptState>,
     /// As it is after the push.
@@ -163,8 +163,8 @@ pub struct PartitionInUse {
     pub line: String,
 }
 
-/// A partition that somebody had closed in the running slurmctld, and that was closed again after slurmctld had read a file
-/// that has it open.
+/// A partition whose state somebody had set in the running slurmctld, and that was given it again after slurmctld had read a file
+/// that has another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptState {

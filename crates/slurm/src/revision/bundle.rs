@@ -3,7 +3,7 @@
 //! Equal revisions give equal bytes. Fields a reader does not know are passed over; the digest covers the files, so a
 //! file that went missing or changed on the way is noticed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 
 use base64::Engine as _;
@@ -53,6 +53,9 @@ struct Wire {
     controller: ControllerUid,
     digest: Digest,
     files: BTreeMap<FileName, WireFile>,
+    /// An operator of before tells none, and an agent of before does not look.
+    #[serde(rename = "closedByHand", default, skip_serializing_if = "BTreeSet::is_empty")]
+    closed_by_hand: BTreeSet<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -103,6 +106,7 @@ impl Revision {
                     (name.clone(), file)
                 })
                 .collect(),
+            closed_by_hand: self.closed_by_hand.clone(),
         };
         // Strings, numbers and maps with strings for keys: there is nothing in it that JSON does not have.
         let json = serde_json::to_vec(&wire).unwrap_or_default();
@@ -122,6 +126,7 @@ impl Revision {
             controller,
             digest: said,
             files,
+            closed_by_hand,
         } = serde_json::from_slice(&decompress(bundle)?).map_err(DecodeError::Json)?;
         let files = files
             .into_iter()
@@ -134,6 +139,7 @@ impl Revision {
             sequence,
             controller,
             files,
+            closed_by_hand,
         };
         let found = revision.digest();
         if said != found {
@@ -179,6 +185,7 @@ mod tests {
                 file("prolog.sh", File::script("#!/bin/sh\n")),
                 file("blob", File::config([0xff, 0])),
             ]),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 
@@ -204,6 +211,18 @@ mod tests {
             .replacen('{', r#"{"cause":["x"],"#, 1)
             .replace(r#""text""#, r#""mode":7,"text""#);
         assert_eq!(Revision::from_bundle(&compress(json.as_bytes())).unwrap(), revision());
+    }
+
+    #[test]
+    fn what_was_closed_by_hand_travels_along() {
+        let closed = Revision {
+            closed_by_hand: BTreeSet::from(["long".to_owned()]),
+            ..revision()
+        };
+        let bundle = closed.to_bundle().unwrap();
+        assert!(json_of(&bundle).ends_with(r#","closedByHand":["long"]}"#));
+        assert_eq!(Revision::from_bundle(&bundle).unwrap(), closed);
+        assert_eq!(closed.digest(), revision().digest(), "the files are the same");
     }
 
     #[test]
@@ -253,10 +272,13 @@ mod tests {
     fn any_revision() -> impl Strategy<Value = Revision> {
         let name = "[a-z][a-z.]{0,8}".prop_map(|name| FileName::new(name).unwrap());
         let file = (any::<Vec<u8>>(), any::<bool>()).prop_map(|(content, executable)| File { content, executable });
-        (any::<u64>(), prop::collection::btree_map(name, file, 0..5)).prop_map(|(sequence, files)| Revision {
+        let closed = prop::collection::btree_set(any::<String>(), 0..3);
+        let files = prop::collection::btree_map(name, file, 0..5);
+        (any::<u64>(), files, closed).prop_map(|(sequence, files, closed_by_hand)| Revision {
             sequence,
             controller: ControllerUid::new("uid-1").unwrap(),
             files,
+            closed_by_hand,
         })
     }
 

@@ -166,4 +166,36 @@ fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
     assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
     let all = shown(&namespace, "all").unwrap();
     assert!(all.contains("State=DRAIN"), "{all}");
+    open_while_the_configuration_changes(&namespace);
+}
+
+/// Whoever lifts the closing has lifted it, also when the next configuration was made before that was known.
+fn open_while_the_configuration_changes(namespace: &Namespace) {
+    let file = "grep '^PartitionName=all ' /etc/slurm/slurm.conf";
+    for round in 1..=3 {
+        slurm(namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
+        eventually("the file has it closed", SOON, || {
+            let line = slurm(namespace, file)?;
+            expect(line.contains("State=DRAIN"), line)
+        })
+        .unwrap();
+        applied(namespace);
+        slurm(namespace, "scontrol update PartitionName=all State=UP").unwrap();
+        set_extra_conf(namespace, &format!("{BASE}KillWait={}\n", 40 + round)).unwrap();
+        eventually("the change is live", SOON, || {
+            let conf = slurm(namespace, "scontrol show config | grep KillWait")?;
+            expect(conf.contains(&format!("= {}", 40 + round)), conf)
+        })
+        .unwrap();
+        applied(namespace);
+        let all = shown(namespace, "all").unwrap();
+        assert!(all.contains("State=UP"), "round {round}: {all}");
+        eventually("the file has it open", SOON, || {
+            let line = slurm(namespace, file)?;
+            expect(!line.contains("State="), line)
+        })
+        .unwrap();
+        let all = shown(namespace, "all").unwrap();
+        assert!(all.contains("State=UP"), "round {round}: {all}");
+    }
 }

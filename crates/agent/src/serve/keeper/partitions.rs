@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slurm::Revision;
 use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused};
@@ -19,18 +19,22 @@ use slurm::rpc::{
     Client, LivePartition, NotReleased, PartitionUpdate, StillNeeded, Told, read_back_partitions, release_partitions,
     settle_partitions,
 };
+use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::super::partitions::{ByRpc, Created, PartitionPlan, Rest, Updated};
+use super::super::partitions::{ByHand, ByRpc, Created, PartitionPlan, Rest, Updated};
 use super::super::served::Base;
 use super::super::slurm_tools::Read;
 use super::super::steps::Steps;
 use super::super::story::{Event, tell as tell_people};
 use super::super::unsettled::Unsettled;
-use super::{Applied, Error, Keeper};
+use super::{Applied, Error, Keeper, PUSH_PATIENCE};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
+
+/// slurmctld starts in a tenth of a second.
+const ANSWERS_SOON: Duration = Duration::from_millis(20);
 
 impl Keeper {
     /// A change of partitions that slurmctld had heard of in part, perhaps.
@@ -39,6 +43,13 @@ impl Keeper {
             return;
         };
         if pending.sequence > live.summary.sequence {
+            // One that starts with this pod answers in a moment; one that does not cannot be told.
+            let begun = Instant::now();
+            while begun.elapsed() < PUSH_PATIENCE
+                && let Base::NoAnswer(_) = self.around.slurmctld.base(&pending).await
+            {
+                sleep(ANSWERS_SOON).await;
+            }
             // It was about to be told, so slurmctld was known to run with the live files.
             let unsettled = self.unsettled.take();
             self.go_on_with(pending, live).await;
@@ -205,14 +216,14 @@ impl Keeper {
         &self,
         revision: &Revision,
         plan: &PartitionPlan,
-    ) -> Result<Vec<KeptState>, Vec<PartitionInUse>> {
+    ) -> Result<ByHand, Vec<PartitionInUse>> {
         // Without the protocol it is the operator alone who looks at jobs.
         let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
-            return Ok(Vec::new());
+            return Ok(ByHand::default());
         };
         let before = match client.partitions().await {
             Ok(before) => before,
-            Err(error) if error.is_definite() => return Ok(Vec::new()),
+            Err(error) if error.is_definite() => return Ok(ByHand::default()),
             Err(error) => {
                 let because = |name: &String| PartitionInUse {
                     name: name.clone(),
@@ -221,7 +232,11 @@ impl Keeper {
                     line: String::new(),
                 };
                 let kept: Vec<PartitionInUse> = plan.removed.iter().map(because).collect();
-                return if kept.is_empty() { Ok(Vec::new()) } else { Err(kept) };
+                return if kept.is_empty() {
+                    Ok(ByHand::default())
+                } else {
+                    Err(kept)
+                };
             }
         };
         let vanishing: Vec<String> = plan
@@ -230,7 +245,14 @@ impl Keeper {
             .map(|partition| partition.name.clone())
             .collect();
         self.let_go(&client, plan, &before, &vanishing).await?;
-        Ok(plan.closed_by_hand(&before))
+        // One that does not run with the live files yet may never have heard of a closing that they have.
+        let nobody = BTreeSet::new();
+        let lifted = if self.unsettled.is_none() {
+            &revision.closed_by_hand
+        } else {
+            &nobody
+        };
+        Ok(plan.set_by_hand(&before, lifted))
     }
 
     /// The same before files are read that are live already, as an agent finds them that has just started.
@@ -335,10 +357,10 @@ impl Keeper {
         Ok(())
     }
 
-    /// Somebody's closing of a partition outlives the reconfigure that would have opened it.
-    pub(super) async fn close_again(&self, unsettled: &mut Unsettled, live: &Files) {
-        let closed = std::mem::take(&mut unsettled.partitions.closed_by_hand);
-        if closed.is_empty() {
+    /// Somebody's closing of a partition outlives the reconfigure that would have opened it, and so does the lifting of it.
+    pub(super) async fn set_again(&self, unsettled: &mut Unsettled, live: &Files) {
+        let by_hand = std::mem::take(&mut unsettled.partitions.by_hand);
+        if by_hand.is_empty() {
             return;
         }
         let Some(revision) = self.around.config.read(live) else {
@@ -347,7 +369,8 @@ impl Keeper {
         let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
             return;
         };
-        for kept in closed {
+        let ByHand { closed, opened } = by_hand;
+        for kept in closed.into_iter().chain(opened) {
             let KeptState { partition, state } = &kept;
             let update = PartitionUpdate {
                 state: PartitionStateName::from_name(state),
@@ -357,11 +380,13 @@ impl Keeper {
                 Ok(()) => {
                     info!(
                         partition,
-                        state, "somebody has closed this partition by hand: it stays so"
+                        state, "somebody has set the state of this partition by hand: it stays so"
                     );
                     unsettled.partitions.kept_states.push(kept);
                 }
-                Err(error) => warn!(partition, state, %error, "a partition that was closed by hand is open again"),
+                Err(error) => {
+                    warn!(partition, state, %error, "a partition has the state of slurm.conf again, and not that set by hand");
+                }
             }
         }
         self.around.store.remove_closed();

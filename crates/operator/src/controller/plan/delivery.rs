@@ -136,6 +136,7 @@ pub(super) fn plan_config(
         sequence: 0,
         controller: uid.clone(),
         files,
+        closed_by_hand: inputs.kept.keys().cloned().collect(),
     };
     if former.revision.as_ref().map(Revision::digest) != Some(newest.digest()) {
         plan.tried = Some(Tried {
@@ -196,6 +197,7 @@ fn deliver(
                 },
                 standbys: situation.standbys.clone(),
                 files: Arc::new(newest.files.clone()),
+                closed_by_hand: Arc::new(newest.closed_by_hand.clone()),
                 digest: newest.digest(),
                 controller: newest.controller.clone(),
                 target: target.clone(),

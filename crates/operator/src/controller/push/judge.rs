@@ -165,6 +165,7 @@ mod tests {
         Wanted {
             goal: Goal::Live,
             files: Arc::default(),
+            closed_by_hand: Arc::default(),
             digest: digest(files),
             controller: ControllerUid::new("uid").unwrap(),
             target: Target {

@@ -8,7 +8,7 @@ mod standbys;
 mod task;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -55,6 +55,8 @@ pub(super) enum Goal {
 pub(super) struct Wanted {
     pub(super) goal: Goal,
     pub(super) files: Arc<Files>,
+    /// See [`slurm::Revision::closed_by_hand`].
+    pub(super) closed_by_hand: Arc<BTreeSet<String>>,
     /// Of the files.
     pub(super) digest: Digest,
     pub(super) controller: ControllerUid,

@@ -572,6 +572,7 @@ fn revision_of(wanted: &Wanted, sequence: u64) -> Revision {
         sequence,
         controller: wanted.controller.clone(),
         files: (*wanted.files).clone(),
+        closed_by_hand: (*wanted.closed_by_hand).clone(),
     }
 }
 

@@ -172,6 +172,7 @@ mod tests {
             sequence: 3,
             controller: ControllerUid::new("uid").unwrap(),
             files: BTreeMap::from([(name, file), (FileName::new("slurm.conf").unwrap(), File::config("x"))]),
+            closed_by_hand: BTreeSet::new(),
         };
         (accepted, revision)
     }

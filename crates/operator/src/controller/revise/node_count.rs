@@ -42,7 +42,7 @@ fn rendered(revision: &Revision) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use serde_json::{Value, json};
     use slurm::revision::{ControllerUid, File, FileName};
@@ -66,6 +66,7 @@ mod tests {
             sequence: 1,
             controller: ControllerUid::new("uid").unwrap(),
             files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(conf))]),
+            closed_by_hand: BTreeSet::new(),
         }
     }
 

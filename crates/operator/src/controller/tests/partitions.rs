@@ -276,6 +276,14 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             line.contains(&format!(" State={expected}")),
             "{spec} {slurm} {read}: {line}"
         );
+        // The agent hears whose word it is.
+        let by_hand: Vec<String> = pushed(&plan).closed_by_hand.iter().cloned().collect();
+        let is_by_hand = expected != spec.to_uppercase();
+        assert_eq!(
+            by_hand,
+            if is_by_hand { vec!["both"] } else { vec![] },
+            "{spec} {slurm} {read}"
+        );
     }
     // While that is on its way it is still what is wanted.
     let mut on_its_way = after(objects("Up"), objects("Up"), &says("DRAIN"), json!([]), READ);

@@ -105,6 +105,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
             sequence: 2,
             controller: wanted.controller.clone(),
             files: (*wanted.files).clone(),
+            closed_by_hand: (*wanted.closed_by_hand).clone(),
         }
         .to_bundle()
         .unwrap(),
