@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::Key;
@@ -40,6 +41,19 @@ impl<K: Resource<DynamicType = ()>> Delta<K> {
     /// Which object changed.
     pub fn key(&self) -> Option<Key> {
         self.sides().next().map(|object| Key::of(object.as_ref()))
+    }
+
+    /// Whether nothing but its status is another one: the API server counts a spec's versions.
+    pub fn is_of_status(&self) -> bool {
+        let (Some(before), Some(after)) = (&self.before, &self.after) else {
+            return false;
+        };
+        let others = |meta: &ObjectMeta| ObjectMeta {
+            resource_version: None,
+            managed_fields: None,
+            ..meta.clone()
+        };
+        after.meta().generation.is_some() && others(before.meta()) == others(after.meta())
     }
 
     /// The objects of kind `Owner` that the object has an owner reference to, or had before.
@@ -92,6 +106,27 @@ mod tests {
             [Key::new("n", "new"), Key::new("n", "old")]
         );
         assert!(delta.owners::<NodeSet>().is_empty());
+    }
+
+    #[test]
+    fn a_change_of_the_status_alone_is_told_from_others() {
+        let object = |generation: i64, version: &str, labels: &[&str]| {
+            let labels: std::collections::BTreeMap<&str, &str> = labels.iter().map(|label| (*label, "")).collect();
+            let metadata = json!({
+                "namespace": "n", "name": "a", "generation": generation, "resourceVersion": version, "labels": labels,
+            });
+            Arc::new(serde_json::from_value::<ConfigMap>(json!({ "metadata": metadata })).unwrap())
+        };
+        let before = Some(object(1, "1", &["a"]));
+        let to = |after| Delta {
+            before: before.clone(),
+            after,
+        };
+        assert!(to(Some(object(1, "2", &["a"]))).is_of_status());
+        assert!(!to(Some(object(2, "2", &["a"]))).is_of_status());
+        assert!(!to(Some(object(1, "2", &["b"]))).is_of_status());
+        assert!(!to(None).is_of_status());
+        assert!(!Delta::appeared(object(1, "1", &[])).is_of_status());
     }
 
     #[test]

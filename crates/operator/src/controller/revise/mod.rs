@@ -13,7 +13,7 @@ mod node_count;
 mod source;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slurm::{
     Revision,
@@ -147,19 +147,24 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         Before::Unrecorded(_) => return take_all(surroundings, wanted),
     };
     let judge = Judge::new(surroundings, before, wanted);
-    let candidate = |taken: &_| judge.judge(compose(before, wanted, taken));
+    let mut looked = Looked {
+        judge: &judge,
+        before,
+        wanted,
+        last: None,
+    };
     let changed = differing(before, wanted);
 
-    let mut sound = choose(&changed, |taken| match candidate(taken) {
+    let mut sound = choose(&changed, |taken| match looked.at(taken) {
         Ok(_) => Verdict::Good,
-        Err(why) => Verdict::Bad(why),
+        Err(why) => Verdict::Bad(why.clone()),
     });
     let accepted = match surroundings.before {
         Before::Accepted(revision, _) => Some(revision.digest()),
         Before::Nothing | Before::Unrecorded(_) => None,
     };
-    let Choice { taken, held } = choose(&sound.taken, |taken| match candidate(taken) {
-        Err(why) => Verdict::Bad(why),
+    let Choice { taken, held } = choose(&sound.taken, |taken| match looked.at(taken) {
+        Err(why) => Verdict::Bad(why.clone()),
         Ok(candidate) => match surroundings.refusals.get(&candidate.digest) {
             Some(words) => Verdict::Bad(Why {
                 reason: reason::CONFIG_REJECTED,
@@ -176,7 +181,7 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         files,
         warnings,
         ..
-    } = judge.build(compose(before, wanted, &taken));
+    } = looked.into_candidate(&taken);
     let told = |(source, why): (Source, Why)| Held {
         source: source.label(before, wanted),
         reason: why.reason,
@@ -194,6 +199,34 @@ pub(super) fn revise(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result
         warnings,
         needs_answers: judge.needs_answers(),
     })
+}
+
+/// What came of the last look: the usual change is good as a whole, and is asked for at every step.
+struct Looked<'a> {
+    judge: &'a Judge<'a>,
+    before: &'a Inputs,
+    wanted: &'a Inputs,
+    last: Option<(BTreeSet<Source>, Result<Candidate, Why>)>,
+}
+
+impl Looked<'_> {
+    /// What is thought of it if these changes are made and no others.
+    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<Candidate, Why> {
+        let last = self.last.take().filter(|(before, _)| before == taken);
+        let look = || {
+            let inputs = compose(self.before, self.wanted, taken);
+            (taken.clone(), self.judge.judge(inputs))
+        };
+        &self.last.insert(last.unwrap_or_else(look)).1
+    }
+
+    /// The files with these changes, whatever is thought of them.
+    fn into_candidate(self, taken: &BTreeSet<Source>) -> Candidate {
+        match self.last {
+            Some((before, Ok(candidate))) if before == *taken => candidate,
+            _ => self.judge.build(compose(self.before, self.wanted, taken)),
+        }
+    }
 }
 
 fn take_all(surroundings: &Surroundings<'_>, wanted: &Inputs) -> Result<Revised, Fault> {
