@@ -9,6 +9,7 @@
 )]
 
 mod fake_daemon;
+mod fake_scontrol;
 mod partitions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,11 @@ fn the_daemon() {
     if let Some(directory) = std::env::var_os("FAKE_DAEMON") {
         fake_daemon::main(&PathBuf::from(directory));
     }
+}
+
+#[tokio::test]
+async fn the_scontrol() {
+    fake_scontrol::main().await;
 }
 
 fn uid() -> ControllerUid {

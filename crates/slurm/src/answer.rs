@@ -53,6 +53,10 @@ impl Payload for ServedConf {
     const FIELD: &'static str = "slurm_conf_meta";
 }
 
+impl Payload for RunningConf {
+    const FIELD: &'static str = "slurm_conf";
+}
+
 /// One slurmctld, asked whether it is there. A token it does not accept makes it "not responding", with HTTP 200.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Ping {
@@ -111,6 +115,13 @@ pub struct ServedConf {
     /// Slurm's own hash of slurm.conf, comments included.
     #[serde(rename = "HashValue")]
     pub hash: i64,
+}
+
+/// What of it we look at.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RunningConf {
+    #[serde(rename = "ReconfigFlags")]
+    pub reconfig_flags: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

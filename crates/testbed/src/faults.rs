@@ -122,11 +122,15 @@ impl Cluster {
 
     /// Loses every packet between two pods.
     pub fn drop_traffic(&self, one: Pod, other: Pod) -> Result<Fault> {
-        let (place, pid) = self.network_of(one)?;
-        let address = self.address(other)?;
+        self.cut_from(one, &self.address(other)?)
+    }
+
+    /// Loses every packet between a pod and this address.
+    pub fn cut_from(&self, pod: Pod, address: &str) -> Result<Fault> {
+        let (place, pid) = self.network_of(pod)?;
         let rules = vec![
-            words("OUTPUT", &["--destination", &address]),
-            words("INPUT", &["--source", &address]),
+            words("OUTPUT", &["--destination", address]),
+            words("INPUT", &["--source", address]),
         ];
         Filter {
             place,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use slurm::Revision;
 use slurm::agent::{
     self, Action, AgentKey, Candidate, Checked, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome,
-    PROOF_HEADER, PROTOCOL, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, path,
+    PROOF_HEADER, PROTOCOL, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, Way, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::net::TcpListener;
@@ -28,9 +28,9 @@ use super::fences::{Admitted, Fences, Stale, Subject};
 use super::keeper::{Handle, Push};
 use super::nodes::Nodes;
 use super::restore::restore;
-use super::served::Slurmctld;
 use super::slurm_tools::{Read, SlurmTools};
 use super::unsettled::Taken;
+use super::ways::Ways;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
 use crate::store::Store;
@@ -60,7 +60,7 @@ pub(super) struct Door {
     pub(super) keeper: Handle,
     pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
-    pub(super) slurmctld: Arc<Slurmctld>,
+    pub(super) ways: Arc<Ways>,
     pub(super) nodes: Nodes,
 }
 
@@ -251,7 +251,7 @@ impl Door {
             (&Method::POST, path::PARTITION) => {
                 let command: PartitionCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
                 self.command(fence, Subject::Partition)?;
-                let restored = restore(&self.config, &self.slurmctld, &command).await?;
+                let restored = restore(&self.config, &self.ways, &command).await?;
                 Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
@@ -307,6 +307,7 @@ impl Door {
             milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             steps: taken.steps,
             action: taken.action,
+            way: taken.way,
             kept_states: taken.kept_states,
             status: self.status().await,
         };
@@ -344,6 +345,7 @@ impl Door {
                 },
                 steps: Vec::new(),
                 action: Action::default(),
+                way: Way::default(),
                 kept_states: Vec::new(),
             }),
         }

@@ -34,6 +34,7 @@ use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
 use super::story::{Event, tell};
 use super::unsettled::{Answer, Taken, Unsettled, Waiting};
+use super::ways::Ways;
 use crate::config_dir::{self, ConfigDir, Files};
 use crate::control::{Reconfigured, Supervisor};
 use crate::dry_run::{self, configuration_of};
@@ -119,6 +120,7 @@ pub(super) struct Surroundings {
     pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
     pub(super) slurmctld: Arc<Slurmctld>,
+    pub(super) ways: Arc<Ways>,
     pub(super) controller: ControllerUid,
     pub(super) fences: Arc<Mutex<Fences>>,
 }
@@ -323,10 +325,11 @@ impl Keeper {
             .as_ref()
             .filter(|live| standing != Standing::Standby && self.unsettled.is_none() && self.is_untouched(live));
         if let Some(live) = known
-            && let Some(applied) = self.apply_partitions(&revision, live, &plan, steps).await?
+            && let Some((applied, way)) = self.apply_partitions(&revision, live, &plan, steps).await?
         {
             next.action = Some(Action::PartitionRpc);
             next.partitions.told = Some(plan.rest());
+            next.partitions.way = way;
             return Ok(applied);
         }
         self.check_and_swap(revision, live, &plan, steps, next).await

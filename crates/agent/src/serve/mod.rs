@@ -3,7 +3,8 @@
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
 //! ConfigMap. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
-//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes, [`restore`] partitions.
+//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes, [`restore`] partitions;
+//! [`ways`] are those by which partitions are told, of which [`scontrol`] is one.
 
 mod candidate;
 mod checker;
@@ -15,11 +16,13 @@ mod partitions;
 mod plan;
 pub(crate) mod reason;
 mod restore;
+mod scontrol;
 mod served;
 pub(crate) mod slurm_tools;
 mod steps;
 mod story;
 mod unsettled;
+mod ways;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -41,6 +44,7 @@ use keeper::{Keeper, Surroundings};
 use nodes::Nodes;
 use served::Slurmctld;
 use slurm_tools::SlurmTools;
+use ways::Ways;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -72,6 +76,10 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let slurmctld = Arc::new(Slurmctld::new(&places.keys_dir, slurmctld));
     let dry_run = DryRun::new(&scratch_dir, Some(&places.keys_dir));
     let checker = Arc::new(Checker::new(dry_run, Arc::clone(&slurm)));
+    let ways = Arc::new(Ways {
+        slurmctld: Arc::clone(&slurmctld),
+        tools: Arc::clone(&slurm),
+    });
     let (keeper, handle) = Keeper::new(Surroundings {
         config: config.clone(),
         store: store.clone(),
@@ -79,6 +87,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         checker: Arc::clone(&checker),
         slurm: Arc::clone(&slurm),
         slurmctld: Arc::clone(&slurmctld),
+        ways: Arc::clone(&ways),
         controller: places.controller_uid,
         fences: Arc::clone(&fences),
     });
@@ -87,10 +96,11 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         keys: places.keys_dir,
         nodes: Nodes {
             config: config.clone(),
-            slurmctld: Arc::clone(&slurmctld),
+            slurmctld,
             tools: Arc::clone(&slurm),
+            ways: Arc::clone(&ways),
         },
-        slurmctld,
+        ways,
         config,
         store,
         supervisor,

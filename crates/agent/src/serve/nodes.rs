@@ -6,12 +6,15 @@ use std::sync::Arc;
 use slurm::agent::{NodeAction, NodeCommand, Refusal, Way};
 use slurm::conf::{Configuration, RecordKind};
 use slurm::rest;
-use slurm::rpc::{Client, Error, LivePartition, NodeUpdate, PartitionUpdate, ReturnCode};
+use slurm::rpc::{
+    Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
+};
 use slurm::{Hostlist, Line, NodeDescription, NodeFeatures};
 use tracing::{debug, info};
 
 use super::served::Slurmctld;
 use super::slurm_tools::SlurmTools;
+use super::ways::Ways;
 use crate::config_dir::ConfigDir;
 use crate::dry_run::configuration_of;
 
@@ -20,6 +23,7 @@ pub(super) struct Nodes {
     pub(super) config: ConfigDir,
     pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) tools: Arc<SlurmTools>,
+    pub(super) ways: Arc<Ways>,
 }
 
 impl Nodes {
@@ -29,7 +33,11 @@ impl Nodes {
             Err(Failed::Refused(refusal)) => Err(refusal),
             Err(Failed::Unspoken(why)) => {
                 debug!(why, "commanding a node by scontrol");
-                self.tools.command_node(command).await.map(|()| Way::Scontrol)
+                self.tools.command_node(command).await?;
+                self.gather_members(command).await.map_err(|failure| Refusal::Slurm {
+                    detail: failure.to_string(),
+                })?;
+                Ok(Way::Scontrol)
             }
         }
     }
@@ -44,33 +52,38 @@ impl Nodes {
         };
         self.slurmctld.remember_version(&client);
         done.map_err(|error| failed(&error))?;
-        if let NodeAction::Describe(NodeDescription {
-            features: Some(features),
-            ..
-        }) = &command.action
-        {
-            let told = self.gather_members(&client, node, features).await;
-            told.map_err(|error| failed(&error))?;
-        }
-        Ok(())
+        self.gather_members(command).await.map_err(|failure| {
+            Failed::Refused(Refusal::Slurm {
+                detail: failure.to_string(),
+            })
+        })
     }
 
     /// Has partitions look again who their members are, which Slurm does not do when a node gets a feature.
-    async fn gather_members(&self, client: &Client, node: &str, features: &NodeFeatures) -> Result<(), Error> {
+    async fn gather_members(&self, NodeCommand { node, action }: &NodeCommand) -> Result<(), Failure> {
+        let NodeAction::Describe(NodeDescription {
+            features: Some(features),
+            ..
+        }) = action
+        else {
+            return Ok(());
+        };
+        let node = node.as_str();
         let _lock = self.slurmctld.lock_members().await;
         let Some(live) = self.config.live().and_then(|live| self.config.read(&live)) else {
             return Ok(());
         };
-        let wanted = without_node(&configuration_of(&live.files), features);
+        let configuration = configuration_of(&live.files);
+        let wanted = without_node(&configuration, features);
         if wanted.is_empty() {
             return Ok(());
         }
-        let partitions = client.partitions().await?;
+        let (commander, partitions) = self.ways.reach(&configuration).await?;
         for update in wanted {
             let shown = partitions.iter().find(|partition| partition.name == update.name);
             if shown.is_some_and(|shown| lacks(shown, &update, node)) {
                 info!(node, partition = %update.name, "having a partition gather its members");
-                client.update_partition(&update).await?;
+                commander.update_partition(&update).await?;
             }
         }
         Ok(())

@@ -4,45 +4,42 @@
 
 use slurm::agent::{PartitionCommand, Refusal, Restored};
 use slurm::conf::RecordKind;
-use slurm::rpc::restore_partition;
+use slurm::rpc::{Failure, restore_partition};
 use tracing::info;
 
-use super::served::Slurmctld;
+use super::ways::Ways;
 use crate::config_dir::ConfigDir;
 use crate::dry_run::configuration_of;
 
 /// Only what is no clear answer is an error: what slurmctld refuses is named in the result.
-pub(super) async fn restore(
-    config: &ConfigDir,
-    slurmctld: &Slurmctld,
-    command: &PartitionCommand,
-) -> Result<Restored, Refusal> {
+pub(super) async fn restore(config: &ConfigDir, ways: &Ways, command: &PartitionCommand) -> Result<Restored, Refusal> {
     // No push is between its words to slurmctld and its files.
-    let _lock = slurmctld.lock_members().await;
+    let _lock = ways.slurmctld.lock_members().await;
     let live = config.live().and_then(|live| config.read(&live));
     let live = live.ok_or_else(|| Refusal::Failed {
         detail: "there is no revision in the configuration directory".to_owned(),
     })?;
     let configuration = configuration_of(&live.files);
     let PartitionCommand { partition, restore } = command;
-    let client = match slurmctld.commander(&configuration) {
-        Ok(client) => client,
-        Err(why) => {
-            return Ok(Restored {
-                left: restore.iter().map(|key| (key.clone(), why.clone())).collect(),
-                same: Vec::new(),
-            });
-        }
-    };
     info!(%partition, keys = ?restore, "bringing a partition back to its line");
     let conf = configuration.slurm_conf_document();
     let lines = conf.effective(RecordKind::Partition);
-    let restored = restore_partition(&client, &lines, partition, restore).await;
-    slurmctld.remember_version(&client);
-    match restored {
-        Ok(restored) => restored.ok_or(Refusal::NoSuchThing),
-        Err(error) => Err(Refusal::Slurm {
-            detail: error.to_string(),
+    let mut failed = Failure::Unspoken("there is no way to tell slurmctld".to_owned());
+    for commander in ways.to(&configuration) {
+        let restored = restore_partition(&commander, &lines, partition, restore).await;
+        ways.remember(&commander);
+        match restored {
+            Ok(restored) => return restored.ok_or(Refusal::NoSuchThing),
+            Err(failure) => failed = failure,
+        }
+        if !failed.asks_for_another_way() {
+            break;
+        }
+    }
+    match failed {
+        Failure::Unspoken(why) => Ok(Restored::none_of(restore, &why)),
+        unclear => Err(Refusal::Slurm {
+            detail: unclear.to_string(),
         }),
     }
 }

@@ -129,7 +129,7 @@ impl SlurmTools {
         }
     }
 
-    async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {
+    pub(super) async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {
         let (program, arguments) = words.split_first().ok_or(Refusal::NotFound)?;
         let _turn = self.free.acquire().await;
         let mut command = Command::new(program);

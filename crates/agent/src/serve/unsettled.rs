@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime};
+use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime, Way};
 use tokio::sync::oneshot;
 
 use super::partitions::{ByHand, Rest};
@@ -20,6 +20,7 @@ pub(super) struct Taken {
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepTime>,
     pub(super) action: Action,
+    pub(super) way: Way,
     pub(super) kept_states: Vec<KeptState>,
 }
 
@@ -30,6 +31,7 @@ impl Taken {
             outcome,
             steps: steps.reached().to_vec(),
             action: Action::Nothing,
+            way: Way::default(),
             kept_states: Vec::new(),
         }
     }
@@ -49,6 +51,8 @@ pub(super) struct Waiting {
 pub(super) struct Partitions {
     /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
     pub(super) told: Option<Rest>,
+    /// By which way they are told.
+    pub(super) way: Way,
     /// What people have set, and a reconfigure undoes.
     pub(super) by_hand: ByHand,
     /// Those that were set again.
@@ -171,6 +175,7 @@ impl Unsettled {
                 outcome,
                 steps: self.steps.reached().to_vec(),
                 action: self.action.unwrap_or_default(),
+                way: self.partitions.way,
                 kept_states: self.partitions.kept_states.clone(),
             }));
         }

@@ -20,6 +20,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) const EXIT_CODE: i32 = 7;
 
+/// As whom scontrol comes.
+pub(crate) const SCONTROL: &str = "scontrol";
+
 const IN_CHARGE: &str = "[2026-11-15T05:25:07.740] Running as primary controller";
 
 /// What it says with `FAKE_STANDBY`, until SIGUSR1 makes it take over.

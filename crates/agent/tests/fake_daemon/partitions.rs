@@ -172,12 +172,11 @@ fn change(partition: &mut LivePartition, wanted: &PartitionUpdate, careless: boo
     }
     if let Some(defaults) = &wanted.job_defaults {
         let values = defaults.split(',').filter_map(|default| default.split_once('='));
-        partition.job_defaults = values
-            .map(|(key, value)| JobDefault {
-                kind: if key == "DefCPUPerGPU" { 1 } else { 2 },
-                value: value.parse().unwrap(),
-            })
-            .collect();
+        let values = values.map(|(key, value)| JobDefault {
+            kind: if key == "DefCPUPerGPU" { 1 } else { 2 },
+            value: value.parse().unwrap(),
+        });
+        partition.job_defaults = Some(values.collect());
     }
     for flag in &wanted.flags {
         partition.set(*flag);

@@ -2,7 +2,8 @@
 //!
 //! A file named `mute` keeps it from answering. With one named `lie` it serves what stands there as its slurm.conf, and
 //! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it. One named `tongue`
-//! says how it answers what would change a partition: as a slurmctld of another version, with another key, or by garbage.
+//! says how it answers what is about partitions: as a slurmctld of another version, with another key, or by garbage. scontrol it
+//! understands always.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use slurm::token::{Claims, SigningKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::SCONTROL;
 use super::partitions::Partitions;
 
 struct Port {
@@ -91,16 +93,24 @@ impl Port {
             return Ok(());
         }
         let asked = Frame::unpack(&question).unwrap();
-        let changes = [MessageType::CREATE_PARTITION, MessageType::UPDATE_PARTITION].contains(&asked.kind);
+        let token = Frame::token(&question).unwrap();
+        let is_scontrol = self.knows(SCONTROL, &token);
+        let about_partitions = [
+            MessageType::PARTITION_INFO,
+            MessageType::CREATE_PARTITION,
+            MessageType::UPDATE_PARTITION,
+            MessageType::DELETE_PARTITION,
+        ];
+        let is_misunderstood = about_partitions.contains(&asked.kind) && !is_scontrol;
         let tongue = fs::read_to_string(&self.tongue).unwrap_or_default();
         match tongue.as_str() {
-            "other version" if changes => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
-            "garbage" if changes => return stream.write_all(b"\0\0\0\x08gibberis").await,
+            "other version" if is_misunderstood => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
+            "garbage" if is_misunderstood => return stream.write_all(b"\0\0\0\x08gibberis").await,
             _ => {}
         }
         let (kind, body) = match asked.kind {
-            _ if changes && tongue == "other key" => code(1007),
-            _ if !self.knows(&Frame::token(&question).unwrap()) => code(1007),
+            _ if is_misunderstood && tongue == "other key" => code(1007),
+            _ if !is_scontrol && !self.knows("root", &token) => code(1007),
             MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
             MessageType::BUILD_INFO => {
                 let conf = ServedConf {
@@ -116,13 +126,13 @@ impl Port {
         stream.write_all(&Frame { version, kind, body }.pack("").unwrap()).await
     }
 
-    /// Whether the token is root's, signed with the cluster's key in these last seconds.
-    fn knows(&self, token: &str) -> bool {
+    /// Whether the token is this user's, signed with the cluster's key in these last seconds.
+    fn knows(&self, user: &str, token: &str) -> bool {
         let key = SigningKey::new(&self.key).unwrap();
         let lifetime = Duration::from_secs(30);
         let now = std::time::SystemTime::now();
         (0..5).any(|ago| {
-            let claims = Claims::new("root", now - Duration::from_secs(ago), lifetime);
+            let claims = Claims::new(user, now - Duration::from_secs(ago), lifetime);
             key.sign(&claims).unwrap().secret() == token
         })
     }

@@ -20,9 +20,19 @@ impl Pod {
 
     /// Somebody with the cluster's key.
     fn by_hand(&self) -> rpc::Client {
-        let key = SigningKey::new(KEY).unwrap();
-        let issuer = Issuer::new(key, "root", Duration::from_secs(30));
+        self.slurmctld_by("root")
+    }
+
+    /// As Slurm's own program reaches it.
+    fn slurmctld_by(&self, user: &str) -> rpc::Client {
+        let issuer = Issuer::new(SigningKey::new(KEY).unwrap(), user, Duration::from_secs(30));
         rpc::Client::new(self.daemon.to_string(), issuer, rpc::Options::default())
+    }
+
+    /// scontrol lies beside slurmctld from now on.
+    fn scontrol(&self) {
+        let script = fake_scontrol::script(&self.path("calls"), &self.daemon.to_string(), KEY);
+        self.tool("scontrol", &script);
     }
 
     fn told(&self) -> Vec<String> {
@@ -166,6 +176,73 @@ async fn a_slurmctld_that_cannot_be_told_takes_a_reconfigure() {
             10 + u32::try_from(sequence).unwrap()
         );
         assert_eq!(pod.conf(), conf);
+    }
+}
+
+/// The same with an scontrol at hand, which is understood.
+#[tokio::test]
+async fn where_the_protocol_cannot_be_spoken_scontrol_tells_and_nothing_is_read_again() {
+    for tongue in ["other version", "other key", "garbage"] {
+        let pod = Pod::running(&revision(1, BEFORE)).await;
+        pod.jobs("", "");
+        pod.scontrol();
+        fs::write(pod.path("tongue"), tongue).unwrap();
+        let after = BEFORE.replace("MaxTime=5", "MaxTime=9") + "PartitionName=c Nodes=n2 MaxTime=4 State=DRAIN\n";
+        let pushed = pod.push(&revision(2, &after)).await;
+        assert_eq!(pushed.outcome, Outcome::Applied, "{tongue}: {pushed:?}");
+        assert_eq!((pushed.action, pushed.way), (Action::PartitionRpc, Way::Scontrol));
+        assert_eq!(pod.partition("a").unwrap().max_time, 9);
+        let c = pod.partition("c").unwrap();
+        assert_eq!(
+            (c.nodes.as_str(), c.state.name()),
+            ("n2", Some(PartitionStateName::Drain))
+        );
+        assert_eq!(pod.conf(), after);
+
+        // What slurmctld refuses is taken back, with its words.
+        let before = pod.partitions();
+        let refused = pod
+            .push(&revision(
+                3,
+                &after.replace("Nodes=n2 MaxTime=4", "Nodes=nowhere MaxTime=7"),
+            ))
+            .await;
+        let Outcome::RolledBack(why) = &refused.outcome else {
+            panic!("{tongue}: {refused:?}")
+        };
+        assert!(why.reason.contains("Invalid node name specified"), "{why:?}");
+        assert_eq!((pod.partitions(), pod.conf()), (before, after.clone()));
+
+        // Values that somebody changed are brought back, too.
+        let by_hand = pod.slurmctld_by(fake_daemon::SCONTROL);
+        let changed = PartitionUpdate {
+            max_time: Some(3),
+            ..PartitionUpdate::new("a")
+        };
+        by_hand.update_partition(&changed).await.unwrap();
+        let order = PartitionCommand {
+            partition: "a".to_owned(),
+            restore: vec!["MaxTime".to_owned()],
+        };
+        let restored = pod.client().command_partition(&order, fence(20)).await.unwrap();
+        assert!(restored.left.is_empty(), "{restored:?}");
+        assert_eq!(pod.partition("a").unwrap().max_time, 9);
+
+        // One goes when no job is in it, and not before.
+        pod.jobs("c", "RUNNING");
+        let in_use = pod.push(&revision(21, &BEFORE.replace("MaxTime=5", "MaxTime=9"))).await;
+        assert!(matches!(in_use.outcome, Outcome::PartitionsInUse { .. }), "{in_use:?}");
+        assert!(pod.partition("c").is_some());
+        pod.jobs("", "");
+        let gone = pod.push(&revision(22, &BEFORE.replace("MaxTime=5", "MaxTime=9"))).await;
+        assert_eq!((gone.outcome, gone.way), (Outcome::Applied, Way::Scontrol));
+        assert_eq!(pod.partition("c"), None);
+        assert_eq!(pod.lives().len(), 1, "{tongue}: no reconfigure");
+
+        // What could not be read back is not said.
+        let gpus = BEFORE.replace("MaxTime=5", "MaxTime=9 DefCPUPerGPU=2");
+        let pushed = pod.push(&revision(23, &gpus)).await;
+        assert_eq!((pushed.outcome, pushed.action), (Outcome::Applied, Action::Reconfigure));
     }
 }
 

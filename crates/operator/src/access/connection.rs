@@ -98,7 +98,7 @@ pub(super) struct Connections(Mutex<HashMap<Key, Arc<Connection>>>);
 #[derive(Debug)]
 struct Connection {
     fingerprint: u64,
-    rest: Option<rest::Client>,
+    rest: Option<Arc<rest::Client>>,
     agent: Option<agent::Client>,
     /// Until when slurmrestd is tried last.
     rest_out_of_favour: Mutex<Option<Instant>>,
@@ -116,7 +116,7 @@ impl Connection {
         let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
         let rest = routes.rest.as_ref().map(|server| {
             let issuer = Issuer::new(signing, USER, TOKEN_LIFETIME);
-            rest::Client::new(server, issuer, rest::Options::default())
+            Arc::new(rest::Client::new(server, issuer, rest::Options::default()))
         });
         let agent = routes
             .agent
@@ -134,7 +134,7 @@ impl Connection {
         let mut ways: Vec<Way<'_>> = self
             .rest
             .iter()
-            .map(Way::Rest)
+            .map(|client| Way::Rest(client))
             .chain(self.agent.iter().map(Way::Agent))
             .collect();
         let disfavoured = *self.rest_out_of_favour.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,6 +252,11 @@ impl Shared {
         Err(last)
     }
 
+    pub(super) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, String> {
+        let connection = self.connection(controller)?;
+        connection.rest.clone().ok_or_else(|| "there is none".to_owned())
+    }
+
     /// Only the agent has the files.
     pub(super) async fn restore_partition(
         &self,
@@ -273,10 +278,7 @@ impl Shared {
         };
         match timeout(left, agent.command_partition(&command, self.fence.next())).await {
             // It is as old as its pod.
-            Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored {
-                left: keys.iter().map(|key| (key.clone(), OLD_AGENT.to_owned())).collect(),
-                same: Vec::new(),
-            }),
+            Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored::none_of(keys, OLD_AGENT)),
             Ok(answer) => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
             Err(_) => Err(CommandError::Unclear(format!("no answer within {} s", left.as_secs()))),
         }
@@ -380,7 +382,7 @@ async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), Com
     };
     answer.map_err(|error| match &error {
         rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
-        rest::Error::Lacking { .. } => CommandError::NoWay(text(error)),
+        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::NoWay(text(error)),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
         // Slurm's own number says that it understood; without one a failure halfway looks the same.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),

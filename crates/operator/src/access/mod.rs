@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored};
+use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
 
 pub use self::{
     beginnings::Beginnings,
@@ -154,6 +154,11 @@ impl Access {
         keys: &[String],
     ) -> Result<Restored, CommandError> {
         self.shared.restore_partition(controller, partition, keys).await
+    }
+
+    /// The cluster's slurmrestd, for who has to be told there by nobody else. Fenced by whoever uses it.
+    pub(crate) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, String> {
+        self.shared.slurmrestd(controller)
     }
 
     /// Why slurmdbd gives no answer out of its database, asked for now. `None` also where Slurm itself cannot be asked,

@@ -180,7 +180,7 @@ fn seconds(at: Timestamp) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use slurm::revision::Digest;
+    use slurm::{agent::Way, revision::Digest};
 
     use super::*;
 
@@ -197,6 +197,7 @@ mod tests {
             files: Arc::default(),
             at: at(CHANGED),
             action: Action::Reconfigure,
+            way: Way::default(),
             milliseconds: 100,
             steps: Vec::new(),
             rejection: None,

@@ -8,7 +8,7 @@ use api::{NodeSet, Partition, Validate, partition::PartitionWay};
 use kube::ResourceExt as _;
 use slurm::{
     Hostlist,
-    agent::Action,
+    agent::{Action, Way},
     conf::{Document, RecordKind},
 };
 
@@ -352,6 +352,8 @@ fn of_push(ended: &Ended) -> board::Change {
         sequence: Some(ended.sequence),
         at: ended.at,
         way: match ended.action {
+            Action::PartitionRpc if ended.way == Way::Scontrol => Some(PartitionWay::Scontrol),
+            // What an agent of before does not tell is this.
             Action::PartitionRpc => Some(PartitionWay::Rpc),
             Action::Reconfigure => Some(PartitionWay::Reconfigure),
             Action::Restart => Some(PartitionWay::Restart),

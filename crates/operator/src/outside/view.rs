@@ -26,6 +26,8 @@ pub(crate) struct View {
 /// What a slurmctld has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cluster {
+    /// Whether anything is known of its slurm.conf: slurmrestd does not tell.
+    pub(crate) is_file_known: bool,
     /// The partitions of its slurm.conf, with what its DEFAULT lines add, in the order of the file.
     pub(crate) lines: Vec<(String, Settings)>,
     /// The node sets that its slurm.conf defines.
@@ -84,13 +86,28 @@ impl Cluster {
         let lines = document.effective(RecordKind::Partition).into_iter();
         let node_sets = document.effective(RecordKind::NodeSet).into_iter();
         let flags = configuration.value("ReconfigFlags").unwrap_or_default().split(',');
-        let age = Duration::from_secs(conf.now.saturating_sub(conf.boot_time));
         Self {
+            is_file_known: true,
             lines: lines.map(|(name, settings)| (name.to_owned(), settings)).collect(),
             node_sets: node_sets.map(|(name, _)| name.to_owned()).collect(),
-            keeps_partitions: flags
-                .map(str::trim)
-                .any(|flag| flag.eq_ignore_ascii_case("KeepPartInfo")),
+            ..Self::without_file(flags.map(str::trim), partitions, conf, now)
+        }
+    }
+
+    /// What can be known without its slurm.conf: the `ReconfigFlags` it runs with, and its partitions.
+    pub(crate) fn without_file<S: AsRef<str>>(
+        flags: impl IntoIterator<Item = S>,
+        partitions: Vec<LivePartition>,
+        conf: &ServedConf,
+        now: Timestamp,
+    ) -> Self {
+        let mut flags = flags.into_iter();
+        let age = Duration::from_secs(conf.now.saturating_sub(conf.boot_time));
+        Self {
+            is_file_known: false,
+            lines: Vec::new(),
+            node_sets: BTreeSet::new(),
+            keeps_partitions: flags.any(|flag| flag.as_ref().eq_ignore_ascii_case("KeepPartInfo")),
             partitions,
             boot_time: conf.boot_time,
             booted_at: now.checked_sub(age).unwrap_or(now),

@@ -120,6 +120,9 @@ pub struct Pushed {
     /// What slurmctld was made to do.
     #[serde(default)]
     pub action: Action,
+    /// By which way slurmctld was told, where it was told of partitions. An agent of before says nothing.
+    #[serde(default)]
+    pub way: Way,
     /// Partitions that are as somebody set them although the file has them otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_states: Vec<KeptState>,
@@ -187,7 +190,7 @@ pub struct StepTime {
 pub enum Action {
     #[default]
     Nothing,
-    /// The partitions that differ, one by one, by Slurm's own protocol. Nothing is read again.
+    /// The partitions that differ, one by one. Nothing is read again.
     PartitionRpc,
     Reconfigure,
     /// slurmctld saves its state, ends and starts again; jobs go on.
@@ -213,6 +216,16 @@ pub struct Restored {
     pub left: BTreeMap<String, String>,
     /// Those that were so already: whoever asked knew an older slurmctld or older files.
     pub same: Vec<String>,
+}
+
+impl Restored {
+    /// Nothing was brought back, and why.
+    pub fn none_of(keys: &[String], why: &str) -> Self {
+        Self {
+            left: keys.iter().map(|key| (key.clone(), why.to_owned())).collect(),
+            same: Vec::new(),
+        }
+    }
 }
 
 /// How a command reached slurmctld.
@@ -354,6 +367,7 @@ mod tests {
                 milliseconds: 21,
             }],
             action: Action::Reconfigure,
+            way: Way::Rpc,
             kept_states: vec![],
             status: status(),
         };
@@ -362,7 +376,7 @@ mod tests {
             json,
             concat!(
                 r#"{"outcome":"rolledBack","sequence":3,"reason":"no","lastWords":[],"milliseconds":90,"#,
-                r#""steps":[{"step":"checked","milliseconds":21}],"action":"reconfigure","status":"#,
+                r#""steps":[{"step":"checked","milliseconds":21}],"action":"reconfigure","way":"rpc","status":"#,
                 r#"{"protocol":1,"agent":"0.1.0","live":null,"phase":"verified","slurmctld":{"state":"ready","pid":12,"#,
                 r#""since":1000,"restarts":0,"lastWords":["slurmctld: ok"]},"rolledBack":null,"#,
                 r#""fence":{"term":1,"sequence":2}}}"#

@@ -10,11 +10,12 @@ use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
 use super::reservation_update::ReservationUpdate;
 use super::version::ApiVersion;
-use crate::answer::{Answer, JobVerdict, Payload, Ping, Qos, ServedConf, Warning, decode, decode_empty};
+use crate::answer::{Answer, JobVerdict, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty};
 use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::reservation::{Reservation, ReservationName, ReservationRequest};
+use crate::rpc::{LivePartition, ShownPartition};
 use crate::token::Issuer;
 
 /// The parts of slurmrestd's interface: slurmctld's, and the database's.
@@ -79,7 +80,7 @@ impl Client {
 
     pub async fn node(&self, name: &str) -> Result<Answer<Node>, Error> {
         let what = format!("node {name:?}");
-        let path = format!("node/{}", path_segment(name));
+        let path = format!("node/{}", path_segment(name)?);
         let answer = match self.get::<Vec<Node>>(&path, &what).await {
             // For a node it does not have, slurmrestd 26.05 answers "error 0, No error, Failure to query node" with HTTP
             // 200. Deletions follow from a node being gone, so that is not taken for it; the whole list is.
@@ -106,6 +107,33 @@ impl Client {
         self.get("partitions/", "list of partitions").await
     }
 
+    /// The same with all that can be changed of them. Older ones than v0.0.45 do not tell, nor take changes.
+    pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
+        self.needs_v45("change partitions").await?;
+        let shown: Answer<Vec<ShownPartition>> = self.get("partitions/", "list of partitions").await?;
+        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+    }
+
+    /// Makes the partition of that name, or changes it.
+    pub(super) async fn write_partition(&self, name: &str, body: &impl Serialize) -> Result<(), Error> {
+        self.needs_v45("change partitions").await?;
+        let what = format!("partition {name:?}");
+        let written = self.command(Method::POST, "partitions/", Some(body_of(body)?), &what);
+        match written.await {
+            // One that does not exist is made, so this is about what it consists of.
+            Err(Error::NotFound { .. }) => Err(unknown_nodes()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Refused while it has jobs or reservations, but not while its last job is completing.
+    pub async fn delete_partition(&self, name: &str) -> Result<(), Error> {
+        self.needs_v45("delete partitions").await?;
+        let path = format!("partition/{}", path_segment(name)?);
+        let what = format!("partition {name:?}");
+        self.command(Method::DELETE, &path, None, &what).await.map(drop)
+    }
+
     /// Of the accounting database. An error where there is none.
     pub async fn qos(&self) -> Result<Answer<Vec<Qos>>, Error> {
         let what = "list of QOS";
@@ -124,6 +152,19 @@ impl Client {
         match self.version().await? {
             ApiVersion::V45 => self.get("conf", "configuration").await.map(|answer| Some(answer.value)),
             ApiVersion::V44 => Ok(None),
+        }
+    }
+
+    /// What slurmctld runs with of its slurm.conf.
+    pub async fn running_conf(&self) -> Result<RunningConf, Error> {
+        self.needs_v45("tell the configuration").await?;
+        self.get("conf", "configuration").await.map(|answer| answer.value)
+    }
+
+    async fn needs_v45(&self, what: &'static str) -> Result<(), Error> {
+        match self.version().await? {
+            ApiVersion::V45 => Ok(()),
+            ApiVersion::V44 => Err(Error::Lacking { what }),
         }
     }
 
@@ -154,16 +195,13 @@ impl Client {
     }
 
     async fn command_node(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<Vec<Warning>, Error> {
-        let path = format!("node/{}", path_segment(node));
+        let path = format!("node/{}", path_segment(node)?);
         self.command(method, &path, body, &format!("node {node:?}")).await
     }
 
     /// Ends the job and has it wait again.
     pub async fn requeue_job(&self, job: &JobHandle) -> Result<(), Error> {
-        match self.version().await? {
-            ApiVersion::V45 => {}
-            ApiVersion::V44 => return Err(Error::Lacking { what: "requeue a job" }),
-        }
+        self.needs_v45("requeue a job").await?;
         // It is a GET in Slurm's interface.
         self.command_job(Method::GET, &format!("job/{job}/requeue"), job).await
     }
@@ -197,17 +235,13 @@ impl Client {
         let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
         answer.map_err(|error| match error {
             // One that does not exist is made, so this is about what it consists of.
-            Error::NotFound { .. } => Error::Refused {
-                status: StatusCode::UNPROCESSABLE_ENTITY.as_u16(),
-                number: 0,
-                text: "Slurm does not know all of its nodes".to_owned(),
-            },
+            Error::NotFound { .. } => unknown_nodes(),
             other => other,
         })
     }
 
     pub async fn unreserve(&self, name: &ReservationName) -> Result<Vec<Warning>, Error> {
-        let path = format!("reservation/{}", path_segment(name.as_str()));
+        let path = format!("reservation/{}", path_segment(name.as_str())?);
         let what = format!("reservation {:?}", name.as_str());
         self.command(Method::DELETE, &path, None, &what).await
     }
@@ -343,8 +377,29 @@ fn body_of(request: &impl Serialize) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// A name as one part of a path, whatever is in it.
-fn path_segment(name: &str) -> String {
+/// What Slurm's "invalid node name" means where the nodes are a list.
+fn unknown_nodes() -> Error {
+    Error::Refused {
+        status: StatusCode::UNPROCESSABLE_ENTITY.as_u16(),
+        number: 0,
+        text: "Slurm does not know all of its nodes".to_owned(),
+    }
+}
+
+/// A name as one part of a path, whatever is in it. Measured on 26.05.5: `DELETE partition/t` is carried out on the partition
+/// `true`, and `007` stands for `7`.
+fn path_segment(name: &str) -> Result<String, Error> {
+    let words = [
+        "t", "f", "true", "false", "y", "n", "yes", "no", "on", "off", "null", "~",
+    ];
+    let is_word = words.iter().any(|word| name.eq_ignore_ascii_case(word));
+    let digits = name.trim_start_matches("0x").trim_start_matches("0X");
+    let is_hexadecimal = digits.len() < name.len() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    // Plain digits come back as they were.
+    let is_plain = name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
+    if is_word || is_hexadecimal || (!is_plain && name.parse::<f64>().is_ok()) {
+        return Err(Error::Misread { name: name.to_owned() });
+    }
     let escape = |byte: u8| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
             char::from(byte).to_string()
@@ -352,7 +407,7 @@ fn path_segment(name: &str) -> String {
             format!("%{byte:02X}")
         }
     };
-    name.bytes().map(escape).collect()
+    Ok(name.bytes().map(escape).collect())
 }
 
 #[cfg(test)]
@@ -361,7 +416,20 @@ mod tests {
 
     #[test]
     fn a_name_cannot_leave_its_place_in_the_path() {
-        assert_eq!(path_segment("slinky-0"), "slinky-0");
-        assert_eq!(path_segment("../ä?"), "..%2F%C3%A4%3F");
+        assert_eq!(path_segment("slinky-0").unwrap(), "slinky-0");
+        assert_eq!(path_segment("../ä?").unwrap(), "..%2F%C3%A4%3F");
+    }
+
+    #[test]
+    fn a_name_that_slurmrestd_would_take_for_something_else_is_not_sent() {
+        for name in [
+            "t", "F", "yes", "NO", "off", "null", "~", "007", "0x10", "1e3", "1.50", "1.", "inf", "nan", "Infinity",
+            "+5", "-3",
+        ] {
+            assert!(path_segment(name).is_err(), "{name}");
+        }
+        for name in ["tr", "none", "7", "10", "0", "e5", "1-2", "5g", "n1", "on1", "0b1"] {
+            assert_eq!(path_segment(name).unwrap(), name);
+        }
     }
 }

@@ -30,6 +30,10 @@ pub enum Error {
     /// This slurmrestd is too old for it. Nothing was sent.
     #[error("slurmrestd cannot {what} before v0.0.45")]
     Lacking { what: &'static str },
+    /// slurmrestd reads what stands in a path as a boolean or a number if it looks like one, and would look for another name.
+    /// Nothing was sent.
+    #[error("slurmrestd cannot be asked for {name:?}, which it takes for something else than a name")]
+    Misread { name: String },
     #[error("slurmrestd speaks none of the versions v0.0.45 and v0.0.44; Slurm 25.11 or newer is needed")]
     Unsupported,
 }
@@ -47,7 +51,11 @@ impl Error {
     /// Whether the cluster itself decided. Otherwise a write may or may not have taken effect, and has to be looked up.
     pub fn is_definite(&self) -> bool {
         match self {
-            Self::Unauthorized { .. } | Self::NotFound { .. } | Self::Lacking { .. } | Self::Unsupported => true,
+            Self::Unauthorized { .. }
+            | Self::NotFound { .. }
+            | Self::Lacking { .. }
+            | Self::Misread { .. }
+            | Self::Unsupported => true,
             // "500, Unspecified error" is as likely a failure halfway as a refusal.
             Self::Refused { status, .. } => *status < 500,
             Self::Unreachable { .. } | Self::Malformed { .. } => false,

@@ -8,6 +8,8 @@ mod error;
 mod http;
 mod node_update;
 mod observation;
+mod partition_commands;
+mod partition_update;
 mod reservation_update;
 mod version;
 

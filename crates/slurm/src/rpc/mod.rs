@@ -25,10 +25,11 @@ pub use error::Error;
 pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
+pub(crate) use partition::{CPU_BINDS, PREEMPT_MODES, over_subscribe};
 pub use partition::{
-    Difference, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionFlag, PartitionUpdate,
-    StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update, read_back_partitions,
-    release_partitions, restore_partition, settle_partitions, unpack_partition_name,
+    Difference, Failure, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionCommands, PartitionFlag,
+    PartitionUpdate, ShownPartition, StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update,
+    read_back_partitions, release_partitions, restore_partition, settle_partitions, unpack_partition_name,
 };
 pub use return_code::ReturnCode;
 pub use version::Version;

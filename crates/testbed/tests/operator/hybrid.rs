@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use testbed::cluster::Cluster;
+use testbed::faults::{Fault, Pod};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::network;
 use testbed::outside::Outside;
@@ -410,8 +411,67 @@ fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
     let gone = hybrid.slurm("scontrol --oneliner show partition").unwrap();
     assert!(!gone.contains("PartitionName=fresh"), "{gone}");
 
+    partitions_outside_are_changed_by_slurmrestd(hybrid);
     namespace.ask(&["delete", bare]).unwrap();
-    hybrid.wait_partition("bare", &["MaxTime=00:30:00", "State=UP"]);
+    hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP"]);
+}
+
+/// Where the operator does not reach slurmctld and slurmrestd does, that is the way, also for making one and letting it go.
+fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
+    let namespace = &hybrid.namespace;
+    let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
+    let cut = cut_operator_from(hybrid);
+    wait_said(namespace, "controller/slurm", "Ready", &["False SlurmctldAway"]);
+    change_spec(namespace, bare, &json!({ "maxTime": 45 })).unwrap();
+    hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP", "PriorityTier=7"]);
+    wait_said(namespace, bare, "Ready", &["True"]);
+    assert_eq!(namespace.field(bare, ".status.applied.way").unwrap(), "Rest");
+    // What slurmctld refuses is taken back, with its words.
+    change_spec(namespace, bare, &json!({ "maxTime": 20, "nodes": ["nowhere"] })).unwrap();
+    wait_said(
+        namespace,
+        bare,
+        "Ready",
+        &["False ConfigRejected", "does not know all of its nodes"],
+    );
+    hybrid.wait_partition("bare", &["MaxTime=00:45:00", "Nodes=bare-1"]);
+    change_spec(namespace, bare, &json!({ "maxTime": 45, "nodes": ["bare-1"] })).unwrap();
+    wait_said(namespace, bare, "Ready", &["True"]);
+
+    namespace.apply(PARTITIONS.rsplit_once("---").unwrap().1).unwrap();
+    wait_said(namespace, fresh, "Ready", &["True"]);
+    assert_eq!(namespace.field(fresh, ".status.applied.way").unwrap(), "Rest");
+    hybrid.wait_partition("fresh", &["State=UP", "Nodes=bare-[1-2]"]);
+    let job = hybrid.start_job("-p fresh -w bare-2", "sleep 10");
+    namespace.ask(&["delete", fresh, "--wait=false"]).unwrap();
+    wait_said(namespace, fresh, "PartitionRetained", &["True WaitsForJobs"]);
+    namespace.wait("delete", fresh).unwrap();
+    hybrid.wait_job(&job, "COMPLETED");
+    let gone = hybrid.slurm("scontrol --oneliner show partition").unwrap();
+    assert!(!gone.contains("PartitionName=fresh"), "{gone}");
+    drop(cut);
+    wait_said(namespace, "controller/slurm", "Ready", &["True External"]);
+}
+
+/// No packet goes between the operator and that slurmctld.
+fn cut_operator_from(hybrid: &Hybrid) -> Vec<Fault> {
+    let pods = [
+        "get",
+        "pods",
+        "--namespace=slinky",
+        "--selector=app.kubernetes.io/name=slurm-operator",
+        "-o",
+        "jsonpath={.items[*].metadata.name}",
+    ];
+    let pods = hybrid.cluster.ask(&pods).unwrap();
+    let cut = |name| {
+        let namespace = "slinky";
+        hybrid
+            .cluster
+            .cut_from(Pod { namespace, name }, &hybrid.ctl.address)
+            .unwrap()
+    };
+    pods.split_whitespace().map(cut).collect()
 }
 
 /// The older guides' values and checks, with nothing but the hosts filled in. Five workers on three nodes: two wait for more.

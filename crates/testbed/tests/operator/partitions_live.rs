@@ -6,7 +6,8 @@ use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    CONTROLLER, SOON, configuration_applied, install, set_extra_conf, slurm, start_job, wait_done, wait_idle, workers,
+    CONTROLLER, SOON, change_spec, configuration_applied, install, set_extra_conf, slurm, start_job, wait_done,
+    wait_idle, wait_said, workers,
 };
 
 const BASE: &str = "PartitionName=all Nodes=ALL Default=NO\n";
@@ -122,6 +123,62 @@ fn partitions_change_without_any_reconfigure() {
     line("MaxTime=45");
     live(&namespace, "extra", &["MaxTime=00:45:00"]);
     assert_eq!(action(&namespace), "PartitionRpc");
+}
+
+/// A Partition of the workers.
+const EXTRA: &str = "
+apiVersion: slinky.slurm.net/v1alpha1
+kind: Partition
+metadata:
+  name: extra
+spec:
+  controllerRef: {name: slurm}
+  nodeSets: [compute]
+  maxTime: 60
+";
+
+/// slurmctld listens on its pod's own address, and not where the agent would ask it; TLS or another key would do the same.
+#[test]
+fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "by-scontrol").unwrap();
+    let deaf = "  extraConf: |\n    CommunicationParameters=NoCtldInAddrAny\n";
+    namespace.apply(&CONTROLLER.replace("  extraConf: |\n", deaf)).unwrap();
+    namespace.apply(&workers(1)).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    applied(&namespace);
+    let before = mark(&namespace);
+    let extra = "partition.slinky.slurm.net/extra";
+    let way = |words: &[&str]| {
+        live(&namespace, "extra", words);
+        wait_said(&namespace, extra, "Ready", &["True"]);
+        namespace.field(extra, ".status.applied.way").unwrap()
+    };
+    namespace.apply(EXTRA).unwrap();
+    assert_eq!(way(&["MaxTime=01:00:00", "State=UP"]), "Scontrol");
+    change_spec(
+        &namespace,
+        extra,
+        &json!({ "maxTime": null, "state": "Drain", "hidden": true }),
+    )
+    .unwrap();
+    assert_eq!(way(&["MaxTime=UNLIMITED", "State=DRAIN", "Hidden=YES"]), "Scontrol");
+    change_spec(&namespace, extra, &json!({ "state": "Up", "hidden": null })).unwrap();
+    assert_eq!(way(&["State=UP", "Hidden=NO"]), "Scontrol");
+    let patch = json!({ "partition": { "config": "Default=YES MaxTime=30" } });
+    change_spec(&namespace, "nodeset/compute", &patch).unwrap();
+    live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
+
+    // It goes when its job has, and not before.
+    let job = start_job(&namespace, "-p extra", "sleep 15").unwrap();
+    namespace.ask(&["delete", extra, "--wait=false"]).unwrap();
+    wait_said(&namespace, extra, "PartitionRetained", &["True WaitsForJobs"]);
+    namespace.wait("delete", extra).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    let partitions = slurm(&namespace, "scontrol --oneliner show partitions").unwrap();
+    assert!(!partitions.contains("PartitionName=extra"), "{partitions}");
+    assert_eq!(mark(&namespace), before, "nothing was read again");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Partitions one by one, in the running slurmctld.
 //!
-//! A change of partitions alone goes the short way: slurmctld is told, is asked whether it did, and then the files follow.
+//! A change of partitions alone goes the short way: slurmctld is told, by its own protocol or by scontrol, is asked whether it did,
+//! and then the files follow.
 //! The revision lies on the state volume beforehand, under a name that no pod starts from, so that an agent that comes after
 //! this one finishes what was begun.
 //!
@@ -11,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
-use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused};
+use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, Way};
 use slurm::answer::decode;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
-    Client, LivePartition, NotReleased, PartitionUpdate, StillNeeded, Told, read_back_partitions, release_partitions,
-    settle_partitions,
+    LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, Told, read_back_partitions,
+    release_partitions, settle_partitions,
 };
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -28,6 +29,7 @@ use super::super::slurm_tools::Read;
 use super::super::steps::Steps;
 use super::super::story::{Event, tell as tell_people};
 use super::super::unsettled::Unsettled;
+use super::super::ways::Commander;
 use super::{Applied, Error, Keeper, PUSH_PATIENCE};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
@@ -35,6 +37,21 @@ use crate::fail_point;
 
 /// slurmctld starts in a tenth of a second.
 const ANSWERS_SOON: Duration = Duration::from_millis(20);
+
+/// What came of one way.
+enum Short {
+    /// slurmctld has all of it.
+    Taken,
+    NotTaken {
+        applied: Applied,
+        /// Everything is as it was.
+        as_before: bool,
+    },
+    /// Somebody else may be understood.
+    Unspoken(String),
+    /// It may or may not have happened.
+    Unknown(String),
+}
 
 impl Keeper {
     /// A change of partitions that slurmctld had heard of in part, perhaps.
@@ -68,30 +85,63 @@ impl Keeper {
         })
     }
 
-    /// The short way. `None` if it leads nowhere and the long one has to be taken; nothing has changed then, or what has is
-    /// what the files will say.
+    /// The short way, and by which one slurmctld was told. `None` if none leads there and the long one has to be taken; nothing
+    /// has changed then, or what has is what the files will say.
     pub(super) async fn apply_partitions(
         &mut self,
         revision: &Revision,
         live: &Files,
         plan: &PartitionPlan,
         steps: &mut Steps,
-    ) -> Result<Option<Applied>, Error> {
+    ) -> Result<Option<(Applied, Way)>, Error> {
         let Some(by_rpc) = &plan.by_rpc else { return Ok(None) };
-        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
-            return Ok(None);
-        };
+        let slurmctld = Arc::clone(&self.around.slurmctld);
+        let _lock = slurmctld.lock_members().await;
+        let sequence = revision.sequence;
+        for commander in self.around.ways.to(&configuration_of(&revision.files)) {
+            let way = commander.way();
+            let told = self.tell_partitions(&commander, revision, plan, by_rpc).await?;
+            self.around.ways.remember(&commander);
+            let applied = match told {
+                Short::Unspoken(why) => {
+                    warn!(sequence, %way, why, "slurmctld cannot be told this way");
+                    continue;
+                }
+                Short::Unknown(why) => {
+                    warn!(sequence, %way, why, "not known whether slurmctld took it, taking the long way");
+                    return Ok(None);
+                }
+                Short::NotTaken { applied, as_before } => {
+                    self.not_taken(&applied, as_before, live, steps).await;
+                    applied
+                }
+                Short::Taken => {
+                    self.follow_with_files(revision, live, steps).await?;
+                    Applied::Live
+                }
+            };
+            return Ok(Some((applied, way)));
+        }
+        Ok(None)
+    }
+
+    /// Has slurmctld make partitions as the revision says, by one way.
+    async fn tell_partitions(
+        &self,
+        commander: &Commander,
+        revision: &Revision,
+        plan: &PartitionPlan,
+        by_rpc: &ByRpc,
+    ) -> Result<Short, Error> {
         // What only changes has the way back in itself.
         let only_updates = by_rpc.created.is_empty() && plan.removed.is_empty();
         let before = if only_updates {
             Vec::new()
         } else {
-            match client.partitions().await {
+            match commander.partitions().await {
                 Ok(before) => before,
-                Err(error) => {
-                    warn!(%error, "slurmctld does not tell its partitions, taking the long way");
-                    return Ok(None);
-                }
+                Err(failure) if failure.asks_for_another_way() => return Ok(Short::Unspoken(failure.to_string())),
+                Err(failure) => return Ok(Short::Unknown(failure.to_string())),
             }
         };
         let was_begun = self.around.store.pending().as_ref() == Some(revision);
@@ -104,74 +154,73 @@ impl Keeper {
             created = by_rpc.created.len(),
             updated = by_rpc.updated.len(),
             removed = plan.removed.len(),
-            "changing partitions by RPC"
+            way = %commander.way(),
+            "changing partitions"
         );
-        let slurmctld = Arc::clone(&self.around.slurmctld);
-        let _lock = slurmctld.lock_members().await;
-        let told = tell(&client, by_rpc, &before).await;
-        self.around.slurmctld.remember_version(&client);
+        let told = tell(commander, by_rpc, &before).await;
         fail_point::reach("told");
-        let why = match told {
-            Told::Done => match self.let_go(&client, plan, &before, &plan.removed).await {
-                Ok(()) => None,
-                Err(in_use) => Some(Applied::InUse(in_use)),
+        let applied = match told {
+            Told::Done => match self.let_go(commander, plan, &before, &plan.removed).await {
+                Ok(()) => return Ok(Short::Taken),
+                Err(in_use) => Applied::InUse(in_use),
             },
-            Told::Refused(reason) => Some(Applied::RolledBack(Refused {
+            Told::Refused(reason) => Applied::RolledBack(Refused {
                 sequence,
                 digest: Some(revision.digest()),
                 last_words: vec![reason.clone()],
                 reason,
-            })),
-            Told::Unknown(why) | Told::Unspoken(why) => {
-                warn!(
-                    sequence,
-                    why, "not known whether slurmctld took it, taking the long way"
-                );
-                return Ok(None);
-            }
+            }),
+            Told::Unknown(why) => return Ok(Short::Unknown(why)),
+            Told::Unspoken(why) => return Ok(Short::Unspoken(why)),
         };
-        if let Some(applied) = why {
-            // What an agent before this one made is closed still, since no file has it.
-            let is_half_made = |partition: &LivePartition| {
-                let is_new = by_rpc.created.iter().any(|created| created.line.name == partition.name);
-                was_begun && is_new && partition.state.name() == Some(PartitionStateName::Inactive)
-            };
-            let as_it_was: Vec<LivePartition> = before
-                .iter()
-                .filter(|partition| !is_half_made(partition))
-                .cloned()
-                .collect();
-            if !take_back(&client, by_rpc, &as_it_was).await {
-                // The live files know how it was.
-                let mut unsettled = Unsettled::new(steps.clone());
-                unsettled.partitions.must_reconfigure = true;
-                self.unsettled = Some(unsettled);
-            }
-            if let Applied::RolledBack(refused) = &applied {
-                warn!(sequence, reason = %refused.reason, "slurmctld refused a partition");
-                tell_people(&Event::Reconfiguring);
-                tell_people(&Event::Failed);
-                self.shown
-                    .send_modify(|shown| shown.rolled_back = Some(refused.clone()));
-                self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
-            }
-            return Ok(Some(applied));
+        // What was made before this attempt, by another way or an agent before this one, is closed still, since no file has it.
+        let is_half_made = |partition: &LivePartition| {
+            let is_new = by_rpc.created.iter().any(|created| created.line.name == partition.name);
+            was_begun && is_new && partition.state.name() == Some(PartitionStateName::Inactive)
+        };
+        let as_it_was: Vec<LivePartition> = before
+            .iter()
+            .filter(|partition| !is_half_made(partition))
+            .cloned()
+            .collect();
+        let as_before = take_back(commander, by_rpc, &as_it_was).await;
+        Ok(Short::NotTaken { applied, as_before })
+    }
+
+    async fn not_taken(&mut self, applied: &Applied, as_before: bool, live: &Files, steps: &Steps) {
+        if !as_before {
+            // The live files know how it was.
+            let mut unsettled = Unsettled::new(steps.clone());
+            unsettled.partitions.must_reconfigure = true;
+            self.unsettled = Some(unsettled);
         }
+        if let Applied::RolledBack(refused) = applied {
+            warn!(sequence = refused.sequence, reason = %refused.reason, "slurmctld refused a partition");
+            tell_people(&Event::Reconfiguring);
+            tell_people(&Event::Failed);
+            self.shown
+                .send_modify(|shown| shown.rolled_back = Some(refused.clone()));
+            self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
+        }
+    }
+
+    /// slurmctld has it; the next one starts with it, too.
+    async fn follow_with_files(&mut self, revision: &Revision, live: &Files, steps: &mut Steps) -> Result<(), Error> {
         fail_point::reach("let go");
         steps.reach(Phase::PartitionsLive);
         self.show(Phase::PartitionsLive, true);
         self.note(&revision.summary(), Phase::PartitionsLive, None).await;
-        let (store, summary) = (self.around.store.clone(), revision.summary());
-        tokio::task::spawn_blocking(move || store.promote_pending(summary.sequence)).await??;
+        let (store, sequence) = (self.around.store.clone(), revision.sequence);
+        tokio::task::spawn_blocking(move || store.promote_pending(sequence)).await??;
         fail_point::reach("durable");
         self.swap(revision, Some(live.clone()))?;
-        Ok(Some(Applied::Live))
+        Ok(())
     }
 
     /// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none.
     async fn let_go(
         &self,
-        client: &Client,
+        commander: &Commander,
         plan: &PartitionPlan,
         before: &[LivePartition],
         names: &[String],
@@ -192,7 +241,7 @@ impl Keeper {
                 Err(refusal) => Err(refusal.to_string()),
             }
         };
-        let released = release_partitions(client, &leaving, jobs).await;
+        let released = release_partitions(commander, &leaving, jobs).await;
         if released.is_ok() {
             info!(partitions = ?names, "slurmctld has let partitions go");
         }
@@ -217,17 +266,14 @@ impl Keeper {
         revision: &Revision,
         plan: &PartitionPlan,
     ) -> Result<ByHand, Vec<PartitionInUse>> {
-        // Without the protocol it is the operator alone who looks at jobs.
-        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
-            return Ok(ByHand::default());
-        };
-        let before = match client.partitions().await {
-            Ok(before) => before,
-            Err(error) if error.is_definite() => return Ok(ByHand::default()),
-            Err(error) => {
+        let (commander, before) = match self.around.ways.reach(&configuration_of(&revision.files)).await {
+            Ok(reached) => reached,
+            // Where nobody can ask slurmctld it is the operator alone who looks at jobs.
+            Err(failure) if failure.is_definite() => return Ok(ByHand::default()),
+            Err(failure) => {
                 let because = |name: &String| PartitionInUse {
                     name: name.clone(),
-                    why: format!("slurmctld cannot be asked to let it go: {error}"),
+                    why: format!("slurmctld cannot be asked to let it go: {failure}"),
                     made_by_hand: false,
                     line: String::new(),
                 };
@@ -244,7 +290,7 @@ impl Keeper {
             .iter()
             .map(|partition| partition.name.clone())
             .collect();
-        self.let_go(&client, plan, &before, &vanishing).await?;
+        self.let_go(&commander, plan, &before, &vanishing).await?;
         // One that does not run with the live files yet may never have heard of a closing that they have.
         let nobody = BTreeSet::new();
         let lifted = if self.unsettled.is_none() {
@@ -285,21 +331,25 @@ impl Keeper {
             self.settled(unsettled, &live).await;
             return Duration::ZERO;
         }
-        let client = match self.around.slurmctld.commander(&configuration) {
-            Ok(client) => client,
-            Err(why) => return self.wait(unsettled, &why),
-        };
-        let told = match client.partitions().await {
-            Ok(partitions) => {
-                let plan = PartitionPlan::default();
-                if let Err(in_use) = self.let_go(&client, &plan, &partitions, &rest.gone).await {
-                    return self.keep_after_all(unsettled, &live, &in_use).await;
+        let mut told = Told::Unspoken("there is no way to tell slurmctld".to_owned());
+        for commander in self.around.ways.to(&configuration) {
+            told = match commander.partitions().await {
+                Ok(partitions) => {
+                    let plan = PartitionPlan::default();
+                    if let Err(in_use) = self.let_go(&commander, &plan, &partitions, &rest.gone).await {
+                        return self.keep_after_all(unsettled, &live, &in_use).await;
+                    }
+                    settle_partitions(&commander, &rest.wanted, &partitions).await
                 }
-                settle_partitions(&client, &rest.wanted, &partitions).await
+                Err(failure) if failure.asks_for_another_way() => Told::Unspoken(failure.to_string()),
+                Err(failure) => Told::Unknown(failure.to_string()),
+            };
+            self.around.ways.remember(&commander);
+            unsettled.partitions.way = commander.way();
+            if !matches!(told, Told::Unspoken(_)) {
+                break;
             }
-            Err(error) => Told::Unknown(error.to_string()),
-        };
-        self.around.slurmctld.remember_version(&client);
+        }
         match told {
             Told::Done => {
                 self.settled(unsettled, &live).await;
@@ -366,7 +416,7 @@ impl Keeper {
         let Some(revision) = self.around.config.read(live) else {
             return;
         };
-        let Ok(client) = self.around.slurmctld.commander(&configuration_of(&revision.files)) else {
+        let Ok((commander, _)) = self.around.ways.reach(&configuration_of(&revision.files)).await else {
             return;
         };
         let ByHand { closed, opened } = by_hand;
@@ -376,7 +426,7 @@ impl Keeper {
                 state: PartitionStateName::from_name(state),
                 ..PartitionUpdate::new(partition)
             };
-            match client.update_partition(&update).await {
+            match commander.update_partition(&update).await {
                 Ok(()) => {
                     info!(
                         partition,
@@ -394,7 +444,7 @@ impl Keeper {
 }
 
 /// Creates, changes, and reads back. New ones are closed until the files have them.
-async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told {
+async fn tell(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> Told {
     let names: BTreeSet<&str> = before.iter().map(|partition| partition.name.as_str()).collect();
     let mut expected = Vec::new();
     for Created { line, whole } in &by_rpc.created {
@@ -405,9 +455,9 @@ async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told
             ..if exists { whole.clone() } else { line.clone() }
         };
         let answer = if exists {
-            client.update_partition(&update).await
+            commands.update_partition(&update).await
         } else {
-            client.create_partition(&update).await
+            commands.create_partition(&update).await
         };
         match answer.into() {
             Told::Done => expected.push(update),
@@ -416,22 +466,22 @@ async fn tell(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> Told
         }
     }
     for Updated { there, .. } in &by_rpc.updated {
-        match client.update_partition(there).await.into() {
+        match commands.update_partition(there).await.into() {
             Told::Done => expected.push(there.clone()),
             Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", there.name)),
             other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
         }
     }
-    read_back_partitions(client, &expected).await
+    read_back_partitions(commands, &expected).await
 }
 
 /// Whether everything is as before. Nothing is in the way of deleting what was made: nobody could use it yet.
-async fn take_back(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) -> bool {
+async fn take_back(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> bool {
     let mut all = true;
     for Created { line, .. } in &by_rpc.created {
         let answer = match before.iter().find(|partition| partition.name == line.name) {
-            Some(as_it_was) => client.update_partition(&as_it_was.to_update()).await,
-            None => client.delete_partition(&line.name).await,
+            Some(as_it_was) => commands.update_partition(&as_it_was.to_update()).await,
+            None => commands.delete_partition(&line.name).await,
         };
         all &= match answer {
             Err(error) if !error.is_no_such_partition() => {
@@ -444,7 +494,7 @@ async fn take_back(client: &Client, by_rpc: &ByRpc, before: &[LivePartition]) ->
     for Updated { there, back } in &by_rpc.updated {
         all &= match back {
             None => false,
-            Some(back) => match client.update_partition(back).await {
+            Some(back) => match commands.update_partition(back).await {
                 Ok(()) => true,
                 Err(error) => {
                     warn!(partition = %there.name, %error, "cannot be taken back");

@@ -16,7 +16,7 @@ use std::{
 use api::configuration::RejectedBy;
 use jiff::Timestamp;
 use slurm::{
-    agent::{Action, Candidate, PartitionInUse, StepTime},
+    agent::{Action, Candidate, PartitionInUse, StepTime, Way},
     revision::{ControllerUid, Digest, Summary},
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -159,6 +159,8 @@ pub(super) struct Ended {
     pub(super) files: Arc<Files>,
     pub(super) at: Timestamp,
     pub(super) action: Action,
+    /// By which slurmctld was told, where it was told of partitions.
+    pub(super) way: Way,
     pub(super) milliseconds: u64,
     pub(super) steps: Vec<StepTime>,
     pub(super) rejection: Option<Rejection>,

@@ -8,7 +8,9 @@ use std::{
 use api::configuration::RejectedBy;
 use slurm::{
     Revision,
-    agent::{Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime},
+    agent::{
+        Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime, Way,
+    },
     revision::Digest,
 };
 use tokio::{sync::watch, time::Instant};
@@ -445,6 +447,7 @@ impl Task {
         let Live { sequence, digest } = tried;
         let Course {
             action,
+            way,
             milliseconds,
             steps,
         } = course;
@@ -476,6 +479,7 @@ impl Task {
             files: Arc::clone(&wish.wanted.files),
             at: self.clock.now(),
             action,
+            way,
             milliseconds,
             steps,
             rejection,
@@ -580,6 +584,7 @@ fn revision_of(wanted: &Wanted, sequence: u64) -> Revision {
 #[derive(Debug, Default)]
 struct Course {
     action: Action,
+    way: Way,
     milliseconds: u64,
     steps: Vec<StepTime>,
 }
@@ -588,6 +593,7 @@ impl Course {
     fn of(pushed: &Pushed) -> Self {
         Self {
             action: pushed.action,
+            way: pushed.way,
             milliseconds: pushed.milliseconds,
             steps: pushed.steps.clone(),
         }

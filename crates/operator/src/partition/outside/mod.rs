@@ -1,17 +1,15 @@
 //! Partitions of a slurmctld outside Kubernetes. Its files are not ours, so there the operator itself says to the running slurmctld
-//! what is wanted, by Slurm's own protocol, and says it again when that slurmctld has forgotten. What others made stays when the
-//! object goes.
+//! what is wanted, by Slurm's own protocol or else by slurmrestd ([`reach`]), and says it again when that slurmctld has forgotten.
+//! What others made stays when the object goes.
 
 mod decide;
+mod reach;
+mod refusals;
 #[cfg(test)]
 mod tests;
 mod wish;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use api::{
     Partition,
@@ -26,15 +24,18 @@ use slurm::{
     conf::Settings,
     partition::{PartitionState, PartitionStateName},
     rpc::{
-        LivePartition, NotReleased, PartitionUpdate, Told, read_back_partitions, release_partitions, restore_partition,
-        settle_partitions,
+        Failure, LivePartition, NotReleased, PartitionCommands as _, PartitionUpdate, Told, read_back_partitions,
+        release_partitions, restore_partition, settle_partitions,
     },
 };
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+pub(super) use self::refusals::Refusals;
 use self::{
     decide::{Decision, Farewell, decide, decide_farewell, find_rival, plan_way_back, told_after},
+    reach::{Commands, Reached, reach},
+    refusals::{Refusal, TRY_AGAIN},
     wish::{Wish, plan_wish},
 };
 use super::{
@@ -47,14 +48,15 @@ use crate::{
     access::Seen,
     controller::reason,
     fault::Fault,
-    outside::{Cluster, Outside, View},
+    outside::{Outside, View},
     runtime::{Context, Error, Key, Writer},
 };
 
 /// For all that is said to a slurmctld at one time.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How soon what slurmctld refused is tried again: its nodes may have come meanwhile.
-const TRY_AGAIN: Duration = Duration::from_mins(1);
+
+/// How soon one is looked at again that is asked through slurmrestd: nobody else does.
+const OFTEN: Duration = Duration::from_secs(15);
 
 /// What slurmrestd says meanwhile may be older than what slurmctld was told: when it is newer, it is compared.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -71,38 +73,6 @@ impl From<Standing> for Stand {
             standing: Some(standing),
             again: None,
         }
-    }
-}
-
-/// What was refused last of each, and when.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<Key, Refusal>>);
-
-#[derive(Clone, Debug)]
-struct Refusal {
-    line: Line,
-    at: Timestamp,
-    fault: Fault,
-}
-
-impl Refusals {
-    pub(super) fn forget(&self, key: &Key) {
-        self.all().remove(key);
-    }
-
-    fn find(&self, key: &Key, line: &Line, now: Timestamp) -> Option<Fault> {
-        let all = self.all();
-        let refusal = all.get(key).filter(|refusal| refusal.line == *line)?;
-        let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
-        (age < TRY_AGAIN).then(|| refusal.fault.clone())
-    }
-
-    fn note(&self, key: &Key, refusal: Refusal) {
-        self.all().insert(key.clone(), refusal);
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, Refusal>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,19 +105,24 @@ impl Errand<'_> {
                 again: None,
             });
         };
-        let cluster = match view.as_ref() {
-            View { unfit: Some(unfit), .. } => Err(unfit.message.clone()),
-            View { cluster, .. } => cluster.as_ref().map_err(Clone::clone),
-        };
-        let cluster = match cluster {
-            Ok(cluster) => cluster,
+        let reached = match self.reach(&outside, &view).await {
+            Ok(reached) => reached,
             Err(why) => return Ok(self.waits(why).into()),
         };
-        if is_leaving {
-            self.see_off(&outside, cluster).await
+        let mut stand = if is_leaving {
+            self.see_off(&outside, &reached).await?
         } else {
-            self.keep(&outside, cluster).await
+            self.keep(&outside, &reached).await?
+        };
+        if matches!(reached.commands, Commands::Rest(_)) {
+            stand.again = Some(stand.again.map_or(OFTEN, |again| again.min(OFTEN)));
         }
+        Ok(stand)
+    }
+
+    async fn reach<'v>(&self, outside: &Outside, view: &'v View) -> Result<Reached<'v>, String> {
+        let Context { access, clock, .. } = self.context;
+        reach(outside, view, access, self.controller, clock).await
     }
 
     /// Does so once more, after another look, if slurmrestd, which is asked more often, has said something else since the last one.
@@ -156,10 +131,12 @@ impl Errand<'_> {
         let Some((outside, view)) = outside.and_then(|outside| Some((outside.clone(), outside.view()?))) else {
             return Ok(None);
         };
-        let is_behind = observed
-            .knowledge
-            .known()
-            .is_some_and(|seen| is_behind(&view, seen, observed));
+        // Through slurmrestd it was looked at just now.
+        let is_behind = view.cluster.is_ok()
+            && observed
+                .knowledge
+                .known()
+                .is_some_and(|seen| is_behind(&view, seen, observed));
         if !is_behind {
             return Ok(None);
         }
@@ -167,13 +144,14 @@ impl Errand<'_> {
         self.run().await.map(Some)
     }
 
-    async fn keep(&self, outside: &Outside, cluster: &Cluster) -> Result<Stand, Error> {
+    async fn keep(&self, outside: &Outside, reached: &Reached<'_>) -> Result<Stand, Error> {
         let Self {
             context,
             partition,
             key,
             ..
         } = *self;
+        let Reached { cluster, commands } = reached;
         let now = context.clock.now();
         let siblings = context.caches.partitions.list(&key.namespace);
         let node_sets = context.caches.node_sets.list(&key.namespace).into_iter();
@@ -193,9 +171,9 @@ impl Errand<'_> {
             Decision::Rest { kept, is_news } => {
                 let change = if is_news {
                     let at = now.max(told_after(cluster));
-                    change(at, at)
+                    change(at, at, commands.way())
                 } else {
-                    self.known_change(now)
+                    self.known_change(now, commands.way())
                 };
                 let standing = live(wish, change);
                 Ok(Stand {
@@ -213,15 +191,15 @@ impl Errand<'_> {
                     .flat_map(|update| live.map(|live| update.differences(live)).unwrap_or_default())
                     .map(|difference| difference.key)
                     .collect();
-                info!(partition = %key, slurmctld = %outside.address, ?keys, "telling a slurmctld outside");
+                info!(partition = %key, slurmctld = %outside.address, ?keys, way = ?commands.way(), "telling a slurmctld outside");
                 let told = self.tell(async {
-                    let told = settle_partitions(&outside.client, &updates, &cluster.partitions).await;
+                    let told = settle_partitions(commands, &updates, &cluster.partitions).await;
                     if let (Told::Refused(_), Some(live)) = (&told, live) {
-                        take_back(outside, &plan_way_back(live, cluster)).await;
+                        take_back(commands, &plan_way_back(live, cluster)).await;
                     }
                     told
                 });
-                let stand = self.judge(told.await, outside, wish, now).await;
+                let stand = self.judge(told.await, outside, commands, wish, now).await;
                 Ok(Stand {
                     standing: stand.standing.map(|standing| Standing { kept, ..standing }),
                     ..stand
@@ -233,26 +211,26 @@ impl Errand<'_> {
                 }
                 // Before it is made, so that whoever comes after us knows whose it is.
                 self.note_made(Some(&outside.address)).await?;
-                info!(partition = %key, slurmctld = %outside.address, "making a partition outside");
-                let told = self.tell(create(outside, &update)).await;
+                info!(partition = %key, slurmctld = %outside.address, way = ?commands.way(), "making a partition outside");
+                let told = self.tell(create(commands, &update)).await;
                 if matches!(told, Told::Refused(_)) {
                     self.note_made(None).await?;
                 }
-                Ok(self.judge(told, outside, wish, now).await)
+                Ok(self.judge(told, outside, commands, wish, now).await)
             }
         }
     }
 
     /// What came of it, and what is there now.
-    async fn judge(&self, told: Told, outside: &Outside, wish: Wish, begin: Timestamp) -> Stand {
+    async fn judge(&self, told: Told, outside: &Outside, commands: &Commands, wish: Wish, begin: Timestamp) -> Stand {
         let now = self.context.clock.now();
-        outside.look().await;
+        look_again(outside, commands).await;
         match told {
             Told::Done => {
                 self.refusals.forget(self.key);
                 Stand {
                     again: Some(LOOK_AGAIN),
-                    ..live(wish, change(begin, now)).into()
+                    ..live(wish, change(begin, now, commands.way())).into()
                 }
             }
             Told::Refused(why) => {
@@ -271,14 +249,26 @@ impl Errand<'_> {
                 self.refusals.note(self.key, refusal);
                 self.refused(fault)
             }
-            Told::Unknown(why) | Told::Unspoken(why) => Stand {
+            Told::Unspoken(why) => {
+                let line = wish.line.whole();
+                let fault = Fault::new(
+                    reason::CONFIG_REJECTED,
+                    format!(
+                        "slurmctld at {} cannot be told: {why}; write {line} into the slurm.conf there and reconfigure, or take it out of the spec",
+                        outside.address
+                    ),
+                );
+                self.refused(fault)
+            }
+            Told::Unknown(why) => Stand {
                 again: Some(PATIENCE),
                 ..self.waits(format!("slurmctld at {}: {why}", outside.address)).into()
             },
         }
     }
 
-    async fn see_off(&self, outside: &Outside, cluster: &Cluster) -> Result<Stand, Error> {
+    async fn see_off(&self, outside: &Outside, reached: &Reached<'_>) -> Result<Stand, Error> {
+        let Reached { cluster, commands } = reached;
         let name = self.partition.slurm_name();
         let trouble = |reason, message: String| Standing {
             line: self.known_line(),
@@ -301,9 +291,9 @@ impl Errand<'_> {
                     state: Some(state),
                     ..PartitionUpdate::new(&name)
                 }];
-                let told = settle_partitions(&outside.client, &update, &cluster.partitions);
+                let told = settle_partitions(commands, &update, &cluster.partitions);
                 let told = self.tell(told).await;
-                outside.look().await;
+                look_again(outside, commands).await;
                 Ok(match told {
                     Told::Done => self.closed(state).into(),
                     Told::Refused(why) | Told::Unknown(why) | Told::Unspoken(why) => Stand {
@@ -312,12 +302,12 @@ impl Errand<'_> {
                     },
                 })
             }
-            (Farewell::Release, Some(live)) => self.release(outside, live).await,
+            (Farewell::Release, Some(live)) => Ok(self.release(outside, commands, live).await.into()),
         }
     }
 
     /// Has a closed one deleted, once its jobs are known to be gone.
-    async fn release(&self, outside: &Outside, live: &LivePartition) -> Result<Stand, Error> {
+    async fn release(&self, outside: &Outside, commands: &Commands, live: &LivePartition) -> Standing {
         let jobs = || {
             let (access, controller) = (Arc::clone(&self.context.access), self.controller.clone());
             async move {
@@ -326,70 +316,66 @@ impl Errand<'_> {
                 seen.jobs.clone().ok_or_else(|| "they were not told".to_owned())
             }
         };
-        let Some(left) = self.context.fence.remaining() else {
-            return Ok(self.waits("this operator does not lead any more".to_owned()).into());
-        };
-        let released = timeout(
-            left.min(PATIENCE * 2),
-            release_partitions(&outside.client, &[live], jobs),
-        )
-        .await;
-        outside.look().await;
+        let released = self
+            .in_time(PATIENCE * 2, release_partitions(commands, &[live], jobs))
+            .await;
+        look_again(outside, commands).await;
         let why = match released {
             Ok(Ok(())) => {
                 info!(partition = %self.key, "slurmctld has let it go");
-                return Ok(Standing::default().into());
+                return Standing::default();
             }
             Ok(Err(NotReleased { needed, .. })) => needed.into_iter().map(|needed| needed.why).collect::<Vec<_>>(),
-            Err(_) => vec!["slurmctld did not answer in time".to_owned()],
+            Err(why) => vec![why.to_owned()],
         };
         let standing = self.closed(live.state.name().unwrap_or(PartitionStateName::Drain));
-        Ok(Standing {
+        Standing {
             trouble: Some(Fault::new(reason::WAITS_FOR_JOBS, why.join("; "))),
             ..standing
         }
-        .into())
     }
 
     /// Tells slurmctld again what is wanted for these keys.
     pub(super) async fn restore(&self, keys: &[String]) -> Result<Restored, Error> {
-        let not_now = |why: &str| Restored {
-            left: keys.iter().map(|key| (key.clone(), why.to_owned())).collect(),
-            same: Vec::new(),
+        let not_now = |why: &str| Ok(Restored::none_of(keys, why));
+        let outside = self.context.outsides.find(self.controller);
+        let Some((outside, view)) = outside.and_then(|outside| Some((outside.clone(), outside.view()?))) else {
+            return not_now("there is no way to slurmctld");
         };
-        let Some(outside) = self.context.outsides.find(self.controller) else {
-            return Ok(not_now("there is no way to slurmctld"));
+        let Reached { cluster, commands } = match self.reach(&outside, &view).await {
+            Ok(reached) => reached,
+            Err(why) => return not_now(&why),
         };
-        let view = outside.view();
-        let cluster = view.as_ref().and_then(|view| view.cluster.as_ref().ok());
-        let (Some(cluster), Some(line)) = (cluster, self.known_line()) else {
-            return Ok(not_now("it is not known what slurmctld has"));
-        };
-        let Some(left) = self.context.fence.remaining() else {
-            return Ok(not_now("this operator does not lead any more"));
+        let Some(line) = self.known_line() else {
+            return not_now("it is not known what slurmctld was told");
         };
         let others = cluster.lines.iter().filter(|(name, _)| *name != line.name);
         let others = others.map(|(name, settings)| (name.as_str(), settings.clone()));
         let own = (line.name.as_str(), settings_in(&line.whole()));
         let lines: Vec<(&str, Settings)> = others.chain([own]).collect();
-        let restored = restore_partition(&outside.client, &lines, &line.name, keys);
-        let restored = timeout(left.min(PATIENCE), restored).await;
-        outside.look().await;
+        let restored = restore_partition(&commands, &lines, &line.name, keys);
+        let restored = self.in_time(PATIENCE, restored).await;
+        look_again(&outside, &commands).await;
         match restored {
             Ok(Ok(Some(restored))) => Ok(restored),
-            Ok(Ok(None)) => Ok(not_now("slurmctld does not have it")),
-            Ok(Err(error)) => Err(Error::other(error)),
-            Err(late) => Err(Error::other(late)),
+            Ok(Ok(None)) => not_now("slurmctld does not have it"),
+            Ok(Err(Failure::Unspoken(why))) => not_now(&why),
+            Ok(Err(failure)) => Err(Error::other(failure)),
+            Err(why) => not_now(why),
         }
     }
 
-    /// What is said must have been answered before another process can lead.
     async fn tell(&self, words: impl Future<Output = Told>) -> Told {
-        let Some(left) = self.context.fence.remaining() else {
-            return Told::Unknown("this operator does not lead any more".to_owned());
-        };
-        let told = timeout(left.min(PATIENCE), words).await;
-        told.unwrap_or_else(|_| Told::Unknown("no answer in time".to_owned()))
+        let told = self.in_time(PATIENCE, words).await;
+        told.unwrap_or_else(|why| Told::Unknown(why.to_owned()))
+    }
+
+    /// What is said must have been answered before another process can lead.
+    async fn in_time<T>(&self, patience: Duration, words: impl Future<Output = T>) -> Result<T, &'static str> {
+        let left = self.context.fence.remaining();
+        let left = left.ok_or("this operator does not lead any more")?;
+        let answer = timeout(left.min(patience), words).await;
+        answer.map_err(|_| "slurmctld did not answer in time")
     }
 
     async fn note_made(&self, address: Option<&str>) -> Result<(), Error> {
@@ -453,13 +439,13 @@ impl Errand<'_> {
         Line::read(status.line.as_deref()?, generation)
     }
 
-    fn known_change(&self, now: Timestamp) -> Change {
+    fn known_change(&self, now: Timestamp, way: PartitionWay) -> Change {
         let status = self.partition.status.as_ref();
         let applied = status.and_then(|status| status.applied.as_ref());
         Change {
             sequence: None,
             at: applied.and_then(|applied| applied.time.instant()).unwrap_or(now),
-            way: Some(PartitionWay::Rpc),
+            way: Some(applied.map_or(way, |applied| applied.way.clone())),
             milliseconds: applied
                 .and_then(|applied| u64::try_from(applied.milliseconds?).ok())
                 .unwrap_or_default(),
@@ -488,40 +474,46 @@ fn is_behind(view: &View, seen: &Seen, observed: &Observed) -> bool {
     seen.at > view.at && (is_closed_otherwise || differs)
 }
 
-async fn take_back(outside: &Outside, updates: &[PartitionUpdate]) {
+/// Through slurmrestd it is looked at when there is something to do.
+async fn look_again(outside: &Outside, commands: &Commands) {
+    if let Commands::Rpc(_) = commands {
+        outside.look().await;
+    }
+}
+
+async fn take_back(commands: &Commands, updates: &[PartitionUpdate]) {
     for update in updates {
-        if let Err(error) = outside.client.update_partition(update).await {
+        if let Err(error) = commands.update_partition(update).await {
             warn!(partition = %update.name, %error, "cannot be taken back");
         }
     }
 }
 
-fn change(begin: Timestamp, end: Timestamp) -> Change {
+fn change(begin: Timestamp, end: Timestamp, way: PartitionWay) -> Change {
     let took = Duration::try_from(end.duration_since(begin)).unwrap_or_default();
     Change {
         sequence: None,
         at: end,
-        way: Some(PartitionWay::Rpc),
+        way: Some(way),
         milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
     }
 }
 
 /// Makes it closed, looks whether all of it was taken, and opens it: until then nobody can use it, and it can go again.
-async fn create(outside: &Outside, wanted: &PartitionUpdate) -> Told {
-    let client = &outside.client;
+async fn create(commands: &Commands, wanted: &PartitionUpdate) -> Told {
     let closed = PartitionUpdate {
         state: Some(PartitionStateName::Inactive),
         ..wanted.clone()
     };
-    match client.create_partition(&closed).await.into() {
+    match commands.create_partition(&closed).await.into() {
         Told::Done => {}
         other => return other,
     }
-    match read_back_partitions(client, &[closed]).await {
+    match read_back_partitions(commands, &[closed]).await {
         Told::Done => {}
         Told::Refused(why) => {
             // It is not there, or it stays closed; the next look tells.
-            drop(client.delete_partition(&wanted.name).await);
+            drop(commands.delete_partition(&wanted.name).await);
             return Told::Refused(why);
         }
         other => return other,
@@ -530,8 +522,8 @@ async fn create(outside: &Outside, wanted: &PartitionUpdate) -> Told {
         state: wanted.state,
         ..PartitionUpdate::new(&wanted.name)
     };
-    match client.update_partition(&open).await.into() {
-        Told::Done => read_back_partitions(client, std::slice::from_ref(wanted)).await,
+    match commands.update_partition(&open).await.into() {
+        Told::Done => read_back_partitions(commands, std::slice::from_ref(wanted)).await,
         other => other,
     }
 }

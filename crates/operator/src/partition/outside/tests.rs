@@ -12,6 +12,7 @@ use slurm::{
 };
 
 use super::*;
+use crate::outside::Cluster;
 
 const ADDRESS: &str = "ctl:6817";
 const FILE: &str = "NodeSet=cpu Feature=cpu\n\
@@ -335,4 +336,51 @@ fn of_two_objects_the_older_one_has_the_name_and_the_default() {
     assert_eq!(reason(&own, &other), Some("TwoDefaults"));
     other.spec.default = None;
     assert_eq!(reason(&own, &other), None);
+}
+
+/// As slurmrestd shows it.
+fn cluster_without_file(flags: &[&str], partitions: Vec<LivePartition>) -> Cluster {
+    let boot = ServedConf {
+        boot_time: 1000,
+        now: 1500,
+        hash: 0,
+    };
+    Cluster::without_file(flags, partitions, &boot, at(500))
+}
+
+#[test]
+fn without_the_file_only_what_the_object_says_is_told() {
+    let known = cluster(FILE, vec![live("long", Up)]);
+    let unknown = cluster_without_file(&[], vec![live("long", Up)]);
+    // Told by Slurm's own protocol before, so the file's keys are in the line.
+    let mut partition = told(&json!({ "maxTime": 30, "config": "GraceTime=9" }), 600, &known);
+    assert_eq!(
+        wish(&partition, &unknown).unwrap().line,
+        wish(&partition, &known).unwrap().line
+    );
+    partition.spec.max_time = serde_json::from_value(json!(20)).unwrap();
+    partition.spec.config = None;
+    let Wish {
+        update, not_persistent, ..
+    } = wish(&partition, &unknown).unwrap();
+    assert_eq!(update.max_time, Some(20));
+    assert_eq!(update.grace_time, None, "nobody knows whether the file has it");
+    assert_eq!((update.max_nodes, update.allow_groups), (None, None));
+    assert!(not_persistent.unwrap().contains("which slurmrestd does not tell"));
+    assert_eq!(wish(&partition, &known).unwrap().update.grace_time, Some(0));
+    let keeps = cluster_without_file(&["KeepPartInfo"], Vec::new());
+    assert_eq!(wish(&partition, &keeps).unwrap().not_persistent, None);
+}
+
+#[test]
+fn without_the_file_slurmctld_itself_knows_its_node_sets() {
+    let node_set: NodeSet = serde_json::from_value(json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet",
+        "metadata": { "name": "cpu", "namespace": "hpc" }, "spec": { "controllerRef": { "name": "slurm" } },
+    }))
+    .unwrap();
+    let partition = partition(&json!({ "nodeSets": ["cpu"] }));
+    let wish = |cluster: &Cluster| plan_wish(&partition, &[Arc::new(node_set.clone())], cluster, ADDRESS);
+    assert!(wish(&cluster("", Vec::new())).is_err());
+    assert_eq!(wish(&cluster_without_file(&[], Vec::new())).unwrap().line.nodes, "cpu");
 }

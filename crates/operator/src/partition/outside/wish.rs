@@ -1,7 +1,7 @@
 //! What a Partition asks of a slurmctld whose files are not ours. Pure.
 //!
 //! Keys that the object does not have are as the file there says, or as somebody left them: nothing is said of them. A key that
-//! is taken out of the object goes back to what the file says, or to Slurm's default.
+//! is taken out of the object goes back to what the file says, or to Slurm's default. Where the file is not known, it stays.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -42,8 +42,15 @@ pub(super) fn plan_wish(
 ) -> Result<Wish, Fault> {
     let name = partition.slurm_name();
     let nodes = members(partition, node_sets, cluster, address)?;
+    let status = partition.status.as_ref();
+    let before = status.filter(|status| status.applied.is_some());
+    let before = before.and_then(|status| status.line.as_deref()).map(settings_in);
     let in_file = cluster.line(&name);
-    let base = in_file.cloned().unwrap_or_default();
+    let base = match &before {
+        // What was told last has the file's keys in it, and nobody knows which.
+        Some(before) if !cluster.is_file_known => before.clone(),
+        _ => in_file.cloned().unwrap_or_default(),
+    };
     let own = own_settings(partition, &name, &nodes);
     let mut whole = base.clone();
     for (key, value) in &own {
@@ -52,9 +59,6 @@ pub(super) fn plan_wish(
         whole.insert(key.clone(), value.clone());
     }
     let line = to_line(&name, nodes, &whole, partition.metadata.generation.unwrap_or_default());
-    let status = partition.status.as_ref();
-    let before = status.filter(|status| status.applied.is_some());
-    let before = before.and_then(|status| status.line.as_deref()).map(settings_in);
     let before = before.unwrap_or_else(|| base.clone());
     let differs = |key: &&Key| before.get(*key) != whole.get(*key);
     let touched: BTreeSet<&Key> = own
@@ -73,9 +77,14 @@ pub(super) fn plan_wish(
         )
     })?;
     let is_in_file = in_file.is_some() && is_same(&name, &base, &whole);
+    let unless = if cluster.is_file_known {
+        ""
+    } else {
+        ", unless its slurm.conf, which slurmrestd does not tell, says the same"
+    };
     let not_persistent = (!is_in_file && !cluster.keeps_partitions).then(|| {
         format!(
-            "slurmctld at {address} forgets it when it starts anew or reads its files, whereupon the operator tells it again; to have it last, write {} into the slurm.conf there",
+            "slurmctld at {address} forgets it when it starts anew or reads its files{unless}, whereupon the operator tells it again; to have it last, write {} into the slurm.conf there",
             line.whole()
         )
     });
@@ -104,6 +113,8 @@ fn members(
         let name = node_set.slurm_name();
         members.nodes.split(',').any(|entry| entry == name) && !cluster.node_sets.contains(&name)
     });
+    // slurmctld knows, and refuses what it does not have.
+    let unknown = unknown.filter(|_| cluster.is_file_known);
     match unknown {
         None => Ok(members.nodes),
         Some(node_set) => Err(bad(format!(

@@ -82,12 +82,7 @@ impl PartitionUpdate {
             }
         }
         if let Some(wanted) = &self.job_defaults {
-            let got: Vec<String> = live
-                .job_defaults
-                .iter()
-                .filter_map(|default| Some(format!("{}={}", default.key()?, default.value)))
-                .collect();
-            let got = got.join(",");
+            let got = live.job_defaults_in_words().unwrap_or_default();
             if words(wanted) != words(&got) {
                 found.note("DefCPUPerGPU and DefMemPerGPU", wanted, &got);
             }
@@ -238,7 +233,7 @@ mod tests {
         });
         let got = live(|live| {
             live.allow_accounts = "a,b".to_owned();
-            live.job_defaults = vec![JobDefault { kind: 2, value: 3 }, JobDefault { kind: 1, value: 2 }];
+            live.job_defaults = Some(vec![JobDefault { kind: 2, value: 3 }, JobDefault { kind: 1, value: 2 }]);
         });
         assert_eq!(wanted.differences(&got), []);
     }

@@ -26,7 +26,7 @@ impl LivePartition {
         line.text("QOS", &self.qos);
         line.text("Alternate", &self.alternate);
         line.text("TRESBillingWeights", &self.billing_weights);
-        for default in &self.job_defaults {
+        for default in self.job_defaults.iter().flatten() {
             if let Some(key) = default.key() {
                 line.text(key, &default.value.to_string());
             }
@@ -59,8 +59,6 @@ impl LivePartition {
         let small = |value: u16| Some(value).filter(|value| *value != UNSET_U16);
         let large = |value: u64| Some(value).filter(|value| *value != UNSET_U64);
         let flag = |flag: PartitionFlag| if self.has(flag) { flag } else { flag.not() };
-        let defaults = self.job_defaults.iter();
-        let defaults = defaults.filter_map(|default| Some(format!("{}={}", default.key()?, default.value)));
         PartitionUpdate {
             name: self.name.clone(),
             nodes: Some(self.members().to_owned()),
@@ -79,7 +77,7 @@ impl LivePartition {
             max_memory: large(self.max_memory),
             default_time: number(self.default_time),
             max_time: number(self.max_time),
-            job_defaults: Some(defaults.collect::<Vec<_>>().join(",")),
+            job_defaults: self.job_defaults_in_words(),
             grace_time: number(self.grace_time),
             max_cpus_per_node: number(self.max_cpus_per_node),
             max_cpus_per_socket: number(self.max_cpus_per_socket),
@@ -93,6 +91,13 @@ impl LivePartition {
             qos: Some(self.qos.clone()).filter(|qos| !qos.is_empty()),
             topology: None,
         }
+    }
+
+    /// As in a message.
+    pub(super) fn job_defaults_in_words(&self) -> Option<String> {
+        let defaults = self.job_defaults.as_ref()?.iter();
+        let words = defaults.filter_map(|default| Some(format!("{}={}", default.key()?, default.value)));
+        Some(words.collect::<Vec<_>>().join(","))
     }
 
     /// Node sets where it has any: their nodes come and go.
@@ -132,7 +137,7 @@ impl Line {
     }
 }
 
-fn over_subscribe(max_share: u16) -> String {
+pub(crate) fn over_subscribe(max_share: u16) -> String {
     match max_share {
         1 | UNSET_U16 => String::new(),
         0 => "EXCLUSIVE".to_owned(),
@@ -143,7 +148,7 @@ fn over_subscribe(max_share: u16) -> String {
     }
 }
 
-const fn cpu_bind(bind: u32) -> &'static str {
+pub(super) const fn cpu_bind(bind: u32) -> &'static str {
     match bind {
         0x20 => "none",
         0x2 => "thread",
@@ -154,7 +159,7 @@ const fn cpu_bind(bind: u32) -> &'static str {
     }
 }
 
-const fn preempt_mode(mode: u16) -> &'static str {
+pub(super) const fn preempt_mode(mode: u16) -> &'static str {
     match mode {
         0 => "OFF",
         1 => "SUSPEND",
@@ -203,7 +208,7 @@ mod tests {
             flags: 0x2 | 0x20,
             allow_accounts: "a,b".to_owned(),
             qos: "q".to_owned(),
-            job_defaults: vec![JobDefault { kind: 2, value: 100 }],
+            job_defaults: Some(vec![JobDefault { kind: 2, value: 100 }]),
             cpu_bind: 4,
             default_memory: PartitionUpdate::MEMORY_PER_CPU + 100,
             max_memory: 4000,

@@ -39,7 +39,8 @@ pub struct LivePartition {
     pub qos: String,
     pub alternate: String,
     pub billing_weights: String,
-    pub job_defaults: Vec<JobDefault>,
+    /// `None` from whoever does not tell them.
+    pub job_defaults: Option<Vec<JobDefault>>,
     pub cpu_bind: u32,
     pub default_memory: u64,
     pub max_memory: u64,
@@ -182,7 +183,7 @@ fn unpack_partition(reader: &mut Reader<'_>) -> Result<LivePartition, Malformed>
     partition.billing_weights = text(reader)?;
     // What all its nodes have together.
     reader.text()?;
-    partition.job_defaults = job_defaults(reader)?;
+    partition.job_defaults = Some(job_defaults(reader)?);
     Ok(partition)
 }
 
@@ -261,8 +262,9 @@ fn pack_partition(body: &mut Writer, partition: &LivePartition) -> Result<(), Un
     body.u32(UNSET_U32);
     body.str(optional(&partition.billing_weights).as_deref())?;
     body.str(None)?;
-    body.length(partition.job_defaults.len())?;
-    for JobDefault { kind, value } in &partition.job_defaults {
+    let defaults = partition.job_defaults.as_deref().unwrap_or_default();
+    body.length(defaults.len())?;
+    for JobDefault { kind, value } in defaults {
         body.u16(*kind);
         body.u64(*value);
     }
@@ -296,10 +298,12 @@ mod tests {
                 qos: text(9),
                 alternate: text(10),
                 billing_weights: text(11),
-                job_defaults: defaults
-                    .into_iter()
-                    .map(|(kind, value)| JobDefault { kind, value })
-                    .collect(),
+                job_defaults: Some(
+                    defaults
+                        .into_iter()
+                        .map(|(kind, value)| JobDefault { kind, value })
+                        .collect(),
+                ),
                 total_nodes: numbers[0],
                 total_cpus: numbers[1],
                 flags: numbers[2],

@@ -1,10 +1,14 @@
-//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, DELETE_PARTITION, and what slurmctld has.
+//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, DELETE_PARTITION, and what slurmctld has; and the same by
+//! other ways ([`PartitionCommands`]).
 
+mod commands;
 mod difference;
+mod json;
 mod line;
 mod live;
 mod release;
 mod restore;
+mod scontrol;
 mod settings;
 mod tell;
 
@@ -12,7 +16,11 @@ use super::version::Version;
 use super::wire::{Malformed, Reader, UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
 use crate::partition::PartitionStateName;
 
+pub use commands::{Failure, PartitionCommands};
 pub use difference::Difference;
+pub use json::ShownPartition;
+pub(crate) use json::{CPU_BINDS, PREEMPT_MODES};
+pub(crate) use line::over_subscribe;
 pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
 pub(super) use live::{VERSION as LIVE_VERSION, pack_question, unpack_partitions};
 pub use release::{NotReleased, StillNeeded, release_partitions};
@@ -113,6 +121,10 @@ impl PartitionFlag {
             Self::ExclusiveUser(is_set) => (is_set, 0x40),
             Self::PowerDownOnIdle(is_set) => (is_set, 0x80),
         }
+    }
+
+    pub(crate) const fn is_set(self) -> bool {
+        self.parts().0
     }
 
     /// The one that takes a flag away is eight further up.

@@ -1,8 +1,6 @@
 //! Partitions that go. One with a job goes only when the job has, so jobs are read before it is closed and once more after.
 
-use super::super::client::Client;
-use super::super::error::Error;
-use super::{LivePartition, PartitionUpdate};
+use super::{Failure, LivePartition, PartitionCommands, PartitionUpdate};
 use crate::job::Job;
 use crate::partition::PartitionStateName;
 
@@ -21,13 +19,13 @@ pub struct StillNeeded<'a> {
 pub struct NotReleased<'a> {
     pub needed: Vec<StillNeeded<'a>>,
     /// By their names, those that are closed still and should not be, each with why.
-    pub left_closed: Vec<(&'a str, Error)>,
+    pub left_closed: Vec<(&'a str, Failure)>,
 }
 
 /// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none: the others are as before.
 /// `jobs` reads all jobs anew, or says why it cannot.
 pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>>(
-    client: &Client,
+    commands: &impl PartitionCommands,
     leaving: &[&'a LivePartition],
     jobs: impl Fn() -> J,
 ) -> Result<(), NotReleased<'a>> {
@@ -47,7 +45,7 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
             state: Some(PartitionStateName::Inactive),
             ..PartitionUpdate::new(&partition.name)
         };
-        if let Err(error) = client.update_partition(&update).await
+        if let Err(error) = commands.update_partition(&update).await
             && !error.is_no_such_partition()
         {
             needed.push(StillNeeded {
@@ -63,7 +61,7 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
     let mut deleted = Vec::new();
     if needed.is_empty() {
         for partition in leaving {
-            match client.delete_partition(&partition.name).await {
+            match commands.delete_partition(&partition.name).await {
                 Ok(()) => deleted.push(*partition),
                 Err(error) if error.is_no_such_partition() => {}
                 Err(error) => {
@@ -83,13 +81,13 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
     for partition in closed {
         let update = partition.to_update();
         let answer = if deleted.contains(&partition) {
-            client.create_partition(&update).await
+            commands.create_partition(&update).await
         } else {
             let state = PartitionUpdate {
                 state: update.state,
                 ..PartitionUpdate::new(&partition.name)
             };
-            client.update_partition(&state).await
+            commands.update_partition(&state).await
         };
         if let Err(error) = answer {
             left_closed.push((partition.name.as_str(), error));

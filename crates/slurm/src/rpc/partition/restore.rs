@@ -3,34 +3,30 @@
 
 use std::collections::BTreeMap;
 
-use super::super::client::Client;
-use super::super::error::Error;
-use super::{LivePartition, PartitionFlag, PartitionUpdate, plan_partition_update};
+use super::{Failure, LivePartition, PartitionCommands, PartitionFlag, PartitionUpdate, plan_partition_update};
 use crate::agent::Restored;
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
 
 /// Tells slurmctld again what `lines` (all partitions', with what `PartitionName=DEFAULT` adds to them) say for these keys of
-/// this one. `None` for a partition that is not there. Only what is no clear answer is an error: what slurmctld refuses is
-/// named in the result.
+/// this one. `None` for a partition that is not there. Only what is no clear answer is an error, and what cannot be said this
+/// way: what slurmctld refuses is named in the result.
 pub async fn restore_partition(
-    client: &Client,
+    commands: &impl PartitionCommands,
     lines: &[(&str, Settings)],
     name: &str,
     keys: &[String],
-) -> Result<Option<Restored>, Error> {
-    let unclear = |error: Error| {
-        if error.is_definite() {
-            let why = error.to_string();
-            let left = keys.iter().map(|key| (key.clone(), why.clone())).collect();
-            Ok(Some(Restored { left, same: Vec::new() }))
+) -> Result<Option<Restored>, Failure> {
+    let unclear = |failure: Failure| {
+        if failure.is_definite() && !failure.asks_for_another_way() {
+            Ok(Some(Restored::none_of(keys, &failure.to_string())))
         } else {
-            Err(error)
+            Err(failure)
         }
     };
-    let before = match client.partitions().await {
+    let before = match commands.partitions().await {
         Ok(before) => before,
-        Err(error) => return unclear(error),
+        Err(failure) => return unclear(failure),
     };
     let Some(Plan {
         updates,
@@ -41,16 +37,16 @@ pub async fn restore_partition(
         return Ok(None);
     };
     for update in &updates {
-        if let Err(error) = client.update_partition(update).await {
-            return unclear(error);
+        if let Err(failure) = commands.update_partition(update).await {
+            return unclear(failure);
         }
     }
     if updates.is_empty() {
         return Ok(Some(Restored { left, same }));
     }
-    let after = match client.partitions().await {
+    let after = match commands.partitions().await {
         Ok(after) => after,
-        Err(error) => return unclear(error),
+        Err(failure) => return unclear(failure),
     };
     for update in &updates {
         let shown = after.iter().find(|partition| partition.name == update.name);

@@ -1,8 +1,6 @@
 //! Has slurmctld make partitions as they are wanted, and reads back whether it did: its word alone says nothing.
 
-use super::super::client::Client;
-use super::super::error::Error;
-use super::{LivePartition, PartitionUpdate};
+use super::{Failure, LivePartition, PartitionCommands, PartitionUpdate};
 
 /// What came of what slurmctld was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,31 +10,34 @@ pub enum Told {
     Refused(String),
     /// It may or may not have.
     Unknown(String),
-    /// It speaks something else, or answers what makes no sense. Its files it understands in any case.
+    /// It cannot be told this way, or answers what makes no sense. Its files it understands in any case.
     Unspoken(String),
 }
 
-impl From<Result<(), Error>> for Told {
-    fn from(answer: Result<(), Error>) -> Self {
+impl From<Result<(), Failure>> for Told {
+    fn from(answer: Result<(), Failure>) -> Self {
         match answer {
             Ok(()) => Self::Done,
-            Err(error @ Error::Malformed { .. }) => Self::Unspoken(error.to_string()),
-            Err(error) if error.is_unspoken() => Self::Unspoken(error.to_string()),
-            Err(error) if error.is_definite() => Self::Refused(error.to_string()),
-            Err(error) => Self::Unknown(error.to_string()),
+            Err(Failure::NoSuchPartition(why) | Failure::Refused(why)) => Self::Refused(why),
+            Err(Failure::Unspoken(why) | Failure::Garbled(why)) => Self::Unspoken(why),
+            Err(Failure::Unknown(why)) => Self::Unknown(why),
         }
     }
 }
 
 /// Brings partitions to what is wanted of them, as far as they are not, and reads back.
-pub async fn settle_partitions(client: &Client, wanted: &[PartitionUpdate], live: &[LivePartition]) -> Told {
+pub async fn settle_partitions(
+    commands: &impl PartitionCommands,
+    wanted: &[PartitionUpdate],
+    live: &[LivePartition],
+) -> Told {
     let mut told = false;
     for update in wanted {
         let partition = live.iter().find(|partition| partition.name == update.name);
         let answer = match partition {
             Some(partition) if update.differences(partition).is_empty() => continue,
-            Some(_) => client.update_partition(update).await,
-            None => client.create_partition(update).await,
+            Some(_) => commands.update_partition(update).await,
+            None => commands.create_partition(update).await,
         };
         told = true;
         match answer.into() {
@@ -47,14 +48,15 @@ pub async fn settle_partitions(client: &Client, wanted: &[PartitionUpdate], live
     if !told {
         return Told::Done;
     }
-    read_back_partitions(client, wanted).await
+    read_back_partitions(commands, wanted).await
 }
 
 /// Whether these partitions are as wanted now.
-pub async fn read_back_partitions(client: &Client, wanted: &[PartitionUpdate]) -> Told {
-    match client.partitions().await {
+pub async fn read_back_partitions(commands: &impl PartitionCommands, wanted: &[PartitionUpdate]) -> Told {
+    match commands.partitions().await {
         Ok(live) => check(wanted, &live),
-        Err(error) => Told::Unknown(error.to_string()),
+        Err(failure) if failure.asks_for_another_way() => Told::Unspoken(failure.to_string()),
+        Err(failure) => Told::Unknown(failure.to_string()),
     }
 }
 
@@ -75,7 +77,6 @@ fn check(wanted: &[PartitionUpdate], live: &[LivePartition]) -> Told {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::ReturnCode;
     use super::*;
 
     #[test]
@@ -94,19 +95,5 @@ mod tests {
         for live in [vec![live(6)], Vec::new()] {
             assert!(matches!(check(&wanted, &live), Told::Refused(_)), "{live:?}");
         }
-    }
-
-    #[test]
-    fn a_refusal_is_told_from_what_nobody_knows() {
-        let refused = |code| {
-            Told::from(Err(Error::Refused {
-                code: ReturnCode(code),
-                said: None,
-            }))
-        };
-        assert!(matches!(refused(2018), Told::Refused(_)));
-        assert!(matches!(refused(2027), Told::Unspoken(_)), "a standby");
-        assert!(matches!(refused(-1), Told::Unknown(_)));
-        assert!(matches!(Told::from(Err(Error::Unsupported)), Told::Unspoken(_)));
     }
 }

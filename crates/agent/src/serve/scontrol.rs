@@ -1,0 +1,132 @@
+//! Partitions by scontrol, which lies beside slurmctld and speaks whatever that speaks.
+
+use slurm::agent::Refusal;
+use slurm::answer::decode;
+use slurm::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ShownPartition};
+use tracing::info;
+
+use super::slurm_tools::{Read, SlurmTools};
+
+/// Slurm's text for error 2000; its programs do not tell the number.
+const NO_SUCH_PARTITION: &str = "Invalid partition name specified";
+
+/// How scontrol begins to tell what slurmctld said. All else is its own complaint, and slurmctld has heard nothing.
+const ANSWERS: [&str; 3] = [
+    "slurm_update error: ",
+    "Error creating the partition: ",
+    "delete_partition ",
+];
+
+/// An answer of slurmctld's, which has not listened.
+const NOT_LET_IN: [&str; 3] = [
+    "Protocol authentication error",
+    "Incompatible versions of client and server code",
+    "Slurm backup controller in standby mode",
+];
+
+/// It may have happened before.
+const NO_ANSWER: [&str; 5] = [
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Unspecified error",
+    "did not end within",
+];
+
+impl PartitionCommands for SlurmTools {
+    async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
+        let json = self.read(Read::Partitions).await.map_err(failure)?;
+        let shown = decode::<Vec<ShownPartition>>(&json).map_err(|error| {
+            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+            Failure::Unspoken(format!("scontrol: {error}{}", source.unwrap_or_default()))
+        })?;
+        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+    }
+
+    async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
+        self.tell("create", partition.to_scontrol()?).await
+    }
+
+    async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
+        self.tell("update", partition.to_scontrol()?).await
+    }
+
+    async fn delete_partition(&self, name: &str) -> Result<(), Failure> {
+        self.tell("delete", vec![format!("PartitionName={name}")]).await
+    }
+}
+
+impl SlurmTools {
+    async fn tell(&self, verb: &str, settings: Vec<String>) -> Result<(), Failure> {
+        if settings.is_empty() {
+            return Ok(());
+        }
+        let words: Vec<String> = ["scontrol", verb]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(settings)
+            .collect();
+        info!(command = %words.join(" "), "commanding a partition");
+        self.run(&words).await.map(drop).map_err(failure)
+    }
+}
+
+fn failure(refusal: Refusal) -> Failure {
+    let has = |detail: &str, texts: &[&str]| texts.iter().any(|text| detail.contains(text));
+    match refusal {
+        Refusal::Slurm { detail } if has(&detail, &NO_ANSWER) => Failure::Unknown(detail),
+        Refusal::Slurm { detail } if has(&detail, &NOT_LET_IN) || !has(&detail, &ANSWERS) => Failure::Unspoken(detail),
+        Refusal::Slurm { detail } if detail.contains(NO_SUCH_PARTITION) => Failure::NoSuchPartition(detail),
+        Refusal::Slurm { detail } => Failure::Refused(detail),
+        // There is no such program.
+        other => Failure::Unspoken(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As scontrol 26.05.5 said it.
+    #[test]
+    fn scontrols_words_are_told_apart() {
+        let said = |detail: &str| {
+            failure(Refusal::Slurm {
+                detail: detail.to_owned(),
+            })
+        };
+        for text in [
+            "slurm_update error: Invalid partition name specified",
+            "Error creating the partition: Invalid partition name specified",
+            "delete_partition PartitionName=nope: Invalid partition name specified",
+        ] {
+            assert!(said(text).is_no_such_partition(), "{text}");
+        }
+        for text in [
+            "slurm_update error: Invalid node name specified",
+            "slurm_update error: Invalid qos specification",
+            "delete_partition PartitionName=t: Partition is in use",
+            "slurm_update error: Invalid user id",
+        ] {
+            assert!(matches!(said(text), Failure::Refused(_)), "{text}");
+        }
+        for text in [
+            "scontrol: error: Update of this parameter is not supported: Bogus=1; scontrol: error: Request aborted",
+            "scontrol: error: Invalid input MaxTime=abc",
+            "slurm_update error: Protocol authentication error",
+        ] {
+            assert!(matches!(said(text), Failure::Unspoken(_)), "{text}");
+        }
+        for text in [
+            "slurm_load_partitions error: Unable to contact slurm controller (connect failure)",
+            "slurm_update error: Unable to contact slurm controller (connect failure)",
+            "scontrol did not end within 15s",
+        ] {
+            assert!(matches!(said(text), Failure::Unknown(_)), "{text}");
+        }
+        let missing = failure(Refusal::Failed {
+            detail: "cannot run scontrol".to_owned(),
+        });
+        assert!(missing.asks_for_another_way());
+    }
+}
