@@ -384,3 +384,18 @@ fn without_the_file_slurmctld_itself_knows_its_node_sets() {
     assert!(wish(&cluster("", Vec::new())).is_err());
     assert_eq!(wish(&cluster_without_file(&[], Vec::new())).unwrap().line.nodes, "cpu");
 }
+
+#[test]
+fn a_value_with_blanks_is_quoted_in_the_line_to_write() {
+    let conf = "PartitionName=long Nodes=n[1-4] AllowGroups=\"a b\" MaxTime=60\n";
+    let cluster = cluster(conf, vec![live("long", Up)]);
+    let line = wish(&partition(&json!({ "maxTime": 30 })), &cluster).unwrap().line;
+    assert!(line.whole().contains(r#"AllowGroups="a b""#), "{}", line.whole());
+    assert_eq!(Line::read(&line.whole(), line.generation), Some(line.clone()));
+    assert_eq!(settings_in(&line.whole()), {
+        let mut settings = settings_in(conf);
+        settings.insert(slurm::conf::Key::new("MaxTime"), "30".to_owned());
+        settings.insert(slurm::conf::Key::new("State"), "UP".to_owned());
+        settings
+    });
+}

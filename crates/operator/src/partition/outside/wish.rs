@@ -141,7 +141,14 @@ fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> L
     let others = settings
         .iter()
         .filter(|(key, _)| **key != *"Nodes" && **key != *"State");
-    let others: Vec<String> = others.map(|(key, value)| format!("{}={value}", key.as_str())).collect();
+    // As slurm.conf has to have it, where a blank ends a value.
+    let needs_quotes = |value: &str| value.is_empty() || value.contains(char::is_whitespace);
+    let others: Vec<String> = others
+        .map(|(key, value)| match value {
+            value if needs_quotes(value) => format!("{}=\"{value}\"", key.as_str()),
+            value => format!("{}={value}", key.as_str()),
+        })
+        .collect();
     Line {
         name: name.to_owned(),
         nodes,
