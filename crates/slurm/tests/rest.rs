@@ -509,9 +509,11 @@ mod partitions {
         client.update_partition(&update("base")).await.unwrap();
         let seen = fake.seen().pop().unwrap();
         assert_eq!(seen.line, "POST /slurm/v0.0.45/partitions/");
+        let five = json!({"set": true, "infinite": false, "number": 5});
+        let body: Value = serde_json::from_str(&seen.body).unwrap();
         assert_eq!(
-            seen.body,
-            r#"{"partitions":[{"maximums":{"time":{"infinite":false,"number":5,"set":true}},"name":"base"}]}"#
+            body,
+            json!({"partitions": [{"name": "base", "maximums": {"time": five}}]})
         );
         client.create_partition(&update("new")).await.unwrap();
         let sent = fake.lines().len();
