@@ -7,6 +7,7 @@ mod configuration;
 mod fault;
 mod history;
 mod inputs;
+mod joining;
 mod kept;
 mod lagging;
 mod observe;

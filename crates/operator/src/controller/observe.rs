@@ -15,6 +15,7 @@ use slurm::revision::Digest;
 
 use super::{
     inputs::created,
+    joining::{Joining, observe_joining},
     push::{Live, Report},
     since::Lives,
     tries::Tried,
@@ -36,6 +37,8 @@ pub(super) struct Observed {
     pub(super) node_sets: Vec<Arc<NodeSet>>,
     /// Likewise.
     pub(super) partitions: Vec<Arc<Partition>>,
+    /// Workers of the NodeSets that Slurm may not have shown yet.
+    pub(super) joining: Vec<Joining>,
     /// Those it refers to, by name.
     pub(super) config_maps: BTreeMap<String, Arc<ConfigMap>>,
     pub(super) slurm_key: Option<Arc<Secret>>,
@@ -93,22 +96,25 @@ pub(super) fn observe(
         .and_then(|set| set.uid())
         .map(|uid| caches.pods.owned_by(&uid))
         .unwrap_or_default();
+    let node_sets: Vec<Arc<NodeSet>> = caches
+        .node_sets
+        .list(&namespace)
+        .into_iter()
+        .filter(|node_set| refers_to(node_set.as_ref(), &node_set.spec.controller_ref, &controller))
+        .collect();
+    let partitions: Vec<Arc<Partition>> = caches
+        .partitions
+        .list(&namespace)
+        .into_iter()
+        .filter(|partition| refers_to(partition.as_ref(), &partition.spec.controller_ref, &controller))
+        .collect();
     Observed {
         accounting: spec
             .accounting_name()
             .and_then(|name| caches.accountings.get(&namespace, name)),
-        node_sets: caches
-            .node_sets
-            .list(&namespace)
-            .into_iter()
-            .filter(|node_set| refers_to(node_set.as_ref(), &node_set.spec.controller_ref, &controller))
-            .collect(),
-        partitions: caches
-            .partitions
-            .list(&namespace)
-            .into_iter()
-            .filter(|partition| refers_to(partition.as_ref(), &partition.spec.controller_ref, &controller))
-            .collect(),
+        joining: observe_joining(&node_sets, &partitions, caches),
+        node_sets,
+        partitions,
         config_maps,
         slurm_key: secret(controller.slurm_key()),
         jwt_key: secret(controller.jwt_key()),

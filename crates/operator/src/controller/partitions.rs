@@ -14,6 +14,7 @@ use slurm::{
 
 use super::{
     inputs::{Inputs, created},
+    joining::first_joining,
     observe::Observed,
     plan::ConfigState,
     push::Ended,
@@ -198,6 +199,7 @@ fn wait_for_marks(observed: &Observed, line: Line, before: Option<&Line>) -> Res
         Knowledge::Unknown { why } => Some(format!("its nodes are not known: {why}")),
         Knowledge::Known(seen) => mark
             .first_without(seen.nodes.values())
+            .or_else(|| first_joining(&observed.joining, mark, seen))
             .map(|node| format!("node {node} has not been given feature {:?} yet", mark.name)),
     };
     why.map_or(Ok(line), |why| Err((reason::WAITS_FOR_NODES, why)))

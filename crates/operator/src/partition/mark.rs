@@ -46,7 +46,7 @@ impl Mark {
     }
 
     /// Whether a node of this set (by its name in Slurm) is a member.
-    fn is_for(&self, node_set: &str, node: &str) -> bool {
+    pub(crate) fn is_for(&self, node_set: &str, node: &str) -> bool {
         self.node_sets.iter().any(|name| name == node_set)
             && Hostlist::parse(&self.excluded).is_ok_and(|excluded| !excluded.contains(node))
     }

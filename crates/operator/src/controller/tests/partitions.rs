@@ -341,6 +341,78 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
     );
 }
 
+/// A worker of NodeSet cpu on a machine.
+fn worker(name: &str, created: &str, slurmd: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "hpc", "uid": name, "creationTimestamp": created,
+            "labels": { "app.kubernetes.io/name": "slurmd" },
+            "ownerReferences": [{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "cpu", "uid": "cpu", "controller": true }],
+        },
+        "spec": { "nodeName": "machine", "containers": [{ "name": "slurmd" }] },
+        "status": { "phase": "Running", "containerStatuses": [
+            { "name": "slurmd", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": slurmd },
+        ] },
+    })
+}
+
+#[test]
+fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_another() {
+    let objects = |spec: Value| with(cluster(""), [partition("both", "2026-01-02T00:00:00Z", spec)]);
+    let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:50Z");
+    let running = |since: &str| json!({ "running": { "startedAt": since } });
+    let waiting = || json!({ "waiting": { "reason": "ContainerCreating" } });
+    let leaving = |mut pod: Value| {
+        pod["metadata"]["deletionTimestamp"] = late.into();
+        pod
+    };
+    let nowhere = |mut pod: Value| {
+        pod["spec"]["nodeName"] = Value::Null;
+        pod
+    };
+    for (what, pod, waits) in [
+        ("has just started", worker("cpu-1", early, &running(late)), true),
+        ("is about to start", worker("cpu-1", late, &waiting()), true),
+        ("is the one left out", worker("cpu-0", early, &running(late)), false),
+        (
+            "has been seen with the mark",
+            worker("cpu-2", early, &running(late)),
+            false,
+        ),
+        (
+            "is held up by something",
+            worker("cpu-1", early, &running(early)),
+            false,
+        ),
+        ("does not start", worker("cpu-1", early, &waiting()), false),
+        ("goes", leaving(worker("cpu-1", early, &running(late))), false),
+        ("has no machine", nowhere(worker("cpu-1", late, &waiting())), false),
+    ] {
+        let now = with(
+            objects(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-0"] })),
+            [pod],
+        );
+        let mut observed = after(objects(json!({ "nodeSets": ["cpu"] })), now, &[], json!([]), READ);
+        let mark = crate::partition::members::resolve_members(&observed.partitions[0], &observed.node_sets)
+            .unwrap()
+            .mark
+            .unwrap()
+            .name;
+        let node = |name: &str, features: Value| -> slurm::Node {
+            serde_json::from_value(json!({ "name": name, "features": features, "state": ["IDLE"] })).unwrap()
+        };
+        let nodes = vec![node("cpu-0", json!(["cpu"])), node("cpu-2", json!(["cpu", mark]))];
+        observed.knowledge = Knowledge::Known(Seen::of_nodes(nodes, READ.parse().unwrap()).into());
+        let plan = super::plan(&observed);
+        let conf = pushed_conf(&plan);
+        let nodes = if waits { "cpu" } else { mark.as_str() };
+        let expected = format!("PartitionName=both Nodes={nodes} State=UP");
+        assert_eq!(line(&conf, "both"), Some(expected.as_str()), "one that {what}");
+        assert_eq!(plan.needs_answers, waits, "one that {what}");
+    }
+}
+
 #[test]
 fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
     let objects = |state: &str| {
