@@ -411,9 +411,56 @@ fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
     let gone = hybrid.slurm("scontrol --oneliner show partition").unwrap();
     assert!(!gone.contains("PartitionName=fresh"), "{gone}");
 
+    what_cannot_be_had_outside_is_said_and_taken_back(hybrid);
     partitions_outside_are_changed_by_slurmrestd(hybrid);
     namespace.ask(&["delete", bare]).unwrap();
     hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP"]);
+}
+
+/// Nodes that slurmctld does not know, a second default, and NodeSets that its slurm.conf does not have; each heals.
+fn what_cannot_be_had_outside_is_said_and_taken_back(hybrid: &Hybrid) {
+    let namespace = &hybrid.namespace;
+    let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
+    change_spec(namespace, bare, &json!({ "maxTime": 20, "nodes": ["nowhere"] })).unwrap();
+    wait_said(
+        namespace,
+        bare,
+        "Ready",
+        &["False ConfigRejected", "ESLURM_INVALID_NODE_NAME"],
+    );
+    hybrid.wait_partition("bare", &["MaxTime=00:30:00", "Nodes=bare-1"]);
+    change_spec(
+        namespace,
+        bare,
+        &json!({ "maxTime": 30, "nodes": ["bare-1"], "default": true }),
+    )
+    .unwrap();
+    wait_said(namespace, bare, "Ready", &["True"]);
+    hybrid.wait_partition("all", &["Default=NO"]);
+    let second = PARTITIONS.rsplit_once("---").unwrap().1;
+    namespace.apply(&format!("{second}  default: true\n")).unwrap();
+    wait_said(namespace, fresh, "Ready", &["False TwoDefaults", "Partition \"bare\""]);
+    namespace.ask(&["delete", fresh]).unwrap();
+    change_spec(namespace, bare, &json!({ "default": null })).unwrap();
+    hybrid.wait_partition("all", &["Default=YES"]);
+
+    namespace
+        .apply(&second.replace("nodes: [\"bare-[1-2]\"]", "nodeSets: [slurm-worker-slinky]"))
+        .unwrap();
+    wait_said(
+        namespace,
+        fresh,
+        "Ready",
+        &["False BadMembers", "NodeSet=slinky Feature=slinky"],
+    );
+    hybrid.write_conf(
+        "ReturnToService",
+        "ReconfigFlags=KeepPartInfo\nNodeSet=slinky Feature=slinky\nReturnToService",
+    );
+    hybrid.slurm("scontrol reconfigure").unwrap();
+    wait_said(namespace, fresh, "Ready", &["True"]);
+    hybrid.wait_partition("fresh", &["NodeSets=slinky"]);
+    namespace.ask(&["delete", fresh]).unwrap();
 }
 
 /// Where the operator does not reach slurmctld and slurmrestd does, that is the way, also for making one and letting it go.

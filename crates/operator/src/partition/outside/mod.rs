@@ -5,6 +5,7 @@
 mod decide;
 mod reach;
 mod refusals;
+mod saying;
 #[cfg(test)]
 mod tests;
 mod wish;
@@ -24,18 +25,19 @@ use slurm::{
     conf::Settings,
     partition::{PartitionState, PartitionStateName},
     rpc::{
-        Failure, LivePartition, NotReleased, PartitionCommands as _, PartitionUpdate, Told, read_back_partitions,
-        release_partitions, restore_partition, settle_partitions,
+        Failure, LivePartition, NotReleased, PartitionUpdate, Told, release_partitions, restore_partition,
+        settle_partitions,
     },
 };
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::info;
 
 pub(super) use self::refusals::Refusals;
 use self::{
     decide::{Decision, Farewell, decide, decide_farewell, find_rival, plan_way_back, told_after},
     reach::{Commands, Reached, reach},
     refusals::{Refusal, TRY_AGAIN},
+    saying::{create, take_back},
     wish::{Wish, plan_wish},
 };
 use super::{
@@ -481,14 +483,6 @@ async fn look_again(outside: &Outside, commands: &Commands) {
     }
 }
 
-async fn take_back(commands: &Commands, updates: &[PartitionUpdate]) {
-    for update in updates {
-        if let Err(error) = commands.update_partition(update).await {
-            warn!(partition = %update.name, %error, "cannot be taken back");
-        }
-    }
-}
-
 fn change(begin: Timestamp, end: Timestamp, way: PartitionWay) -> Change {
     let took = Duration::try_from(end.duration_since(begin)).unwrap_or_default();
     Change {
@@ -496,34 +490,5 @@ fn change(begin: Timestamp, end: Timestamp, way: PartitionWay) -> Change {
         at: end,
         way: Some(way),
         milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-    }
-}
-
-/// Makes it closed, looks whether all of it was taken, and opens it: until then nobody can use it, and it can go again.
-async fn create(commands: &Commands, wanted: &PartitionUpdate) -> Told {
-    let closed = PartitionUpdate {
-        state: Some(PartitionStateName::Inactive),
-        ..wanted.clone()
-    };
-    match commands.create_partition(&closed).await.into() {
-        Told::Done => {}
-        other => return other,
-    }
-    match read_back_partitions(commands, &[closed]).await {
-        Told::Done => {}
-        Told::Refused(why) => {
-            // It is not there, or it stays closed; the next look tells.
-            drop(commands.delete_partition(&wanted.name).await);
-            return Told::Refused(why);
-        }
-        other => return other,
-    }
-    let open = PartitionUpdate {
-        state: wanted.state,
-        ..PartitionUpdate::new(&wanted.name)
-    };
-    match commands.update_partition(&open).await.into() {
-        Told::Done => read_back_partitions(commands, std::slice::from_ref(wanted)).await,
-        other => other,
     }
 }
