@@ -14,6 +14,8 @@ pub mod cluster;
 pub mod command;
 pub mod containerd;
 pub mod control_plane;
+#[cfg(test)]
+mod examples;
 pub mod faults;
 pub mod ground;
 pub mod harness;

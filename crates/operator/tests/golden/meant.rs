@@ -200,6 +200,23 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "Pod",
+        "spec containers slurmd volumeMounts /etc/sssd/sssd.conf *",
+        "a copy that can be changed under a running sssd",
+    ),
+    ("Pod", "spec volumes sssd-conf-used", "where that copy is"),
+    ("Pod", "spec initContainers sssd-conf", "makes that copy"),
+    (
+        "Pod",
+        "spec containers slurmd lifecycle postStart",
+        "brings a changed sssd.conf to the running sssd",
+    ),
+    (
+        "Pod",
+        "spec containers slurmd volumeMounts /mnt/wanted/sssd",
+        "where it finds it",
+    ),
+    (
+        "Pod",
         "spec initContainers logfile command 2",
         "our own script for the same thing",
     ),

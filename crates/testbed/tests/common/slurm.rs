@@ -10,7 +10,7 @@ use testbed::harness::{Namespace, eventually, expect};
 
 pub const SOON: Duration = Duration::from_mins(1);
 
-/// Installs the example as its script does for anyone, and waits until all three workers are idle.
+/// Installs `examples/plain/slurm.yaml` as its script does for anyone, and waits until all three workers are idle.
 pub fn install(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
     let script = testbed::paths::repository().join("examples/plain/install.sh");

@@ -14,8 +14,9 @@ use testbed::network;
 use testbed::outside::Outside;
 use testbed::process::Process;
 
+use crate::accounting::{MARIADB as MARIADB_IN_KUBERNETES, set_password};
 use crate::common::operator::{
-    REST_API, SOON, change_spec, install, install_as_written, slurm, wait_node, wait_said, workers,
+    SOON, change_spec, install, install_as_written, install_chart, slurm, wait_node, wait_said,
 };
 use crate::kubectl_slurm::done;
 
@@ -82,18 +83,21 @@ const KEYS: [(&str, &str, &str); 2] = [
 
 const OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/hybrid.yaml");
 const VALUES: &str = include_str!("../../../../examples/hybrid/values.yaml");
+const HOST_NETWORK: &str = include_str!("../../../../examples/hybrid/host-network.yaml");
+const CONTROL_PLANE: &str = include_str!("../../../../examples/hybrid/control-plane.yaml");
+const RECORDS: &str = include_str!("../../../../examples/hybrid/records.yaml");
+const MIXED: &str = include_str!("../../../../examples/hybrid/mixed.yaml");
 const SET: &str = "nodeset/slurm-worker-slinky";
 const LOGIN: &str = "deploy/slurm-login-slinky -c login";
 const HOSTS: &str = "nodeset/slurm-worker-host";
 
-/// One worker, and more on the machines' own networks than the two nodes that are left have room for.
-const SLINKY: &str = "    replicas: 1
+/// The workers of the nodes' networks have one beside them that is not, so that two nodes are left for the three of them; and what the
+/// older guides write.
+const SLINKY: &str = "nodesets:
+  slinky:
+    replicas: 1
   host:
-    replicas: 3
-    oversubscribeNode: true
-    podSpec:
-      hostNetwork: true
-      dNSPolicy: ClusterFirstWithHostNet";
+    oversubscribeNode: true";
 
 /// A Controller that nothing else belongs to.
 const PROBE: &str = "
@@ -135,56 +139,12 @@ spec:
 
 /// For machines of which not all have cgroups.
 const NO_CGROUPS: &str = "
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: cgroup
-data:
+configFiles:
   cgroup.conf: CgroupPlugin=disabled
 ";
-
-/// A slurmctld inside whose Service has no address of its own, so that machines outside reach its pod without NAT.
-const INSIDE: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: Controller
-metadata:
-  name: slurm
-spec:
-  configFileRefs:
-  - name: cgroup
-  service:
-    spec:
-      clusterIP: None
-  extraConf: |
+const EXTRA_CONF: &str = "  extraConf: |
     ProctrackType=proctrack/linuxproc
     TaskPlugin=task/none
-    NodeName=bare-5 NodeAddr=ADDRESS CPUs=1 State=UNKNOWN
-    PartitionName=all Nodes=ALL
-";
-
-/// A slurmctld inside whose records are kept outside. Its node is nowhere, and nothing runs on it.
-const RECORDED_OUTSIDE: &str = "
-apiVersion: slinky.slurm.net/v1beta1
-kind: Controller
-metadata:
-  name: inside
-spec:
-  clusterName: inside
-  accountingRef:
-    name: slurm
-  slurmKeyRef:
-    name: external-auth-slurm
-    key: slurm.key
-  jwtKeyRef:
-    name: external-auth-jwths256
-    key: jwt_hs256.key
-  configFileRefs:
-  - name: cgroup
-  extraConf: |
-    ProctrackType=proctrack/linuxproc
-    TaskPlugin=task/none
-    NodeName=nowhere CPUs=1 State=UNKNOWN
-    PartitionName=all Nodes=ALL Default=YES
 ";
 
 struct Hybrid {
@@ -198,12 +158,7 @@ impl Hybrid {
         let cluster = cluster();
         install(cluster);
         let namespace = Namespace::create(cluster, "hybrid").unwrap();
-        for (secret, entry, content) in KEYS {
-            let literal = format!("--from-literal={entry}={content}");
-            namespace
-                .ask(&["create", "secret", "generic", secret, &literal])
-                .unwrap();
-        }
+        create_keys(&namespace);
         let ctl = boot(cluster, 1, "bare-ctl");
         ctl.write("/etc/slurm/cgroup.conf", 0o644, "CgroupPlugin=disabled\n")
             .unwrap();
@@ -303,6 +258,16 @@ impl Drop for Hybrid {
             let log = std::fs::read_to_string(self.ctl.log("slurmctld")).unwrap_or_default();
             eprintln!("--- slurmctld outside\n{log}");
         }
+    }
+}
+
+/// As the older guides have them made.
+fn create_keys(namespace: &Namespace) {
+    for (secret, entry, content) in KEYS {
+        let literal = format!("--from-literal={entry}={content}");
+        namespace
+            .ask(&["create", "secret", "generic", secret, &literal])
+            .unwrap();
     }
 }
 
@@ -615,42 +580,99 @@ fn a_record_named_by_a_lost_node_is_pruned(hybrid: &Hybrid, conf_server: &str) {
 }
 
 /// Whatever slurmrestd was told when it started.
-fn an_address_without_slurmdbd_is_noticed(namespace: &Namespace) {
+fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
+    let namespace = &hybrid.namespace;
     let accounting = "accounting/slurm";
+    let no_slurmdbd = "what listens there is no slurmdbd";
+    let wrong = [
+        "create",
+        "secret",
+        "generic",
+        "wrong",
+        "--from-literal=jwt.key=a key of somebody else's clusters",
+    ];
+    namespace.ask(&wrong).unwrap();
+    let at = |host: &str, port: u16| json!({ "externalConfig": { "host": host, "port": port } });
+    let slurmrestd = format!("slurm-restapi.{}", namespace.name);
+    let key = |name: &str, key: &str| json!({ "jwtKeyRef": { "name": name, "key": key } });
     wait_said(namespace, accounting, "Degraded", &["False"]);
-    for (port, words) in [
-        (6999, "SlurmdbdAway"),
-        (6817, "what listens there is no slurmdbd"),
-        (6819, "False"),
+    for (spec, words) in [
+        (at(&hybrid.ctl.address, 6999), "SlurmdbdAway"),
+        // slurmctld, one that speaks HTTP and one that speaks TLS.
+        (at(&hybrid.ctl.address, 6817), no_slurmdbd),
+        (at(&slurmrestd, 6820), no_slurmdbd),
+        (at(network::CONTROL_PLANE, network::API_PORT), no_slurmdbd),
+        (at(&hybrid.ctl.address, 6819), "False"),
+        (key("wrong", "jwt.key"), "it does not accept a token of ours"),
+        (key("external-auth-jwths256", "jwt_hs256.key"), "False"),
     ] {
-        change_spec(namespace, accounting, &json!({ "externalConfig": { "port": port } })).unwrap();
+        change_spec(namespace, accounting, &spec).unwrap();
         let since = Instant::now();
         wait_said(namespace, accounting, "Degraded", &[words]);
         let noticed = since.elapsed();
-        assert!(
-            noticed < Duration::from_mins(1),
-            "port {port} was noticed after {noticed:?}"
-        );
+        assert!(noticed < Duration::from_mins(1), "{spec} was noticed after {noticed:?}");
     }
 }
 
-/// A second cluster in the same accounts, with slurmctld in Kubernetes.
-fn a_slurm_inside_keeps_its_records_there(namespace: &Namespace) {
-    namespace.apply(NO_CGROUPS).unwrap();
-    namespace.apply(RECORDED_OUTSIDE).unwrap();
-    namespace
-        .wait_new("condition=Ready", "pod/inside-controller-0")
-        .unwrap();
-    let run = |line: &str| namespace.inside("inside-controller-0", "slurmctld", line);
-    let job = eventually("a job is taken", SOON, || run("sbatch --parsable --hold --wrap true")).unwrap();
-    let job = job.trim();
-    run(&format!("scancel {job}")).unwrap();
+/// Waits until a job of this cluster is in the accounts as it should be.
+fn wait_recorded(cluster: &str, job: &str, ask: impl Fn(&str) -> Result<String>) {
+    let line = format!("sacct -X --noheader --parsable2 --format=Cluster,State --jobs={job}");
     eventually("sacct shows it", SOON, || {
-        let ask = format!("sacct -X --noheader --parsable2 --format=Cluster,State --jobs={job}");
-        let state = run(&ask)?;
-        expect(state.starts_with("inside|CANCELLED"), state)
+        let said = ask(&line)?;
+        expect(said.trim() == format!("{cluster}|COMPLETED"), said)
     })
     .unwrap();
+}
+
+/// Two more clusters in the same accounts, with slurmctld in Kubernetes; a machine outside is one of the nodes of the second.
+fn clusters_inside_keep_their_records_there(hybrid: &Hybrid) {
+    let mixed = format!(
+        "{}{NO_CGROUPS}",
+        MIXED.replace("controller:\n", &format!("controller:\n{EXTRA_CONF}"))
+    );
+    let records = Namespace::create(hybrid.cluster, "records").unwrap();
+    create_keys(&records);
+    install_chart(hybrid.cluster, &records, &hybrid.filled_in(RECORDS)).unwrap();
+    let second = Namespace::create(hybrid.cluster, "mixed").unwrap();
+    create_keys(&second);
+    install_as_written(hybrid.cluster, &second, &hybrid.filled_in(&mixed)).unwrap();
+    second.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
+    let joined = machine_that_knows_names(&second, 4, "bare-4");
+    joined
+        .start(
+            "slurmd",
+            &format!("slurmd -D -Z --conf-server slurm-controller.{}:6817", second.name),
+        )
+        .unwrap();
+
+    for (namespace, cluster, nodes) in [
+        (&records, "inside", &["slinky-0"][..]),
+        (&second, "mixed", &["bare-4", "slinky-0"]),
+    ] {
+        for node in nodes {
+            wait_node(namespace, node, &["State=IDLE"], &[]).unwrap();
+        }
+        let submit = format!(
+            "sbatch --parsable --wait --chdir=/tmp -o /dev/null -N{} --wrap 'srun true'",
+            nodes.len()
+        );
+        let job = slurm(namespace, &submit).unwrap();
+        wait_recorded(cluster, job.trim(), |line| slurm(namespace, line));
+    }
+    eventually("people log in where slurmdbd and a node are elsewhere", SOON, || {
+        let shown = second.exec(LOGIN, "srun -w bare-4 hostname")?;
+        expect(shown == "bare-4\n", shown)
+    })
+    .unwrap();
+}
+
+/// One that asks the cluster's DNS, as docs/hybrid.md prescribes.
+fn machine_that_knows_names(namespace: &Namespace, index: u8, name: &str) -> Outside {
+    let machine = boot(cluster(), index, name);
+    let search = format!("search svc.cluster.local {}.svc.cluster.local", namespace.name);
+    let names = format!("{search}\nnameserver {}\n", network::CONTROL_PLANE);
+    machine.write("/etc/resolv.conf", 0o644, names).unwrap();
+    machine
 }
 
 #[test]
@@ -660,8 +682,19 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     let slurmctld = requirements_are_named(&hybrid);
     the_older_guides_values_install_as_written(&hybrid);
 
-    let values = hybrid.filled_in(VALUES).replace("    replicas: 2", SLINKY);
-    install_as_written(hybrid.cluster, namespace, &values).unwrap();
+    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(VALUES)).unwrap();
+    eventually("fewer workers", SOON, || {
+        let nodes = hybrid.nodes()?;
+        expect(
+            nodes.iter().filter(|node| node.starts_with("slinky-")).count() == 2,
+            nodes,
+        )
+    })
+    .unwrap();
+    let values = HOST_NETWORK
+        .replace("nodesets:\n  host:", SLINKY)
+        .replace("dnsPolicy", "dNSPolicy");
+    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(&values)).unwrap();
     let bare_1 = boot(hybrid.cluster, 2, "bare-1");
     let conf_server = format!("--conf-server {}:6817", hybrid.ctl.address);
     bare_1.start("slurmd", &format!("slurmd -D {conf_server}")).unwrap();
@@ -748,8 +781,8 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     })
     .unwrap();
     partitions_outside_are_changed_live(&hybrid, slurmctld);
-    an_address_without_slurmdbd_is_noticed(namespace);
-    a_slurm_inside_keeps_its_records_there(namespace);
+    an_address_without_slurmdbd_is_noticed(&hybrid);
+    clusters_inside_keep_their_records_there(&hybrid);
 }
 
 #[test]
@@ -757,43 +790,54 @@ fn machines_outside_join_a_slurm_inside_kubernetes() {
     let cluster = cluster();
     install(cluster);
     let namespace = Namespace::create(cluster, "joined").unwrap();
-    namespace.apply(NO_CGROUPS).unwrap();
-    namespace
-        .apply(&INSIDE.replace("ADDRESS", &network::outside_address(5)))
-        .unwrap();
-    for manifest in [REST_API, &workers(1)] {
-        namespace.apply(manifest).unwrap();
-    }
+    let values = CONTROL_PLANE
+        .replace(
+            "bare-1.example.com CPUs=64 RealMemory=250000",
+            &format!("{} CPUs=1", network::outside_address(5)),
+        )
+        .replace("  extraConf: |\n", EXTRA_CONF)
+        .replace("bare-1", "bare-5");
+    set_password(&namespace, "secret");
+    namespace.apply(MARIADB_IN_KUBERNETES).unwrap();
+    install_as_written(cluster, &namespace, &format!("{values}{NO_CGROUPS}")).unwrap();
     namespace.wait("create", "secret/slurm-auth-slurm").unwrap();
     let key = namespace.field("secret/slurm-auth-slurm", r".data.slurm\.key").unwrap();
     let server = format!("--conf-server slurm-controller.{}:6817", namespace.name);
-    let _machines = [(5, "bare-5", ""), (6, "bare-6", "-Z")].map(|(index, name, dynamic)| {
-        let machine = boot(cluster, index, name);
-        let names = format!("search svc.cluster.local\nnameserver {}\n", network::CONTROL_PLANE);
-        machine.write("/etc/resolv.conf", 0o644, names).unwrap();
+    let machines = [
+        (5, "bare-5", "slurmd -D"),
+        (6, "bare-6", "slurmd -D -Z"),
+        (7, "bare-7", "sackd -D"),
+    ]
+    .map(|(index, name, daemon)| {
+        let machine = machine_that_knows_names(&namespace, index, name);
         machine
             .write("/etc/slurm/slurm.key", 0o600, STANDARD.decode(&key).unwrap())
             .unwrap();
         namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
-        machine
-            .start("slurmd", &format!("slurmd -D {dynamic} {server}"))
-            .unwrap();
+        machine.start(name, &format!("{daemon} {server}")).unwrap();
         machine
     });
-    for node in ["bare-5", "bare-6", "compute-0"] {
+    for node in ["bare-5", "bare-6", "slinky-0"] {
         wait_node(&namespace, node, &["State=IDLE"], &[]).unwrap();
     }
     let hosts = slurm(&namespace, "srun -p all -N3 hostname | sort").unwrap();
-    assert_eq!(hosts, "bare-5\nbare-6\ncompute-0\n");
+    assert_eq!(hosts, "bare-5\nbare-6\nslinky-0\n");
+    let host = machines.last().unwrap();
+    let job = eventually("a login host outside submits", SOON, || {
+        host.run("sbatch --parsable --wait --chdir=/tmp -o /dev/null -p all -w bare-6 --wrap true")
+    })
+    .unwrap();
+    let cluster_name = slurm(&namespace, "scontrol show config | sed -n 's/^ClusterName *= //p'").unwrap();
+    wait_recorded(cluster_name.trim(), job.trim(), |line| host.run(line));
 
     // They are not the operator's, whatever becomes of its own.
     let gone = r#"{"spec":{"replicas":0,"pruneSlurmNodeRecords":"NodeNotFound"}}"#;
     namespace
-        .ask(&["patch", "nodeset/compute", "--type=merge", "--patch", gone])
+        .ask(&["patch", "nodeset/slurm-worker-slinky", "--type=merge", "--patch", gone])
         .unwrap();
     eventually("the worker's record goes", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
-        expect(!nodes.contains("compute-0"), nodes)
+        expect(!nodes.contains("slinky-0"), nodes)
     })
     .unwrap();
     for node in ["bare-5", "bare-6"] {

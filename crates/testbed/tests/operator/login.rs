@@ -4,7 +4,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, change_spec, install, install_chart, wait_idle, wait_said};
+use crate::common::operator::{
+    SOON, change_spec, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said,
+};
 use crate::common::pods::shell_pod;
 
 const VALUES: &str = include_str!("../../../../examples/login/values.yaml");
@@ -13,6 +15,7 @@ const LDAP: &str = include_str!("ldap.yaml");
 
 const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
+const WORKER: &str = "slurm-worker-slinky-0";
 /// A port of every node; no other test has one.
 const NODE_PORT: u16 = 31722;
 
@@ -56,6 +59,22 @@ fn login_pod(namespace: &Namespace) -> Result<String> {
     Ok(found)
 }
 
+fn uid(namespace: &Namespace, pod: &str) -> Result<String> {
+    namespace.field(&format!("pod/{pod}"), ".metadata.uid")
+}
+
+fn sssd_conf(namespace: &Namespace) -> String {
+    let encoded = namespace.field("secret/slurm-sssd-conf", r".data.sssd\.conf").unwrap();
+    client(namespace, &format!("echo {encoded} | base64 -d")).unwrap()
+}
+
+fn set_sssd_conf(namespace: &Namespace, conf: &str) {
+    let patch = json!({ "stringData": { "sssd.conf": conf } }).to_string();
+    namespace
+        .ask(&["patch", "secret", "slurm-sssd-conf", "--patch", &patch])
+        .unwrap();
+}
+
 fn begin() -> Namespace {
     let cluster = cluster();
     install(cluster);
@@ -74,7 +93,7 @@ fn begin() -> Namespace {
 
 /// The checks of the older documents, where people log in and where their jobs run.
 fn check_users(namespace: &Namespace) {
-    for place in [&format!("{LOGIN} -c login"), "slurm-worker-slinky-0 -c slurmd"] {
+    for place in &[format!("{LOGIN} -c login"), format!("{WORKER} -c slurmd")] {
         eventually(&format!("{place} knows alice"), SOON, || {
             let found = namespace.exec(place, "getent passwd alice")?;
             expect(found.starts_with("alice:*:5001:5000:"), found)
@@ -150,12 +169,15 @@ fn change_files_under_a_session(namespace: &Namespace) {
         expect(said.trim() == "mint", said)
     })
     .unwrap();
-    let get = ["get", "secret", "slurm-sssd-conf", "-o", "jsonpath={.data.sssd\\.conf}"];
-    let encoded = namespace.ask(&get).unwrap();
-    let conf = client(namespace, &format!("echo {encoded} | base64 -d")).unwrap();
-    let patch = json!({ "stringData": { "sssd.conf": format!("{conf}\noverride_shell = /bin/dash\n") } });
-    let words = ["patch", "secret", "slurm-sssd-conf", "--patch", &patch.to_string()];
-    namespace.ask(&words).unwrap();
+    let worker = uid(namespace, WORKER).unwrap();
+    let job = "id -un; until test -e /home/alice/enough; do sleep 1; done; id -un";
+    let job = format!("sbatch --parsable --partition=all --chdir=/tmp --output=/home/alice/long.txt --wrap='{job}'");
+    let job = ssh_as_alice(namespace, &job).unwrap().trim().to_owned();
+    wait_job(namespace, &job, "RUNNING").unwrap();
+    set_sssd_conf(
+        namespace,
+        &format!("{}\noverride_shell = /bin/dash\n", sssd_conf(namespace)),
+    );
     eventually("sssd has its new configuration", SOON, || {
         let found = namespace.exec(&format!("{LOGIN} -c login"), "getent passwd alice")?;
         expect(found.trim().ends_with(":/bin/dash"), found)
@@ -165,17 +187,44 @@ fn change_files_under_a_session(namespace: &Namespace) {
     let before = lines().unwrap();
     eventually("the session goes on", SOON, || expect(lines()? > before, before)).unwrap();
     assert_eq!(login_pod(namespace).unwrap(), pod);
+    a_worker_follows_under_its_job(namespace, &worker, &job);
 }
 
-/// Workers keep the sssd.conf they started with, so the docs have them replaced.
-fn replace_workers(namespace: &Namespace) {
-    let template = json!({ "metadata": { "annotations": { "sssd": "2" } } });
-    change_spec(
-        namespace,
-        "nodeset/slurm-worker-slinky",
-        &json!({ "template": template }),
-    )
+/// A worker has the changed sssd.conf too, though nobody logs in there: its sssd begins anew, slurmd and its jobs do not.
+fn a_worker_follows_under_its_job(namespace: &Namespace, worker: &str, job: &str) {
+    let place = format!("{WORKER} -c slurmd");
+    eventually("the worker's sssd has its new configuration", SOON, || {
+        let found = namespace.exec(&place, "getent passwd alice")?;
+        expect(found.trim().ends_with(":/bin/dash"), found)
+    })
     .unwrap();
+    let log = namespace.ask(&["logs", WORKER, "--container=slurmd"]).unwrap();
+    assert!(log.contains("sssd.conf: in use"), "{log}");
+    slurm(namespace, &format!("scontrol show job {job} | grep JobState=RUNNING")).unwrap();
+    ssh_as_alice(namespace, "touch /home/alice/enough").unwrap();
+    wait_done(namespace, job).unwrap();
+    let written = ssh_as_alice(namespace, "cat /home/alice/long.txt").unwrap();
+    assert_eq!(written, "alice\nalice\n", "as whom it began and as whom it ended");
+    assert_eq!(uid(namespace, WORKER).unwrap(), worker, "no worker is replaced");
+}
+
+/// What sssd could not read does not come to it.
+fn a_worker_keeps_what_its_sssd_can_read(namespace: &Namespace) {
+    let conf = sssd_conf(namespace);
+    set_sssd_conf(namespace, "services = nss\n");
+    eventually("the worker refuses it", SOON, || {
+        let log = namespace.ask(&["logs", WORKER, "--container=slurmd"])?;
+        expect(log.contains("sssd.conf: refused"), log)
+    })
+    .unwrap();
+    let place = format!("{WORKER} -c slurmd");
+    let found = namespace
+        .exec(&place, "getent passwd alice && cat /etc/sssd/sssd.conf")
+        .unwrap();
+    assert!(found.contains(":/bin/dash") && found.contains("[sssd]"), "{found}");
+    wait_said(namespace, LOGIN_SET, "Ready", &["False SssdConfInvalid"]);
+    set_sssd_conf(namespace, &conf);
+    wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
 }
 
 /// What cannot be used is told, harms nothing, and heals when it is mended.
@@ -266,13 +315,8 @@ fn people_of_a_directory_log_in_and_submit_jobs() {
     let key = let_root_in(&namespace);
     submit(&namespace);
     change_files_under_a_session(&namespace);
-    replace_workers(&namespace);
+    a_worker_keeps_what_its_sssd_can_read(&namespace);
     make_mistakes(&namespace, &key);
     replace_and_scale(&namespace);
-    eventually("a worker that was replaced has the new sssd.conf", SOON, || {
-        let found = namespace.exec("slurm-worker-slinky-0 -c slurmd", "getent passwd alice")?;
-        expect(found.trim().ends_with(":/bin/dash"), found)
-    })
-    .unwrap();
     lose_the_directory(&namespace);
 }

@@ -17,6 +17,7 @@ mod children;
 mod draining;
 mod endings;
 mod evictions;
+mod examples;
 mod forgotten;
 mod golden;
 mod hanging;

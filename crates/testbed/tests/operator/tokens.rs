@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
 use testbed::command::{long_output, output};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
 
 use crate::common::forward::Forward;
-use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, wait_idle, workers};
+use crate::common::operator::{CONTROLLER, REST_API, SOON, change_spec, install, slurm, wait_idle, wait_said, workers};
 
 const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
@@ -36,6 +36,19 @@ spec:
   username: slurm
   jwtKeyRef:
     name: slurm-auth-jwt
+    key: jwt.key
+";
+
+/// For a user whose name is none for a Secret, signed with a key that changes.
+const ODD: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: Token
+metadata:
+  name: odd
+spec:
+  username: Zoë $(id)/..
+  jwtKeyRef:
+    name: elsewhere
     key: jwt.key
 ";
 
@@ -101,6 +114,50 @@ fn a_generated_client_submits_a_job(namespace: &Namespace) {
     assert!(matches!(words.as_slice(), [_, "from-python", "COMPLETED"]), "{said}");
 }
 
+fn set_key(namespace: &Namespace, text: &str) {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "elsewhere" }, "stringData": { "jwt.key": text },
+    });
+    namespace.apply(&secret.to_string()).unwrap();
+}
+
+/// What is wrong is told and heals; and another key makes another token.
+fn an_odd_user_and_another_key(namespace: &Namespace) {
+    namespace.apply(ODD).unwrap();
+    wait_said(
+        namespace,
+        "token/odd",
+        "Ready",
+        &["False", "which no Secret can be called"],
+    );
+    change_spec(
+        namespace,
+        "token/odd",
+        &json!({ "secretRef": { "name": "odd", "key": "token" } }),
+    )
+    .unwrap();
+    wait_said(
+        namespace,
+        "token/odd",
+        "Ready",
+        &["False", "Secret \"elsewhere\", which does not exist"],
+    );
+    set_key(namespace, "the first of two keys that are long enough");
+    wait_said(namespace, "token/odd", "Ready", &["True"]);
+    let kept = || namespace.field("secret/odd", ".data.token");
+    let first = kept().unwrap();
+    let signed = String::from_utf8(STANDARD.decode(&first).unwrap()).unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(signed.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(claims["sun"], "Zoë $(id)/..");
+    set_key(namespace, "the second of two keys that are long enough");
+    eventually("another token", SOON, || {
+        let now = kept()?;
+        expect(now != first, now)
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_token_is_taken_renewed_and_goes_with_its_object() {
     let cluster = cluster();
@@ -129,6 +186,7 @@ fn a_token_is_taken_renewed_and_goes_with_its_object() {
     let forged = format!("{second}x");
     assert_ne!(asked_with(&namespace, &forged).unwrap(), "200");
 
+    an_odd_user_and_another_key(&namespace);
     wait_idle(&namespace, 1).unwrap();
     a_generated_client_submits_a_job(&namespace);
 

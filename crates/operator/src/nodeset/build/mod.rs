@@ -7,12 +7,14 @@ mod pre_stop;
 mod revision;
 mod shared;
 mod ssh;
+mod sssd;
 
 pub use self::{
     claims::{build_claims, claims_of},
     conf::{devices_in, topology_in},
-    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, worker_labels},
+    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, worker_labels},
     revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},
     shared::{build_disruption_budget, build_service},
     ssh::{build_ssh_config_map, render_sshd_config},
+    sssd::takes_changed_sssd_conf,
 };

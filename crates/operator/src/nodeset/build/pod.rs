@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{claims::claim_names, conf::render_conf, pre_stop};
+use super::{claims::claim_names, conf::render_conf, pre_stop, sssd};
 use crate::{
     conf_server::conf_server,
     defaults::Images,
@@ -30,12 +30,9 @@ use crate::{
 const ETC_VOLUME: &str = "slurm-etc";
 const LOG_VOLUME: &str = "slurm-logfile";
 const SSH_VOLUME: &str = "ssh-config";
-const SSSD_VOLUME: &str = "sssd-conf";
-const SSSD_FILE: &str = "sssd.conf";
 const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
-const SSSD_CONF_PATH: &str = "/etc/sssd/sssd.conf";
 /// Readable by the daemon's own user alone: Slurm refuses keys that others can read.
-const OWNER_ONLY: i64 = 0o600;
+pub(super) const OWNER_ONLY: i64 = 0o600;
 
 /// What a worker pod is made from, beside its place.
 #[derive(Clone, Copy, Debug)]
@@ -155,10 +152,14 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         .template
         .as_ref()
         .and_then(|template| template.spec.as_ref());
+    let mut init_containers = vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())];
+    if nodeset.spec.wanted_sssd().is_some() {
+        init_containers.push(container(sssd::init_container(nodeset, &blueprint.images.slurmd), None));
+    }
     let template = PodTemplate {
         meta: metadata(blueprint, place),
         spec: base_spec(blueprint, place),
-        init_containers: vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())],
+        init_containers,
         containers: vec![container(slurmd(blueprint, place), nodeset.spec.slurmd.as_ref())],
     };
     let mut pod = template.with(overlay);
@@ -187,7 +188,6 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
     }
     let SshFiles { sshd_config, sssd_conf } = blueprint.ssh;
     let sshd_config = sshd_config.as_deref().unwrap_or_default();
-    let sssd = sssd_conf.as_deref().unwrap_or_default();
     let given = nodeset
         .spec
         .template
@@ -197,7 +197,7 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
         .and(given)
         .label(&own)
         .annotate(annotations::SSHD_CONF_HASH, hex(&Sha256::digest(sshd_config)))
-        .annotate(annotations::SSSD_CONF_HASH, hex(&Sha256::digest(sssd)))
+        .annotate(annotations::SSSD_CONF_HASH, sssd_conf_hash(sssd_conf.as_deref()))
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
     if let Some(topology) = &place.topology {
         marks = marks.annotate(annotations::TOPOLOGY, topology);
@@ -252,14 +252,8 @@ fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
             } }] },
         }));
     }
-    if let Some(sssd) = blueprint.nodeset.spec.wanted_sssd() {
-        volumes.push(json!({
-            "name": SSSD_VOLUME,
-            "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "secret": {
-                "name": sssd.name,
-                "items": [{ "key": sssd.key, "path": SSSD_FILE, "mode": OWNER_ONLY }],
-            } }] },
-        }));
+    if let Some(reference) = blueprint.nodeset.spec.wanted_sssd() {
+        volumes.extend(sssd::volumes(reference));
     }
     volumes
 }
@@ -273,13 +267,16 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         json!({ "name": ETC_VOLUME, "mountPath": wellknown::SLURM_ETC_DIR, "readOnly": true }),
         json!({ "name": LOG_VOLUME, "mountPath": wellknown::LOG_DIR }),
     ];
-    let file = |volume: &str, path: &str, name: &str| json!({ "name": volume, "mountPath": path, "subPath": name, "readOnly": true });
     if nodeset.spec.wanted_ssh().is_some() {
         ports.push(json!({ "name": "ssh", "containerPort": wellknown::SSH_PORT, "protocol": "TCP" }));
-        mounts.push(file(SSH_VOLUME, SSHD_CONFIG_PATH, wellknown::SSHD_CONFIG_FILE));
+        mounts.push(json!({
+            "name": SSH_VOLUME, "mountPath": SSHD_CONFIG_PATH, "subPath": wellknown::SSHD_CONFIG_FILE, "readOnly": true,
+        }));
     }
+    let mut post_start = None;
     if nodeset.spec.wanted_sssd().is_some() {
-        mounts.push(file(SSSD_VOLUME, SSSD_CONF_PATH, SSSD_FILE));
+        mounts.extend(sssd::mounts());
+        post_start = Some(sssd::post_start());
     }
     let (cpus, memory) = limits(nodeset);
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": apps::SLURMD } });
@@ -308,7 +305,10 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
             "privileged": true,
             "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
         },
-        "lifecycle": { "preStop": { "exec": { "command": ["/usr/bin/sh", "-c", pre_stop::render(nodeset)] } } },
+        "lifecycle": {
+            "postStart": post_start,
+            "preStop": { "exec": { "command": ["/usr/bin/sh", "-c", pre_stop::render(nodeset)] } },
+        },
         "volumeMounts": mounts,
     })
 }
@@ -401,6 +401,11 @@ fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Va
     if let Value::Object(fields) = value {
         change_list(fields.entry(*field).or_insert(Value::Null), rest, change);
     }
+}
+
+/// What a pod tells of the sssd.conf it was given.
+pub fn sssd_conf_hash(sssd_conf: Option<&[u8]>) -> String {
+    hex(&Sha256::digest(sssd_conf.unwrap_or_default()))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use api::keys::{annotations::TOPOLOGY, apps, labels};
+use api::keys::{
+    annotations::{SSSD_CONF_HASH, TOPOLOGY},
+    apps, labels,
+};
 use kube::ResourceExt;
 
 use super::{Effect, Marks, ObjectId, Plan, id, worker::Worker};
@@ -22,6 +25,8 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
     // Whether it is protected changes with what it does.
     wanted.remove(labels::POD_PROTECT);
     wanted.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
+    let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
+    let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
     for worker in workers.iter().filter(|worker| worker.is_active()) {
         let mut changed: Marks = wanted
             .iter()
@@ -31,7 +36,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
         if worker.label(labels::POD_NAME) != Some(worker.name()) {
             changed.insert(labels::POD_NAME.to_owned(), Some(worker.name().to_owned()));
         }
-        let annotations: Marks = given
+        let mut annotations: Marks = given
             .annotations
             .iter()
             .flatten()
@@ -40,6 +45,9 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
             .filter(|(key, value)| worker.0.annotations().get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), Some(value.clone())))
             .collect();
+        if let Some(hash) = sssd_conf.as_ref().filter(|hash| is_behind(*worker, hash)) {
+            annotations.insert(SSSD_CONF_HASH.to_owned(), Some(hash.clone()));
+        }
         if !changed.is_empty() || !annotations.is_empty() {
             plan.effects.push(Effect::MarkPod {
                 pod: id(*worker),
@@ -48,6 +56,13 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
             });
         }
     }
+}
+
+/// Whether its sssd.conf is another than this one and can be changed. The annotation makes its kubelet bring the new one at once, which
+/// otherwise takes a minute or more.
+fn is_behind(worker: Worker<'_>, sssd_conf: &str) -> bool {
+    let noted = worker.0.annotations().get(SSSD_CONF_HASH);
+    noted.is_none_or(|noted| noted != sssd_conf) && build::takes_changed_sssd_conf(worker.0)
 }
 
 /// Makes one write of what several rules put on the same pod.

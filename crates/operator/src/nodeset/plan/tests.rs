@@ -643,12 +643,53 @@ prop_compose! {
     }
 }
 
+/// A NodeSet whose workers know users without ssh, and the Secret with this sssd.conf in base64.
+fn with_users(replicas: u32, sssd_conf: &str) -> (Value, Value) {
+    let ssh = json!({ "enabled": false, "sssdConfRef": { "name": "sssd", "key": "sssd.conf" } });
+    let data = json!({ "sssd.conf": sssd_conf });
+    let secret = with(slurm_key(), &[("/metadata/name", json!("sssd")), ("/data", data)]);
+    (json!({ "replicas": replicas, "ssh": ssh }), secret)
+}
+
+#[test]
+fn a_changed_sssd_conf_is_noted_on_workers_that_take_it_and_replaces_none() {
+    let (spec, secret) = with_users(3, "YQ==");
+    let hash = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb";
+    let taking = |ordinal: u32, noted: &str| {
+        let volumes = json!([{ "name": "sssd-conf-used", "emptyDir": {} }]);
+        let mut pod = with(worker(ordinal), &[("/spec/volumes", volumes)]);
+        pod["metadata"]["annotations"]["slinky.slurm.net/sssd-conf-hash"] = noted.into();
+        pod
+    };
+    let plan = planned(
+        &spec,
+        vec![secret, taking(0, "old"), taking(1, hash), worker(2)],
+        unknown(),
+    );
+    let noted: Vec<(&str, &super::Marks)> = plan
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::MarkPod { pod, annotations, .. } if !annotations.is_empty() => {
+                Some((pod.name.as_str(), annotations))
+            }
+            _ => None,
+        })
+        .collect();
+    let expected = super::Marks::from([("slinky.slurm.net/sssd-conf-hash".to_owned(), Some(hash.to_owned()))]);
+    assert_eq!(noted, [("compute-0", &expected)]);
+    assert!(
+        !plan
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::RemoveWorker { .. } | Effect::DrainNode { .. }))
+    );
+}
+
 #[test]
 fn workers_without_ssh_know_the_users_if_an_sssd_conf_is_named() {
-    let ssh = json!({ "enabled": false, "sssdConfRef": { "name": "sssd", "key": "sssd.conf" } });
-    let data = json!({ "sssd.conf": "YQ==" });
-    let secret = with(slurm_key(), &[("/metadata/name", json!("sssd")), ("/data", data)]);
-    let plan = planned(&json!({ "replicas": 1, "ssh": ssh }), vec![secret], unknown());
+    let (spec, secret) = with_users(1, "YQ==");
+    let plan = planned(&spec, vec![secret], unknown());
     assert!(plan.ssh_config.is_none());
     let pod = plan.effects.iter().find_map(|effect| match effect {
         Effect::CreatePod { pod, .. } => Some(pod),

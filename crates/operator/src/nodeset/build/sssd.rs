@@ -1,0 +1,148 @@
+//! sssd.conf of workers. The kubelet never refreshes a file that is mounted by itself, so sssd reads a copy, which a script beside it
+//! writes anew when the Secret has changed.
+
+use api::{NodeSet, overlay::ContainerOverlay, references::SecretKeyRef};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::pod::OWNER_ONLY;
+use crate::template::container::{default_pull_policy, user_image};
+
+/// The Secret.
+const WANTED_VOLUME: &str = "sssd-conf";
+/// The copy.
+const USED_VOLUME: &str = "sssd-conf-used";
+const INIT: &str = "sssd-conf";
+const FILE: &str = "sssd.conf";
+const PATH: &str = "/etc/sssd/sssd.conf";
+const WANTED_DIR: &str = "/mnt/wanted/sssd";
+
+const COPY: &str = "umask 077; cat /mnt/wanted/sssd/sssd.conf >/mnt/used/sssd.conf";
+const FOLLOW: &str = include_str!("sssd.sh");
+/// Kubernetes waits for the end of what it starts, and of everything that has its output.
+const START: &str = r#"sh -c "$0" </dev/null >/dev/null 2>&1 &"#;
+
+pub(super) fn volumes(reference: &SecretKeyRef) -> [Value; 2] {
+    [
+        json!({
+            "name": WANTED_VOLUME,
+            "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "secret": {
+                "name": reference.name,
+                "items": [{ "key": reference.key, "path": FILE, "mode": OWNER_ONLY }],
+            } }] },
+        }),
+        json!({ "name": USED_VOLUME, "emptyDir": { "medium": "Memory" } }),
+    ]
+}
+
+fn wanted_mount() -> Value {
+    json!({ "name": WANTED_VOLUME, "mountPath": WANTED_DIR, "readOnly": true })
+}
+
+/// For slurmd's container. Of the copy's volume the file alone: its folder is everybody's, and jobs run there.
+pub(super) fn mounts() -> [Value; 2] {
+    [
+        json!({ "name": USED_VOLUME, "mountPath": PATH, "subPath": FILE }),
+        wanted_mount(),
+    ]
+}
+
+/// What slurmd's container does when it has started.
+pub(super) fn post_start() -> Value {
+    json!({ "exec": { "command": ["/usr/bin/sh", "-c", START, FOLLOW] } })
+}
+
+/// Makes the copy: what is mounted by itself has to be there before. In slurmd's image, which is there anyway, and with the resources
+/// of the log's container, so that a pod whose containers all have limits stays one.
+pub(super) fn init_container(nodeset: &NodeSet, default_image: &str) -> Value {
+    let slurmd = nodeset.spec.slurmd.as_ref();
+    let of = |container: Option<&ContainerOverlay>, field: &str| container.and_then(|given| given.get(field)).cloned();
+    let policy = of(slurmd, "imagePullPolicy").or_else(|| default_pull_policy(slurmd).map(Value::from));
+    json!({
+        "name": INIT,
+        "image": user_image(slurmd).unwrap_or(default_image),
+        "imagePullPolicy": policy,
+        "command": ["/usr/bin/sh", "-c", COPY],
+        "resources": of(nodeset.spec.logfile.as_ref(), "resources"),
+        "volumeMounts": [wanted_mount(), { "name": USED_VOLUME, "mountPath": "/mnt/used" }],
+    })
+}
+
+/// Whether a changed sssd.conf reaches this worker. One that was made by upstream, or before there was a copy, keeps the one it has.
+pub fn takes_changed_sssd_conf(pod: &Pod) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    volumes.into_iter().flatten().any(|volume| volume.name == USED_VOLUME)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::Path,
+        process::{Child, Command, Stdio},
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+
+    const FIRST: &str = "[sssd]\nservices = nss\n";
+    const SECOND: &str = "# x\n[sssd]\nservices = nss,\n  pam\n";
+
+    struct Follower(Child);
+
+    impl Drop for Follower {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// The script in a folder, without any sssd. What it says goes to a file, since there is no first process of its own.
+    fn follow(dir: &Path) -> Follower {
+        let at = |name: &str| dir.join(name).display().to_string();
+        let script = FOLLOW
+            .replace(WANTED_DIR, &at("wanted"))
+            .replace(PATH, &at("used"))
+            .replace("/proc/1", &at("nobody"))
+            .replace("/proc/[0-9]*", &at("nobody"))
+            .replace("sleep 2", "sleep 0.05");
+        let said = fs::File::create(dir.join("said")).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).stdout(said).stderr(Stdio::null());
+        Follower(shell.spawn().unwrap())
+    }
+
+    /// As the kubelet does: another file takes the place of the one that is there.
+    fn bring(dir: &Path, text: &str) {
+        fs::write(dir.join("next"), text).unwrap();
+        fs::rename(dir.join("next"), dir.join("wanted/sssd.conf")).unwrap();
+    }
+
+    fn wait_for(what: &str, file: &Path, holds: impl Fn(&str) -> bool) {
+        let begun = Instant::now();
+        while !fs::read_to_string(file).is_ok_and(|text| holds(&text)) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_changed_file_is_taken_and_one_that_sssd_could_not_read_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (used, said) = (dir.path().join("used"), dir.path().join("said"));
+        fs::create_dir(dir.path().join("wanted")).unwrap();
+        fs::write(&used, FIRST).unwrap();
+        bring(dir.path(), FIRST);
+        let _follower = follow(dir.path());
+        bring(dir.path(), SECOND);
+        wait_for("the second", &used, |text| text == SECOND);
+        wait_for("it is told", &said, |text| text == "sssd.conf: in use\n");
+        for (bad, times) in [("services = nss\n", 1), ("[sssd]\nservices\n", 2)] {
+            bring(dir.path(), bad);
+            wait_for(bad, &said, |text| text.matches("refused").count() == times);
+            assert_eq!(fs::read_to_string(&used).unwrap(), SECOND);
+        }
+        bring(dir.path(), FIRST);
+        wait_for("the first again", &used, |text| text == FIRST);
+    }
+}

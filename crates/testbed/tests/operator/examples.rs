@@ -1,0 +1,150 @@
+//! Values files that no other test installs, one after another in one release.
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{
+    SOON, install, install_chart, slurm, start_job, wait_done, wait_idle, wait_job, wait_node,
+};
+
+const PARTITIONS: &str = include_str!("../../../../examples/seeds/partitions.yaml");
+const PYXIS_OF_OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/pyxis.yaml");
+const COMPUTE: &str = include_str!("../../../../examples/seeds/compute.yaml");
+const CACHE: &str = include_str!("../../../../examples/seeds/enroot-cache.yaml");
+const PYXIS: &str = include_str!("../../../../examples/pyxis/values.yaml");
+
+const PLUGSTACK: &str = "include /usr/share/pyxis/*\n";
+/// Where slurmd and sackd keep the files that slurmctld serves.
+const SERVED: &str = "cat /run/slurm/conf/plugstack.conf";
+
+/// Runs a job as root, who submits in a worker, and waits for its end.
+fn run_as_root(namespace: &Namespace, pod: &str, options: &str, line: &str) {
+    let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
+    let job = namespace.inside(pod, "slurmd", &submit).unwrap();
+    wait_done(namespace, job.trim()).unwrap();
+}
+
+/// Replaces a pod and waits until its successor is in Slurm.
+fn replace(namespace: &Namespace, pod: &str, node: &str) {
+    let uid = || namespace.field(&format!("pod/{pod}"), ".metadata.uid");
+    let before = uid().unwrap();
+    namespace.ask(&["delete", "pod", pod]).unwrap();
+    eventually("another pod", SOON, || {
+        let now = uid()?;
+        expect(now != before, now)
+    })
+    .unwrap();
+    wait_node(namespace, node, &["State=IDLE"], &["DRAIN", "DOWN"]).unwrap();
+}
+
+fn wait_served(namespace: &Namespace, place: &str) {
+    eventually(&format!("plugstack.conf in {place}"), SOON, || {
+        let text = namespace.exec(place, SERVED)?;
+        expect(text == PLUGSTACK, text)
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_older_guides_values_install_one_after_another() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "guides").unwrap();
+
+    // As many as there are machines for.
+    let few = PARTITIONS
+        .replace("replicas: 2", "replicas: 1")
+        .replace("replicas: 8", "replicas: 2");
+    install_chart(cluster, &namespace, &few).unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    for (partition, hosts) in [
+        ("compute", "compute-0\ncompute-1\n"),
+        ("debug", "compute-0\ncompute-1\n"),
+        ("gpu", "gpu-0\n"),
+    ] {
+        let run = format!(
+            "srun -p {partition} -N{} --chdir=/tmp hostname | sort",
+            hosts.lines().count()
+        );
+        assert_eq!(slurm(&namespace, &run).unwrap(), hosts, "{partition}");
+    }
+    let limits = slurm(
+        &namespace,
+        "scontrol show partitions --oneliner | grep -o 'PartitionName=[a-z]*\\|MaxTime=[^ ]*'",
+    )
+    .unwrap();
+    let limits: Vec<&str> = limits.lines().collect();
+    for (partition, limit) in [("debug", "00:30:00"), ("gpu", "1-00:00:00")] {
+        let (name, time) = (format!("PartitionName={partition}"), format!("MaxTime={limit}"));
+        assert!(
+            limits.windows(2).any(|pair| pair == [name.as_str(), time.as_str()]),
+            "{limits:?}"
+        );
+    }
+
+    install_chart(cluster, &namespace, PYXIS_OF_OLDER_GUIDES).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    wait_served(&namespace, "slurm-worker-pyxis-0 -c slurmd");
+
+    install_chart(cluster, &namespace, COMPUTE).unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    assert_eq!(
+        slurm(&namespace, "srun -p compute -N3 --chdir=/tmp hostname | wc -l").unwrap(),
+        "3\n"
+    );
+
+    install_chart(
+        cluster,
+        &namespace,
+        &format!("{CACHE}partitions: {{all: {{enabled: true}}}}\n"),
+    )
+    .unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let worker = "slurm-worker-pyxis-0";
+    run_as_root(&namespace, worker, "", "echo kept >/var/cache/enroot/image");
+    replace(&namespace, worker, "pyxis-0");
+    let kept = namespace.inside(worker, "slurmd", "cat /var/cache/enroot/image");
+    assert_eq!(kept.unwrap(), "kept\n");
+}
+
+#[test]
+fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "pyxis").unwrap();
+    install_chart(cluster, &namespace, PYXIS).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let (first, second) = ("slurm-worker-pyxis-0", "slurm-worker-pyxis-1");
+    let runs = start_job(&namespace, "-w pyxis-0", "sleep 30").unwrap();
+    namespace
+        .ask(&["scale", "nodeset/slurm-worker-pyxis", "--replicas=2"])
+        .unwrap();
+    wait_node(&namespace, "pyxis-1", &["State=IDLE"], &[]).unwrap();
+    wait_job(&namespace, &runs, "RUNNING").unwrap();
+    slurm(&namespace, &format!("scancel {runs}")).unwrap();
+    for place in [first, second] {
+        wait_served(&namespace, &format!("{place} -c slurmd"));
+        let privileged = ".spec.containers[?(@.name==\"slurmd\")].securityContext.privileged";
+        assert_eq!(namespace.field(&format!("pod/{place}"), privileged).unwrap(), "true");
+    }
+    wait_served(&namespace, "deploy/slurm-login-pyxis -c login");
+    // What enroot does first, which nobody may who is not privileged.
+    run_as_root(
+        &namespace,
+        first,
+        "-N2",
+        "srun unshare --mount mount -t tmpfs none /mnt",
+    );
+
+    // Users write into their own worker's volume, which is not that of the other.
+    wait_idle(&namespace, 2).unwrap();
+    let write = "srun -N2 --chdir=/tmp sh -c 'mkdir -p /var/cache/enroot/$(id -u) && hostname >/var/cache/enroot/$(id -u)/image'";
+    slurm(&namespace, write).unwrap();
+    let user = slurm(&namespace, "id -u").unwrap();
+    replace(&namespace, second, "pyxis-1");
+    for (pod, node) in [(first, "pyxis-0\n"), (second, "pyxis-1\n")] {
+        let read = format!("cat /var/cache/enroot/{}/image", user.trim());
+        assert_eq!(namespace.inside(pod, "slurmd", &read).unwrap(), node);
+        let claim = format!("pvc/enroot-cache-{pod}");
+        assert_eq!(namespace.field(&claim, ".status.phase").unwrap(), "Bound");
+    }
+}
