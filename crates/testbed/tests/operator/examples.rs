@@ -55,12 +55,13 @@ fn the_older_guides_values_install_one_after_another() {
         .replace("replicas: 2", "replicas: 1")
         .replace("replicas: 8", "replicas: 2");
     install_chart(cluster, &namespace, &few).unwrap();
-    wait_idle(&namespace, 3).unwrap();
     for (partition, hosts) in [
         ("compute", "compute-0\ncompute-1\n"),
         ("debug", "compute-0\ncompute-1\n"),
         ("gpu", "gpu-0\n"),
     ] {
+        // An srun that had to wait would not be told here (docs/jobs.md).
+        wait_idle(&namespace, 3).unwrap();
         let run = format!(
             "srun -p {partition} -N{} --chdir=/tmp hostname | sort",
             hosts.lines().count()
