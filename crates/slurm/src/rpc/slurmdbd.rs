@@ -20,6 +20,8 @@ const TYPE_DBD: u16 = 1;
 const NAME: &str = "slurm-operator";
 /// Of the length in front of a message.
 const LENGTH: usize = 4;
+/// Of flags, code and the number behind it.
+const WITH_FLAGS: usize = 8;
 
 /// With the length of the whole in front, ready to be sent.
 pub(super) fn pack_greeting(token: &str) -> Result<Vec<u8>, Unpackable> {
@@ -48,10 +50,15 @@ pub(super) fn read_answer(answer: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// Newer releases have flags in front of the code, whatever version they are spoken to in (measured, 26.05.5). Behind it is a number
+/// that means nothing here.
 fn unpack(answer: &[u8]) -> Result<(MessageType, Option<String>, ReturnCode), Malformed> {
     let mut reader = Reader::new(answer);
     let kind = MessageType(reader.u16()?);
     let said = reader.text()?.map(|text| String::from_utf8_lossy(text).into_owned());
+    if reader.left() >= WITH_FLAGS {
+        reader.u16()?;
+    }
     Ok((kind, said, ReturnCode(reader.i32()?)))
 }
 
@@ -74,21 +81,26 @@ mod tests {
 
     #[test]
     fn slurmdbd_is_told_from_others_and_from_one_that_lets_us_not_in() {
-        // As slurmdbd 26.05 gave them.
+        // The second of each pair as slurmdbd 26.05.5 gave it, the first without the flags.
         let welcome = [0x05, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0];
         assert!(read_answer(&welcome).is_ok());
-        let words = b"\x05\x99\0\0\0\x2cFailed to unpack SLURM_PERSIST_INIT message\0\0\0\x03\xef\x19\x64";
-        let refused = read_answer(words).unwrap_err();
-        assert!(
-            matches!(
-                &refused,
-                Error::Refused {
-                    code: ReturnCode::AUTHENTICATION,
-                    said: Some(_)
-                }
-            ),
-            "{refused:?}"
-        );
+        assert!(read_answer(&[0x05, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0]).is_ok());
+        for words in [
+            &b"\x05\x99\0\0\0\x2cFailed to unpack SLURM_PERSIST_INIT message\0\0\0\x03\xef\x19\x64"[..],
+            b"\x05\x99\0\0\0\x2cFailed to unpack SLURM_PERSIST_INIT message\0\0\0\0\0\x03\xef\x19\x64",
+        ] {
+            let refused = read_answer(words).unwrap_err();
+            assert!(
+                matches!(
+                    &refused,
+                    Error::Refused {
+                        code: ReturnCode::AUTHENTICATION,
+                        said: Some(_)
+                    }
+                ),
+                "{refused:?}"
+            );
+        }
         for other in [&b"HTTP/1.1 400 Bad Request"[..], b"", &welcome[..6], &[0x2a; 30]] {
             let error = read_answer(other).unwrap_err();
             assert!(matches!(error, Error::Malformed { .. }), "{error:?}");

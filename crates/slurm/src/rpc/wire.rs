@@ -92,6 +92,11 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
+    /// How many bytes are left.
+    pub(super) fn left(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed::Truncated)?;
         self.0 = rest;
