@@ -13,6 +13,7 @@ mod nodes_lost;
 mod older_definitions;
 mod operator;
 mod out_of_reach;
+mod partitions;
 mod records;
 mod slurm;
 mod transactions;
