@@ -78,8 +78,39 @@ pub struct Partition {
     pub allowed_qos: String,
     pub denied_qos: String,
     pub qos: String,
-    /// `None` from a slurmrestd older than v0.0.45, which does not tell.
+    pub alternate: String,
+    pub billing_weights: String,
+    /// Seconds.
+    pub grace_time: u64,
+    pub max_cpus_per_node: Number,
+    pub max_cpus_per_socket: Number,
+    /// Minutes.
+    pub over_time_limit: Number,
+    pub default_memory: Memory,
+    pub max_memory: Memory,
+    /// `None` from a slurmrestd older than v0.0.45, which does not tell; so are the next two.
+    pub over_subscribe: Option<String>,
+    /// Several are possible.
+    pub preempt_mode: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
+}
+
+/// Slurm keeps one of both: MiB per CPU or per node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub per_cpu: Number,
+    pub per_node: Number,
+}
+
+impl Memory {
+    /// The key of the one there is, of these two, and its value.
+    fn setting(self, per_cpu: &'static str, per_node: &'static str) -> (&'static str, String) {
+        match (self.per_cpu.finite(), self.per_node.finite()) {
+            (Some(memory), _) => (per_cpu, memory.to_string()),
+            // None is nought, which slurm.conf and an RPC say alike.
+            (None, memory) => (per_node, memory.unwrap_or_default().to_string()),
+        }
+    }
 }
 
 impl Partition {
@@ -101,24 +132,44 @@ impl Partition {
             ("DenyQos", self.denied_qos.clone()),
             ("QOS", self.qos.clone()),
             ("Nodes", self.node_sets.clone()),
+            ("Alternate", self.alternate.clone()),
+            ("TRESBillingWeights", self.billing_weights.clone()),
+            ("GraceTime", self.grace_time.to_string()),
+            ("MaxCPUsPerNode", number(&self.max_cpus_per_node)),
+            ("MaxCPUsPerSocket", number(&self.max_cpus_per_socket)),
+            ("OverTimeLimit", number(&self.over_time_limit)),
+            self.default_memory.setting("DefMemPerCPU", "DefMemPerNode"),
+            self.max_memory.setting("MaxMemPerCPU", "MaxMemPerNode"),
         ];
-        settings.extend(
-            self.is_default()
-                .map(|is_default| ("Default", if is_default { "YES" } else { "NO" }.to_owned())),
-        );
+        settings.extend(self.over_subscribe.iter().map(|mode| ("OverSubscribe", mode.clone())));
+        settings.extend(self.preempt_mode.iter().map(|modes| ("PreemptMode", modes.join(","))));
+        let flags = [
+            ("Default", "DEFAULT"),
+            ("Hidden", "HIDDEN"),
+            ("LLN", "LLN"),
+            ("ReqResv", "REQ_RESV"),
+            ("RootOnly", "ROOT_ONLY"),
+        ];
+        settings.extend(flags.iter().filter_map(|(key, flag)| {
+            let word = if self.has(flag)? { "YES" } else { "NO" };
+            Some((*key, word.to_owned()))
+        }));
         settings
     }
 
     pub fn is_default(&self) -> Option<bool> {
-        self.flags
-            .as_ref()
-            .map(|flags| flags.iter().any(|flag| flag == "DEFAULT"))
+        self.has("DEFAULT")
+    }
+
+    fn has(&self, flag: &str) -> Option<bool> {
+        let flags = self.flags.as_ref();
+        flags.map(|flags| flags.iter().any(|given| given == flag))
     }
 }
 
 /// The shape Slurm has for it.
 mod wire {
-    use super::{Deserialize, Number, PartitionState, null_as_default};
+    use super::{Deserialize, Memory, Number, PartitionState, null_as_default};
 
     #[derive(Deserialize)]
     pub(super) struct Entry {
@@ -143,13 +194,29 @@ mod wire {
         groups: Allow,
         #[serde(default)]
         qos: Qos,
+        #[serde(default, deserialize_with = "null_as_default")]
+        alternate: String,
+        #[serde(default)]
+        tres: Tres,
+        #[serde(default)]
+        grace_time: u64,
+        #[serde(default)]
+        preempt_mode: Option<Vec<String>>,
         #[serde(default)]
         flags: Option<Vec<String>>,
+    }
+
+    #[derive(Deserialize, Default)]
+    struct Tres {
+        #[serde(default, deserialize_with = "null_as_default")]
+        billing_weights: String,
     }
 
     #[derive(Deserialize)]
     struct Inner {
         state: Vec<String>,
+        #[serde(default)]
+        oversubscribe: Option<String>,
     }
 
     #[derive(Deserialize)]
@@ -171,6 +238,16 @@ mod wire {
         time: Number,
         #[serde(default)]
         nodes: Number,
+        #[serde(default)]
+        cpus_per_node: Number,
+        #[serde(default)]
+        cpus_per_socket: Number,
+        #[serde(default)]
+        over_time_limit: Number,
+        #[serde(default)]
+        partition_memory_per_cpu: Number,
+        #[serde(default)]
+        partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
@@ -183,6 +260,10 @@ mod wire {
     struct Defaults {
         #[serde(default)]
         time: Number,
+        #[serde(default)]
+        partition_memory_per_cpu: Number,
+        #[serde(default)]
+        partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
@@ -238,6 +319,22 @@ mod wire {
                 allowed_qos: wire.qos.allowed,
                 denied_qos: wire.qos.deny,
                 qos: wire.qos.assigned,
+                alternate: wire.alternate,
+                billing_weights: wire.tres.billing_weights,
+                grace_time: wire.grace_time,
+                max_cpus_per_node: wire.maximums.cpus_per_node,
+                max_cpus_per_socket: wire.maximums.cpus_per_socket,
+                over_time_limit: wire.maximums.over_time_limit,
+                default_memory: Memory {
+                    per_cpu: wire.defaults.partition_memory_per_cpu,
+                    per_node: wire.defaults.partition_memory_per_node,
+                },
+                max_memory: Memory {
+                    per_cpu: wire.maximums.partition_memory_per_cpu,
+                    per_node: wire.maximums.partition_memory_per_node,
+                },
+                over_subscribe: wire.partition.oversubscribe,
+                preempt_mode: wire.preempt_mode,
                 flags: wire.flags,
             }
         }
@@ -246,7 +343,77 @@ mod wire {
 
 #[cfg(test)]
 mod tests {
-    use super::{PartitionState, PartitionStateName};
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::{Partition, PartitionState, PartitionStateName};
+
+    fn settings(more: &Value) -> BTreeMap<&'static str, String> {
+        let mut entry = json!({ "name": "a", "partition": { "state": ["UP"] }, "nodes": { "configured": "" } });
+        for (key, value) in more.as_object().unwrap() {
+            entry[key] = value.clone();
+        }
+        let partition: Partition = serde_json::from_value(entry).unwrap();
+        partition.settings().into_iter().collect()
+    }
+
+    #[test]
+    fn every_setting_that_slurm_tells_is_in_the_words_of_slurm_conf() {
+        let finite = |number: u64| json!({ "set": true, "infinite": false, "number": number });
+        for (told, key, word) in [
+            (json!({ "grace_time": 30 }), "GraceTime", "30"),
+            (json!({ "alternate": "b" }), "Alternate", "b"),
+            (
+                json!({ "tres": { "billing_weights": "CPU=2" } }),
+                "TRESBillingWeights",
+                "CPU=2",
+            ),
+            (
+                json!({ "maximums": { "cpus_per_node": finite(4) } }),
+                "MaxCPUsPerNode",
+                "4",
+            ),
+            (
+                json!({ "maximums": { "cpus_per_socket": { "set": false, "infinite": true, "number": 0 } } }),
+                "MaxCPUsPerSocket",
+                "UNLIMITED",
+            ),
+            (
+                json!({ "maximums": { "over_time_limit": finite(5) } }),
+                "OverTimeLimit",
+                "5",
+            ),
+            (
+                json!({ "defaults": { "partition_memory_per_cpu": finite(100) } }),
+                "DefMemPerCPU",
+                "100",
+            ),
+            (
+                json!({ "maximums": { "partition_memory_per_node": finite(200) } }),
+                "MaxMemPerNode",
+                "200",
+            ),
+            (json!({}), "DefMemPerNode", "0"),
+            (
+                json!({ "partition": { "state": ["UP"], "oversubscribe": "FORCE:4" } }),
+                "OverSubscribe",
+                "FORCE:4",
+            ),
+            (json!({ "preempt_mode": ["REQUEUE"] }), "PreemptMode", "REQUEUE"),
+            (json!({ "flags": ["HIDDEN"] }), "Hidden", "YES"),
+            (json!({ "flags": ["HIDDEN"] }), "RootOnly", "NO"),
+            (json!({ "flags": ["ROOT_ONLY"] }), "RootOnly", "YES"),
+            (json!({ "flags": ["REQ_RESV"] }), "ReqResv", "YES"),
+            (json!({ "flags": ["LLN"] }), "LLN", "YES"),
+        ] {
+            assert_eq!(settings(&told).get(key).map(String::as_str), Some(word), "{told}");
+        }
+        for key in ["OverSubscribe", "PreemptMode", "Hidden", "Default"] {
+            assert_eq!(settings(&json!({})).get(key), None, "an older slurmrestd does not tell");
+        }
+        assert_eq!(settings(&json!({})).get("DefMemPerCPU"), None, "Slurm has one of both");
+    }
 
     #[test]
     fn a_state_we_do_not_know_is_kept() {

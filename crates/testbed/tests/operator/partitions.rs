@@ -394,6 +394,19 @@ fn put_back(namespace: &Namespace) {
         expect(drift == "MaxTime 60 7 Reverted;MaxTime 60 5 Reverted;", drift)
     })
     .unwrap();
+    let others = [
+        ("GraceTime=30", "GraceTime=0 "),
+        ("Hidden=YES", "Hidden=NO "),
+        ("OverSubscribe=FORCE:2", "OverSubscribe=NO "),
+        ("MaxCPUsPerNode=1", "MaxCPUsPerNode=UNLIMITED "),
+        ("DefMemPerNode=100", "DefMemPerNode=UNLIMITED "),
+    ];
+    let shown = slurm(namespace, "scontrol --oneliner show partition both").unwrap();
+    for (by_hand, word) in others {
+        assert!(shown.contains(word), "{word}: {shown}");
+        slurm(namespace, &format!("scontrol update PartitionName=both {by_hand}")).unwrap();
+    }
+    live(namespace, "both", &others.map(|(_, word)| word));
     assert_eq!(reconfigures(), before, "by an RPC");
     slurm(namespace, "scontrol update PartitionName=both MaxTime=5").unwrap();
     told(
