@@ -586,6 +586,11 @@ fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     let no_slurmdbd = "what listens there is no slurmdbd";
     let at = |host: &str, port: u16| json!({ "externalConfig": { "host": host, "port": port } });
     let slurmrestd = format!("slurm-restapi.{}", namespace.name);
+    let theirs = "--from-literal=jwt.key=a key of somebody else's clusters";
+    namespace
+        .ask(&["create", "secret", "generic", "theirs", theirs])
+        .unwrap();
+    let signed_with = |name: &str, key: &str| json!({ "jwtKeyRef": { "name": name, "key": key } });
     wait_said(namespace, accounting, "Degraded", &["False"]);
     for (spec, words) in [
         (at(&hybrid.ctl.address, 6999), "SlurmdbdAway"),
@@ -594,6 +599,8 @@ fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
         (at(&slurmrestd, 6820), no_slurmdbd),
         (at(network::CONTROL_PLANE, network::API_PORT), no_slurmdbd),
         (at(&hybrid.ctl.address, 6819), "False"),
+        (signed_with("theirs", "jwt.key"), "it does not accept a token of ours"),
+        (signed_with("external-auth-jwths256", "jwt_hs256.key"), "False"),
     ] {
         change_spec(namespace, accounting, &spec).unwrap();
         let since = Instant::now();
