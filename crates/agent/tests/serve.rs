@@ -775,7 +775,9 @@ async fn an_agent_killed_at_any_step_leaves_the_old_or_the_new_and_never_a_mix()
             if whole_pod {
                 pod = pod.replaced().await;
             } else {
-                let _ = pod.agent.take().map(|mut agent| agent.kill());
+                if pod.agent.is_some() {
+                    pod.kill_agent();
+                }
                 pod.serve();
                 pod.phase(Phase::Verified).await;
             }
