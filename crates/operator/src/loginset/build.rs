@@ -261,6 +261,12 @@ fn build_initconf(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     container(base, given)
 }
 
+const RELOAD_SCRIPT: &str = concat!(
+    include_str!("../template/sssd_readable.sh"),
+    "\n",
+    include_str!("reload.sh")
+);
+
 /// In the image of the login container: its sshd says whether a configuration is one.
 fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     let mut mounts = file_mounts();
@@ -270,7 +276,7 @@ fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     let mut reload = fields(json!({
         "name": RELOAD,
         "image": own("image").unwrap_or_else(|| image.into()),
-        "command": ["sh", "-c", include_str!("reload.sh")],
+        "command": ["sh", "-c", RELOAD_SCRIPT],
         "restartPolicy": "Always",
         "volumeMounts": mounts,
     }));

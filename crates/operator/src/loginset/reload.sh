@@ -2,7 +2,7 @@
 # operator: `subject: state`, where a state that begins with `refused` or `unreachable` is a complaint.
 wanted=/mnt/wanted live=/mnt/live
 mkdir -p /run/sshd
-refused= unreachable= beat=0
+refused= unreadable= unreachable= beat=0
 
 # In place: the login container has each file mounted by itself, and would not see a new one of that name.
 take() { cat "$wanted/$1" >"$live/${1##*/}"; }
@@ -38,6 +38,26 @@ look_at_sshd() {
   fi
 }
 
+look_at_sssd() {
+  if ! differs sssd/sssd.conf; then
+    [ -z "$unreadable" ] || echo "sssd.conf: in use"
+    unreadable=
+    return
+  fi
+  sum=$(cksum <"$wanted/sssd/sssd.conf")
+  [ "$sum" != "$unreadable" ] || return
+  if readable "$(cat "$wanted/sssd/sssd.conf")"; then
+    take sssd/sssd.conf
+    # Whoever supervises it starts it again with the new file. An orderly end would be taken for the end by supervisord.
+    tell KILL sssd ''
+    unreadable=
+    echo "sssd.conf: in use"
+  else
+    unreadable=$sum
+    echo "sssd.conf: refused: sssd could not read it"
+  fi
+}
+
 # The servers that sssd.conf names, as `host port`.
 servers() {
   sed -n 's/^[[:space:]]*ldap_uri[[:space:]]*=//p; s/^[[:space:]]*ldap_backup_uri[[:space:]]*=//p' "$live/sssd.conf" |
@@ -62,12 +82,7 @@ while :; do
     echo "authorized_keys: in use"
   fi
   look_at_sshd
-  if differs sssd/sssd.conf; then
-    take sssd/sssd.conf
-    # Whoever supervises it starts it again with the new file. An orderly end would be taken for the end by supervisord.
-    tell KILL sssd ''
-    echo "sssd.conf: in use"
-  fi
+  look_at_sssd
   beat=$(((beat + 1) % 5))
   [ "$beat" != 1 ] || look_at_directory
   sleep 1

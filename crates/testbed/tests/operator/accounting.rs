@@ -13,6 +13,9 @@ pub(crate) const VALUES: &str = include_str!("../../../../examples/accounting/va
 
 const ACCOUNTING: &str = "accounting/slurm";
 
+/// With what has a meaning in slurmdbd.conf.
+const FIRST_PASSWORD: &str = "first # \\ one";
+
 /// Limits hold, and two jobs fit on one worker.
 const ENFORCED: &str = "    AccountingStorageEnforce=limits,qos
     SelectType=select/cons_tres
@@ -91,7 +94,7 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));
     install_chart(cluster, &namespace, &values).unwrap();
     wait_said(&namespace, ACCOUNTING, "Ready", &["False SecretMissing"]);
-    set_password(&namespace, "first # \\ one");
+    set_password(&namespace, FIRST_PASSWORD);
     namespace.apply(MARIADB).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_said(&namespace, ACCOUNTING, "Ready", &["True"]);
@@ -136,7 +139,30 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     set_password(&namespace, "wrong");
     wait_said(&namespace, ACCOUNTING, "Degraded", &["Access denied"]);
     let third = run_job(&namespace, "third");
-    set_password(&namespace, "first # \\ one");
+    set_password(&namespace, FIRST_PASSWORD);
     wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
     wait_recorded(&namespace, &third, "third");
+
+    // Another password, as the docs have it: in the database, then in the Secret.
+    let before = pod().unwrap();
+    let old = format!("--password={FIRST_PASSWORD}");
+    let sql = "SET PASSWORD = PASSWORD('second')";
+    namespace
+        .ask(&[
+            "exec",
+            "mariadb-0",
+            "--",
+            "mariadb",
+            "--host=127.0.0.1",
+            "--user=slurm",
+            &old,
+            "--execute",
+            sql,
+        ])
+        .unwrap();
+    set_password(&namespace, "second");
+    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    let fourth = run_job(&namespace, "fourth");
+    wait_recorded(&namespace, &fourth, "fourth");
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
 }

@@ -208,20 +208,22 @@ fn a_worker_follows_under_its_job(namespace: &Namespace, worker: &str, job: &str
     assert_eq!(uid(namespace, WORKER).unwrap(), worker, "no worker is replaced");
 }
 
-/// What sssd could not read does not come to it.
-fn a_worker_keeps_what_its_sssd_can_read(namespace: &Namespace) {
+/// What sssd could not read does not come to it, neither on workers nor on login pods.
+fn sssd_keeps_what_it_can_read(namespace: &Namespace) {
     let conf = sssd_conf(namespace);
     set_sssd_conf(namespace, "services = nss\n");
-    eventually("the worker refuses it", SOON, || {
-        let log = namespace.ask(&["logs", WORKER, "--container=slurmd"])?;
-        expect(log.contains("sssd.conf: refused"), log)
-    })
-    .unwrap();
-    let place = format!("{WORKER} -c slurmd");
-    let found = namespace
-        .exec(&place, "getent passwd alice && cat /etc/sssd/sssd.conf")
+    for (pod, container, speaker) in [(WORKER, "slurmd", "slurmd"), (LOGIN, "login", "reload")] {
+        eventually(&format!("{pod} refuses it"), SOON, || {
+            let log = namespace.ask(&["logs", pod, &format!("--container={speaker}")])?;
+            expect(log.contains("sssd.conf: refused"), log)
+        })
         .unwrap();
-    assert!(found.contains(":/bin/dash") && found.contains("[sssd]"), "{found}");
+        let place = format!("{pod} -c {container}");
+        let found = namespace
+            .exec(&place, "getent passwd alice && cat /etc/sssd/sssd.conf")
+            .unwrap();
+        assert!(found.contains(":/bin/dash") && found.contains("[sssd]"), "{found}");
+    }
     wait_said(namespace, LOGIN_SET, "Ready", &["False SssdConfInvalid"]);
     set_sssd_conf(namespace, &conf);
     wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
@@ -315,7 +317,7 @@ fn people_of_a_directory_log_in_and_submit_jobs() {
     let key = let_root_in(&namespace);
     submit(&namespace);
     change_files_under_a_session(&namespace);
-    a_worker_keeps_what_its_sssd_can_read(&namespace);
+    sssd_keeps_what_it_can_read(&namespace);
     make_mistakes(&namespace, &key);
     replace_and_scale(&namespace);
     lose_the_directory(&namespace);

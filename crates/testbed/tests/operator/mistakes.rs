@@ -93,7 +93,11 @@ fn nodeset(name: &str, spec: &str) -> String {
 }
 
 fn controller(name: &str, spec: &str) -> String {
-    format!("{{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
+    daemon("Controller", name, spec)
+}
+
+fn daemon(kind: &str, name: &str, spec: &str) -> String {
+    format!("{{apiVersion: slinky.slurm.net/v1beta1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
 
 fn healed(namespace: &Namespace, object: &str) {
@@ -155,6 +159,24 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     refused(&namespace, "controller/older", &away);
     namespace.apply(&controller("younger", &far)).unwrap();
     refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
+    // Daemons that others find by a name on a network that is not theirs, and daemons elsewhere, of which nobody says where.
+    for kind in ["Controller", "Accounting"] {
+        for (name, spec, words) in [
+            (
+                "networked",
+                "template: {spec: {hostNetwork: true}}",
+                ["spec.template.spec.hostNetwork", "remove it"],
+            ),
+            (
+                "hostless",
+                "external: true",
+                ["spec.externalConfig", "say host and port"],
+            ),
+        ] {
+            namespace.apply(&daemon(kind, name, spec)).unwrap();
+            refused(&namespace, &format!("{kind}/{name}"), &words);
+        }
+    }
     // A key that was deleted under a running cluster.
     let key = namespace
         .ask(&["get", "secret/slurm-auth-slurm", "-o", "json"])

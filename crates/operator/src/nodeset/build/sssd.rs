@@ -18,7 +18,11 @@ const PATH: &str = "/etc/sssd/sssd.conf";
 const WANTED_DIR: &str = "/mnt/wanted/sssd";
 
 const COPY: &str = "umask 077; cat /mnt/wanted/sssd/sssd.conf >/mnt/used/sssd.conf";
-const FOLLOW: &str = include_str!("sssd.sh");
+const FOLLOW: &str = concat!(
+    include_str!("../../template/sssd_readable.sh"),
+    "\n",
+    include_str!("sssd.sh")
+);
 /// Kubernetes waits for the end of what it starts, and of everything that has its output.
 const START: &str = r#"sh -c "$0" </dev/null >/dev/null 2>&1 &"#;
 

@@ -7,13 +7,6 @@ is_here() { [ "$(readlink "$1/ns/mnt")" = "$container" ]; }
 # Where processes are shared the first is somebody else's.
 if is_here /proc/1 && [ -w /proc/1/fd/1 ]; then exec >/proc/1/fd/1; fi
 
-# Whether sssd could read it: it begins with a section, and all else is a setting, the rest of one, or a comment.
-readable() {
-  lines=$(printf '%s\n' "$1" | grep -v -e '^[[:space:]]*$' -e '^[#;]')
-  case $lines in '['*) ;; *) return 1 ;; esac
-  ! printf '%s\n' "$lines" | grep -q -v -e '^\[.*\][[:space:]]*$' -e '^[[:space:]]' -e =
-}
-
 take() {
   new=$(cat <&3)
   [ "$new" != "$(cat "$used")" ] || return 0
