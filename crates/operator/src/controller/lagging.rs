@@ -138,8 +138,7 @@ fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Kno
     let lags = |name: &str, start: u64| match before.and_then(|before| before.get(name)).copied() {
         Some(UNHEARD) | None if start == UNHEARD => silent(name),
         Some(before) => start == UNHEARD || start == before,
-        // It was not there when nodes were looked at before the change.
-        None if before.is_some() => false,
+        // It may have joined between the look before the change and the change.
         None => start < earliest,
     };
     told(&starts_of(seen), lags)
@@ -229,7 +228,7 @@ mod tests {
     fn a_slurmd_that_did_not_start_anew_lags_whatever_its_clock_says() {
         // n2's clock is ahead of ours.
         let before = starts(&[("n1", 5), ("n2", 2_000_000), ("n3", 5)]);
-        let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED), ("n4", 5)]);
+        let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED)]);
         let lagging = find(&change(), Some(&before), None, &now);
         assert_eq!(listed(&lagging), Some("n[1-2]"));
         assert_eq!(lagging.look_again, Some(LOOK_AGAIN));
@@ -278,6 +277,16 @@ mod tests {
             &[("n1", CHANGED - 60), ("n2", CHANGED - 3), ("n3", CHANGED)],
         );
         assert_eq!(listed(&find(&change(), None, None, &now)), Some("n1"));
+    }
+
+    #[test]
+    fn a_node_that_joined_after_the_look_before_a_change_is_judged_by_the_clock() {
+        let before = starts(&[("n1", 5)]);
+        let now = seen(
+            CHANGED + 5,
+            &[("n1", CHANGED), ("n2", CHANGED - 20), ("n3", CHANGED + 2)],
+        );
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n2"));
     }
 
     #[test]

@@ -159,23 +159,19 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     refused(&namespace, "controller/older", &away);
     namespace.apply(&controller("younger", &far)).unwrap();
     refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
-    // Daemons that others find by a name on a network that is not theirs, and daemons elsewhere, of which nobody says where.
-    for kind in ["Controller", "Accounting"] {
-        for (name, spec, words) in [
-            (
-                "networked",
-                "template: {spec: {hostNetwork: true}}",
-                ["spec.template.spec.hostNetwork", "remove it"],
-            ),
-            (
-                "hostless",
-                "external: true",
-                ["spec.externalConfig", "say host and port"],
-            ),
-        ] {
-            namespace.apply(&daemon(kind, name, spec)).unwrap();
-            refused(&namespace, &format!("{kind}/{name}"), &words);
-        }
+    // Daemons that others find by a name, on a network that is not theirs; and daemons elsewhere, of which nobody says where.
+    let database = "storageConfig: {host: db, passwordKeyRef: {name: db, key: password}}, ";
+    for (kind, more) in [("Controller", ""), ("Accounting", database)] {
+        let spec = format!("{more}template: {{spec: {{hostNetwork: true}}}}");
+        namespace.apply(&daemon(kind, "networked", &spec)).unwrap();
+        let object = format!("{kind}/networked");
+        refused(&namespace, &object, &["spec.template.spec.hostNetwork", "remove it"]);
+        let hostless = namespace.apply(&daemon(kind, "hostless", "external: true"));
+        let told = hostless.unwrap_err().to_string();
+        assert!(
+            told.contains("externalConfig is needed when external is true"),
+            "{told}"
+        );
     }
     // A key that was deleted under a running cluster.
     let key = namespace
