@@ -250,7 +250,8 @@ pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], absent: &[&s
 pub fn wait_saved(namespace: &Namespace) -> Result<()> {
     // Something new, or there might be no further write to wait for.
     let submit = "date +%s.%N; scancel $(sbatch --parsable --hold --wrap true)";
-    let now = slurm(namespace, submit)?;
+    // A slurmctld that has just begun may not let everybody in yet.
+    let now = eventually("a job is taken", SOON, || slurm(namespace, submit))?;
     let newer = format!(
         "find /var/spool/slurmctld -name job_state -newermt @{} | grep .",
         now.trim()
