@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::answer::null_as_default;
 use crate::names::slurm_names;
 use crate::number::Number;
+use crate::rpc::PartitionFlag;
 
 slurm_names! {
     pub enum PartitionStateName {
@@ -144,26 +145,26 @@ impl Partition {
         settings.extend(self.over_subscribe.iter().map(|mode| ("OverSubscribe", mode.clone())));
         settings.extend(self.preempt_mode.iter().map(|modes| ("PreemptMode", modes.join(","))));
         let flags = [
-            ("Default", "DEFAULT"),
-            ("Hidden", "HIDDEN"),
-            ("LLN", "LLN"),
-            ("ReqResv", "REQ_RESV"),
-            ("RootOnly", "ROOT_ONLY"),
+            PartitionFlag::Default(true),
+            PartitionFlag::Hidden(true),
+            PartitionFlag::Lln(true),
+            PartitionFlag::ReqResv(true),
+            PartitionFlag::RootOnly(true),
         ];
-        settings.extend(flags.iter().filter_map(|(key, flag)| {
+        settings.extend(flags.into_iter().filter_map(|flag| {
             let word = if self.has(flag)? { "YES" } else { "NO" };
-            Some((*key, word.to_owned()))
+            Some((flag.key(), word.to_owned()))
         }));
         settings
     }
 
     pub fn is_default(&self) -> Option<bool> {
-        self.has("DEFAULT")
+        self.has(PartitionFlag::Default(true))
     }
 
-    fn has(&self, flag: &str) -> Option<bool> {
+    fn has(&self, flag: PartitionFlag) -> Option<bool> {
         let flags = self.flags.as_ref();
-        flags.map(|flags| flags.iter().any(|given| given == flag))
+        flags.map(|flags| flags.iter().any(|given| given == flag.json_name()))
     }
 }
 

@@ -28,17 +28,20 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) async fn command(&self, command: &NodeCommand) -> Result<Way, Refusal> {
-        match self.by_rpc(command).await {
-            Ok(()) => Ok(Way::Rpc),
-            Err(Failed::Refused(refusal)) => Err(refusal),
+        let way = match self.by_rpc(command).await {
+            Ok(()) => Way::Rpc,
+            Err(Failed::Refused(refusal)) => return Err(refusal),
             Err(Failed::Unspoken(why)) => {
                 debug!(why, "commanding a node by scontrol");
                 self.tools.command_node(command).await?;
-                self.gather_members(command).await.map_err(|failure| Refusal::Slurm {
-                    detail: failure.to_string(),
-                })?;
-                Ok(Way::Scontrol)
+                Way::Scontrol
             }
+        };
+        match self.gather_members(command).await {
+            Ok(()) => Ok(way),
+            Err(failure) => Err(Refusal::Slurm {
+                detail: failure.to_string(),
+            }),
         }
     }
 
@@ -51,12 +54,7 @@ impl Nodes {
             None => client.delete_nodes(node).await,
         };
         self.slurmctld.remember_version(&client);
-        done.map_err(|error| failed(&error))?;
-        self.gather_members(command).await.map_err(|failure| {
-            Failed::Refused(Refusal::Slurm {
-                detail: failure.to_string(),
-            })
-        })
+        done.map_err(|error| failed(&error))
     }
 
     /// Has partitions look again who their members are, which Slurm does not do when a node gets a feature.

@@ -6,19 +6,15 @@
 use super::client::Client;
 use super::error::Error;
 use super::partition_update::render_partition;
-use crate::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate};
-
-/// `ESLURM_INVALID_PARTITION_NAME`.
-const NO_SUCH_PARTITION: i64 = 2000;
+use crate::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ReturnCode};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let words = error.to_string();
         match error {
-            Error::Refused {
-                number: NO_SUCH_PARTITION,
-                ..
-            } => Self::NoSuchPartition(words),
+            Error::Refused { number, .. } if number == i64::from(ReturnCode::INVALID_PARTITION_NAME.0) => {
+                Self::NoSuchPartition(words)
+            }
             // slurmrestd's own parser: slurmctld has heard nothing of it.
             Error::Refused {
                 number: 9000..=9999, ..
