@@ -27,7 +27,7 @@ use slurm::agent::{
     NodeName, Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, Way,
 };
 use slurm::revision::{ControllerUid, File, FileName};
-use slurm::{JobHandle, ReservationName, ReservationRequest, Revision};
+use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest, Revision};
 use slurm_agent::config_dir::ConfigDir;
 use slurm_agent::store::Store;
 use tempfile::TempDir;
@@ -940,9 +940,10 @@ esac"#
     assert_eq!(observation.process.unwrap().boot_time, 900);
     let command = |node: &str, action| NodeCommand {
         node: NodeName::new(node).unwrap(),
+        expect: None,
         action,
     };
-    let reason = Reason::new("scale in; rm -rf /").unwrap();
+    let reason = Some(Reason::new("scale in; rm -rf /").unwrap());
     let drain = command("n1", NodeAction::Drain { reason });
     assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Scontrol);
     let text = fs::read_to_string(&calls).unwrap();
@@ -972,9 +973,10 @@ async fn nodes_are_commanded_in_slurms_own_protocol() {
     let client = pod.client();
     let command = |node: &str, action| NodeCommand {
         node: NodeName::new(node).unwrap(),
+        expect: None,
         action,
     };
-    let reason = Reason::new("scale in").unwrap();
+    let reason = Some(Reason::new("scale in").unwrap());
     let drain = command("n1", NodeAction::Drain { reason });
     assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Rpc);
     let gone = client
@@ -984,6 +986,103 @@ async fn nodes_are_commanded_in_slurms_own_protocol() {
     assert!(matches!(gone, Error::Refused(Refusal::NoSuchNode)), "{gone:?}");
     let told = fs::read_to_string(pod.path("told")).unwrap();
     assert_eq!(told, "n1 Some(Drain) Some(\"scale in\")\nn9 None None\n");
+}
+
+/// An order for n1 that was planned on this state.
+fn expecting(expect: &AdminState, action: NodeAction) -> NodeCommand {
+    NodeCommand {
+        node: NodeName::new("n1").unwrap(),
+        expect: Some(expect.clone()),
+        action,
+    }
+}
+
+fn drained(reason: &str, reason_since: u64) -> AdminState {
+    AdminState {
+        drain: true,
+        down: false,
+        reason: reason.to_owned(),
+        reason_since,
+    }
+}
+
+#[tokio::test]
+async fn an_order_to_a_node_that_somebody_changed_meanwhile_is_refused() {
+    let pod = Pod::running(&revision(1, "PartitionName=a Nodes=n1\n")).await;
+    let (ours, theirs) = (drained("slurm-operator: x", 7), drained("RMA", 8));
+    let live = |state: &AdminState| fs::write(pod.path("nodes"), serde_json::to_string(state).unwrap()).unwrap();
+    let client = pod.client();
+    live(&theirs);
+    for (n, action) in [
+        NodeAction::Undrain,
+        NodeAction::Resume,
+        NodeAction::Delete,
+        NodeAction::Drain { reason: None },
+        NodeAction::Down { reason: None },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let number = u64::try_from(n).unwrap();
+        let refused = client
+            .command_node(&expecting(&ours, action), fence(number))
+            .await
+            .unwrap_err();
+        let Error::Refused(Refusal::Changed { now }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(now, theirs);
+    }
+    // The same words, written anew, are another order.
+    live(&drained("slurm-operator: x", 9));
+    let refused = client
+        .command_node(&expecting(&ours, NodeAction::Undrain), fence(10))
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Refused(Refusal::Changed { .. }))),
+        "{refused:?}"
+    );
+    assert!(!pod.path("told").exists(), "nothing was ordered");
+    live(&ours);
+    client
+        .command_node(&expecting(&ours, NodeAction::Undrain), fence(11))
+        .await
+        .unwrap();
+    let told = fs::read_to_string(pod.path("told")).unwrap();
+    assert_eq!(told, "n1 Some(Undrain) None\n");
+}
+
+#[tokio::test]
+async fn scontrol_too_orders_only_what_was_planned_and_keeps_a_reason_that_stands() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let calls = pod.path("calls");
+    let shown = r#"{"nodes":[{"name":"n1","state":["DOWN"],"reason":"RMA","reason_changed_at":{"set":true,"number":8}}],"errors":[]}"#;
+    let record = format!(
+        r#"case "$*" in
+*show*node*) echo '{shown}';;
+*) (IFS='|'; echo "$*") >> {};;
+esac"#,
+        calls.display()
+    );
+    pod.tool("scontrol", &record);
+    let client = pod.client();
+    let refused = client
+        .command_node(&expecting(&AdminState::default(), NodeAction::Resume), fence(1))
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Refused(Refusal::Changed { .. }))),
+        "{refused:?}"
+    );
+    assert!(!calls.exists());
+    let theirs = AdminState {
+        drain: false,
+        down: true,
+        ..drained("RMA", 8)
+    };
+    let drain = expecting(&theirs, NodeAction::Drain { reason: None });
+    assert_eq!(client.command_node(&drain, fence(2)).await.unwrap(), Way::Scontrol);
+    let text = fs::read_to_string(&calls).unwrap();
+    assert_eq!(text, "update|NodeName=n1|State=DRAIN|Reason=RMA\n");
 }
 
 #[tokio::test]

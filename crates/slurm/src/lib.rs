@@ -35,7 +35,7 @@ pub use answer::Answer;
 pub use describe::{Line, NodeDescription, NodeFeatures};
 pub use hostlist::Hostlist;
 pub use job::{Job, JobHandle, JobState};
-pub use node::{Node, NodeState};
+pub use node::{AdminState, Node, NodeState};
 pub use number::Number;
 pub use partition::Partition;
 pub use reservation::{Reservation, ReservationName, ReservationRequest};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::answer::null_as_default;
 use crate::names::slurm_names;
@@ -114,8 +114,8 @@ impl NodeState {
 
     /// No new job goes there.
     pub fn is_drain(&self) -> bool {
-        // UNDRAIN beside DRAIN is a drain on its way out.
-        self.has(NodeFlag::Drain) && !self.has(NodeFlag::Undrain)
+        // UNDRAIN beside DRAIN is a drain on its way out. FAIL, which only people set, keeps jobs away just the same.
+        (self.has(NodeFlag::Drain) && !self.has(NodeFlag::Undrain)) || self.has(NodeFlag::Fail)
     }
 
     pub fn is_draining(&self) -> bool {
@@ -208,11 +208,54 @@ pub struct Node {
     pub version: String,
 }
 
+impl Node {
+    pub fn admin_state(&self) -> AdminState {
+        AdminState {
+            drain: self.state.is_drain(),
+            down: self.state.is_down(),
+            reason: self.reason.clone(),
+            reason_since: if self.reason.is_empty() {
+                0
+            } else {
+                self.reason_changed_at.finite().unwrap_or_default()
+            },
+        }
+    }
+}
+
+/// What somebody has ordered of a node. Every order that changes it names the one it was planned on: Slurm has no
+/// compare-and-swap, so whoever gives the order reads the node again right before and gives up on any difference.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdminState {
+    pub drain: bool,
+    pub down: bool,
+    pub reason: String,
+    /// When the reason was written, in seconds since 1970; 0 without a reason. Slurm writes it anew even for the same words.
+    pub reason_since: u64,
+}
+
+impl fmt::Display for AdminState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match (self.down, self.drain) {
+            (true, true) => "DOWN+DRAIN",
+            (true, false) => "DOWN",
+            (false, true) => "DRAIN",
+            (false, false) => "in service",
+        };
+        f.write_str(state)?;
+        if !self.reason.is_empty() {
+            write!(f, " ({})", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BaseState, NodeFlag, NodeState};
+    use super::{AdminState, BaseState, Node, NodeFlag, NodeState};
 
     fn state(names: &[&str]) -> NodeState {
         NodeState::of_names(names)
@@ -240,6 +283,27 @@ mod tests {
     fn an_undrain_under_way_is_no_drain() {
         let state = state(&["IDLE", "DRAIN", "UNDRAIN"]);
         assert!(!state.is_drain() && !state.is_drained());
+    }
+
+    #[test]
+    fn a_node_that_is_failing_takes_no_job_either() {
+        assert!(state(&["IDLE", "FAIL"]).is_drained());
+        assert!(state(&["MIXED", "FAIL"]).is_draining());
+    }
+
+    #[test]
+    fn the_admin_state_is_what_was_ordered_and_not_what_runs_there() {
+        let node = |state: &[&str], reason: &str| -> Node {
+            let at = serde_json::json!({ "set": true, "infinite": false, "number": 7 });
+            let node = serde_json::json!({ "name": "n", "state": state, "reason": reason, "reason_changed_at": at });
+            serde_json::from_value(node).unwrap()
+        };
+        let idle = node(&["IDLE", "DYNAMIC_NORM"], "").admin_state();
+        assert_eq!(idle, AdminState::default());
+        assert_eq!(idle, node(&["MIXED", "COMPLETING"], "").admin_state());
+        let drained = node(&["IDLE", "DRAIN"], "RMA").admin_state();
+        assert_eq!((drained.to_string().as_str(), drained.reason_since), ("DRAIN (RMA)", 7));
+        assert!(node(&["DOWN", "DRAIN"], "RMA").admin_state().down);
     }
 
     #[test]

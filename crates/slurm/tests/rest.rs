@@ -299,7 +299,7 @@ mod commands {
                 .await;
         let warnings = fake
             .client()
-            .update_node("slinky-0", &NodeUpdate::drain("slurm-operator: scale-in"))
+            .update_node("slinky-0", &NodeUpdate::drain(Some("slurm-operator: scale-in")))
             .await
             .unwrap();
         assert_eq!(warnings[0].description, "Ignoring unknown field");

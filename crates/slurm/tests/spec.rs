@@ -208,8 +208,8 @@ fn every_field_we_write_exists() {
     for spec in specs() {
         let schema = spec.operation("post node/{node_name}", "request").unwrap();
         for update in [
-            NodeUpdate::drain("r"),
-            NodeUpdate::down("r"),
+            NodeUpdate::drain(Some("r")),
+            NodeUpdate::down(Some("r")),
             NodeUpdate::undrain(),
             NodeUpdate::resume(),
         ] {

@@ -118,7 +118,8 @@ impl From<Refusal> for Reply {
             Refusal::StaleFence { .. }
             | Refusal::StaleSequence { .. }
             | Refusal::OtherController { .. }
-            | Refusal::Busy { .. } => StatusCode::CONFLICT,
+            | Refusal::Busy { .. }
+            | Refusal::Changed { .. } => StatusCode::CONFLICT,
             Refusal::Malformed { .. } => StatusCode::BAD_REQUEST,
             Refusal::Slurm { .. } => StatusCode::BAD_GATEWAY,
             Refusal::NotFound | Refusal::NoSuchNode | Refusal::NoSuchThing => StatusCode::NOT_FOUND,
@@ -244,6 +245,7 @@ impl Door {
             (&Method::GET, path::QOS) => self.read(Read::Qos).await,
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+                let _turn = self.nodes.turn().await;
                 self.command(fence, Subject::Node(&command.node))?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))

@@ -99,6 +99,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
             slurmctld,
             tools: Arc::clone(&slurm),
             ways: Arc::clone(&ways),
+            step: tokio::sync::Mutex::default(),
         },
         ways,
         config,

@@ -1,15 +1,20 @@
 //! Commands to nodes: by Slurm's own protocol, and by scontrol where that cannot be spoken.
+//!
+//! Slurm has no compare-and-swap. So an order that changes what was ordered of a node names the state it was planned on, and
+//! reading, comparing and ordering are one step here, next to slurmctld: what somebody else has ordered in the meantime stands.
+//! What is left is the time between two RPCs, less than a millisecond.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use slurm::agent::{NodeAction, NodeCommand, Refusal, Way};
+use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, Way};
 use slurm::conf::{Configuration, RecordKind};
 use slurm::rest;
 use slurm::rpc::{
     Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
 };
-use slurm::{Hostlist, Line, NodeDescription, NodeFeatures};
+use slurm::{AdminState, Hostlist, Line, NodeDescription, NodeFeatures};
+use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
 use super::served::Slurmctld;
@@ -24,16 +29,23 @@ pub(super) struct Nodes {
     pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) tools: Arc<SlurmTools>,
     pub(super) ways: Arc<Ways>,
+    /// Held from the look at a node to the end of the order.
+    pub(super) step: Mutex<()>,
 }
 
 impl Nodes {
+    /// Waits for its turn. Whether the leader has said something newer meanwhile is asked only then.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.step.lock().await
+    }
+
     pub(super) async fn command(&self, command: &NodeCommand) -> Result<Way, Refusal> {
         let way = match self.by_rpc(command).await {
             Ok(()) => Way::Rpc,
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Err(Failed::Unspoken(why)) => {
                 debug!(why, "commanding a node by scontrol");
-                self.tools.command_node(command).await?;
+                self.by_scontrol(command).await?;
                 Way::Scontrol
             }
         };
@@ -48,6 +60,10 @@ impl Nodes {
     async fn by_rpc(&self, command: &NodeCommand) -> Result<(), Failed> {
         let client = self.client().map_err(Failed::Unspoken)?;
         let node = command.node.as_str();
+        if let Some(expected) = &command.expect {
+            let now = client.admin_state(node).await.map_err(|error| failed(&error))?;
+            compare(now, expected).map_err(Failed::Refused)?;
+        }
         info!(node, action = ?command.action, "commanding a node");
         let done = match message(command) {
             Some(update) => client.update_node(&update).await,
@@ -57,8 +73,24 @@ impl Nodes {
         done.map_err(|error| failed(&error))
     }
 
+    async fn by_scontrol(&self, command: &NodeCommand) -> Result<(), Refusal> {
+        let Some(expected) = &command.expect else {
+            return self.tools.command_node(command).await;
+        };
+        let now = self.tools.admin_state(&command.node).await?;
+        compare(now, expected)?;
+        let mut command = command.clone();
+        // scontrol insists on a reason.
+        if let NodeAction::Drain { reason } | NodeAction::Down { reason } = &mut command.action
+            && reason.is_none()
+        {
+            *reason = Reason::new(expected.reason.clone()).ok();
+        }
+        self.tools.command_node(&command).await
+    }
+
     /// Has partitions look again who their members are, which Slurm does not do when a node gets a feature.
-    async fn gather_members(&self, NodeCommand { node, action }: &NodeCommand) -> Result<(), Failure> {
+    async fn gather_members(&self, NodeCommand { node, action, .. }: &NodeCommand) -> Result<(), Failure> {
         let NodeAction::Describe(NodeDescription {
             features: Some(features),
             ..
@@ -139,8 +171,16 @@ fn failed(error: &Error) -> Failed {
     }
 }
 
+fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal> {
+    match now {
+        None => Err(Refusal::NoSuchNode),
+        Some(now) if now != *expected => Err(Refusal::Changed { now }),
+        Some(_) => Ok(()),
+    }
+}
+
 /// `None` for a node that is to go.
-fn message(NodeCommand { node, action }: &NodeCommand) -> Option<NodeUpdate> {
+fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
     let update = NodeUpdate::new(node.as_str());
     let to = |state| NodeUpdate {
         state: Some(state),
@@ -148,11 +188,11 @@ fn message(NodeCommand { node, action }: &NodeCommand) -> Option<NodeUpdate> {
     };
     Some(match action {
         NodeAction::Drain { reason } => NodeUpdate {
-            reason: Some(reason.to_string()),
+            reason: reason.as_ref().map(ToString::to_string),
             ..to(rest::NodeCommand::Drain)
         },
         NodeAction::Down { reason } => NodeUpdate {
-            reason: Some(reason.to_string()),
+            reason: reason.as_ref().map(ToString::to_string),
             ..to(rest::NodeCommand::Down)
         },
         NodeAction::Undrain => to(rest::NodeCommand::Undrain),
@@ -183,7 +223,7 @@ fn message(NodeCommand { node, action }: &NodeCommand) -> Option<NodeUpdate> {
 
 #[cfg(test)]
 mod tests {
-    use slurm::agent::{NodeName, Reason};
+    use slurm::agent::NodeName;
 
     use super::*;
 
@@ -192,10 +232,11 @@ mod tests {
         let told = |action| {
             message(&NodeCommand {
                 node: NodeName::new("n1").unwrap(),
+                expect: None,
                 action,
             })
         };
-        let reason = || Reason::new("scale in").unwrap();
+        let reason = || Some(Reason::new("scale in").unwrap());
         let n1 = || NodeUpdate::new("n1");
         assert_eq!(
             told(NodeAction::Drain { reason: reason() }),
@@ -204,6 +245,14 @@ mod tests {
                 reason: Some("scale in".to_owned()),
                 ..n1()
             })
+        );
+        assert_eq!(
+            told(NodeAction::Down { reason: None }),
+            Some(NodeUpdate {
+                state: Some(rest::NodeCommand::Down),
+                ..n1()
+            }),
+            "the reason that stands there stays"
         );
         assert_eq!(
             told(NodeAction::Undrain),

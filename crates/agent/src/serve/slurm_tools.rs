@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, Reason, Refusal, ReservationCommand};
+use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand};
 use slurm::answer::decode;
-use slurm::{Line, Node, NodeDescription, NodeFeatures, ReservationRequest};
+use slurm::{AdminState, Line, Node, NodeDescription, NodeFeatures, ReservationRequest};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -90,10 +90,21 @@ impl SlurmTools {
     pub(super) async fn command_node(&self, command: &NodeCommand) -> Result<(), Refusal> {
         let words = words_for_node(command);
         info!(node = %command.node, command = %words.join(" "), "commanding a node");
-        self.run(&words).await.map(drop).map_err(|refusal| match refusal {
-            Refusal::Slurm { detail } if detail.contains(NO_SUCH_NODE) => Refusal::NoSuchNode,
-            other => other,
-        })
+        self.run(&words).await.map(drop).map_err(of_node)
+    }
+
+    /// What was ordered of a node; `None` if slurmctld has no such node.
+    pub(super) async fn admin_state(&self, node: &NodeName) -> Result<Option<AdminState>, Refusal> {
+        let words = to_words(&["scontrol", "show", "node", "--json"], [node.to_string()]);
+        let shown = match self.run(&words).await.map_err(of_node) {
+            Err(Refusal::NoSuchNode) => return Ok(None),
+            shown => shown?,
+        };
+        let nodes = decode::<Vec<Node>>(&shown).map_err(|error| Refusal::Slurm {
+            detail: error.to_string(),
+        })?;
+        let node = nodes.value.iter().find(|shown| shown.name == node.as_str());
+        Ok(node.map(Node::admin_state))
     }
 
     pub(super) async fn command_job(&self, command: &JobCommand) -> Result<(), Refusal> {
@@ -155,17 +166,24 @@ impl SlurmTools {
     }
 }
 
+fn of_node(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Slurm { detail } if detail.contains(NO_SUCH_NODE) => Refusal::NoSuchNode,
+        other => other,
+    }
+}
+
 fn to_words(program: &[&str], settings: impl IntoIterator<Item = String>) -> Vec<String> {
     let program = program.iter().map(|word| (*word).to_owned());
     program.chain(settings).collect()
 }
 
-fn words_for_node(NodeCommand { node, action }: &NodeCommand) -> Vec<String> {
+fn words_for_node(NodeCommand { node, action, .. }: &NodeCommand) -> Vec<String> {
     let name = format!("NodeName={node}");
     let update_to = |state: &str| vec![name.clone(), format!("State={state}")];
-    let because = |state: &str, reason: &Reason| {
-        let settings = update_to(state).into_iter();
-        settings.chain([format!("Reason={reason}")]).collect()
+    let because = |state: &str, reason: &Option<Reason>| {
+        let reason = reason.as_ref().map(|reason| format!("Reason={reason}"));
+        update_to(state).into_iter().chain(reason).collect()
     };
     let settings: Vec<String> = match action {
         NodeAction::Drain { reason } => because("DRAIN", reason),
@@ -253,14 +271,13 @@ fn complaint(output: &Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slurm::agent::NodeName;
     use slurm::{JobHandle, ReservationName};
 
     use super::*;
 
     #[test]
     fn commands_are_scontrols() {
-        let reason = || Reason::new("scale in: 3 → 2").unwrap();
+        let reason = || Some(Reason::new("scale in: 3 → 2").unwrap());
         for (action, expected) in [
             (
                 NodeAction::Drain { reason: reason() },
@@ -289,7 +306,12 @@ mod tests {
             ),
         ] {
             let node = NodeName::new("n1").unwrap();
-            assert_eq!(words_for_node(&NodeCommand { node, action }).join("|"), expected);
+            let command = NodeCommand {
+                node,
+                expect: None,
+                action,
+            };
+            assert_eq!(words_for_node(&command).join("|"), expected);
         }
     }
 

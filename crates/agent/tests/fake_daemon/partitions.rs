@@ -2,17 +2,18 @@
 //!
 //! What it has and what it was told stand in the files `partitions` and `told`. A partition that the file `busy` names
 //! is not deleted, and with one named `careless` it says that all is well and passes over a DefaultTime. There is no node `nowhere`.
-//! Of nodes it knows only with a file `nodes`, and none that is `n9`.
+//! Of nodes it knows only with a file `nodes`, which may name what was ordered of all of them, and none that is `n9`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use slurm::AdminState;
 use slurm::conf::{Configuration, RecordKind};
 use slurm::rpc::{
-    Frame, JobDefault, LivePartition, LiveState, MessageType, NodeUpdate, PartitionUpdate, pack_partitions,
-    plan_partition, unpack_partition_name,
+    Frame, JobDefault, LivePartition, LiveState, MessageType, NodeUpdate, PartitionUpdate, pack_admin_state,
+    pack_partitions, plan_partition, unpack_partition_name,
 };
 
 const NOT_OURS: i32 = 1007;
@@ -54,13 +55,21 @@ impl Partitions {
             MessageType::CREATE_PARTITION => self.create(&update()),
             MessageType::UPDATE_PARTITION => self.update(&update()),
             MessageType::DELETE_PARTITION => self.delete(&unpack_partition_name(body).unwrap()),
+            MessageType::NODE_INFO_SINGLE if self.is("nodes") => {
+                let text = fs::read_to_string(self.directory.join("nodes")).unwrap();
+                let state: AdminState = serde_json::from_str(&text).unwrap_or_default();
+                // Its length, the name, NUL, flags.
+                let name = std::str::from_utf8(&body[4..body.len() - 3]).unwrap();
+                let node = (name != "n9").then_some((name, &state));
+                return Some((MessageType::RESPONSE_NODE_INFO, pack_admin_state(node).unwrap()));
+            }
             MessageType::UPDATE_NODE | MessageType::DELETE_NODE if self.is("nodes") => {
                 let node = NodeUpdate::unpack(*version, body).unwrap();
                 self.tell(&format!("{} {:?} {:?}", node.names, node.state, node.reason));
                 if node.names == "n9" { NO_SUCH_NODE } else { 0 }
             }
             // As one whose plugins are others.
-            MessageType::UPDATE_NODE | MessageType::DELETE_NODE => NOT_OURS,
+            MessageType::NODE_INFO_SINGLE | MessageType::UPDATE_NODE | MessageType::DELETE_NODE => NOT_OURS,
             _ => return None,
         };
         self.show();

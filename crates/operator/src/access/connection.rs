@@ -7,7 +7,7 @@ use std::{
 };
 
 use slurm::{
-    Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
+    AdminState, Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
     agent::{
         self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason, Refusal,
         ReservationCommand, Restored,
@@ -23,12 +23,17 @@ use crate::runtime::Key;
 
 /// The user slurmctld runs as: it may do everything.
 const USER: &str = "slurm";
-/// As long as upstream's.
+/// As long as upstream's. For reads.
 const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
+/// For orders by slurmrestd. One that hangs may pass an order on when it is back, long after we have given up on it; slurmctld
+/// refuses it once its token has expired.
+const ORDER_TOKEN_LIFETIME: Duration = Duration::from_secs(5);
 /// For nodes and jobs together. slurmrestd waits 10 s for slurmctld, then says so.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// How much longer an expired token may be taken for a good one.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(2);
 const OLD_AGENT: &str =
     "the agent in slurmctld's pod is older than the operator and can do so when the pod was made anew";
 
@@ -38,12 +43,12 @@ const OUT_OF_FAVOUR: Duration = Duration::from_secs(30);
 /// What a node is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOrder {
-    /// Takes no new job, and why.
-    Drain { reason: String },
+    /// Takes no new job, and why. Without a reason the one that stands there stays.
+    Drain { reason: Option<String> },
     /// Takes jobs again, unless it is down.
     Undrain,
-    /// Its jobs end at once, and why. Only for a node that is proven dead.
-    Down { reason: String },
+    /// Its jobs end at once, and why. Only for a node that is proven dead. Without a reason the one that stands there stays.
+    Down { reason: Option<String> },
     /// Takes jobs again, also after it was down.
     Resume,
     /// Its record goes. Slurm refuses while a job runs there.
@@ -64,7 +69,8 @@ pub enum JobOrder {
 /// What is sent to a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order<'a> {
-    Node(&'a str, &'a NodeOrder),
+    /// With the state it was planned on, for orders that change it.
+    Node(&'a str, &'a NodeOrder, Option<&'a AdminState>),
     Job(&'a JobHandle, JobOrder),
     Reserve(&'a ReservationRequest),
     Unreserve(&'a ReservationName),
@@ -79,6 +85,9 @@ pub enum CommandError {
     /// Slurm cannot be reached. Nothing was sent.
     #[error("Slurm cannot be reached: {0}")]
     NoWay(String),
+    /// Somebody has changed the node since the order was planned. Nothing was sent.
+    #[error("somebody has changed the node in the meantime; it is {0}")]
+    Changed(AdminState),
     /// Slurm has no such node, job or reservation.
     #[error("Slurm has no {0}")]
     NotFound(String),
@@ -90,6 +99,25 @@ pub enum CommandError {
     Unclear(String),
 }
 
+/// Orders by slurmrestd that got no answer, and until when they may be carried out all the same.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered(Mutex<HashMap<(Key, String), Instant>>);
+
+impl Unanswered {
+    /// For how long nothing else may be ordered of this.
+    fn left(&self, subject: &(Key, String)) -> Option<Duration> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        all.retain(|_, until| *until > now);
+        all.get(subject).map(|until| until.duration_since(now))
+    }
+
+    fn note(&self, subject: (Key, String), life: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(subject, Instant::now() + life);
+    }
+}
+
 /// The conversations with all clusters.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<HashMap<Key, Arc<Connection>>>);
@@ -99,6 +127,8 @@ pub(super) struct Connections(Mutex<HashMap<Key, Arc<Connection>>>);
 struct Connection {
     fingerprint: u64,
     rest: Option<Arc<rest::Client>>,
+    /// slurmrestd with short-lived tokens, where it has to carry orders because there is no agent.
+    rest_for_orders: Option<rest::Client>,
     agent: Option<agent::Client>,
     /// Until when slurmrestd is tried last.
     rest_out_of_favour: Mutex<Option<Instant>>,
@@ -114,10 +144,14 @@ impl Connection {
     fn new(routes: &Routes) -> Result<Self, String> {
         let signing = SigningKey::new(&routes.key).map_err(|error| error.to_string())?;
         let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
-        let rest = routes.rest.as_ref().map(|server| {
-            let issuer = Issuer::new(signing, USER, TOKEN_LIFETIME);
-            Arc::new(rest::Client::new(server, issuer, rest::Options::default()))
-        });
+        let client = |server: &String, lifetime| {
+            let issuer = Issuer::new(signing.clone(), USER, lifetime);
+            rest::Client::new(server, issuer, rest::Options::default())
+        };
+        let rest = routes.rest.as_ref();
+        let rest_for_orders = rest.filter(|_| routes.agentless);
+        let rest_for_orders = rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME));
+        let rest = rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME)));
         let agent = routes
             .agent
             .as_ref()
@@ -125,6 +159,7 @@ impl Connection {
         Ok(Self {
             fingerprint: routes.fingerprint(),
             rest,
+            rest_for_orders,
             agent,
             rest_out_of_favour: Mutex::new(None),
         })
@@ -212,44 +247,36 @@ impl Shared {
         Knowledge::unknown(reasons.join("; "))
     }
 
+    /// Sends an order the one way there is: to the agent beside slurmctld, which is fenced. slurmrestd, which is not, carries orders
+    /// only where there is no agent: to a slurmctld outside, say. An order that got no answer is not sent by another way: it may still be
+    /// carried out.
     pub(super) async fn command(&self, controller: &Key, order: Order<'_>) -> Result<(), CommandError> {
         let connection = self.connection(controller).map_err(CommandError::NoWay)?;
-        let mut last = CommandError::NoWay("there is no way to it".to_owned());
-        let mut ways = connection.ways();
-        if let Order::Node(_, NodeOrder::Describe(description)) = order
-            && description.features.is_some()
-        {
-            // It sees to it that partitions get to know.
-            ways.sort_by_key(|way| matches!(way, Way::Rest(_)));
+        // What is sent must have been answered before another process can lead.
+        let left = self.fence.remaining().ok_or(CommandError::NotLeading)?;
+        let late = |left: Duration| CommandError::Unclear(format!("no answer within {} s", left.as_secs()));
+        if let Some(agent) = &connection.agent {
+            let left = left.min(COMMAND_TIMEOUT);
+            let sent = timeout(left, command_agent(agent, order, self.fence.next()));
+            return sent.await.unwrap_or_else(|_| Err(late(left)));
         }
-        for way in ways {
-            // What is sent must have been answered before another process can lead.
-            let left = self
-                .fence
-                .remaining()
-                .ok_or(CommandError::NotLeading)?
-                .min(COMMAND_TIMEOUT);
-            let sent = async {
-                match way {
-                    Way::Rest(client) => command_rest(client, order).await,
-                    Way::Agent(client) => command_agent(client, order, self.fence.next()).await,
-                }
-            };
-            let answer = match timeout(left, sent).await {
-                Ok(answer) => answer,
-                Err(_) => Err(CommandError::Unclear(format!("no answer within {} s", left.as_secs()))),
-            };
-            match answer {
-                // A second way is tried only where the first one did not get through. All orders may be given twice.
-                Err(error @ CommandError::Unclear(_)) => {
-                    connection.note(way, false);
-                    last = error;
-                }
-                Err(error @ CommandError::NoWay(_)) => last = error,
-                answer => return answer,
-            }
+        let Some(client) = &connection.rest_for_orders else {
+            return Err(CommandError::NoWay("slurmctld's pod does not run".to_owned()));
+        };
+        let subject = (controller.clone(), order.what());
+        if let Some(left) = self.unanswered.left(&subject) {
+            return Err(CommandError::Unclear(format!(
+                "slurmrestd has not answered the order before this one, and may carry it out for another {} s",
+                left.as_secs() + 1
+            )));
         }
-        Err(last)
+        let left = left.min(ORDER_TOKEN_LIFETIME);
+        let answer = timeout(left, command_rest(client, order)).await;
+        let answer = answer.unwrap_or_else(|_| Err(late(left)));
+        if let Err(CommandError::Unclear(_)) = &answer {
+            self.unanswered.note(subject, ORDER_TOKEN_LIFETIME + CLOCKS_DIFFER);
+        }
+        answer
     }
 
     pub(super) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, String> {
@@ -365,11 +392,18 @@ impl Shared {
 }
 
 async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), CommandError> {
+    if let Order::Node(node, _, Some(expected)) = order {
+        let now = client.node(node).await.map_err(|error| of_rest(error, order))?;
+        let now = now.value.admin_state();
+        if now != *expected {
+            return Err(CommandError::Changed(now));
+        }
+    }
     let answer = match order {
-        Order::Node(node, order) => match order {
-            NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason)).await,
+        Order::Node(node, order, _) => match order {
+            NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason.as_deref())).await,
             NodeOrder::Undrain => client.update_node(node, &NodeUpdate::undrain()).await,
-            NodeOrder::Down { reason } => client.update_node(node, &NodeUpdate::down(reason)).await,
+            NodeOrder::Down { reason } => client.update_node(node, &NodeUpdate::down(reason.as_deref())).await,
             NodeOrder::Resume => client.update_node(node, &NodeUpdate::resume()).await,
             NodeOrder::Describe(description) => client.update_node(node, &NodeUpdate::describe(description)).await,
             NodeOrder::Delete => client.delete_node(node).await,
@@ -380,36 +414,42 @@ async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), Com
         Order::Reserve(request) => client.reserve(request).await.map(drop),
         Order::Unreserve(name) => client.unreserve(name).await.map(drop),
     };
-    answer.map_err(|error| match &error {
+    answer.map_err(|error| of_rest(error, order))
+}
+
+fn of_rest(error: rest::Error, order: Order<'_>) -> CommandError {
+    match &error {
         rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
         rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::NoWay(text(error)),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
         // Slurm's own number says that it understood; without one a failure halfway looks the same.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
         _ => CommandError::Unclear(text(error)),
-    })
+    }
 }
 
 async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::Fence) -> Result<(), CommandError> {
     let answer = match order {
-        Order::Node(node, order) => {
+        Order::Node(node, order, expect) => {
             let node = NodeName::new(node).map_err(refused)?;
+            let reason = |reason: &Option<String>| {
+                let reason = reason.as_ref().map(|reason| Reason::new(one_line(reason)));
+                reason.transpose().map_err(refused)
+            };
             let action = match order {
-                NodeOrder::Drain { reason } => NodeAction::Drain {
-                    reason: Reason::new(one_line(reason)).map_err(refused)?,
-                },
+                NodeOrder::Drain { reason: why } => NodeAction::Drain { reason: reason(why)? },
                 NodeOrder::Undrain => NodeAction::Undrain,
-                NodeOrder::Down { reason } => NodeAction::Down {
-                    reason: Reason::new(one_line(reason)).map_err(refused)?,
-                },
+                NodeOrder::Down { reason: why } => NodeAction::Down { reason: reason(why)? },
                 NodeOrder::Resume => NodeAction::Resume,
                 NodeOrder::Delete => NodeAction::Delete,
                 NodeOrder::Describe(description) => NodeAction::Describe(description.clone()),
             };
-            client
-                .command_node(&NodeCommand { node, action }, fence)
-                .await
-                .map(drop)
+            let command = NodeCommand {
+                node,
+                expect: expect.cloned(),
+                action,
+            };
+            client.command_node(&command, fence).await.map(drop)
         }
         Order::Job(job, order) => {
             let action = match order {
@@ -435,6 +475,7 @@ fn of_agent(error: &agent::Error, what: impl FnOnce() -> String) -> CommandError
     match error {
         agent::Error::StaleFence { .. } => CommandError::NotLeading,
         agent::Error::Refused(Refusal::NoSuchNode | Refusal::NoSuchThing) => CommandError::NotFound(what()),
+        agent::Error::Refused(Refusal::Changed { now }) => CommandError::Changed(now.clone()),
         agent::Error::Refused(Refusal::Slurm { detail }) => CommandError::Refused(detail.clone()),
         _ if error.is_definite() => CommandError::Refused(error.to_string()),
         _ => CommandError::Unclear(text(error)),
@@ -448,7 +489,7 @@ fn refused(error: impl std::error::Error) -> CommandError {
 impl Order<'_> {
     fn what(self) -> String {
         match self {
-            Self::Node(node, _) => format!("node {node:?}"),
+            Self::Node(node, ..) => format!("node {node:?}"),
             Self::Job(job, _) => format!("job {job}"),
             Self::Reserve(ReservationRequest { name, .. }) | Self::Unreserve(name) => format!("reservation {name}"),
         }

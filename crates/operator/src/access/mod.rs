@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use slurm::{JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
+use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
 
 pub use self::{
     beginnings::Beginnings,
@@ -29,7 +29,7 @@ pub use self::{
     knowledge::{Knowledge, Seen},
 };
 use self::{
-    connection::{Connections, Order},
+    connection::{Connections, Order, Unanswered},
     followers::Followers,
     poller::Poller,
 };
@@ -54,6 +54,7 @@ struct Shared {
     /// Into the queues of those who wait for news.
     triggers: Triggers,
     connections: Connections,
+    unanswered: Unanswered,
     followers: Followers,
 }
 
@@ -74,6 +75,7 @@ impl Access {
                 clock,
                 triggers,
                 connections: Connections::default(),
+                unanswered: Unanswered::default(),
                 followers: Followers::default(),
             }),
             pollers: Mutex::default(),
@@ -136,9 +138,16 @@ impl Access {
         self.shared.observe(controller, true).await
     }
 
-    /// Tells the cluster what to do with a node. Nothing is sent by a process that does not lead (any more).
-    pub async fn command(&self, controller: &Key, node: &str, order: &NodeOrder) -> Result<(), CommandError> {
-        self.shared.command(controller, Order::Node(node, order)).await
+    /// Tells the cluster what to do with a node, if it is still in the state the order was planned on. Nothing is sent by a
+    /// process that does not lead (any more).
+    pub async fn command(
+        &self,
+        controller: &Key,
+        node: &str,
+        order: &NodeOrder,
+        expect: Option<&AdminState>,
+    ) -> Result<(), CommandError> {
+        self.shared.command(controller, Order::Node(node, order, expect)).await
     }
 
     /// Tells the cluster what to do with a job ([`slurm::Job::handle`]). It may have been obeyed already.

@@ -4,6 +4,7 @@ use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use api::{
@@ -24,6 +25,9 @@ pub(super) struct Routes {
     /// The address of slurmrestd.
     pub(super) rest: Option<String>,
     pub(super) agent: Option<AgentRoute>,
+    /// There is no agent beside slurmctld and none is about to come: it runs outside Kubernetes, or in a pod that was made
+    /// without one.
+    pub(super) agentless: bool,
 }
 
 /// The agent in one pod.
@@ -37,7 +41,7 @@ impl Routes {
     /// Tells one set of routes from another without keeping the key.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.key, &self.rest, &self.agent).hash(&mut hasher);
+        (&self.key, &self.rest, &self.agent, self.agentless).hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -72,6 +76,7 @@ pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, String> {
         key: secret_key,
         rest,
         agent,
+        agentless: controller.spec.is_external() || is_agentless(caches, key),
     })
 }
 
@@ -118,30 +123,47 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
     ))
 }
 
+/// The pods of this Controller's slurmctld that are not about to go.
+fn slurmctlds(caches: &Caches, controller: &Key) -> impl Iterator<Item = Arc<Pod>> {
+    let name = controller.name.clone();
+    let is_label = |pod: &Pod, key: &str, value: &str| pod.labels().get(key).is_some_and(|found| found == value);
+    caches.pods.list(&controller.namespace).into_iter().filter(move |pod| {
+        is_label(pod, labels::NAME, apps::SLURMCTLD)
+            && is_label(pod, labels::INSTANCE, &name)
+            && pod.metadata.deletion_timestamp.is_none()
+    })
+}
+
+/// slurmctld runs in a pod that has no agent in it, as after a takeover of a cluster that another operator has made.
+fn is_agentless(caches: &Caches, controller: &Key) -> bool {
+    let mut pods = slurmctlds(caches, controller).peekable();
+    pods.peek().is_some() && pods.all(|pod| agent_port(&pod).is_none())
+}
+
 /// The agent beside the slurmctld that is active; where none is marked, beside the first.
 fn agent_of(caches: &Caches, controller: &Key) -> Option<AgentRoute> {
-    let pods = caches.pods.list(&controller.namespace);
-    let label = |pod: &Pod, key: &str| pod.labels().get(key).cloned();
-    pods.iter()
-        .filter(|pod| label(pod, labels::NAME).as_deref() == Some(apps::SLURMCTLD))
-        .filter(|pod| label(pod, labels::INSTANCE).as_ref() == Some(&controller.name))
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+    slurmctlds(caches, controller)
         .filter_map(|pod| {
-            let is_active = label(pod, labels::CONTROLLER_ACTIVE).as_deref() == Some(api::keys::ON);
-            Some(((!is_active, pod.name_any()), agent_in(pod)?))
+            let active = pod.labels().get(labels::CONTROLLER_ACTIVE);
+            let is_active = active.is_some_and(|active| active == api::keys::ON);
+            Some(((!is_active, pod.name_any()), agent_in(&pod)?))
         })
         .min_by(|(one, _), (other, _)| one.cmp(other))
         .map(|(_, route)| route)
 }
 
-fn agent_in(pod: &Pod) -> Option<AgentRoute> {
+fn agent_port(pod: &Pod) -> Option<u16> {
     let spec = pod.spec.as_ref()?;
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let port = containers.find_map(|container| {
+    containers.find_map(|container| {
         let mut ports = container.ports.iter().flatten();
         let port = ports.find(|port| port.name.as_deref() == Some(agent::PORT_NAME))?;
         u16::try_from(port.container_port).ok()
-    })?;
+    })
+}
+
+fn agent_in(pod: &Pod) -> Option<AgentRoute> {
+    let port = agent_port(pod)?;
     let address: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
     Some(AgentRoute {
         address: SocketAddr::new(address, port),
@@ -211,6 +233,27 @@ mod tests {
         let agent = |active| routes(pods(active)).unwrap().agent.unwrap();
         assert_eq!(agent(true).address.to_string(), "10.0.0.2:6822");
         assert_eq!(agent(false).pod, "uid-slurm-controller-0");
+    }
+
+    #[test]
+    fn slurmrestd_carries_orders_only_where_no_agent_is_or_comes() {
+        let agentless = |spec: &Value, pods: Vec<Value>| {
+            let all = [
+                vec![controller(spec), secret(), restapi("old", "2026-01-01T00:00:00Z")],
+                pods,
+            ]
+            .concat();
+            routes(all).unwrap().agentless
+        };
+        let external = json!({ "external": true, "jwtKeyRef": { "name": "slurm-auth-jwt", "key": "jwt.key" } });
+        let inside = json!({});
+        let with_agent = pod("slurm-controller-0", "10.0.0.1", true);
+        let mut without = with_agent.clone();
+        without["spec"] = json!({ "containers": [{ "name": "reconfigure" }] });
+        assert!(agentless(&external, vec![]));
+        assert!(agentless(&inside, vec![without]));
+        assert!(!agentless(&inside, vec![with_agent]));
+        assert!(!agentless(&inside, vec![]), "its pod is about to come");
     }
 
     #[test]

@@ -43,15 +43,20 @@ use crate::{
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
-/// Annotation of a worker that is drained because it is cordoned: since when that was seen to be in force. If the drain is
+/// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
 /// gone later, somebody took it back.
 pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
+/// Annotation of a worker whose Slurm node we drain, written before the order: the reason that we give. A drain with other words is
+/// not ours, whatever they begin with.
+pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
 /// A cluster that answers does so in milliseconds; the first reconcile after a start waits that long for it, so that a
 /// restart of the operator does not write "unknown" everywhere.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Under load nodes change their state all the time, and each count of them would be a write.
 const COUNTS_EVERY: Duration = Duration::from_secs(15);
+/// A fresh look at Slurm has been taken by then.
+const SOON: Duration = Duration::from_millis(100);
 /// After a pod or a node could not be told what the other side says.
 const MIRROR_AGAIN: Duration = Duration::from_secs(15);
 
@@ -224,7 +229,9 @@ impl Reconciler for NodeSetReconciler {
             return Err(error);
         }
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
-        let requeue = [plan.requeue, mirror.requeue, postponed, available]
+        // Somebody was faster than an order of ours: it is planned anew on what they did.
+        let again = applied.changed.then_some(SOON);
+        let requeue = [plan.requeue, mirror.requeue, postponed, available, again]
             .into_iter()
             .flatten()
             .min();

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use crate::describe::NodeDescription;
 use crate::job::JobHandle;
+use crate::node::AdminState;
 use crate::reservation::{ReservationName, ReservationRequest};
 
 /// Slurm keeps a reason of any length; a person reads the first line of it.
@@ -13,6 +14,9 @@ const LONGEST_REASON: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCommand {
     pub node: NodeName,
+    /// What the order was planned on. Any other state of the node refuses it ([`Refusal::Changed`](super::Refusal::Changed)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<AdminState>,
     #[serde(flatten)]
     pub action: NodeAction,
 }
@@ -21,7 +25,9 @@ pub struct NodeCommand {
 #[serde(tag = "action", rename_all = "camelCase")]
 pub enum NodeAction {
     Drain {
-        reason: Reason,
+        /// `None` leaves the reason that stands there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Reason>,
     },
     /// Takes back a drain and leaves the rest of the state alone.
     Undrain,
@@ -29,7 +35,9 @@ pub enum NodeAction {
     Resume,
     /// Ends its jobs.
     Down {
-        reason: Reason,
+        /// `None` leaves the reason that stands there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Reason>,
     },
     /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
     Delete,
@@ -158,12 +166,13 @@ mod tests {
     #[test]
     fn commands_look_like_this_on_the_wire() {
         let node = || NodeName::new("n1").unwrap();
-        let reason = || Reason::new("why").unwrap();
+        let reason = || Some(Reason::new("why").unwrap());
         for (action, json) in [
             (
                 NodeAction::Drain { reason: reason() },
                 r#"{"node":"n1","action":"drain","reason":"why"}"#,
             ),
+            (NodeAction::Drain { reason: None }, r#"{"node":"n1","action":"drain"}"#),
             (NodeAction::Undrain, r#"{"node":"n1","action":"undrain"}"#),
             (NodeAction::Resume, r#"{"node":"n1","action":"resume"}"#),
             (
@@ -183,10 +192,28 @@ mod tests {
                 r#"{"node":"n1","action":"describe","comment":"c","features":{"available":["a","b"],"active":[]}}"#,
             ),
         ] {
-            let command = NodeCommand { node: node(), action };
+            let command = NodeCommand {
+                node: node(),
+                expect: None,
+                action,
+            };
             assert_eq!(serde_json::to_string(&command).unwrap(), json);
             assert_eq!(serde_json::from_str::<NodeCommand>(json).unwrap(), command);
         }
+        let undrain = NodeCommand {
+            node: node(),
+            expect: Some(AdminState {
+                drain: true,
+                down: false,
+                reason: "why".to_owned(),
+                reason_since: 7,
+            }),
+            action: NodeAction::Undrain,
+        };
+        let json =
+            r#"{"node":"n1","expect":{"drain":true,"down":false,"reason":"why","reasonSince":7},"action":"undrain"}"#;
+        assert_eq!(serde_json::to_string(&undrain).unwrap(), json);
+        assert_eq!(serde_json::from_str::<NodeCommand>(json).unwrap(), undrain);
     }
 
     #[test]
@@ -240,7 +267,7 @@ mod tests {
     fn a_command_that_is_not_understood_is_none() {
         for json in [
             r#"{"node":"n1","action":"reboot"}"#,
-            r#"{"node":"n1","action":"drain"}"#,
+            r#"{"node":"n1","action":"drain","reason":"a\nb"}"#,
             r#"{"node":"n[1-9]","action":"delete"}"#,
             r#"{"action":"delete"}"#,
         ] {

@@ -6,10 +6,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fence::Fence;
+use crate::node::AdminState;
 use crate::revision::{Digest, Summary};
 
 /// Raised when a new agent can do what an operator has to know of before it asks.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What is live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,6 +293,10 @@ pub enum Refusal {
     },
     /// Slurm has no node of this name.
     NoSuchNode,
+    /// The node is not as the order expects: somebody has changed it since the order was planned.
+    Changed {
+        now: AdminState,
+    },
     /// Slurm has no such job or reservation.
     NoSuchThing,
     /// Slurm understood and said no, or could not be asked.
@@ -320,6 +325,7 @@ impl fmt::Display for Refusal {
             Self::OtherController { detail } | Self::Malformed { detail } => f.write_str(detail),
             Self::Busy { phase } => write!(f, "another revision is under way ({phase})"),
             Self::NoSuchNode => f.write_str("Slurm has no such node"),
+            Self::Changed { now } => write!(f, "somebody has changed the node in the meantime; it is {now}"),
             Self::NoSuchThing => f.write_str("Slurm has no such job or reservation"),
             Self::Slurm { detail } => write!(f, "Slurm says: {detail}"),
             Self::Failed { detail } | Self::Stuck { detail } => write!(f, "it failed: {detail}"),
@@ -377,7 +383,7 @@ mod tests {
             concat!(
                 r#"{"outcome":"rolledBack","sequence":3,"reason":"no","lastWords":[],"milliseconds":90,"#,
                 r#""steps":[{"step":"checked","milliseconds":21}],"action":"reconfigure","way":"rpc","status":"#,
-                r#"{"protocol":1,"agent":"0.1.0","live":null,"phase":"verified","slurmctld":{"state":"ready","pid":12,"#,
+                r#"{"protocol":2,"agent":"0.1.0","live":null,"phase":"verified","slurmctld":{"state":"ready","pid":12,"#,
                 r#""since":1000,"restarts":0,"lastWords":["slurmctld: ok"]},"rolledBack":null,"#,
                 r#""fence":{"term":1,"sequence":2}}}"#
             )

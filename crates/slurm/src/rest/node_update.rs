@@ -40,8 +40,9 @@ pub struct NodeUpdate {
 }
 
 impl NodeUpdate {
-    pub fn drain(reason: impl Into<String>) -> Self {
-        Self::command(NodeCommand::Drain, Some(reason.into()))
+    /// `None` leaves the reason that stands there.
+    pub fn drain(reason: Option<&str>) -> Self {
+        Self::command(NodeCommand::Drain, reason.map(str::to_owned))
     }
 
     pub fn undrain() -> Self {
@@ -52,8 +53,9 @@ impl NodeUpdate {
         Self::command(NodeCommand::Resume, None)
     }
 
-    pub fn down(reason: impl Into<String>) -> Self {
-        Self::command(NodeCommand::Down, Some(reason.into()))
+    /// `None` leaves the reason that stands there.
+    pub fn down(reason: Option<&str>) -> Self {
+        Self::command(NodeCommand::Down, reason.map(str::to_owned))
     }
 
     pub fn describe(description: &NodeDescription) -> Self {

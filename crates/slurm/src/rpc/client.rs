@@ -12,12 +12,14 @@ use super::error::Error;
 use super::frame::{Frame, MAX_FRAME, MessageType};
 use super::live_conf;
 use super::node::{self, NodeUpdate};
+use super::node_info;
 use super::partition::{self, LivePartition, PartitionUpdate};
 use super::return_code::ReturnCode;
 use super::slurmdbd;
 use super::version::Version;
 use super::wire::{Malformed, Reader, Unpackable};
 use crate::answer::ServedConf;
+use crate::node::AdminState;
 use crate::token::Issuer;
 
 /// slurmctld 26.05 serves metrics on the same port, and takes what does not begin with a version it knows for a request
@@ -139,6 +141,22 @@ impl Client {
     pub async fn delete_partition(&self, name: &str) -> Result<(), Error> {
         self.command(MessageType::DELETE_PARTITION, |_| partition::pack_name(name))
             .await
+    }
+
+    /// What was ordered of a node; `None` if slurmctld has no such node.
+    pub async fn admin_state(&self, node: &str) -> Result<Option<AdminState>, Error> {
+        let question = node_info::pack_question(node)?;
+        let question = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, question);
+        let answer = match self.exchange(&question, self.options.timeout).await {
+            Err(Error::Refused { code, .. }) if code == ReturnCode::INVALID_NODE_NAME => return Ok(None),
+            answer => answer?,
+        };
+        match answer.kind {
+            MessageType::RESPONSE_NODE_INFO => {
+                node_info::unpack_admin_state(&answer.body, node).map_err(Error::malformed)
+            }
+            kind => Err(Error::unexpected(kind)),
+        }
     }
 
     pub async fn update_node(&self, node: &NodeUpdate) -> Result<(), Error> {

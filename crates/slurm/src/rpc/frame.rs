@@ -23,10 +23,12 @@ impl MessageType {
     pub const PERSIST_RETURN_CODE: Self = Self(1433);
     pub const BUILD_INFO: Self = Self(2001);
     pub const RESPONSE_BUILD_INFO: Self = Self(2002);
+    pub const RESPONSE_NODE_INFO: Self = Self(2008);
     pub const PARTITION_INFO: Self = Self(2009);
     pub const RESPONSE_PARTITION_INFO: Self = Self(2010);
     pub const CONFIG: Self = Self(2015);
     pub const RESPONSE_CONFIG: Self = Self(2016);
+    pub const NODE_INFO_SINGLE: Self = Self(2040);
     pub const UPDATE_NODE: Self = Self(3002);
     pub const CREATE_PARTITION: Self = Self(3003);
     pub const DELETE_PARTITION: Self = Self(3004);

@@ -3,25 +3,13 @@
 //! The answer holds all of slurm.conf and is laid out anew in every release. So it is asked for in the oldest version we
 //! speak, whose layout no longer changes, and read as far as the hash.
 
+use super::layout::Value::{self, Pairs, Text, Texts, U16, U32, U64};
+use super::layout::{pack_nothing, pass_over};
 use super::version::Version;
-use super::wire::{Malformed, Reader, UNSET_U32, Unpackable, Writer};
+use super::wire::{Malformed, Reader, Unpackable, Writer};
 use crate::answer::ServedConf;
 
 pub(super) const VERSION: Version = Version::V42;
-
-/// The kinds of values the answer is made of.
-#[derive(Debug, Clone, Copy)]
-enum Value {
-    U16,
-    U32,
-    U64,
-    Text,
-    Texts,
-    /// Names with values.
-    Pairs,
-}
-
-use Value::{Pairs, Text, Texts, U16, U32, U64};
 
 /// Between the time of the answer and the boot time.
 const BEFORE_BOOT_TIME: &[Value] = &[
@@ -70,33 +58,6 @@ pub(super) fn unpack_live_conf(body: &[u8]) -> Result<ServedConf, Malformed> {
     Ok(ServedConf { boot_time, now, hash })
 }
 
-fn pass_over(reader: &mut Reader<'_>, values: &[Value]) -> Result<(), Malformed> {
-    for value in values {
-        match value {
-            U16 => reader.u16().map(drop)?,
-            U32 => reader.u32().map(drop)?,
-            U64 => reader.u64().map(drop)?,
-            Text => reader.text().map(drop)?,
-            Texts => {
-                for _ in 0..reader.u32()? {
-                    reader.text()?;
-                }
-            }
-            Pairs => match reader.u32()? {
-                // There is no list.
-                UNSET_U32 => {}
-                count => {
-                    for _ in 0..count {
-                        reader.text()?;
-                        reader.text()?;
-                    }
-                }
-            },
-        }
-    }
-    Ok(())
-}
-
 /// The answer as far as it is read, for whoever plays slurmctld.
 pub fn pack_live_conf(conf: &ServedConf) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
@@ -108,31 +69,11 @@ pub fn pack_live_conf(conf: &ServedConf) -> Result<Vec<u8>, Unpackable> {
     Ok(body.into_bytes())
 }
 
-fn pack_nothing(body: &mut Writer, values: &[Value]) -> Result<(), Unpackable> {
-    for value in values {
-        match value {
-            U16 => body.u16(0),
-            U32 | Texts => body.u32(0),
-            U64 => body.u64(0),
-            Text => body.text(None)?,
-            Pairs => body.u32(UNSET_U32),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn what_is_in_between_may_be_full_or_empty() {
-        let mut reader = Reader::new(b"\0\0\0\x01\0\0\0\x02a\0\0\0\0\x02b\0\0\0\0\x01\0\0\0\0\xff\xff\xff\xfe!");
-        pass_over(&mut reader, &[Pairs, Texts, Pairs]).unwrap();
-        assert_eq!(reader.u8(), Ok(b'!'));
-    }
 
     proptest! {
         #[test]

@@ -5,14 +5,17 @@
 //! [`Client`] sends one per connection, as Slurm's own programs do. Everything but the client is pure and has both
 //! directions, so that a test can answer with the bytes slurmctld would send.
 //!
-//! The large answers (nodes, jobs) are laid out anew in every release; they are read by [`rest`](crate::rest).
+//! The large answers (nodes, jobs) are laid out anew in every release; they are read by [`rest`](crate::rest). Only what was
+//! ordered of one node is read here too, right before an order that depends on it.
 
 mod client;
 mod config;
 mod error;
 mod frame;
+mod layout;
 mod live_conf;
 mod node;
+mod node_info;
 mod partition;
 mod return_code;
 mod slurmdbd;
@@ -25,6 +28,7 @@ pub use error::Error;
 pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
+pub use node_info::pack_admin_state;
 pub(crate) use partition::{CPU_BINDS, PREEMPT_MODES, over_subscribe};
 pub use partition::{
     Difference, Failure, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionCommands, PartitionFlag,

@@ -3,14 +3,21 @@
 use std::collections::BTreeMap;
 
 use api::keys::{annotations, labels};
+use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::json;
+use slurm::AdminState;
 use tracing::{info, warn};
 
-use super::{Applied, COMMANDS_AT_ONCE, Hands, PATIENCE, at_once};
+use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
 use crate::{
     access::{CommandError, Knowledge, NodeOrder},
-    nodeset::plan::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing},
+    nodeset::{
+        DRAIN_REASON, DRAINED,
+        plan::{
+            Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, Worker, in_force_from, reason_to_leave,
+        },
+    },
     runtime::Error,
 };
 
@@ -22,17 +29,17 @@ const WRITES_AT_ONCE: usize = 32;
 impl Hands<'_> {
     pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut Applied) {
         self.apply_choices(plan, applied).await;
-        let orders: Vec<(&str, NodeOrder)> = plan.effects.iter().filter_map(order).collect();
-        let steps: Vec<_> = orders.iter().map(|(node, order)| self.command(node, order)).collect();
-        for result in at_once(steps, COMMANDS_AT_ONCE).await {
-            applied.take(result);
+        let orders: Vec<_> = plan.effects.iter().filter_map(|effect| self.order(effect)).collect();
+        let ordered = !orders.is_empty();
+        for result in at_once(orders, COMMANDS_AT_ONCE).await {
+            applied.take_order(result);
         }
         self.apply_proven(plan, applied).await;
         let chosen = plan
             .effects
             .iter()
             .any(|effect| matches!(effect, Effect::MarkLeaving { .. }));
-        if chosen || !orders.is_empty() {
+        if chosen || ordered || applied.changed {
             self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
         }
     }
@@ -84,11 +91,72 @@ impl Hands<'_> {
         }
     }
 
-    pub(super) async fn command(&self, node: &str, order: &NodeOrder) -> Result<(), Error> {
+    /// The order that a step without proof gives.
+    fn order<'a>(&'a self, effect: &'a Effect) -> Option<BoxFuture<'a, Result<Ordered, Error>>> {
+        let (node, order, expect) = match effect {
+            Effect::DrainNode {
+                pod,
+                node,
+                reason,
+                is_noted,
+                expect,
+            } => return Some(self.drain(pod, node, reason.as_deref(), *is_noted, expect).boxed()),
+            Effect::UndrainNode { node, expect, .. } => (node, NodeOrder::Undrain, expect),
+            Effect::ResumeNode { node, expect, .. } => (node, NodeOrder::Resume, expect),
+            _ => return None,
+        };
+        Some(async move { self.command(node, &order, expect).await }.boxed())
+    }
+
+    /// Before it, its pod says that this drain is ours; after it, since when it is in force.
+    async fn drain(
+        &self,
+        pod: &ObjectId,
+        node: &str,
+        reason: Option<&str>,
+        is_noted: bool,
+        expect: &AdminState,
+    ) -> Result<Ordered, Error> {
+        let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid);
+        let known = worker.and_then(Worker::drain_reason);
+        if is_noted && reason.is_some() && reason != known {
+            self.annotate(pod, DRAIN_REASON, reason).await?;
+        }
+        let order = NodeOrder::Drain {
+            reason: reason.map(str::to_owned),
+        };
+        let ordered = self.command(node, &order, expect).await?;
+        // A drain that keeps a person's reason is told from theirs by nobody.
+        if is_noted && reason.is_some() && ordered == Ordered::Done {
+            self.annotate(pod, DRAINED, Some(&in_force_from(self.observed, self.ctx.clock.now())))
+                .await?;
+        }
+        Ok(ordered)
+    }
+
+    async fn annotate(&self, pod: &ObjectId, key: &str, value: Option<&str>) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (key): value } } });
+        self.writer
+            .patch::<Pod>(&self.namespace(), &pod.name, patch)
+            .await
+            .map(drop)
+    }
+
+    /// Gives an order that was planned on this state of the node.
+    pub(super) async fn command(&self, node: &str, order: &NodeOrder, expect: &AdminState) -> Result<Ordered, Error> {
         info!(nodeset = %self.key(), node, ?order, "Telling Slurm about a node");
-        match self.ctx.access.command(&self.cluster(), node, order).await {
+        match self
+            .ctx
+            .access
+            .command(&self.cluster(), node, order, Some(expect))
+            .await
+        {
             // It is looked at again before anything follows from it.
-            Ok(()) | Err(CommandError::NotFound(_)) => Ok(()),
+            Ok(()) | Err(CommandError::NotFound(_)) => Ok(Ordered::Done),
+            Err(CommandError::Changed(now)) => {
+                info!(nodeset = %self.key(), node, ?order, %now, "Somebody else was faster; planning anew");
+                Ok(Ordered::Changed)
+            }
             Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order)))),
         }
     }
@@ -120,14 +188,14 @@ impl Hands<'_> {
         let evidence = Evidence::new(&seen);
         let holds = |node: &str, standing: &Standing| evidence.standing(node) == *standing;
         let proven = removals.iter().filter(|removal| holds(removal.node, removal.standing));
-        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = proven.partition(|removal| *removal.record == Record::Delete);
+        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = proven.partition(|removal| *removal.record != Record::Absent);
         for (removals, limit) in [(of_slurm, COMMANDS_AT_ONCE), (of_pods, WRITES_AT_ONCE)] {
             let steps: Vec<_> = removals
                 .into_iter()
                 .map(|removal| self.remove_worker(removal))
                 .collect();
             for result in at_once(steps, limit).await {
-                applied.take(result);
+                applied.take_order(result);
             }
         }
         for (pod, node, standing) in evictable {
@@ -138,8 +206,16 @@ impl Hands<'_> {
     }
 
     async fn write_choice(&self, pod: &ObjectId, leaving: Option<Leaving>) -> Result<(), Error> {
-        let mark = leaving.map(|leaving| leaving.to_string());
-        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (annotations::LEAVING): mark } } });
+        let namespace = self.namespace();
+        let marks = match leaving {
+            // Its drain will have this reason, by which it is known to be ours.
+            Some(leaving) => json!({
+                (annotations::LEAVING): leaving.to_string(),
+                (DRAIN_REASON): reason_to_leave(&namespace, &pod.name, leaving.cause),
+            }),
+            None => json!({ (annotations::LEAVING): null }),
+        };
+        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": marks } });
         self.writer
             .patch::<Pod>(&self.namespace(), &pod.name, patch)
             .await
@@ -157,7 +233,7 @@ impl Hands<'_> {
         Ok(())
     }
 
-    async fn remove_worker(&self, removal: &Removal<'_>) -> Result<(), Error> {
+    async fn remove_worker(&self, removal: &Removal<'_>) -> Result<Ordered, Error> {
         let Removal {
             pod,
             node,
@@ -167,11 +243,19 @@ impl Hands<'_> {
         } = removal;
         match record {
             Record::Absent => {}
-            Record::Keep { why } => {
+            Record::Keep { why, expect } => {
+                let order = NodeOrder::Drain { reason: None };
+                if self.command(node, &order, expect).await? == Ordered::Changed {
+                    return Ok(Ordered::Changed);
+                }
                 let message = format!("Slurm keeps its record of node {node}: {why}");
                 self.ctx.events.normal(self.nodeset(), "NodeRecordKept", message);
             }
-            Record::Delete => self.command(node, &NodeOrder::Delete).await?,
+            Record::Delete { expect } => {
+                if self.command(node, &NodeOrder::Delete, expect).await? == Ordered::Changed {
+                    return Ok(Ordered::Changed);
+                }
+            }
         }
         for claim in *claims {
             self.change_owners(claim, None, |owners| {
@@ -197,20 +281,7 @@ impl Hands<'_> {
             "SuccessfulDelete",
             format!("Removed pod {}, whose node had no job", pod.name),
         );
-        Ok(())
-    }
-}
-
-/// What a step without proof tells Slurm.
-fn order(effect: &Effect) -> Option<(&str, NodeOrder)> {
-    match effect {
-        Effect::DrainNode { node, reason, .. } => {
-            let reason = reason.clone();
-            Some((node, NodeOrder::Drain { reason }))
-        }
-        Effect::UndrainNode { node, .. } => Some((node, NodeOrder::Undrain)),
-        Effect::ResumeNode { node, .. } => Some((node, NodeOrder::Resume)),
-        _ => None,
+        Ok(Ordered::Done)
     }
 }
 

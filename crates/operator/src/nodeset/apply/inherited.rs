@@ -8,7 +8,7 @@ use std::{
 use slurm::{JobHandle, rest::Process};
 use tracing::info;
 
-use super::{Applied, Hands, PATIENCE};
+use super::{Applied, Hands, Ordered, PATIENCE};
 use crate::{
     access::{CommandError, JobOrder, Knowledge, NodeOrder},
     nodeset::plan::{Effect, Evidence, Inherited, ObjectId, Plan, Remedy, Worker, inherited, reason_for_them},
@@ -85,8 +85,11 @@ impl Hands<'_> {
         }
         if *remedy == Remedy::Down && !record.state.is_drain() {
             // No job is to start there between the look and the word. If nothing comes of it, the next plan takes it back.
-            let reason = reason_for_them(record);
-            self.command(node, &NodeOrder::Drain { reason }).await?;
+            let reason = reason_for_them(record, worker);
+            let order = NodeOrder::Drain { reason };
+            if self.command(node, &order, &record.admin_state()).await? == Ordered::Changed {
+                return Ok(true);
+            }
         }
         let Knowledge::Known(seen) = self.ctx.access.observe(&self.cluster()).await else {
             return Ok(false);
@@ -104,8 +107,11 @@ impl Hands<'_> {
         info!(nodeset = %self.key(), node, jobs = names, ?remedy, "Telling Slurm about jobs that ended with the worker before");
         match remedy {
             Remedy::Down => {
-                let reason = reason_for_them(record);
-                self.command(node, &NodeOrder::Down { reason }).await?;
+                let reason = reason_for_them(record, worker);
+                let order = NodeOrder::Down { reason };
+                if self.command(node, &order, &record.admin_state()).await? == Ordered::Changed {
+                    return Ok(true);
+                }
             }
             Remedy::Requeue(willing) => {
                 for job in willing {

@@ -74,7 +74,7 @@ impl Hands<'_> {
     async fn tell(&self, Telling { node, description, .. }: &Telling) -> Result<(), CommandError> {
         info!(nodeset = %self.key(), node, ?description, "Describing node");
         let order = NodeOrder::Describe(description.clone());
-        self.ctx.access.command(&self.cluster(), node, &order).await
+        self.ctx.access.command(&self.cluster(), node, &order, None).await
     }
 
     fn note(

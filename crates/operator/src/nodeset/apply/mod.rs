@@ -45,9 +45,26 @@ pub(super) struct Applied {
     pub(super) problems: Vec<String>,
     /// The first failure, for the backoff.
     pub(super) error: Option<Error>,
+    /// Somebody changed a node before an order of ours got there, so that there is another plan to make.
+    pub(super) changed: bool,
+}
+
+/// What became of an order to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ordered {
+    Done,
+    /// Somebody has changed the node since the order was planned. Nothing was done.
+    Changed,
 }
 
 impl Applied {
+    /// Whether the order was carried out.
+    fn take_order(&mut self, result: Result<Ordered, Error>) -> bool {
+        let ordered = self.take(result);
+        self.changed |= ordered == Some(Ordered::Changed);
+        ordered == Some(Ordered::Done)
+    }
+
     fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -222,7 +239,7 @@ impl Hands<'_> {
 }
 
 /// Takes these steps, so many at a time.
-async fn at_once(steps: Vec<impl Future<Output = Result<(), Error>>>, limit: usize) -> Vec<Result<(), Error>> {
+async fn at_once<T>(steps: Vec<impl Future<Output = Result<T, Error>>>, limit: usize) -> Vec<Result<T, Error>> {
     stream::iter(steps).buffer_unordered(limit).collect().await
 }
 

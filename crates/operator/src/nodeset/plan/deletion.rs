@@ -137,8 +137,12 @@ fn plan_remains(observed: &Observed, plan: &mut Plan) {
     if let Some(seen) = observed.knowledge.known() {
         let evidence = Evidence::new(seen);
         for node in observed.records.keys() {
+            let Some(shown) = seen.nodes.get(node) else { continue };
             match evidence.need(node) {
-                None => plan.effects.push(Effect::DeleteRecord { node: node.clone() }),
+                None => plan.effects.push(Effect::DeleteRecord {
+                    node: node.clone(),
+                    expect: shown.admin_state(),
+                }),
                 // It stays, and is no worker of anybody.
                 Some(Need::ByName { .. }) => {}
                 Some(Need::Job { why } | Need::Unclear { why }) => plan.waits.push(Wait::Draining {

@@ -74,7 +74,12 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
         why,
     };
     match evidence.standing(node) {
-        Standing::Undrained { .. } => plan.waits.push(wait("it is about to be drained".to_owned())),
+        Standing::Undrained { .. } => {
+            let is_resumed = |wait: &Wait| matches!(wait, Wait::Resumed { node: resumed, .. } if resumed == node);
+            if !plan.waits.iter().any(is_resumed) {
+                plan.waits.push(wait("it is about to be drained".to_owned()));
+            }
+        }
         // The machine may call itself by another name, under which it may well have jobs.
         Standing::Absent if worker.is_named_by_machine() && worker.may_have_started() => plan.waits.push(wait(
             "Slurm has no node of that name, which is that of the Kubernetes node; if slurmd registered under another one, \
@@ -82,9 +87,9 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 .to_owned(),
         )),
         standing @ (Standing::Absent | Standing::Proven { .. }) => {
-            let record = record(observed, node, &standing, cause);
+            let record = record(observed, node, worker, &standing, cause);
             let seen = observed.knowledge.known().and_then(|seen| seen.nodes.get(node));
-            if let (Record::Delete, Some(holder)) = (&record, seen.and_then(reservation::holder)) {
+            if let (Record::Delete { .. }, Some(holder)) = (&record, seen.and_then(reservation::holder)) {
                 plan.waits.push(wait(reservation::held(&observed.nodeset, holder)));
                 return;
             }
@@ -102,20 +107,20 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
 }
 
 /// What becomes of Slurm's record.
-fn record(observed: &Observed, node: &str, standing: &Standing, cause: Cause) -> Record {
+fn record(observed: &Observed, node: &str, worker: Worker<'_>, standing: &Standing, cause: Cause) -> Record {
     let Standing::Proven { keep_record } = standing else {
         return Record::Absent;
     };
-    if let Some(why) = keep_record {
-        return Record::Keep { why: why.clone() };
-    }
-    let seen = observed.knowledge.known().and_then(|seen| seen.nodes.get(node));
-    match seen {
-        // A successor would come without it, and be open for jobs.
-        Some(seen) if cause == Cause::Update && !drains::is_ours(seen) => Record::Keep {
-            why: format!("somebody else drained it: {}", seen.reason),
-        },
-        _ => Record::Delete,
+    let Some(seen) = observed.knowledge.known().and_then(|seen| seen.nodes.get(node)) else {
+        return Record::Absent;
+    };
+    let expect = seen.admin_state();
+    // A successor would come without it, and be open for jobs.
+    let theirs = (cause == Cause::Update && !drains::is_ours(seen, worker))
+        .then(|| format!("somebody else drained it: {}", seen.reason));
+    match keep_record.clone().or(theirs) {
+        Some(why) => Record::Keep { why, expect },
+        None => Record::Delete { expect },
     }
 }
 

@@ -1,7 +1,9 @@
 //! Which Slurm nodes are to be drained, and which drains are to be taken back. Level-triggered: a drain that Slurm has
 //! forgotten, as it does when it is killed right after it acknowledged one, is given again.
 //!
-//! What is ours is told by the reason. What anybody else drained is left alone.
+//! What a person ordered stands. Whose drain it is is written on the pod before we give it ([`DRAIN_REASON`]); from when it is in
+//! force ([`DRAINED`]), its end is somebody's word. Every order names the state it was planned on and comes back if a person was
+//! faster.
 
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
@@ -9,22 +11,23 @@ use kube::ResourceExt;
 use slurm::Node;
 
 use super::{
-    Effect, Plan, Wait, cordon,
+    Effect, Marks, Plan, Wait, cordon,
     fate::{Cause, Fates},
     id,
     worker::Worker,
 };
 use crate::{
     access::{Knowledge, Seen},
-    nodeset::{DRAINED, observe::Observed},
+    nodeset::{DRAIN_REASON, DRAINED, observe::Observed},
 };
 
-/// Slurm writes its state down every five seconds. A drain that was in force for longer than this and is gone was taken
-/// back by somebody.
+/// Slurm writes its state down every five seconds. A drain that was in force for longer than this survives its death.
 const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// A slurmctld that began so soon after a drain may have forgotten it: the one before it may have been killed at once, and
 /// Kubernetes takes its time to start another.
 const BACK_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// What Slurm says itself about nodes that were away. Other words are people's.
+const SLURMS_OWN: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
 
 pub(super) fn plan_drains(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
     let seen = match &observed.knowledge {
@@ -56,57 +59,124 @@ pub(super) fn plan_drains(observed: &Observed, fates: &Fates<'_>, plan: &mut Pla
 fn plan_leaving(observed: &Observed, seen: &Seen, worker: Worker<'_>, cause: Cause, plan: &mut Plan) {
     let Some(node) = node_of(seen, worker) else { return };
     let namespace = observed.nodeset.namespace().unwrap_or_default();
-    let reason = format!(
-        "{}Pod ({namespace}/{}) is pending termination for {}",
+    let drain = Drain {
+        worker,
+        node,
+        reason: reason_to_leave(&namespace, worker.name(), cause),
+        // That somebody resumed it before it was to leave says nothing about now.
+        wanted_since: Some(worker.leaving().map_or(Timestamp::MIN, |leaving| leaving.since)),
+        // Who deletes a set cannot take that back.
+        can_be_taken_back: cause != Cause::Deletion,
+        is_noted: cause != Cause::Deletion,
+    };
+    drain.plan(observed, seen, plan);
+}
+
+/// The reason of a node whose worker leaves.
+pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
+    format!(
+        "{}Pod ({namespace}/{pod}) is pending termination for {}",
         keys::NODE_REASON_PREFIX,
-        worker.name(),
         cause.purpose()
-    );
-    if !node.state.is_drain() || (is_ours(node) && node.reason != reason) {
-        plan.effects.push(drain(worker, node, reason));
-    }
+    )
 }
 
 fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut Plan) {
     let Some(node) = node_of(seen, worker) else { return };
-    let drained = node.state.is_drain();
-    match cordon::reason(observed, worker) {
-        Some(_) if !drained && was_taken_back(observed, worker) => {
-            plan.waits.push(Wait::Resumed {
-                node: node.name.clone(),
-            });
-            // Which slurmctld it is comes with the jobs.
-            plan.needs_jobs |= boot(observed).is_none();
+    if let Some(reason) = cordon::reason(observed, worker) {
+        // A person has taken it down, and no job goes there; to drain it too would leave something behind that is not theirs.
+        if node.state.is_down() && !node.state.is_drain() && is_a_persons(node, Some(worker)) {
+            return;
         }
-        Some(reason) if !drained || (is_ours(node) && node.reason != reason) => {
-            plan.effects.push(drain(worker, node, reason));
-        }
-        // From now on its end is somebody's word.
-        Some(_) if noted(observed, worker).is_none() => {
-            let now = boot(observed).map_or(observed.now, |boot| boot.max(observed.now));
-            plan.effects.push(Effect::MarkPod {
-                pod: id(worker),
-                labels: super::Marks::new(),
-                annotations: [(DRAINED.to_owned(), Some(format!("{now:.0}")))].into(),
-            });
-        }
-        Some(_) => {}
-        None => {
-            if worker.drained_since().is_some() {
-                plan.effects.push(Effect::MarkPod {
-                    pod: id(worker),
-                    labels: super::Marks::new(),
-                    annotations: [(DRAINED.to_owned(), None)].into(),
-                });
+        let drain = Drain {
+            worker,
+            node,
+            reason,
+            wanted_since: None,
+            can_be_taken_back: true,
+            is_noted: true,
+        };
+        drain.plan(observed, seen, plan);
+        return;
+    }
+    let ours = node.state.is_drain() && is_ours(node, worker);
+    let mut over = Marks::new();
+    if worker.drained_since().is_some() {
+        over.insert(DRAINED.to_owned(), None);
+    }
+    // As long as the drain is there, this is how we know it.
+    if worker.drain_reason().is_some() && !ours {
+        over.insert(DRAIN_REASON.to_owned(), None);
+    }
+    if !over.is_empty() {
+        plan.effects.push(mark(worker, over));
+    }
+    // Slurm may still take a node for alive whose slurmd is yet to come.
+    // And one that is down comes back by a resume, which takes the drain along.
+    if ours && worker.is_ready() && !node.state.is_down() {
+        plan.effects.push(Effect::UndrainNode {
+            pod: id(worker),
+            node: node.name.clone(),
+            expect: node.admin_state(),
+        });
+    }
+}
+
+/// A node that is to be drained.
+struct Drain<'a> {
+    worker: Worker<'a>,
+    node: &'a Node,
+    reason: String,
+    /// Since when the worker is to leave, if it is.
+    wanted_since: Option<Timestamp>,
+    /// A person who resumes the node is respected.
+    can_be_taken_back: bool,
+    /// Its pod tells since when it is in force.
+    is_noted: bool,
+}
+
+impl Drain<'_> {
+    fn plan(self, observed: &Observed, seen: &Seen, plan: &mut Plan) {
+        let Self { worker, node, .. } = self;
+        if !node.state.is_drain() {
+            let in_force = worker
+                .drained_since()
+                .filter(|since| self.wanted_since.is_none_or(|wanted| *since >= wanted));
+            match in_force {
+                // What was seen is older than our drain.
+                Some(since) if seen.at <= since => {}
+                Some(since) if self.can_be_taken_back && !may_be_forgotten(observed, since) => {
+                    plan.waits.push(Wait::Resumed {
+                        node: node.name.clone(),
+                        leaves: self.wanted_since.is_some(),
+                    });
+                    // Which slurmctld it is comes with the jobs.
+                    plan.needs_jobs |= boot(observed).is_none();
+                }
+                _ => plan.effects.push(self.order()),
             }
-            // Slurm may still take a node for alive whose slurmd is yet to come.
-            // And one that is down comes back by a resume, which takes the drain along.
-            if drained && is_ours(node) && worker.is_ready() && !node.state.is_down() {
-                plan.effects.push(Effect::UndrainNode {
-                    pod: id(worker),
-                    node: node.name.clone(),
-                });
-            }
+        } else if !is_ours(node, worker) {
+            // A person's drain does as well.
+        } else if node.reason != self.reason {
+            plan.effects.push(self.order());
+        } else if self.wanted_since.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none())
+        {
+            // A cordon can last. What leaves was noted with its drain, and is gone soon.
+            let reason = (DRAIN_REASON.to_owned(), Some(self.reason));
+            let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
+            plan.effects.push(mark(worker, [reason, since].into()));
+        }
+    }
+
+    fn order(self) -> Effect {
+        let Self { worker, node, .. } = self;
+        Effect::DrainNode {
+            pod: id(worker),
+            node: node.name.clone(),
+            // What a person wrote there stays.
+            reason: (!is_a_persons(node, Some(worker))).then_some(self.reason),
+            is_noted: self.is_noted,
+            expect: node.admin_state(),
         }
     }
 }
@@ -116,13 +186,9 @@ pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
     noted(observed, worker).is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
 }
 
-/// Somebody took its drain back: it was in force, and Slurm has not forgotten it.
-fn was_taken_back(observed: &Observed, worker: Worker<'_>) -> bool {
-    let Some(since) = worker.drained_since() else {
-        return false;
-    };
-    let is_forgotten = boot(observed).is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN);
-    observed.now.duration_since(since) > DURABLE_AFTER && !is_forgotten
+/// slurmctld was killed so soon after a drain that it may not have written it down. The one that took the drain cannot forget it.
+fn may_be_forgotten(observed: &Observed, since: Timestamp) -> bool {
+    boot(observed).is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN)
 }
 
 /// Since when its drain has been in force in the slurmctld that runs now.
@@ -131,18 +197,23 @@ fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
     boot(observed).is_none_or(|boot| since >= boot).then_some(since)
 }
 
+/// What is noted for a drain that is in force from now on.
+pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
+    // slurmctld's clock may be ahead.
+    let now = boot(observed).map_or(now, |boot| boot.max(now));
+    format!("{now:.3}")
+}
+
 /// When the slurmctld that runs now began, if that is known.
 fn boot(observed: &Observed) -> Option<Timestamp> {
     observed.knowledge.known()?.boot()
 }
 
-fn drain(worker: Worker<'_>, node: &Node, reason: String) -> Effect {
-    // What a person wrote there is worth more than what we have to say.
-    let foreign = !node.reason.is_empty() && !is_ours(node);
-    Effect::DrainNode {
+fn mark(worker: Worker<'_>, annotations: Marks) -> Effect {
+    Effect::MarkPod {
         pod: id(worker),
-        node: node.name.clone(),
-        reason: if foreign { node.reason.clone() } else { reason },
+        labels: Marks::new(),
+        annotations,
     }
 }
 
@@ -150,9 +221,32 @@ fn node_of<'s>(seen: &'s Seen, worker: Worker<'_>) -> Option<&'s Node> {
     seen.nodes.get(worker.slurm_name()?)
 }
 
-/// Whether the operator gave the reason of this node. One without a reason is somebody else's.
-pub(super) fn is_ours(node: &Node) -> bool {
-    node.reason.starts_with(keys::NODE_REASON_PREFIX)
+/// Whether we gave the reason of this node: its pod says so, or it is a sentence that we make, given on behalf of the worker before
+/// or by its pod's own end. A node without a reason is somebody else's.
+pub(super) fn is_ours(node: &Node, worker: Worker<'_>) -> bool {
+    worker.drain_reason().is_some_and(|reason| reason == node.reason) || is_our_sentence(&node.reason)
+}
+
+/// One of the sentences that we make, and no words that somebody told us to pass on.
+pub(super) fn is_our_sentence(reason: &str) -> bool {
+    let Some(words) = reason.strip_prefix(keys::NODE_REASON_PREFIX) else {
+        return false;
+    };
+    let about_pod = words.starts_with("Pod (")
+        && (words.ends_with(") was cordoned") || words.contains(") is pending termination for "));
+    let about_node = words.starts_with("Node (") && words.ends_with(") must be cordoned");
+    about_pod || about_node || words == "Pod is terminating" || words.starts_with("lost: ")
+}
+
+/// What Slurm says by itself.
+pub(super) fn is_slurms_own(reason: &str) -> bool {
+    SLURMS_OWN.iter().any(|words| reason.starts_with(words))
+}
+
+/// Whether a person gave the reason of this node.
+pub(super) fn is_a_persons(node: &Node, worker: Option<Worker<'_>>) -> bool {
+    let ours = worker.map_or_else(|| is_our_sentence(&node.reason), |worker| is_ours(node, worker));
+    !node.reason.is_empty() && !ours && !is_slurms_own(&node.reason)
 }
 
 #[cfg(test)]
@@ -207,7 +301,9 @@ mod tests {
     const OPEN: &[&str] = &["IDLE", "DYNAMIC_NORM"];
     const DRAIN: &[&str] = &["IDLE", "DRAIN", "DYNAMIC_NORM"];
     const CORDON: &str = "nodeset.slinky.slurm.net/pod-cordon";
+    const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
     const SINCE: &str = "nodeset.slinky.slurm.net/drained";
+    const REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
     #[test]
     fn a_cordon_of_pod_or_node_drains_with_its_reason() {
@@ -244,7 +340,7 @@ mod tests {
             let [Effect::DrainNode { reason: given, .. }] = plan.effects.as_slice() else {
                 panic!("{:?}", plan.effects)
             };
-            assert_eq!(given, reason);
+            assert_eq!(given.as_deref(), Some(reason));
         }
         let mut untold = k1(true, &json!({}));
         untold["status"] = json!({});
@@ -253,8 +349,8 @@ mod tests {
             panic!("{:?}", plan.effects)
         };
         assert_eq!(
-            reason,
-            "slurm-operator: Node (k1) was cordoned, Pod (slurm/compute-0) must be cordoned"
+            reason.as_deref(),
+            Some("slurm-operator: Node (k1) was cordoned, Pod (slurm/compute-0) must be cordoned")
         );
     }
 
@@ -268,6 +364,7 @@ mod tests {
                 &["undrain compute-0"][..],
             ),
             (DRAIN, "broken fan", &[]),
+            (DRAIN, "slurm-operator: broken fan", &[]),
             (DRAIN, "", &[]),
             (OPEN, "", &[]),
         ] {
@@ -279,23 +376,116 @@ mod tests {
         }
         // As long as slurmd is not up, a node that is open would be given jobs in vain.
         let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
-        assert_eq!(steps(&on(&quiet, starting, node(DRAIN, "slurm-operator: x"))), [""; 0]);
+        let ours = "slurm-operator: Pod (slurm/compute-0) was cordoned";
+        assert_eq!(steps(&on(&quiet, starting, node(DRAIN, ours))), [""; 0]);
+        // Words that we were told to pass on are ours if the pod says so, until the drain is gone or somebody else's.
+        let recorded = || annotated(worker(0), REASON, "slurm-operator: ticket 7");
+        for (state, reason, expected) in [
+            (DRAIN, "slurm-operator: ticket 7", "undrain compute-0"),
+            (DRAIN, "slurm-operator: ticket 8", "label compute-0"),
+            (DRAIN, "RMA", "label compute-0"),
+            (OPEN, "", "label compute-0"),
+        ] {
+            let plan = on(&quiet, recorded(), node(state, reason));
+            assert_eq!(steps(&plan).join("; "), expected, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_names_the_state_it_was_planned_on_and_leaves_a_persons_reason() {
+        let quiet = k1(false, &json!({}));
+        let leaving = annotated(
+            worker(0),
+            "nodeset.slinky.slurm.net/leaving",
+            "scale-in 2026-01-01T00:59:00Z",
+        );
+        let scaled_in = |knowledge| {
+            planned(
+                &json!({ "replicas": 0 }),
+                vec![quiet.clone(), leaving.clone()],
+                knowledge,
+            )
+        };
+        for (state, reason, given) in [
+            (OPEN, "", Some("is pending termination for scale-in")),
+            (DOWN, "broken fan", None),
+            (DOWN, "Not responding", Some("is pending termination for scale-in")),
+            (
+                DRAIN,
+                "slurm-operator: Pod (slurm/compute-0) was cordoned",
+                Some("for scale-in"),
+            ),
+        ] {
+            let plan = scaled_in(node(state, reason));
+            let [
+                Effect::DrainNode {
+                    reason: told, expect, ..
+                },
+            ] = plan.effects.as_slice()
+            else {
+                panic!("{:?}", plan.effects)
+            };
+            assert_eq!(told.is_some(), given.is_some(), "{reason}");
+            assert!(told.as_deref().unwrap_or_default().contains(given.unwrap_or_default()));
+            assert_eq!((expect.reason.as_str(), expect.drain), (reason, state == DRAIN));
+        }
+        // A cordon has nothing to add to what a person took down.
+        let cordoned = || annotated(worker(0), CORDON, "true");
+        assert_eq!(steps(&on(&quiet, cordoned(), node(DOWN, "broken fan"))), [""; 0]);
+        assert_eq!(
+            steps(&on(&quiet, cordoned(), node(DOWN, "Not responding"))),
+            ["drain compute-0"]
+        );
+    }
+
+    #[test]
+    fn who_resumes_a_node_that_is_to_leave_is_respected() {
+        let quiet = k1(false, &json!({}));
+        let leaving = annotated(
+            worker(0),
+            "nodeset.slinky.slurm.net/leaving",
+            "scale-in 2026-01-01T00:59:00Z",
+        );
+        for (since, expected) in [
+            // It was drained to leave, and somebody took that back.
+            (Some("2026-01-01T00:59:10Z"), ""),
+            // That was for a cordon, before it was chosen.
+            (Some("2026-01-01T00:58:00Z"), "drain compute-0"),
+            // What was seen is older than the drain.
+            (Some("2026-01-01T01:00:01Z"), ""),
+            (None, "drain compute-0"),
+        ] {
+            let pod = match since {
+                Some(since) => annotated(leaving.clone(), SINCE, since),
+                None => leaving.clone(),
+            };
+            let seen = begun(node(OPEN, ""), "2026-01-01T00:10:00Z");
+            let plan = planned(&json!({ "replicas": 0 }), vec![quiet.clone(), pod], seen);
+            assert_eq!(steps(&plan).join("; "), expected, "{since:?}");
+        }
     }
 
     #[test]
     fn a_drain_that_slurm_forgot_is_given_again_and_one_that_somebody_took_back_is_not() {
         let quiet = k1(false, &json!({}));
         let cordoned = |since: &str| annotated(annotated(worker(0), CORDON, "true"), SINCE, since);
-        // The state was not written down yet.
-        let plan = on(&quiet, cordoned("2026-01-01T00:59:55Z"), node(OPEN, ""));
-        assert_eq!(steps(&plan), ["drain compute-0"]);
-        let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), node(OPEN, ""));
-        assert_eq!(steps(&plan), [""; 0]);
+        // Nobody knows yet whether it is the slurmctld that took the drain. One that did cannot have forgotten it.
+        for since in ["2026-01-01T00:59:55Z", "2026-01-01T00:50:00Z"] {
+            let plan = on(&quiet, cordoned(since), node(OPEN, ""));
+            assert_eq!(steps(&plan), [""; 0]);
+            assert!(plan.needs_jobs);
+            let resumed = Wait::Resumed {
+                node: "compute-0".to_owned(),
+                leaves: false,
+            };
+            assert_eq!(plan.waits, [resumed]);
+        }
+        let same = begun(node(OPEN, ""), "2026-01-01T00:59:50Z");
+        assert_eq!(steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), same)), [""; 0]);
+        let next = begun(node(OPEN, ""), "2026-01-01T00:59:58Z");
         assert_eq!(
-            plan.waits,
-            [Wait::Resumed {
-                node: "compute-0".to_owned()
-            }]
+            steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
+            ["drain compute-0"]
         );
         // Slurm was killed right after it, and the operator, too, was away for longer than it takes Slurm to write.
         for (booted, expected) in [
@@ -316,7 +506,12 @@ mod tests {
         let quiet = k1(false, &json!({}));
         let cordoned = annotated(worker(0), CORDON, "true");
         let in_force = node(DRAIN, "slurm-operator: Pod (slurm/compute-0) was cordoned");
-        let noted = annotated(cordoned.clone(), SINCE, "2026-01-01T00:59:55Z");
+        let recorded = annotated(
+            cordoned.clone(),
+            REASON,
+            "slurm-operator: Pod (slurm/compute-0) was cordoned",
+        );
+        let noted = annotated(recorded, SINCE, "2026-01-01T00:59:55Z");
         assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
         assert_eq!(steps(&on(&quiet, noted.clone(), in_force.clone())), [""; 0]);
         // And again for each slurmctld.
@@ -330,9 +525,14 @@ mod tests {
     fn the_reason_follows_the_cause_but_a_persons_stays() {
         let quiet = k1(false, &json!({}));
         let cordoned = || annotated(annotated(worker(0), CORDON, "true"), SINCE, "2026-01-01T00:50:00Z");
+        let recorded = annotated(cordoned(), REASON, "slurm-operator: something else");
+        assert_eq!(
+            steps(&on(&quiet, recorded, node(DRAIN, "slurm-operator: something else"))),
+            ["drain compute-0"]
+        );
         assert_eq!(
             steps(&on(&quiet, cordoned(), node(DRAIN, "slurm-operator: something else"))),
-            ["drain compute-0"]
+            [""; 0]
         );
         assert_eq!(steps(&on(&quiet, cordoned(), node(DRAIN, "broken fan"))), [""; 0]);
     }

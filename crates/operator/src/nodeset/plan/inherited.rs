@@ -10,7 +10,7 @@ use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
-use super::{Effect, Plan, Wait, fate::Fates, id, loss::reason_instead, proof::Evidence, worker::Worker};
+use super::{Effect, Plan, Wait, drains::is_a_persons, fate::Fates, id, proof::Evidence, worker::Worker};
 use crate::{access::Seen, nodeset::observe::Observed};
 
 /// By how much a job has to be older, because clocks differ, if slurmctld has been started since: then it may have forgotten.
@@ -84,9 +84,9 @@ pub fn inherited(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<Inherite
     (!jobs.is_empty()).then_some(Inherited { jobs, remedy })
 }
 
-/// What Slurm is told about the node, which was the node of another worker.
-pub fn reason_for_them(node: &Node) -> String {
-    reason_instead(node, format!("{}{WHY}", keys::NODE_REASON_PREFIX))
+/// What Slurm is told about the node, which was the node of another worker. What a person wrote there stays.
+pub fn reason_for_them(node: &Node, worker: Worker<'_>) -> Option<String> {
+    (!is_a_persons(node, Some(worker))).then(|| format!("{}{WHY}", keys::NODE_REASON_PREFIX))
 }
 
 /// Whether the node is down only for the sake of such jobs.
@@ -360,9 +360,11 @@ mod tests {
             serde_json::from_value(json!({ "name": "n", "state": MIXED, "reason": reason })).unwrap()
         };
         let ours = "slurm-operator: lost: the worker before this one, with its jobs";
-        assert_eq!(reason_for_them(&node("")), ours);
-        assert_eq!(reason_for_them(&node("slurm-operator: something else")), ours);
-        assert_eq!(reason_for_them(&node("broken fan")), "broken fan");
+        let pod = serde_json::from_value(worker(0)).unwrap();
+        let given = |reason: &str| reason_for_them(&node(reason), Worker(&pod));
+        assert_eq!(given("").as_deref(), Some(ours));
+        assert_eq!(given("slurm-operator: Pod is terminating").as_deref(), Some(ours));
+        assert_eq!(given("broken fan"), None);
         let down = Scene {
             state: &["DOWN", "DRAIN", "DYNAMIC_NORM"],
             reason: ours,

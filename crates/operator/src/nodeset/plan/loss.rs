@@ -11,14 +11,16 @@ use k8s_openapi::api::core::v1::Node;
 use slurm::node::Node as SlurmNode;
 
 use super::{
-    Effect, Plan, Record, Standing, Wait, cordon, drains::is_ours, fate::Fates, id, inherited, worker::Worker,
+    Down, Effect, Plan, Record, Standing, Wait, cordon,
+    drains::{is_a_persons, is_ours, is_slurms_own},
+    fate::Fates,
+    id, inherited,
+    worker::Worker,
 };
 use crate::nodeset::observe::Observed;
 
 /// Somebody has declared that nothing runs on a node any more.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// What Slurm says itself about nodes that were away. Other words are people's.
-const SLURMS_OWN: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
 /// A kubelet that is back ends within this time what is no longer wanted on its node.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// What Slurm and Kubernetes say about a node may differ for as long as Kubernetes takes to miss one.
@@ -86,7 +88,7 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
         let down = worker
             .slurm_name()
             .and_then(|name| observed.knowledge.known()?.nodes.get(name))
-            .and_then(|node| down(node, &death));
+            .and_then(|node| down(node, &death, Some(*worker)));
         // The kubelet is about to remove it.
         let leaves_by_itself = death == Death::Ended && worker.is_terminating();
         if down.is_some() || !leaves_by_itself {
@@ -101,21 +103,17 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
 }
 
 /// What Slurm is told about a node that is dead, if it does not know. Records from slurm.conf are not ours.
-pub(super) fn down(node: &SlurmNode, death: &Death) -> Option<(String, String)> {
+pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>) -> Option<Down> {
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
     let reason = format!("{}lost: {}", keys::NODE_REASON_PREFIX, death.message());
-    Some((node.name.clone(), reason_instead(node, reason)))
-}
-
-/// The reason to give with this node's next state: what a person wrote there is worth more than what we have to say.
-pub(super) fn reason_instead(node: &SlurmNode, ours: String) -> String {
-    if node.reason.is_empty() || is_ours(node) {
-        ours
-    } else {
-        node.reason.clone()
-    }
+    Some(Down {
+        node: node.name.clone(),
+        // What a person wrote there stays.
+        reason: (!is_a_persons(node, worker)).then_some(reason),
+        expect: node.admin_state(),
+    })
 }
 
 /// Brings nodes back into service whose workers are there again. A resume also makes slurmd register, so that copies of jobs
@@ -132,7 +130,7 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
             continue;
         };
         if node.state.is_down()
-            && may_be_resumed(node)
+            && (is_ours(node, *worker) || is_slurms_own(&node.reason))
             && missed_address(*worker, node).is_none()
             && (inherited::is_down_for_them(node) || is_about_the_past(node, since, observed.now))
             && cordon::reason(observed, *worker).is_none()
@@ -140,6 +138,7 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
             plan.effects.push(Effect::ResumeNode {
                 pod: id(*worker),
                 node: node.name.clone(),
+                expect: node.admin_state(),
             });
         }
     }
@@ -153,10 +152,6 @@ pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a st
     let is_missed = node.state.is_down() || !node.state.is_responding();
     let is_missed = is_missed && node.state.is_dynamic() && is_of_another;
     worker.address_instead_of(&node.address).filter(|_| is_missed)
-}
-
-fn may_be_resumed(node: &SlurmNode) -> bool {
-    is_ours(node) || SLURMS_OWN.iter().any(|words| node.reason.starts_with(words))
 }
 
 /// The worker was ready only after Slurm gave the node up, or has been ready for so long since that it is not about to be
@@ -385,14 +380,17 @@ mod tests {
                 panic!("{:?}", plan.effects)
             };
             assert_eq!(*death, Death::NodeGone { node: "k1".to_owned() });
-            down.clone().map(|(_, reason)| reason)
+            down.clone()
+                .map(|down| down.reason.unwrap_or_else(|| "as it stands".to_owned()))
         };
         let at = "2026-01-01T00:00:00Z";
         assert_eq!(
             reason(node(IDLE, "", at)).unwrap(),
             "slurm-operator: lost: Kubernetes node k1 is gone"
         );
-        assert_eq!(reason(node(DRAINED, "broken fan", at)).unwrap(), "broken fan");
+        assert_eq!(reason(node(DRAINED, "broken fan", at)).unwrap(), "as it stands");
+        let imitated = "slurm-operator: broken fan";
+        assert_eq!(reason(node(DRAINED, imitated, at)).unwrap(), "as it stands");
         assert_eq!(reason(node(DOWN, "", at)), None);
         // Others' nodes are left alone, and what is not known is not told.
         assert_eq!(reason(node(&["IDLE"], "", at)), None);

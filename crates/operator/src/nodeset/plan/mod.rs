@@ -39,11 +39,12 @@ use std::{
 use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
-use slurm::{JobHandle, ReservationName, ReservationRequest};
+use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 
 use self::fate::Fates;
 pub use self::{
     daemon::{Fit, fit},
+    drains::{in_force_from, reason_to_leave},
     fate::{Cause, Leaving},
     inherited::{Inherited, Remedy, inherited, reason_for_them},
     loss::{Death, cut_off, death_of_node, missed_address},
@@ -86,8 +87,8 @@ pub enum Effect {
         /// `None` if it is gone already.
         pod: Option<ObjectId>,
         death: Death,
-        /// The Slurm node that is to be down, and the reason; if Slurm does not know.
-        down: Option<(String, String)>,
+        /// If Slurm does not know.
+        down: Option<Down>,
     },
     /// Claims first, then the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
@@ -95,19 +96,31 @@ pub enum Effect {
     MarkLeaving { pod: ObjectId, leaving: Leaving },
     /// Takes the choice back.
     Spare { pod: ObjectId },
-    /// Keeps new jobs away.
+    /// Keeps new jobs away. Like all orders to a node, it is carried out only if the node is still as it was when this was planned.
     DrainNode {
         pod: ObjectId,
         node: String,
-        reason: String,
+        /// `None` leaves the reason that stands there.
+        reason: Option<String>,
+        /// The pod says first that this drain is ours, and then since when.
+        is_noted: bool,
+        expect: AdminState,
     },
     /// Takes a drain of ours back.
-    UndrainNode { pod: ObjectId, node: String },
+    UndrainNode {
+        pod: ObjectId,
+        node: String,
+        expect: AdminState,
+    },
     /// Brings a node back that was down.
-    ResumeNode { pod: ObjectId, node: String },
+    ResumeNode {
+        pod: ObjectId,
+        node: String,
+        expect: AdminState,
+    },
     /// Removes Slurm's record of a node without a pod. It is carried out only if a fresh look at Slurm shows that no job
     /// needs it.
-    DeleteRecord { node: String },
+    DeleteRecord { node: String, expect: AdminState },
     /// Removes a worker. It is carried out only if a fresh look at Slurm gives the same standing.
     RemoveWorker {
         pod: ObjectId,
@@ -159,9 +172,18 @@ pub enum Record {
     /// There is none.
     Absent,
     /// It goes first, so that a successor is not taken for the one that was.
-    Delete,
-    /// It stays, for this reason.
-    Keep { why: String },
+    Delete { expect: AdminState },
+    /// It stays, for this reason. Its drain is given once more, so that it still holds when the worker goes.
+    Keep { why: String, expect: AdminState },
+}
+
+/// A node that is to be down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Down {
+    pub node: String,
+    /// `None` leaves the reason that stands there.
+    pub reason: Option<String>,
+    pub expect: AdminState,
 }
 
 /// Labels or annotations to set, or to remove.
@@ -192,8 +214,12 @@ pub enum Wait {
     Partition { name: String, why: String },
     /// Slurm shows jobs on a worker that ended with the one before it.
     Inherited { node: String, jobs: String },
-    /// Somebody took back in Slurm what a cordon had drained, and that is respected.
-    Resumed { node: String },
+    /// Somebody took back in Slurm what we had drained, and that is respected.
+    Resumed {
+        node: String,
+        /// It was drained to leave, and not for a cordon.
+        leaves: bool,
+    },
     /// Nothing is left in Slurm of a set that goes, but Slurm may not have written that down.
     Unwritten,
 }
@@ -227,7 +253,10 @@ impl Wait {
                 "Slurm shows on node {node} what ended with the worker before this one: {jobs}; it is being told, and scontrol \
                  requeue or scancel settles what stays"
             ),
-            Self::Resumed { node } => format!(
+            Self::Resumed { node, leaves: true } => format!(
+                "node {node} is to leave, but somebody has resumed it in Slurm, which stands; drain it with scontrol to let it go"
+            ),
+            Self::Resumed { node, leaves: false } => format!(
                 "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
             ),
             Self::Unwritten => "its nodes are gone from Slurm, which writes that down within seconds".to_owned(),

@@ -1,22 +1,31 @@
-//! Step safety: whatever happens in whatever order, no worker is deleted while a job is on it, and once nothing happens
-//! any more the set is what its spec asks for.
+//! Step safety: whatever happens in whatever order, no worker is deleted while a job is on it, what a person ordered of a node stands,
+//! and once nothing happens any more the set is what its spec asks for.
 //!
 //! A small world: pods, a slurmctld that forgets what it has not written down when it is killed, jobs that come and go,
-//! people who drain, cordon and evict, templates that change and may be broken, an operator that looks late, dies between
-//! two steps and finds Slurm silent.
+//! people who drain, resume, cordon and evict, templates that change and may be broken, an operator that looks late, dies between
+//! two steps and finds Slurm silent. Between any two steps of a plan something else may happen. Slurm does whatever it is told; that an
+//! order is still about the state it was planned on is seen to by the agent, and [`World::agent_compares`] turns that off.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
+use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use slurm::rest::{Observation, Process};
+use slurm::{
+    AdminState,
+    rest::{Observation, Process},
+};
 
-use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan};
+use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan, reason_to_leave};
 use crate::{
     access::{Knowledge, Seen},
     nodeset::{
-        DRAINED,
-        fixture::{NOW, controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
+        DRAIN_REASON, DRAINED,
+        fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
     },
 };
 
@@ -26,9 +35,10 @@ const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
 #[derive(Clone, Debug)]
 enum Happening {
     Scale(u32),
-    /// The operator reconciles on what was last seen, and dies after so many steps.
+    /// The operator reconciles on what was last seen, and dies after so many steps. Meanwhile others are not idle.
     Reconcile {
         dies_after: usize,
+        meanwhile: Vec<Happening>,
     },
     /// The poller looks.
     Look,
@@ -45,8 +55,10 @@ enum Happening {
     PodFails(usize),
     /// Somebody drains the n-th node by hand.
     DrainedByHand(usize),
-    /// Somebody undrains the n-th node by hand.
-    Undrained(usize),
+    /// Somebody takes the n-th node down by hand.
+    DownByHand(usize),
+    /// Somebody resumes the n-th node by hand.
+    Resumed(usize),
     /// Somebody cordons or uncordons the n-th pod.
     Cordoned(usize, bool),
     /// Somebody asks for the n-th pod to be evicted.
@@ -75,36 +87,50 @@ struct Pod {
     terminating: bool,
     unprotected: bool,
     cordoned: bool,
-    /// Its node was seen drained for the cordon.
-    drained: bool,
-    /// And that for so long that Slurm has written it down.
-    durable: bool,
+    drain_reason: Option<String>,
+    /// Since when a drain of ours is in force.
+    drained: Option<i64>,
     revision: String,
     broken: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Drain {
-    #[default]
-    No,
-    Ours,
-    Theirs,
+/// A node as Slurm has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Truth {
+    admin: AdminState,
+    /// The last word on it was a person's: they drained it or took it down.
+    theirs: bool,
+    /// A person took a drain of ours back, in the life of slurmctld that had taken it.
+    resumed: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct World {
+    /// As it is. Without that, what people order is lost: see the last test.
+    agent_compares: bool,
+    /// In seconds. Each happening takes one.
+    time: i64,
     replicas: u32,
     template: u32,
     broken: bool,
     pods: BTreeMap<u32, Pod>,
-    nodes: BTreeMap<String, Drain>,
-    saved: BTreeMap<String, Drain>,
+    nodes: BTreeMap<String, Truth>,
+    saved: BTreeMap<String, Truth>,
+    saved_at: i64,
     /// Node and whether it is suspended.
     jobs: BTreeMap<u64, (String, bool)>,
     next_job: u64,
-    boots: u64,
+    /// When slurmctld began.
+    boot: i64,
     silent: bool,
     seen: Option<Seen>,
+}
+
+/// Slurm writes its state down at least that often.
+const SAVED_EVERY: i64 = 5;
+
+fn at(time: i64) -> Timestamp {
+    Timestamp::from_second(now().as_second() + time).unwrap()
 }
 
 fn node_name(ordinal: u32) -> String {
@@ -116,46 +142,50 @@ fn ordinal(pod: &ObjectId) -> u32 {
 }
 
 impl World {
+    fn new() -> Self {
+        Self {
+            agent_compares: true,
+            time: 0,
+            replicas: 3,
+            template: 0,
+            broken: false,
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            saved_at: 0,
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            boot: 0,
+            silent: false,
+            seen: None,
+        }
+    }
+
     fn look(&self) -> Seen {
-        let nodes = self.nodes.iter().map(|(name, drain)| {
+        let nodes = self.nodes.iter().map(|(name, Truth { admin, .. })| {
             let busy = self.jobs.values().any(|(node, suspended)| node == name && !suspended);
-            let mut state = vec![if busy { "ALLOCATED" } else { "IDLE" }, "DYNAMIC_NORM"];
-            if *drain != Drain::No {
+            let base = match (admin.down, busy) {
+                (true, _) => "DOWN",
+                (false, true) => "ALLOCATED",
+                (false, false) => "IDLE",
+            };
+            let mut state = vec![base, "DYNAMIC_NORM"];
+            if admin.drain {
                 state.push("DRAIN");
             }
-            // What exactly is said does not matter here, and is not said again.
-            let reason = match drain {
-                Drain::No => String::new(),
-                Drain::Ours => self.our_reason(name),
-                Drain::Theirs => "broken fan".to_owned(),
-            };
-            json!({ "name": name, "state": state, "reason": reason })
+            let since = json!({ "set": true, "infinite": false, "number": admin.reason_since });
+            json!({ "name": name, "state": state, "reason": admin.reason, "reason_changed_at": since })
         });
         let jobs = self.jobs.iter().map(|(id, (node, suspended))| {
             json!({ "job_id": id, "job_state": [if *suspended { "SUSPENDED" } else { "RUNNING" }], "nodes": node })
         });
+        let boot_time = u64::try_from(at(self.boot).as_second()).unwrap();
         let observation = Observation {
             nodes: nodes.map(|node| serde_json::from_value(node).unwrap()).collect(),
             jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
-            process: Some(Process { boot_time: self.boots }),
+            process: Some(Process { boot_time }),
         };
-        Seen::new(observation, now())
-    }
-
-    fn our_reason(&self, node: &str) -> String {
-        let pod = self.pods.iter().find(|(ordinal, _)| node_name(**ordinal) == node);
-        let text = match pod.map(|(_, pod)| pod) {
-            Some(Pod {
-                leaving: Some(leaving), ..
-            }) => {
-                format!(
-                    "Pod (slurm/{node}) is pending termination for {}",
-                    leaving.cause.purpose()
-                )
-            }
-            _ => format!("Pod (slurm/{node}) was cordoned"),
-        };
-        format!("slurm-operator: {text}")
+        Seen::new(observation, at(self.time))
     }
 
     fn objects(&self) -> Vec<Value> {
@@ -174,9 +204,11 @@ impl World {
             if pod.cordoned {
                 meta["annotations"]["nodeset.slinky.slurm.net/pod-cordon"] = json!("true");
             }
-            if pod.drained {
-                let since = if pod.durable { "2026-01-01T00:00:00Z" } else { NOW };
-                meta["annotations"][DRAINED] = json!(since);
+            if let Some(since) = pod.drained {
+                meta["annotations"][DRAINED] = json!(at(since));
+            }
+            if let Some(reason) = &pod.drain_reason {
+                meta["annotations"][DRAIN_REASON] = json!(reason);
             }
             match pod.life {
                 Life::Running => {}
@@ -217,20 +249,65 @@ impl World {
         );
     }
 
-    fn reconcile(&mut self, dies_after: usize) -> usize {
+    fn reconcile(&mut self, dies_after: usize, meanwhile: &[Happening]) -> usize {
         let knowledge = match &self.seen {
             Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
             _ => unknown(),
         };
-        let plan = plan(&observed(self.objects(), knowledge));
+        let mut observed = observed(self.objects(), knowledge);
+        observed.now = at(self.time);
+        let plan = plan(&observed);
         self.check_update(&plan);
-        for effect in plan.effects.iter().take(dies_after) {
-            self.carry_out(effect);
+        let mut meanwhile = meanwhile.iter();
+        let needs_proof = |effect: &&Effect| matches!(effect, Effect::RemoveWorker { .. } | Effect::Unprotect { .. });
+        let (proven, others): (Vec<&Effect>, Vec<&Effect>) = plan.effects.iter().partition(needs_proof);
+        let others = others.len().min(dies_after);
+        for effect in plan.effects.iter().filter(|effect| !needs_proof(effect)).take(others) {
+            self.carry_out(effect, None);
+            meanwhile.next().inspect(|happening| self.happen(happening));
+        }
+        // One look for all that need proof, and then one after the other.
+        let fresh = self.look();
+        for effect in proven.into_iter().take(dies_after - others) {
+            meanwhile.next().inspect(|happening| self.happen(happening));
+            self.carry_out(effect, Some(&fresh));
         }
         plan.effects.len()
     }
 
-    fn carry_out(&mut self, effect: &Effect) {
+    /// What the agent makes of an order. Whether it was carried out.
+    fn order(&mut self, node: &str, expect: &AdminState, order: impl FnOnce(&mut AdminState)) -> bool {
+        let compares = self.agent_compares;
+        let Some(truth) = self.nodes.get_mut(node).filter(|_| !self.silent) else {
+            return false;
+        };
+        if compares && truth.admin != *expect {
+            return false;
+        }
+        let before = truth.admin.clone();
+        order(&mut truth.admin);
+        if truth.theirs {
+            let stands = truth.admin.reason == before.reason && truth.admin.down == before.down;
+            assert!(
+                stands && (truth.admin.drain || !before.drain),
+                "{node}: a person's order is lost, {before} became {}",
+                truth.admin
+            );
+        }
+        true
+    }
+
+    fn carry_out(&mut self, effect: &Effect, fresh: Option<&Seen>) {
+        let now = u64::try_from(at(self.time).as_second()).unwrap();
+        let say = |admin: &mut AdminState, reason: &Option<String>| {
+            if let Some(reason) = reason {
+                admin.reason.clone_from(reason);
+                admin.reason_since = now;
+            }
+        };
+        let holds = |node: &str, standing: &Standing| {
+            fresh.is_some_and(|fresh| Evidence::new(fresh).standing(node) == *standing)
+        };
         match effect {
             Effect::CreatePod { pod, .. } => {
                 let name = pod["metadata"]["name"].as_str().unwrap();
@@ -244,8 +321,18 @@ impl World {
                 assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
             }
             Effect::LoseWorker { pod: Some(pod), .. } => self.delete_pod(ordinal(pod)),
-            Effect::MarkLeaving { pod, leaving } => self.pod(pod).leaving = Some(*leaving),
-            Effect::Spare { pod } => self.pod(pod).leaving = None,
+            Effect::MarkLeaving { pod, leaving } => {
+                let reason = reason_to_leave("slurm", &pod.name, leaving.cause);
+                let before = self.pod(pod).leaving.replace(*leaving);
+                self.pod(pod).drain_reason = Some(reason);
+                if before.is_none() {
+                    self.forget_resume(&pod.name);
+                }
+            }
+            Effect::Spare { pod } => {
+                self.pod(pod).leaving = None;
+                self.forget_resume(&pod.name);
+            }
             Effect::MarkPod {
                 pod,
                 labels,
@@ -256,27 +343,44 @@ impl World {
                     pod.unprotected = protect.is_none();
                 }
                 if let Some(drained) = annotations.get(DRAINED) {
-                    pod.drained = drained.is_some();
-                    pod.durable = false;
+                    let since = drained.as_ref().map(|since| since.parse::<Timestamp>().unwrap());
+                    pod.drained = since.map(|since| since.as_second() - at(0).as_second());
+                }
+                if let Some(reason) = annotations.get(DRAIN_REASON) {
+                    pod.drain_reason.clone_from(reason);
                 }
             }
-            Effect::DrainNode { node, .. } if !self.silent => {
-                self.nodes.entry(node.clone()).and_modify(|drain| {
-                    if *drain == Drain::No {
-                        *drain = Drain::Ours;
-                    }
+            Effect::DrainNode {
+                pod,
+                node,
+                reason,
+                is_noted,
+                expect,
+            } => {
+                if *is_noted && reason.is_some() {
+                    self.pod(pod).drain_reason.clone_from(reason);
+                }
+                let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
+                let ordered = self.order(node, expect, |admin| {
+                    admin.drain = true;
+                    say(admin, reason);
+                });
+                assert!(!(ordered && resumed), "{node}: a person's resume is lost");
+                if ordered && *is_noted && reason.is_some() {
+                    let time = self.time;
+                    self.pod(pod).drained = Some(time);
+                }
+            }
+            Effect::UndrainNode { node, expect, .. } => {
+                self.order(node, expect, |admin| {
+                    admin.drain = false;
+                    (admin.reason, admin.reason_since) = Default::default();
                 });
             }
-            Effect::UndrainNode { node, .. } if !self.silent => {
-                let taken_back = |drain: &mut Drain| {
-                    // Somebody's word that came after the look.
-                    if *drain == Drain::Ours {
-                        *drain = Drain::No;
-                    }
-                };
-                self.nodes.entry(node.clone()).and_modify(taken_back);
+            Effect::ResumeNode { node, expect, .. } => {
+                self.order(node, expect, |admin| *admin = AdminState::default());
             }
-            Effect::Unprotect { pod, node, standing } if !self.silent && self.holds(node, standing) => {
+            Effect::Unprotect { pod, node, standing } if !self.silent && holds(node, standing) => {
                 self.pod(pod).unprotected = true;
             }
             Effect::RemoveWorker {
@@ -285,14 +389,28 @@ impl World {
                 standing,
                 record,
                 ..
-            } if !self.silent && self.holds(node, standing) => {
-                if *record == Record::Delete {
-                    // As Slurm does: a suspended job is no hindrance.
-                    assert!(!self.jobs.values().any(|(on, suspended)| on == node && !suspended));
-                    self.nodes.remove(node);
-                    self.saved.remove(node);
+            } if !self.silent && holds(node, standing) => {
+                let ordered = match record {
+                    Record::Absent => true,
+                    Record::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
+                    Record::Delete { expect } => {
+                        // As Slurm does: a suspended job is no hindrance.
+                        let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
+                        let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
+                        let ordered = !refused && self.order(node, expect, |_| {});
+                        if ordered {
+                            let cause = self.pod(pod).leaving.map(|leaving| leaving.cause);
+                            let is_lost = theirs && cause == Some(Cause::Update);
+                            assert!(!is_lost, "{node}: a person's drain goes with an update");
+                            self.nodes.remove(node);
+                            self.saved.remove(node);
+                        }
+                        ordered
+                    }
+                };
+                if ordered {
+                    self.delete_pod(ordinal(pod));
                 }
-                self.delete_pod(ordinal(pod));
             }
             _ => {}
         }
@@ -300,10 +418,6 @@ impl World {
 
     fn pod(&mut self, id: &ObjectId) -> &mut Pod {
         self.pods.get_mut(&ordinal(id)).unwrap()
-    }
-
-    fn holds(&self, node: &str, standing: &Standing) -> bool {
-        Evidence::new(&self.look()).standing(node) == *standing
     }
 
     /// The promise.
@@ -317,10 +431,21 @@ impl World {
         pod.terminating = true;
     }
 
+    /// That somebody resumed the node was about what has changed by now. Pods and nodes have the same names here.
+    fn forget_resume(&mut self, node: &str) {
+        if let Some(truth) = self.nodes.get_mut(node) {
+            truth.resumed = false;
+        }
+    }
+
     fn happen(&mut self, happening: &Happening) {
+        self.time += 1;
+        if self.time - self.saved_at >= SAVED_EVERY {
+            self.save();
+        }
         match happening {
             Happening::Scale(replicas) => self.replicas = *replicas,
-            Happening::Reconcile { dies_after } => drop(self.reconcile(*dies_after)),
+            Happening::Reconcile { dies_after, meanwhile } => drop(self.reconcile(*dies_after, meanwhile)),
             Happening::Look => self.seen = (!self.silent).then(|| self.look()),
             Happening::SlurmFallsSilent => self.silent = true,
             Happening::SlurmAnswers => self.silent = false,
@@ -328,7 +453,7 @@ impl World {
                 let open: Vec<String> = self
                     .nodes
                     .iter()
-                    .filter(|(_, drain)| **drain == Drain::No)
+                    .filter(|(_, truth)| !truth.admin.drain && !truth.admin.down)
                     .map(|(name, _)| name.clone())
                     .collect();
                 if let Some(node) = open.get(nth % open.len().max(1)) {
@@ -348,17 +473,13 @@ impl World {
                     self.jobs.remove(id);
                 }
             }
-            Happening::StateSaved => {
-                self.saved = self.nodes.clone();
-                for pod in self.pods.values_mut() {
-                    pod.durable = pod.drained;
-                }
-            }
+            Happening::StateSaved => self.save(),
             Happening::SlurmctldKilled => {
-                self.boots += 1;
+                self.boot = self.time;
                 // Nodes that are forgotten come back when their slurmd registers; a drain does not.
-                for (name, drain) in &mut self.nodes {
-                    *drain = self.saved.get(name).copied().unwrap_or_default();
+                for (name, truth) in &mut self.nodes {
+                    *truth = self.saved.get(name).cloned().unwrap_or_default();
+                    truth.resumed = false;
                 }
             }
             Happening::PodFails(nth) => {
@@ -372,12 +493,19 @@ impl World {
                     self.jobs.retain(|_, (on, _)| *on != node);
                 }
             }
-            Happening::DrainedByHand(nth) => self.drain_by_hand(*nth, Drain::Theirs),
-            Happening::Undrained(nth) => self.drain_by_hand(*nth, Drain::No),
+            Happening::DrainedByHand(nth) => self.by_hand(*nth, |admin| admin.drain = true),
+            Happening::DownByHand(nth) => self.by_hand(*nth, |admin| admin.down = true),
+            Happening::Resumed(nth) => self.resume_by_hand(*nth),
             Happening::Cordoned(nth, cordoned) => {
                 let count = self.pods.len().max(1);
-                if let Some(pod) = self.pods.values_mut().nth(nth % count) {
+                if let Some((ordinal, pod)) = self.pods.iter_mut().nth(nth % count) {
                     pod.cordoned = *cordoned;
+                    let name = node_name(*ordinal);
+                    // Who takes a cordon back, and cordons again, wants the node drained.
+                    if !cordoned {
+                        pod.drained = None;
+                        self.forget_resume(&name);
+                    }
                 }
             }
             Happening::Evicted(nth) => {
@@ -407,18 +535,56 @@ impl World {
         }
     }
 
-    fn drain_by_hand(&mut self, nth: usize, wanted: Drain) {
+    fn save(&mut self) {
+        self.saved = self.nodes.clone();
+        self.saved_at = self.time;
+    }
+
+    /// Who changes a node while its pod may be evicted is in a race that only they can win.
+    fn nth_node(&mut self, nth: usize) -> Option<(String, &mut Truth)> {
         let count = self.nodes.len().max(1);
-        let Some((name, drain)) = self.nodes.iter_mut().nth(nth % count) else {
-            return;
-        };
-        // Who opens a node while its pod may be evicted is in a race that only they can win.
+        let name = self.nodes.keys().nth(nth % count)?.clone();
         let evictable = self
             .pods
             .iter()
-            .any(|(n, pod)| pod.unprotected && node_name(*n) == *name);
-        if !evictable {
-            *drain = wanted;
+            .any(|(n, pod)| pod.unprotected && node_name(*n) == name);
+        let truth = self.nodes.get_mut(&name)?;
+        (!evictable).then_some((name, truth))
+    }
+
+    /// A person's order. They always say why.
+    fn by_hand(&mut self, nth: usize, order: impl FnOnce(&mut AdminState)) {
+        let now = u64::try_from(at(self.time).as_second()).unwrap();
+        let Some((name, truth)) = self.nth_node(nth) else {
+            return;
+        };
+        order(&mut truth.admin);
+        truth.admin.reason = "slurm-operator: RMA".to_owned();
+        truth.admin.reason_since = now;
+        (truth.theirs, truth.resumed) = (true, false);
+        if truth.admin.down {
+            // Their jobs end with it, by the person's word.
+            self.jobs.retain(|_, (on, _)| *on != name);
+        }
+    }
+
+    fn resume_by_hand(&mut self, nth: usize) {
+        let boot = self.boot;
+        let Some((name, truth)) = self.nth_node(nth) else {
+            return;
+        };
+        let was_ours = truth.admin.drain && !truth.theirs;
+        *truth = Truth::default();
+        let pod = self.pods.iter().find(|(ordinal, _)| node_name(**ordinal) == name);
+        // Otherwise it cannot be told from what slurmctld has forgotten.
+        let is_known = pod.is_some_and(|(_, pod)| {
+            let leaving = pod
+                .leaving
+                .map_or(i64::MIN, |leaving| leaving.since.as_second() - at(0).as_second());
+            pod.drained.is_some_and(|since| since >= boot && since >= leaving)
+        });
+        if let Some(truth) = self.nodes.get_mut(&name) {
+            truth.resumed = was_ours && is_known;
         }
     }
 
@@ -430,29 +596,63 @@ impl World {
         for pod in self.pods.values_mut() {
             pod.cordoned = false;
         }
-        for drain in self.nodes.values_mut().filter(|drain| **drain == Drain::Theirs) {
-            *drain = Drain::No;
-        }
         for _ in 0..60 {
+            self.settle_people();
             self.happen(&Happening::KubeletCatchesUp);
             self.happen(&Happening::Look);
-            if self.reconcile(usize::MAX) == 0
+            if self.reconcile(usize::MAX, &[]) == 0
                 && self
                     .pods
                     .values()
-                    .all(|pod| pod.life == Life::Running && !pod.terminating)
+                    .all(|pod| pod.life == Life::Running && !pod.terminating && pod.leaving.is_none())
             {
                 return;
             }
         }
         panic!("it does not come to rest: {self:?}");
     }
+
+    /// People take back what they ordered; and let go what they have resumed although it is to leave.
+    fn settle_people(&mut self) {
+        // Since when each that is to leave has been drained.
+        let leaving: BTreeMap<String, Option<i64>> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.leaving.is_some())
+            .map(|(ordinal, pod)| (node_name(*ordinal), pod.drained))
+            .collect();
+        for (name, truth) in &mut self.nodes {
+            match leaving.get(name) {
+                None if truth.theirs => *truth = Truth::default(),
+                Some(Some(_)) if !truth.admin.drain => {
+                    truth.admin.drain = true;
+                    truth.admin.reason = "it may go".to_owned();
+                    (truth.theirs, truth.resumed) = (true, false);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What others do while a plan is carried out.
+fn any_meanwhile() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        2 => any::<usize>().prop_map(Happening::JobStarts),
+        1 => any::<usize>().prop_map(Happening::JobSuspended),
+        1 => any::<usize>().prop_map(Happening::JobEnds),
+        2 => any::<usize>().prop_map(Happening::DrainedByHand),
+        1 => any::<usize>().prop_map(Happening::DownByHand),
+        2 => any::<usize>().prop_map(Happening::Resumed),
+    ]
 }
 
 fn any_happening() -> impl Strategy<Value = Happening> {
+    let meanwhile = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any_meanwhile(), 1..4)];
+    let dies_after = prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize];
     prop_oneof![
         2 => (0..6_u32).prop_map(Happening::Scale),
-        6 => prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize].prop_map(|dies_after| Happening::Reconcile { dies_after }),
+        6 => (dies_after, meanwhile).prop_map(|(dies_after, meanwhile)| Happening::Reconcile { dies_after, meanwhile }),
         4 => Just(Happening::Look),
         1 => Just(Happening::SlurmFallsSilent),
         1 => Just(Happening::SlurmAnswers),
@@ -462,8 +662,9 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::StateSaved),
         1 => Just(Happening::SlurmctldKilled),
         1 => any::<usize>().prop_map(Happening::PodFails),
-        1 => any::<usize>().prop_map(Happening::DrainedByHand),
-        1 => any::<usize>().prop_map(Happening::Undrained),
+        2 => any::<usize>().prop_map(Happening::DrainedByHand),
+        1 => any::<usize>().prop_map(Happening::DownByHand),
+        2 => any::<usize>().prop_map(Happening::Resumed),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, cordoned)| Happening::Cordoned(nth, cordoned)),
         1 => any::<usize>().prop_map(Happening::Evicted),
         1 => any::<bool>().prop_map(|broken| Happening::Template { broken }),
@@ -475,16 +676,67 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_job_is_lost_and_the_set_settles(happenings in prop::collection::vec(any_happening(), 1..60)) {
-        let mut world = World { replicas: 3, ..World::default() };
+    fn no_job_is_lost_no_person_is_overruled_and_the_set_settles(happenings in prop::collection::vec(any_happening(), 1..60)) {
+        let mut world = World::new();
         for happening in &happenings {
             world.happen(happening);
         }
         world.settle();
         prop_assert_eq!(world.pods.len(), usize::try_from(world.replicas).unwrap());
-        let revisions: std::collections::BTreeSet<&str> = world.pods.values().map(|pod| pod.revision.as_str()).collect();
+        let revisions: BTreeSet<&str> = world.pods.values().map(|pod| pod.revision.as_str()).collect();
         prop_assert!(revisions.len() <= 1, "{:?}", revisions);
-        prop_assert!(world.pods.values().all(|pod| pod.leaving.is_none() && !pod.unprotected && !pod.drained));
-        prop_assert!(world.pods.keys().all(|ordinal| world.nodes[&node_name(*ordinal)] == Drain::No));
+        prop_assert!(world.pods.values().all(|pod| pod.leaving.is_none() && !pod.unprotected && pod.drained.is_none()));
+        prop_assert!(world.pods.values().all(|pod| pod.drain_reason.is_none()));
+        prop_assert!(world.pods.keys().all(|ordinal| world.nodes[&node_name(*ordinal)].admin == AdminState::default()));
+    }
+}
+
+/// The histories of the review: what the agent's comparison is good for.
+#[test]
+fn without_the_agents_comparison_people_are_overruled() {
+    let reconcile = || Happening::Reconcile {
+        dies_after: usize::MAX,
+        meanwhile: Vec::new(),
+    };
+    let running = || {
+        [
+            Happening::Look,
+            reconcile(),
+            Happening::KubeletCatchesUp,
+            Happening::Look,
+            reconcile(),
+        ]
+    };
+    let cordoned = || {
+        [
+            running().to_vec(),
+            vec![Happening::Cordoned(0, true), reconcile(), Happening::Look, reconcile()],
+        ]
+    };
+    let histories = [
+        // Drained by hand, then cordoned, on a look that is older.
+        [
+            running().to_vec(),
+            vec![Happening::DrainedByHand(0), Happening::Cordoned(0, true), reconcile()],
+        ]
+        .concat(),
+        // Cordoned, drained by hand, uncordoned.
+        [
+            cordoned().concat(),
+            vec![Happening::DrainedByHand(0), Happening::Cordoned(0, false), reconcile()],
+        ]
+        .concat(),
+    ];
+    for history in &histories {
+        for agent_compares in [true, false] {
+            let mut world = World {
+                agent_compares,
+                ..World::new()
+            };
+            let lived = catch_unwind(AssertUnwindSafe(|| {
+                history.iter().for_each(|happening| world.happen(happening))
+            }));
+            assert_eq!(lived.is_ok(), agent_compares, "{history:?}");
+        }
     }
 }

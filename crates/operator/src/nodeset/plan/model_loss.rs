@@ -13,7 +13,7 @@ use slurm::rest::{Observation, Process};
 
 use jiff::Timestamp;
 
-use super::{Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
+use super::{Down, Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
 use crate::{
     access::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
@@ -174,7 +174,7 @@ impl World {
                 (false, false) => "MIXED",
             };
             json!({ "name": name(*number), "state": [state, "DYNAMIC_NORM"], "slurmd_start_time": number_at(*started),
-                "reason": if *down { "slurm-operator: lost" } else { "" }, "comment": comment.to_string() })
+                "reason": if *down { "slurm-operator: lost: it is gone" } else { "" }, "comment": comment.to_string() })
         });
         let jobs = self.records.iter().flat_map(|(number, record)| {
             record.jobs.iter().enumerate().map(move |(nth, (began, _))| {
@@ -231,8 +231,16 @@ impl World {
                 }
             }
             Effect::LoseWorker { pod, down, .. } => {
-                if let Some((node, _)) = down.as_ref().filter(|_| !self.silent) {
+                if let Some(Down { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
                     let number = Self::number(node);
+                    // As the agent does. Then the pod stays, too.
+                    if self
+                        .records
+                        .get(&number)
+                        .is_some_and(|record| record.down != expect.down)
+                    {
+                        return;
+                    }
                     let alive = self.running.iter().find(|(other, ..)| *other == number);
                     assert_eq!(alive, None, "{node} is taken for dead");
                     self.set_down(number);

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
-use super::{Effect, Plan, loss};
+use super::{Effect, Plan, drains::is_our_sentence, loss};
 use crate::nodeset::{build::hostname_on, observe::Observed};
 
 /// When to look again whether a record is needed. Nothing hangs on it, and the list of jobs may be long.
@@ -27,7 +27,7 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
         let may_be_alive = identity.node.is_empty() || loss::may_be_alive_on(observed, name).is_some();
         let death = loss::death_of_node(&identity.node, host).filter(|_| !may_be_alive);
         if let Some(death) = &death
-            && let Some(down) = loss::down(node, death)
+            && let Some(down) = loss::down(node, death, None)
         {
             plan.effects.push(Effect::LoseWorker {
                 pod: None,
@@ -39,8 +39,12 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
-        if (lost || node.reason.contains(BY_PLAN)) && is_out && !wanted.contains(name.as_str()) {
-            plan.effects.push(Effect::DeleteRecord { node: name.clone() });
+        let left_by_plan = is_our_sentence(&node.reason) && node.reason.contains(BY_PLAN);
+        if (lost || left_by_plan) && is_out && !wanted.contains(name.as_str()) {
+            plan.effects.push(Effect::DeleteRecord {
+                node: name.clone(),
+                expect: node.admin_state(),
+            });
             // It stays as long as a job asks for it, and nobody tells when none does any more.
             plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN));
         }

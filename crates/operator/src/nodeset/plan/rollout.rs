@@ -323,7 +323,7 @@ mod tests {
             panic!("{:?}", plan.effects)
         };
         assert!(
-            matches!(record, super::super::Record::Keep { why } if why.contains("broken fan")),
+            matches!(record, super::super::Record::Keep { why, .. } if why.contains("broken fan")),
             "{record:?}"
         );
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::fate::Leaving;
-use crate::nodeset::DRAINED;
+use crate::nodeset::{DRAIN_REASON, DRAINED};
 
 /// A worker pod.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +217,12 @@ impl<'a> Worker<'a> {
         self.annotation(annotations::LEAVING).is_some()
     }
 
-    /// When its Slurm node was first seen drained on behalf of a cordon.
+    /// The reason we gave, or are about to give, when we drain its Slurm node.
+    pub fn drain_reason(self) -> Option<&'a str> {
+        self.annotation(DRAIN_REASON)
+    }
+
+    /// Since when a drain of ours has been in force.
     pub fn drained_since(self) -> Option<Timestamp> {
         self.annotation(DRAINED)?.parse().ok()
     }
