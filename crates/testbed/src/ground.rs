@@ -156,7 +156,8 @@ fn install_missing() -> Result<()> {
             command::long_output(
                 Command::new("apt-get")
                     .env("DEBIAN_FRONTEND", "noninteractive")
-                    .arg("-q")
+                    // Somebody else may be installing something.
+                    .args(["-q", "-o", "DPkg::Lock::Timeout=300"])
                     .args(arguments),
             )
         };

@@ -6,6 +6,7 @@ use testbed::harness::{Namespace, alone, eventually, expect};
 use crate::common::operator::{
     SOON, install, install_chart, kill_everyone, kill_operator, start_job, wait_done, wait_idle, wait_node, wait_saved,
 };
+use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
 
 /// A set of each mode. Workers do not share a machine, so each set is told its own.
 const BOTH_MODES: &str = "nodesets:
@@ -25,6 +26,9 @@ const WORKERS: [(&str, &str, &str); 2] = [
     ("node2", "slinky-0", "app.kubernetes.io/instance=slurm-worker-slinky"),
     ("node3", "node3", "app.kubernetes.io/instance=slurm-worker-daemon"),
 ];
+
+/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+const SETTLED: std::time::Duration = std::time::Duration::from_secs(8);
 
 /// Nodes are as they were when this goes.
 struct Uncordon(&'static Cluster);
@@ -103,4 +107,51 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
         .unwrap();
     }
     wait_idle(&namespace, 2).unwrap();
+}
+
+/// Two workers on each of two machines.
+const FOUR_WORKERS: &str = "nodesets:
+  slinky:
+    replicas: 4
+    oversubscribeNode: true
+    podSpec:
+      nodeSelector: {testbed/workers: \"true\"}
+partitions:
+  all:
+    enabled: true
+";
+
+#[test]
+fn a_drain_by_hand_outlives_kubectl_cordon_in_either_order() {
+    let alone = alone();
+    let cluster = alone.cluster;
+    install(cluster);
+    let namespace = Namespace::create(cluster, "people-node").unwrap();
+    cluster
+        .ask(&["label", "node", "node2", "node3", "testbed/workers=true"])
+        .unwrap();
+    install_chart(cluster, &namespace, FOUR_WORKERS).unwrap();
+    wait_idle(&namespace, 4).unwrap();
+    let nodes: Vec<String> = (0..4).map(|number| format!("slinky-{number}")).collect();
+    for _ in 0..rounds() {
+        let uncordon = Uncordon(cluster);
+        std::thread::scope(|scope| {
+            let cordoned = scope.spawn(|| {
+                std::thread::sleep(SPREAD);
+                cluster.ask(&["cordon", "node2", "node3"])
+            });
+            drain_by_hand(&namespace, &nodes).unwrap();
+            cordoned.join().unwrap().unwrap();
+        });
+        std::thread::sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &nodes).unwrap();
+        drop(uncordon);
+        std::thread::sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &nodes).unwrap();
+        resume_by_hand(&namespace, &nodes).unwrap();
+        wait_idle(&namespace, 4).unwrap();
+    }
+    cluster
+        .ask(&["label", "node", "node2", "node3", "testbed/workers-"])
+        .unwrap();
 }

@@ -5,6 +5,7 @@ pub mod command_line;
 pub mod forward;
 pub mod jobs;
 pub mod operator;
+pub mod people;
 pub mod pods;
 pub mod servers;
 pub mod slurm;

@@ -32,6 +32,7 @@ mod mistakes;
 mod modes;
 mod partitions;
 mod partitions_live;
+mod people;
 mod restart_wished;
 mod restarts;
 mod rpc;

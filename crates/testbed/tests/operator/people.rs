@@ -1,0 +1,165 @@
+//! What a person orders in Slurm stands, whatever is ordered in Kubernetes in the same seconds.
+
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use anyhow::Result;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, start_job, wait_idle, wait_node, workers};
+use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
+
+const WORKERS: u32 = 6;
+/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+const SETTLED: Duration = Duration::from_secs(8);
+
+fn set_up(name: &str) -> Namespace {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    namespace.apply(CONTROLLER).unwrap();
+    namespace.apply(REST_API).unwrap();
+    namespace.apply(&workers(WORKERS)).unwrap();
+    wait_idle(&namespace, 6).unwrap();
+    namespace
+}
+
+fn nodes() -> Vec<String> {
+    (0..WORKERS).map(|number| format!("compute-{number}")).collect()
+}
+
+/// Gives an order in Kubernetes while people drain all nodes by hand, some before it and some after it.
+fn beside(namespace: &Namespace, order: impl FnOnce() -> Result<()> + Send) {
+    scope(|scope| {
+        let ordered = scope.spawn(move || {
+            sleep(SPREAD);
+            order()
+        });
+        drain_by_hand(namespace, &nodes()).unwrap();
+        ordered.join().unwrap().unwrap();
+    });
+    sleep(SETTLED);
+}
+
+fn put_back(namespace: &Namespace) {
+    resume_by_hand(namespace, &nodes()).unwrap();
+    wait_idle(namespace, 6).unwrap();
+}
+
+#[test]
+fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
+    let namespace = set_up("people-cordon");
+    let annotate = |word: &str| {
+        let annotate = [
+            "annotate",
+            "--overwrite",
+            "pods",
+            "-l",
+            "app.kubernetes.io/name=slurmd",
+            word,
+        ];
+        namespace.ask(&annotate).map(drop)
+    };
+    for _ in 0..rounds() {
+        beside(&namespace, || annotate("nodeset.slinky.slurm.net/pod-cordon=true"));
+        expect_drained_by_hand(&namespace, &nodes()).unwrap();
+        annotate("nodeset.slinky.slurm.net/pod-cordon-").unwrap();
+        sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &nodes()).unwrap();
+        put_back(&namespace);
+    }
+    // Who resumes a node that is cordoned is respected too, at once.
+    annotate("nodeset.slinky.slurm.net/pod-cordon=true").unwrap();
+    for node in nodes() {
+        wait_node(&namespace, &node, &["DRAIN", "was cordoned"], &[]).unwrap();
+        slurm(&namespace, &format!("scontrol update nodename={node} state=resume")).unwrap();
+    }
+    sleep(SETTLED);
+    wait_idle(&namespace, 6).unwrap();
+}
+
+#[test]
+fn a_drain_by_hand_outlives_a_rolling_update() {
+    let namespace = set_up("people-update");
+    for round in 0..rounds() {
+        beside(&namespace, || {
+            let patch = format!(r#"{{"spec":{{"extraConf":"Weight={}"}}}}"#, round + 2);
+            namespace
+                .ask(&["patch", "nodeset/compute", "--type=merge", "--patch", &patch])
+                .map(drop)
+        });
+        eventually("all workers are of the new revision", SOON * 2, || {
+            let updated = namespace.field("nodeset/compute", ".status.updatedReplicas}/{.status.readyReplicas")?;
+            let weights = slurm(
+                &namespace,
+                &format!("scontrol -o show nodes | grep -c Weight={}", round + 2),
+            )?;
+            expect(weights.trim() == "6", (updated, weights))
+        })
+        .unwrap();
+        sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &nodes()).unwrap();
+        put_back(&namespace);
+    }
+}
+
+#[test]
+fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
+    let namespace = set_up("people-scale");
+    let scale = |replicas: u32| {
+        let scale = ["scale", "nodeset/compute", &format!("--replicas={replicas}")];
+        namespace.ask(&scale).map(drop)
+    };
+    let uids = || {
+        let path = "jsonpath={.items[*].metadata.uid}";
+        namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])
+    };
+    let before = uids().unwrap();
+    for _ in 0..rounds() {
+        // What has a job does not go at once.
+        for node in nodes() {
+            start_job(&namespace, &format!("-p all -w {node}"), "sleep 300").unwrap();
+        }
+        beside(&namespace, || scale(0));
+        scale(WORKERS).unwrap();
+        sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &nodes()).unwrap();
+        slurm(&namespace, "scancel --partition=all").unwrap();
+        put_back(&namespace);
+        assert_eq!(uids().unwrap(), before, "nobody went");
+    }
+}
+
+#[test]
+fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
+    let namespace = set_up("people-frozen");
+    namespace.rollout("deployment/slurm-restapi").unwrap();
+    let pod = namespace
+        .ask(&[
+            "get",
+            "pods",
+            "-l",
+            "app.kubernetes.io/name=slurmrestd",
+            "-o",
+            "jsonpath={.items[0].metadata.name}",
+        ])
+        .unwrap();
+    let annotate = |word: &str| {
+        namespace
+            .ask(&["annotate", "--overwrite", "pod/compute-0", word])
+            .unwrap()
+    };
+    for _ in 0..rounds() {
+        annotate("nodeset.slinky.slurm.net/pod-cordon=true");
+        wait_node(&namespace, "compute-0", &["DRAIN", "was cordoned"], &[]).unwrap();
+        let frozen = cluster().pause_container(namespace.pod(&pod), "slurmrestd").unwrap();
+        annotate("nodeset.slinky.slurm.net/pod-cordon-");
+        wait_node(&namespace, "compute-0", &["State=IDLE"], &["DRAIN"]).unwrap();
+        slurm(&namespace, "scontrol update nodename=compute-0 state=drain reason=RMA").unwrap();
+        frozen.heal().unwrap();
+        sleep(SETTLED);
+        expect_drained_by_hand(&namespace, &["compute-0".to_owned()]).unwrap();
+        slurm(&namespace, "scontrol update nodename=compute-0 state=resume").unwrap();
+        wait_idle(&namespace, 6).unwrap();
+    }
+}
