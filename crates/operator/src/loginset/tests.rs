@@ -281,8 +281,8 @@ fn it_is_ready_when_its_pods_are_and_says_what_they_complain_of() {
 #[test]
 fn a_port_that_is_taken_is_told_in_the_api_servers_words() {
     let failure = Failure {
+        reason: "ChildRefused",
         message: "provided port is already allocated".to_owned(),
-        refused: true,
     };
     let status = status_of(&observed(deployed(with(cluster(), &json!({})))), Some(&failure));
     let (ready, reason, message) = condition(status, "Ready");
