@@ -291,6 +291,28 @@ fn a_port_that_is_taken_is_told_in_the_api_servers_words() {
 }
 
 #[test]
+fn a_name_that_is_taken_is_told_before_everything_else() {
+    let failure = Failure {
+        reason: "NameTaken",
+        message: "Service hpc/login already exists and has no owner".to_owned(),
+    };
+    let without_controller = |object: &Value| object["kind"] != "Controller";
+    let objects = with(cluster(), &json!({}))
+        .into_iter()
+        .filter(without_controller)
+        .collect();
+    let status = status_of(&observed(objects), Some(&failure));
+    for type_ in ["Ready", "Degraded"] {
+        let (_, reason, message) = condition(status.clone(), type_);
+        assert_eq!(reason, "NameTaken");
+        assert!(
+            message.starts_with(&failure.message) && message.contains("which does not exist"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn none_at_all_is_a_number_too() {
     let plan = planned(with(cluster(), &json!({ "replicas": 0 })));
     assert_eq!(plan.deployment.unwrap().spec.unwrap().replicas, Some(0));

@@ -20,7 +20,6 @@ pub struct Failure {
 impl Failure {
     fn of(error: &Error) -> Self {
         let reason = match error {
-            Error::Taken { .. } => NAME_TAKEN,
             Error::Immutable { .. } | Error::Refused { .. } => CHILD_REFUSED,
             _ => RETRYING,
         };
@@ -60,17 +59,18 @@ impl Applied {
 
     /// For the status: all names that are taken, or else the first failure.
     pub fn failure(&self) -> Option<Failure> {
-        let mut taken = self
+        let taken = self
             .failures
             .iter()
             .filter(|error| matches!(error, Error::Taken { .. }));
-        let Some(first) = taken.next() else {
+        let taken: Vec<String> = taken.map(ToString::to_string).collect();
+        if taken.is_empty() {
             return self.failures.first().map(Failure::of);
-        };
-        Some(taken.fold(Failure::of(first), |mut failure, error| {
-            failure.message += &format!("\n{error}");
-            failure
-        }))
+        }
+        Some(Failure {
+            reason: NAME_TAKEN,
+            message: taken.join("\n"),
+        })
     }
 
     /// The first failure that is to be tried again with backoff. A taken name is none: it has its own time.

@@ -103,12 +103,12 @@ impl Writer {
         desired.owners.extend(owner);
         let cache = K::cache(&self.caches);
         let Some(observed) = cache.get(&key.namespace, &key.name) else {
-            return self.apply_first(&key, &desired).await;
+            return Box::pin(self.apply_first(&key, &desired)).await;
         };
         let field_set = cache.field_set(&key, &self.manager);
         self.check_owner(observed.as_ref(), &desired.owners, field_set.is_some())?;
         if field_set.is_none() {
-            self.take_over::<K>(&key, observed.meta().uid.as_deref(), None).await?;
+            Box::pin(self.take_over::<K>(&key, observed.meta().uid.as_deref(), None)).await?;
         }
         let value = serde_json::to_value(observed.as_ref()).map_err(|error| unsendable::<K>(&key, &error))?;
         let gap = first_gap(&desired.value, &value);
