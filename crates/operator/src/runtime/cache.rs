@@ -165,10 +165,10 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         (ownership == Ownership::Ours).then(|| Arc::clone(object))
     }
 
-    /// Notes that an object is in the way. Who waits is told when it is deleted.
-    pub(super) fn contest(&self, key: &Key, owner: String, until: Instant, waiting: Vec<(Trigger, Key)>) {
+    /// Notes that an object is in the way, and says whether that is new. Who waits is told when it is deleted.
+    pub(super) fn contest(&self, key: &Key, owner: String, until: Instant, waiting: Vec<(Trigger, Key)>) -> bool {
         let contested = Contested { owner, until, waiting };
-        self.write().contested.insert(key.clone(), contested);
+        self.write().contested.insert(key.clone(), contested).is_none()
     }
 
     /// Whose the object is that is in the way, if that was seen a short time ago.

@@ -175,12 +175,11 @@ impl Writer {
                 owner,
             }),
             Ownership::Foreign { owner } => {
-                tracing::warn!(kind = %K::kind(&()), object = %key, "Left alone: it exists and {owner}");
-                let waiting = owners
-                    .iter()
-                    .map(|owner| (self.trigger.clone(), Key::new(&key.namespace, &owner.name)));
-                let until = Instant::now() + TAKEN_AGAIN;
-                K::cache(&self.caches).contest(&key, owner.clone(), until, waiting.collect());
+                let wakes = |owner: &OwnerReference| (self.trigger.clone(), Key::new(&key.namespace, &owner.name));
+                let (until, waiting) = (Instant::now() + TAKEN_AGAIN, owners.iter().map(wakes).collect());
+                if K::cache(&self.caches).contest(&key, owner.clone(), until, waiting) {
+                    tracing::warn!(kind = %K::kind(&()), object = %key, "Leaving an existing object alone: it {owner}");
+                }
                 Err(taken::<K>(&key, owner))
             }
         }
