@@ -13,9 +13,9 @@ const STRANGERS: &str = r"
 ---
 {apiVersion: v1, kind: Service, metadata: {name: slurm-workers-slurm}, spec: {selector: {app: theirs}, ports: [{port: 80}]}}
 ---
-{apiVersion: v1, kind: ConfigMap, metadata: {name: victim-ssh-config}, data: {theirs: yes}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: victim-ssh-config}, data: {theirs: kept}}
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: slurm-accounting}, stringData: {theirs: yes}}
+{apiVersion: v1, kind: Secret, metadata: {name: slurm-accounting}, stringData: {theirs: kept}}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
