@@ -38,9 +38,10 @@ says what for.
   resources: [configmaps, services]
   verbs: [create, delete, get, list, patch, watch]
 # Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it; tokens; SSH host keys.
+# "get" is to see whose an existing one is before it is written.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, delete, list, patch, watch]
+  verbs: [create, delete, get, list, patch, watch]
 # Volumes from a NodeSet's volumeClaimTemplates. Whoever changes an object's owner must be allowed to delete it where
 # OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [""]
@@ -57,7 +58,7 @@ says what for.
 # Revisions of NodeSets.
 - apiGroups: [apps]
   resources: [controllerrevisions]
-  verbs: [create, delete, list, patch, watch]
+  verbs: [create, delete, get, list, patch, watch]
 # Workers with jobs are not evicted.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]

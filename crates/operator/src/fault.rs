@@ -87,6 +87,10 @@ impl Progress {
 
 /// `Ready`, `Progressing` and `Degraded`.
 pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Vec<Wanted> {
+    let taken = failure.filter(|failure| failure.is_name_taken());
+    let taken = taken.map(|failure| Fault::new(failure.reason, &failure.message));
+    let faults: Vec<Fault> = taken.into_iter().chain(faults.iter().cloned()).collect();
+    let faults = faults.as_slice();
     let ready = ready(faults, failure, progress);
     let progressing = if ready.reason == "Starting" {
         Wanted::holds(PROGRESSING, "Starting", ready.message.clone())
@@ -96,11 +100,7 @@ pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: 
     let degraded = match (faults.first().or(progress.trouble.as_ref()), failure) {
         (Some(fault), _) if faults.is_empty() => Wanted::holds(DEGRADED, fault.reason, fault.message.clone()),
         (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages(faults)),
-        (None, Some(failure)) => Wanted::holds(
-            DEGRADED,
-            if failure.refused { "ChildRefused" } else { "Retrying" },
-            failure.message.clone(),
-        ),
+        (None, Some(failure)) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
         (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
     };
     vec![ready, progressing, degraded]
@@ -125,8 +125,8 @@ fn ready(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Wa
     if let Some(fault) = faults.first() {
         return Wanted::fails(READY, fault.reason, messages(faults));
     }
-    if let Some(failure) = failure.filter(|failure| failure.refused) {
-        return Wanted::fails(READY, "ChildRefused", failure.message.clone());
+    if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
+        return Wanted::fails(READY, failure.reason, failure.message.clone());
     }
     match &progress.trouble {
         _ if progress.ready => Wanted::holds(READY, "Ready", progress.message.clone()),

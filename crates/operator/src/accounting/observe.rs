@@ -65,7 +65,9 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
         jwt_key: find(jwt_key(&accounting, controller.as_deref())),
         password: find(storage.map(|storage| storage.password_key_ref.clone())),
         jwks: jwks.and_then(|jwks| caches.config_maps.get(&namespace, &jwks.name)),
-        stateful_set: caches.stateful_sets.get(&namespace, &names.stateful_set()),
+        stateful_set: caches
+            .stateful_sets
+            .child_of(accounting.as_ref(), &names.stateful_set()),
         pod: caches.pods.get(&namespace, &names.pod()),
         complaints: Vec::new(),
         database_trouble: None,

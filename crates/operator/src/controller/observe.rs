@@ -90,7 +90,10 @@ pub(super) fn observe(
     let config_maps = referenced_config_maps(&controller)
         .filter_map(|name| Some((name.to_owned(), caches.config_maps.get(&namespace, name)?)))
         .collect();
-    let stateful_set = caches.stateful_sets.get(&namespace, &names.stateful_set());
+    let stateful_set = caches
+        .stateful_sets
+        .child_of(controller.as_ref(), &names.stateful_set());
+    let config_map = |name: String| caches.config_maps.child_of(controller.as_ref(), &name);
     let pods = stateful_set
         .as_ref()
         .and_then(|set| set.uid())
@@ -123,10 +126,10 @@ pub(super) fn observe(
             .and_then(|name| caches.claims.get(&namespace, name)),
         rival: find_rival(&controller, caches),
         stateful_set,
-        config: caches.config_maps.get(&namespace, &names.config_map()),
-        bundle: caches.config_maps.get(&namespace, &names.bundle_config_map()),
-        history: caches.config_maps.get(&namespace, &names.history_config_map()),
-        candidate: caches.config_maps.get(&namespace, &names.candidate_config_map()),
+        config: config_map(names.config_map()),
+        bundle: config_map(names.bundle_config_map()),
+        history: config_map(names.history_config_map()),
+        candidate: config_map(names.candidate_config_map()),
         pods,
         report,
         knowledge,

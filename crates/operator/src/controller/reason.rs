@@ -44,8 +44,6 @@ pub(super) const WAITS_FOR_NODES: &str = "WaitsForNodes";
 pub(super) const BAD_CLAIM: &str = "BadClaim";
 /// A ServiceMonitor is asked for, and the cluster does not know the kind.
 pub(super) const NO_SERVICE_MONITORS: &str = "NoServiceMonitors";
-/// The API server refuses a child.
-pub(super) const CHILD_REFUSED: &str = "ChildRefused";
 /// A step failed and is tried again.
 pub(super) const RETRYING: &str = "Retrying";
 

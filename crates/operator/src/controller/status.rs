@@ -78,11 +78,14 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
 }
 
 fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+    if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+        return Wanted::fails(READY, failure.reason, with_faults(failure, &plan.faults));
+    }
     if let Some(fault) = worst(&plan.faults).filter(|fault| fault.blocks > Blocks::Nothing) {
         return Wanted::fails(READY, fault.reason, blocking_messages(&plan.faults));
     }
-    if let Some(failure) = failure.filter(|failure| failure.refused) {
-        return Wanted::fails(READY, reason::CHILD_REFUSED, failure.message.clone());
+    if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
+        return Wanted::fails(READY, failure.reason, failure.message.clone());
     }
     match &plan.config {
         ConfigState::External => {
@@ -144,18 +147,23 @@ fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
     }
 }
 
+/// A taken name comes first: as long as it is, nothing else can be put right.
+fn with_faults(failure: &Failure, faults: &[Fault]) -> String {
+    let faults = faults.iter().map(|fault| fault.message.as_str());
+    let messages: Vec<&str> = std::iter::once(failure.message.as_str()).chain(faults).collect();
+    messages.join("\n")
+}
+
 fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+    if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+        return Wanted::holds(DEGRADED, failure.reason, with_faults(failure, &plan.faults));
+    }
     if let Some(fault) = worst(&plan.faults) {
         let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
         return Wanted::holds(DEGRADED, fault.reason, messages.join("\n"));
     }
     if let Some(failure) = failure {
-        let reason = if failure.refused {
-            reason::CHILD_REFUSED
-        } else {
-            reason::RETRYING
-        };
-        return Wanted::holds(DEGRADED, reason, failure.message.clone());
+        return Wanted::holds(DEGRADED, failure.reason, failure.message.clone());
     }
     if matches!(
         plan.config,

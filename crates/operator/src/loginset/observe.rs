@@ -60,7 +60,7 @@ pub(super) fn observe(
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
         sssd_conf: caches.secrets.get(&namespace, &login_set.spec.sssd_conf_ref.name),
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),
-        deployment: caches.deployments.get(&namespace, &names.deployment()),
+        deployment: caches.deployments.child_of(login_set.as_ref(), &names.deployment()),
         pods: pods
             .filter(|pod| pod.metadata.deletion_timestamp.is_none() && login_set_of(pod).as_ref() == Some(&own))
             .collect(),

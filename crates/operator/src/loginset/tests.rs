@@ -281,13 +281,35 @@ fn it_is_ready_when_its_pods_are_and_says_what_they_complain_of() {
 #[test]
 fn a_port_that_is_taken_is_told_in_the_api_servers_words() {
     let failure = Failure {
+        reason: "ChildRefused",
         message: "provided port is already allocated".to_owned(),
-        refused: true,
     };
     let status = status_of(&observed(deployed(with(cluster(), &json!({})))), Some(&failure));
     let (ready, reason, message) = condition(status, "Ready");
     assert_eq!((ready, reason.as_str()), (ConditionStatus::False, "ChildRefused"));
     assert!(message.contains("already allocated"));
+}
+
+#[test]
+fn a_name_that_is_taken_is_told_before_everything_else() {
+    let failure = Failure {
+        reason: "NameTaken",
+        message: "Service hpc/login already exists and has no owner".to_owned(),
+    };
+    let without_controller = |object: &Value| object["kind"] != "Controller";
+    let objects = with(cluster(), &json!({}))
+        .into_iter()
+        .filter(without_controller)
+        .collect();
+    let status = status_of(&observed(objects), Some(&failure));
+    for type_ in ["Ready", "Degraded"] {
+        let (_, reason, message) = condition(status.clone(), type_);
+        assert_eq!(reason, "NameTaken");
+        assert!(
+            message.starts_with(&failure.message) && message.contains("which does not exist"),
+            "{message}"
+        );
+    }
 }
 
 #[test]

@@ -364,3 +364,55 @@ async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
         .until("one worker", |world| world.workers() == ["compute-0"])
         .await;
 }
+
+#[tokio::test]
+async fn a_pod_of_others_keeps_its_name_and_the_other_workers_are_made() {
+    let world = World::new(fresh_nodeset(0)).await;
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "compute-0" }, "status": { "phase": "Running" },
+    });
+    let stored = world
+        .server
+        .edit(|store| store.create(&at("pods", ""), theirs, "kubectl"))
+        .unwrap();
+    world.scale(2);
+    world
+        .until("the other one", |world| world.workers() == ["compute-0", "compute-1"])
+        .await;
+    world
+        .until("said why", |world| {
+            let (status, message) = world.condition("Degraded");
+            status == "True" && message.contains("compute-0 already exists and has no owner")
+        })
+        .await;
+    assert_eq!(world.server.store().get(&at("pods", "compute-0")).unwrap(), stored);
+}
+
+#[tokio::test]
+async fn a_revision_without_an_owner_is_taken_back_if_its_content_is_ours() {
+    let world = World::new(fresh_nodeset(1)).await;
+    world.until("a worker", |world| world.workers() == ["compute-0"]).await;
+    let revision = world.server.store().list(&at("controllerrevisions", ""))["items"][0].clone();
+    let path = at("controllerrevisions", revision["metadata"]["name"].as_str().unwrap());
+    let edit = |change: &Value| {
+        world
+            .server
+            .edit(|store| store.merge(&path, change, "kubectl"))
+            .unwrap()
+    };
+
+    edit(&json!({ "metadata": { "ownerReferences": null } }));
+    world
+        .until("taken back", |world| {
+            world.server.store().get(&path).unwrap()["metadata"]["ownerReferences"][0]["kind"] == "NodeSet"
+        })
+        .await;
+
+    let theirs = edit(&json!({ "metadata": { "ownerReferences": null }, "data": { "theirs": 1 } }));
+    world
+        .until("said why", |world| {
+            world.condition("Degraded").1.contains("ControllerRevision")
+        })
+        .await;
+    assert_eq!(world.server.store().get(&path).unwrap(), theirs);
+}

@@ -40,7 +40,7 @@ use self::{
 use crate::{
     access::{Follower, Knowledge},
     cluster_domain,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
 };
 
 /// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
@@ -116,7 +116,11 @@ impl NodeSetReconciler {
         applied: &Applied,
     ) -> Result<Option<Duration>, Error> {
         let failure = (!applied.problems.is_empty()).then(|| applied.problems.join("\n"));
-        let wanted = status::status(observed, plan, failure.as_deref());
+        let failure = failure.map(|message| Failure {
+            reason: if applied.name_taken { NAME_TAKEN } else { "Failed" },
+            message,
+        });
+        let wanted = status::status(observed, plan, failure.as_ref());
         let previous = observed.nodeset.status.clone().unwrap_or_default();
         let only_counts = wanted != previous && without_counts(wanted.clone()) == without_counts(previous);
         if only_counts && let Some(wait) = self.until_next_count(key) {
@@ -229,9 +233,10 @@ impl Reconciler for NodeSetReconciler {
             return Err(error);
         }
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
-        // Somebody was faster than an order of ours: it is planned anew on what they did.
+// Somebody was faster than an order of ours: it is planned anew on what they did.
         let again = applied.changed.then_some(SOON);
-        let requeue = [plan.requeue, mirror.requeue, postponed, available, again]
+        let taken = applied.name_taken.then_some(TAKEN_AGAIN);
+        let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]
             .into_iter()
             .flatten()
             .min();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     access::Knowledge,
-    runtime::{State, Wanted, remarks, settle},
+    runtime::{Failure, State, Wanted, remarks, settle},
 };
 
 /// Whether Slurm can be asked about the set's nodes.
@@ -26,7 +26,7 @@ pub(super) const SLURM_REACHABLE: &str = "SlurmReachable";
 const NAMED: usize = 3;
 
 /// What is said about a NodeSet after `failure`, if there was one. `None` for one that is gone.
-pub fn status(observed: &Observed, plan: &Plan, failure: Option<&str>) -> NodeSetStatus {
+pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> NodeSetStatus {
     let nodeset = observed.nodeset.as_ref();
     let previous = nodeset.status.clone().unwrap_or_default();
     let workers: Vec<Worker<'_>> = observed.workers().collect();
@@ -190,7 +190,7 @@ fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booki
     ours.into_iter().chain(others.cloned()).collect()
 }
 
-fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&str>) -> Vec<Wanted> {
+fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&Failure>) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
@@ -204,6 +204,8 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
         wanted.push(if deleting {
             Wanted::fails(READY, "Deleting", "the NodeSet is being deleted")
+        } else if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+            Wanted::fails(READY, failure.reason, failure.message.clone())
         } else if counts.in_service >= counts.desired {
             Wanted::holds(READY, "WorkersReady", counted)
         } else {
@@ -237,7 +239,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
         let stuck = stuck(observed);
         wanted.push(match failure {
-            Some(failure) => Wanted::holds(DEGRADED, "Failed", failure),
+            Some(failure) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
             None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
             None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
             None => Wanted::fails(DEGRADED, "Healthy", "nothing needs a person"),

@@ -35,7 +35,9 @@ pub(super) fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images, o
     Observed {
         config: names.and_then(|names| caches.config_maps.get(&namespace, &names.config_map())),
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
-        deployment: caches.deployments.get(&namespace, &rest_api.child_names().deployment()),
+        deployment: caches
+            .deployments
+            .child_of(rest_api.as_ref(), &rest_api.child_names().deployment()),
         controller,
         rest_api,
         images,

@@ -6,9 +6,13 @@ use std::{
 };
 
 use kube::{Resource, core::error_boundary::InvalidObject, runtime::watcher::Event};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-use super::{Cached, Delta, Key, field_sets::FieldSets};
+use super::{
+    Cached, Delta, Key, Trigger,
+    field_sets::FieldSets,
+    ownership::{Ownership, reference},
+};
 
 /// The objects of one kind. A clone shares them.
 #[derive(Debug)]
@@ -28,8 +32,21 @@ struct State<K> {
     /// Keys of the objects that have an owner reference to this UID.
     dependents: HashMap<String, HashSet<Key>>,
     undecodable: BTreeMap<Key, String>,
+    /// Objects of somebody else whose names are wanted.
+    contested: HashMap<Key, Contested>,
     /// The highest resourceVersion any event carried.
     seen: ResourceVersion,
+}
+
+/// An object that is in the way.
+#[derive(Debug)]
+struct Contested {
+    /// Whose it is.
+    owner: String,
+    /// How long that is believed without another look: it is not in the cache if nothing about it is ours.
+    until: Instant,
+    /// Who is told when it is deleted.
+    waiting: Vec<(Trigger, Key)>,
 }
 
 #[derive(Debug)]
@@ -65,6 +82,7 @@ impl<K> Default for Cache<K> {
                 objects: BTreeMap::new(),
                 dependents: HashMap::new(),
                 undecodable: BTreeMap::new(),
+                contested: HashMap::new(),
                 seen: ResourceVersion::default(),
             }),
             turns: watch::Sender::new(()),
@@ -136,6 +154,28 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
             .filter_map(|key| state.entry(&key.namespace, &key.name))
             .map(|entry| Arc::clone(&entry.object))
             .collect()
+    }
+
+    /// The object of this name if it is this owner's child, and no other object that is in its place.
+    pub fn child_of<Owner: Resource<DynamicType = ()>>(&self, owner: &Owner, name: &str) -> Option<Arc<K>> {
+        let namespace = owner.meta().namespace.as_deref().unwrap_or_default();
+        let state = self.read();
+        let Entry { object, field_sets } = state.entry(namespace, name)?;
+        let ownership = Ownership::of(object.meta(), &[reference(owner)], field_sets.any());
+        (ownership == Ownership::Ours).then(|| Arc::clone(object))
+    }
+
+    /// Notes that an object is in the way, and says whether that is new. Who waits is told when it is deleted.
+    pub(super) fn contest(&self, key: &Key, owner: String, until: Instant, waiting: Vec<(Trigger, Key)>) -> bool {
+        let contested = Contested { owner, until, waiting };
+        self.write().contested.insert(key.clone(), contested).is_none()
+    }
+
+    /// Whose the object is that is in the way, if that was seen a short time ago.
+    pub(super) fn contested(&self, key: &Key, now: Instant) -> Option<String> {
+        let state = self.read();
+        let contested = state.contested.get(key).filter(|contested| now < contested.until)?;
+        Some(contested.owner.clone())
     }
 
     /// What our field manager owned in the object when it was seen last.
@@ -344,6 +384,9 @@ impl<K: Cached> Intake<K> {
         let mut state = self.cache.write();
         state.saw(object);
         state.undecodable.remove(&key);
+        for (trigger, waiting) in state.contested.remove(&key).into_iter().flat_map(|it| it.waiting) {
+            trigger.add(waiting);
+        }
         state.take(&key).into_iter().collect()
     }
 }

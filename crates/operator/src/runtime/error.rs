@@ -25,9 +25,16 @@ pub enum Error {
     #[error("cannot change {kind} {key} in place: {message}")]
     Immutable { kind: String, key: Key, message: String },
 
-    /// The object exists and another one controls it.
-    #[error("{kind} {key} belongs to {owner}; rename one of the two")]
+    /// An object of that name exists and is not ours. `owner` says whose it is, as a predicate: "has no owner".
+    #[error(
+        "{kind} {key} already exists and {owner}; it is left unchanged. Delete it if nobody needs it, or give this object \
+         another name"
+    )]
     Taken { kind: String, key: Key, owner: String },
+
+    /// The object is a child of an earlier object of the same name, which was deleted.
+    #[error("waiting for {kind} {key} to be deleted by the garbage collector: it belongs to an earlier {owner}")]
+    Leftover { kind: String, key: Key, owner: String },
 
     /// The API server finds the object wrong.
     #[error("the API server refuses {kind} {key}: {message}")]
@@ -68,6 +75,7 @@ impl Error {
             Self::Conflict { .. } => "conflict",
             Self::Immutable { .. } => "immutable",
             Self::Taken { .. } => "taken",
+            Self::Leftover { .. } => "leftover",
             Self::Refused { .. } => "refused",
             Self::Silent { .. } => "silent",
             Self::Deadline(_) => "deadline",

@@ -26,6 +26,11 @@ impl FieldSets {
         Self(ours.collect())
     }
 
+    /// Whether any of our managers has applied to the object.
+    pub(super) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     pub(super) fn of(&self, manager: &str) -> Option<u64> {
         self.0.iter().find(|(name, _)| name == manager).map(|(_, hash)| *hash)
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-use super::{Applied, Context, Error, Outcome, State, Writer, Written};
+use super::{Applied, Context, Error, Failure, Outcome, State, TAKEN_AGAIN, Writer, Written};
 
 /// While pods are on their way, how often to look again although nothing was heard.
 const IMPATIENCE: Duration = Duration::from_secs(30);
@@ -65,7 +65,12 @@ impl Writer {
             let status = serde_json::to_value(status).map_err(Error::other)?;
             self.status(object, status).await?;
         }
+        let taken = applied.failure().filter(Failure::is_name_taken);
         applied.into_result()?;
+        if let Some(taken) = taken {
+            let outcome = Outcome::from(State::Blocked { on: taken.message });
+            return Ok(outcome.requeue(TAKEN_AGAIN));
+        }
         let waits = matches!(state, State::Progressing { .. });
         let outcome = Outcome::from(state);
         Ok(if waits { outcome.requeue(IMPATIENCE) } else { outcome })

@@ -30,6 +30,7 @@ mod kinds;
 mod lease;
 mod metrics;
 mod operator;
+mod ownership;
 mod queue;
 mod reconciler;
 mod secure;
@@ -44,7 +45,7 @@ mod write;
 
 use std::sync::Arc;
 
-pub use applied::{Applied, Failure};
+pub use applied::{Applied, Failure, NAME_TAKEN};
 pub use cache::Cache;
 pub use change::Delta;
 pub use clients::Clients;
@@ -64,7 +65,7 @@ pub use reconciler::{Outcome, Reconciler, State};
 pub use service_monitor::ServiceMonitor;
 pub use stop::{Stop, Stopper};
 pub use trigger::{Inbox, Inboxes, Trigger, Triggers};
-pub use write::{Created, Writer, Written};
+pub use write::{Created, TAKEN_AGAIN, Writer, Written};
 
 use crate::{access::Access, defaults::Defaults, outside::Outsides, partition::Board};
 

@@ -84,6 +84,21 @@ impl Triggers {
         )
     }
 
+    /// That of a kind, by its [`NAME`](super::Reconciler::NAME).
+    pub(super) fn of(&self, name: &str) -> Trigger {
+        let found = match name {
+            "controller" => &self.controller,
+            "nodeset" => &self.node_set,
+            "restapi" => &self.rest_api,
+            "partition" => &self.partition,
+            "accounting" => &self.accounting,
+            "token" => &self.token,
+            "loginset" => &self.login_set,
+            _ => return Trigger::nowhere(),
+        };
+        found.clone()
+    }
+
     /// For tests of a kind alone.
     pub fn nowhere() -> Self {
         Self::new().0

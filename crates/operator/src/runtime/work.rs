@@ -207,6 +207,9 @@ impl<R: Reconciler> Work<R> {
                     Error::Conflict { .. } => {
                         tracing::debug!(kind = R::NAME, object = %key, %error, "Reconcile overtaken");
                     }
+                    Error::Leftover { .. } => {
+                        tracing::info!(kind = R::NAME, object = %key, %error, "Reconcile waits");
+                    }
                     error => tracing::warn!(kind = R::NAME, object = %key, %error, ?again_in, "Reconcile failed"),
                 }
                 error.label()

@@ -11,27 +11,33 @@ mod tests;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::NamespaceResourceScope,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use self::{
     desired::{Desired, content},
     memory::{Applied, Exchange, Memory, hash},
 };
 use super::{
-    Cache, Cached, Caches, Context, Error, Key, Metrics,
+    Cache, Cached, Caches, Context, Error, Key, Metrics, Trigger,
     compare::first_gap,
     extras::extras,
     field_sets::{FieldSets, MANAGER_PREFIX},
     gate,
+    ownership::Ownership,
 };
 
 /// A call takes milliseconds; with the client's own retries on a busy API server seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// How often the API server is asked whether a name is still taken. The end of the object that has it is usually seen at once.
+pub const TAKEN_AGAIN: Duration = Duration::from_mins(1);
 
 /// How often an object may be overtaken while it is put right.
 const OVERTAKEN: u32 = 3;
@@ -55,6 +61,8 @@ pub struct Writer {
     caches: Caches,
     metrics: Metrics,
     manager: String,
+    /// Wakes objects of the kind.
+    trigger: Trigger,
     memory: Arc<Memory>,
 }
 
@@ -74,32 +82,33 @@ impl Writer {
             caches: context.caches.clone(),
             metrics: context.metrics.clone(),
             manager: format!("{MANAGER_PREFIX}{name}"),
+            trigger: context.triggers.of(name),
             memory: Arc::default(),
         }
     }
 
-    /// Brings an object to what is desired by a forced server-side apply. Fields that an earlier apply set and this one
-    /// does not are removed. Where a list or map is ours alone, what others added to it is removed too. No request is
-    /// made when nothing would change; the object is then the cached one.
+    /// Brings an object to what is desired. It is created if there is none of that name; one that is there is changed, by a
+    /// forced server-side apply, only if it has one of the desired owners: else it is [`Error::Taken`]. Fields that an
+    /// earlier apply set and this one does not are removed. Where a list or map is ours alone, what others added to it is
+    /// removed too. No request is made when nothing would change; the object is then the cached one.
     pub async fn apply<K: Written>(&self, desired: &K) -> Result<K, Error> {
+        self.apply_shared(desired, None).await
+    }
+
+    /// Like [`apply`](Self::apply), of an object that may also have this owner, though it is not desired.
+    pub async fn apply_shared<K: Written>(&self, desired: &K, owner: Option<OwnerReference>) -> Result<K, Error> {
         let key = Key::of(desired);
         let kind = K::kind(&());
-        let desired = Desired::of(desired).map_err(|error| unsendable::<K>(&key, &error))?;
+        let mut desired = Desired::of(desired).map_err(|error| unsendable::<K>(&key, &error))?;
+        desired.owners.extend(owner);
         let cache = K::cache(&self.caches);
         let Some(observed) = cache.get(&key.namespace, &key.name) else {
-            tracing::info!(%kind, object = %key, "Creating");
-            return self.send(&key, &desired).await;
+            return Box::pin(self.apply_first(&key, &desired)).await;
         };
-        if let Some(owner) = desired.other_controller(observed.as_ref()) {
-            return Err(Error::Taken {
-                kind: kind.into_owned(),
-                key,
-                owner,
-            });
-        }
         let field_set = cache.field_set(&key, &self.manager);
+        self.check_owner(observed.as_ref(), &desired.owners, field_set.is_some())?;
         if field_set.is_none() {
-            self.take_over::<K>(&key).await?;
+            Box::pin(self.take_over::<K>(&key, observed.meta().uid.as_deref(), None)).await?;
         }
         let value = serde_json::to_value(observed.as_ref()).map_err(|error| unsendable::<K>(&key, &error))?;
         let gap = first_gap(&desired.value, &value);
@@ -122,18 +131,67 @@ impl Writer {
             // Fields may have to go that were ours before; after a start this is asked once per object.
             tracing::debug!(%kind, object = %key, "Confirming");
         }
-        self.send(&key, &desired).await
+        self.send(&key, observed.meta().uid.as_deref(), &desired).await
     }
 
-    async fn send<K: Written>(&self, key: &Key, desired: &Desired) -> Result<K, Error> {
+    /// Of an object that is not in the cache: there is none, nothing about it is ours, or the watch lags.
+    async fn apply_first<K: Written>(&self, key: &Key, desired: &Desired) -> Result<K, Error> {
+        self.check_contested::<K>(key)?;
+        tracing::info!(kind = %K::kind(&()), object = %key, "Creating");
+        let found: K = match self.post::<K>(key, &desired.value).await {
+            Err(error) if refusal::already_exists(&error) => {
+                let api = self.api::<K>(&key.namespace);
+                let found = self.call::<K, _>("get", key, api.get(&key.name)).await?;
+                let field_sets = FieldSets::read(found.meta().managed_fields.as_deref().unwrap_or_default());
+                self.check_owner(&found, &desired.owners, field_sets.of(&self.manager).is_some())?;
+                found
+            }
+            created => created?,
+        };
+        let uid = found.meta().uid.clone();
+        // What is created belongs to us as an update, and an update removes nothing later.
+        self.take_over(key, uid.as_deref(), Some(found)).await?;
+        self.send(key, uid.as_deref(), desired).await
+    }
+
+    /// Whether this name was seen to be taken a short time ago. It is not tried again so soon.
+    pub fn check_contested<K: Written>(&self, key: &Key) -> Result<(), Error> {
+        let owner = K::cache(&self.caches).contested(key, Instant::now());
+        owner.map_or(Ok(()), |owner| Err(taken::<K>(key, owner)))
+    }
+
+    /// Whether what a create found in its place is one of these owners' children.
+    pub fn check_found<K: Written>(&self, found: &K, owners: &[OwnerReference]) -> Result<(), Error> {
+        self.check_owner(found, owners, false)
+    }
+
+    fn check_owner<K: Written>(&self, found: &K, owners: &[OwnerReference], applied: bool) -> Result<(), Error> {
+        let key = Key::of(found);
+        match Ownership::of(found.meta(), owners, applied) {
+            Ownership::Ours => Ok(()),
+            Ownership::Leftover { owner } => Err(Error::Leftover {
+                kind: K::kind(&()).into_owned(),
+                key,
+                owner,
+            }),
+            Ownership::Foreign { owner } => {
+                let wakes = |owner: &OwnerReference| (self.trigger.clone(), Key::new(&key.namespace, &owner.name));
+                let (until, waiting) = (Instant::now() + TAKEN_AGAIN, owners.iter().map(wakes).collect());
+                if K::cache(&self.caches).contest(&key, owner.clone(), until, waiting) {
+                    tracing::warn!(kind = %K::kind(&()), object = %key, "Leaving an existing object alone: it {owner}");
+                }
+                Err(taken::<K>(&key, owner))
+            }
+        }
+    }
+
+    /// Applies to exactly the object with this UID.
+    async fn send<K: Written>(&self, key: &Key, uid: Option<&str>, desired: &Desired) -> Result<K, Error> {
         let parameters = PatchParams::apply(&self.manager).force();
         let api = self.api::<K>(&key.namespace);
+        let patch = Patch::Apply(desired.for_uid(uid.unwrap_or_default()));
         let mut applied: K = self
-            .call::<K, _>(
-                "apply",
-                key,
-                api.patch(&key.name, &parameters, &Patch::Apply(&desired.value)),
-            )
+            .call::<K, _>("apply", key, api.patch(&key.name, &parameters, &patch))
             .await?;
         gate::wrote(&self.caches, &applied);
         let field_sets = FieldSets::read(applied.meta().managed_fields.as_deref().unwrap_or_default());
@@ -233,6 +291,14 @@ impl Writer {
         let meta = |field: &str| manifest.get("metadata")?.get(field)?.as_str();
         let key = Key::new(meta("namespace").unwrap_or_default(), meta("name").unwrap_or_default());
         tracing::info!(kind = %K::kind(&()), object = %key, "Creating");
+        match self.post::<K>(&key, manifest).await {
+            Ok(created) => Ok(Created::New(without_managed_fields(created))),
+            Err(error) if refusal::already_exists(&error) => Ok(Created::Exists),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn post<K: Written>(&self, key: &Key, manifest: &Value) -> Result<K, Error> {
         let parameters = PostParams {
             field_manager: Some(self.manager.clone()),
             ..PostParams::default()
@@ -244,19 +310,22 @@ impl Writer {
                 .map_err(kube::Error::BuildRequest)?;
             self.client.request::<K>(request).await
         };
-        match self.call::<K, _>("create", &key, call).await {
-            Ok(created) => {
-                gate::wrote(&self.caches, &created);
-                Ok(Created::New(without_managed_fields(created)))
-            }
-            Err(error) if refusal::already_exists(&error) => Ok(Created::Exists),
-            Err(error) => Err(error),
-        }
+        let created = self.call::<K, _>("create", key, call).await?;
+        gate::wrote(&self.caches, &created);
+        Ok(created)
+    }
+
+    /// The object of this name as it is now, for one that exists although it is not in the cache.
+    pub async fn look<K: Written>(&self, namespace: &str, name: &str) -> Result<K, Error> {
+        let key = Key::new(namespace, name);
+        let api = self.api::<K>(namespace);
+        let found = self.call::<K, _>("get", &key, api.get(name)).await?;
+        Ok(without_managed_fields(found))
     }
 
     /// Deletes exactly the object with this UID. It being gone already, or being another one, is fine.
     pub async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(namespace, name, uid, None).await
+        self.delete_within::<K>(namespace, name, uid, None, None).await
     }
 
     async fn delete_within<K: Written>(
@@ -264,6 +333,7 @@ impl Writer {
         namespace: &str,
         name: &str,
         uid: &str,
+        resource_version: Option<String>,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), Error> {
         let key = Key::new(namespace, name);
@@ -271,7 +341,7 @@ impl Writer {
         let parameters = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
-                resource_version: None,
+                resource_version,
             }),
             grace_period_seconds,
             ..DeleteParams::default()
@@ -290,7 +360,7 @@ impl Writer {
     /// Deletes exactly the object with this UID without waiting for anybody to confirm its end. Only for a pod on a node of
     /// which it is known that it is gone.
     pub async fn delete_at_once<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(namespace, name, uid, Some(0)).await
+        self.delete_within::<K>(namespace, name, uid, None, Some(0)).await
     }
 
     /// A JSON merge patch. Put `metadata.uid` or `metadata.resourceVersion` into it where it matters which object, or
@@ -339,7 +409,10 @@ impl Writer {
             }
             // Without a UID there is no saying which object would go.
             let Some(uid) = &meta.uid else { continue };
-            self.delete::<K>(&key.namespace, &key.name, uid).await?;
+            // Exactly as it was seen: somebody may have taken it from its owner meanwhile.
+            let version = meta.resource_version.clone();
+            self.delete_within::<K>(&key.namespace, &key.name, uid, version, None)
+                .await?;
             deleted += 1;
         }
         Ok(deleted)
@@ -416,6 +489,14 @@ impl Writer {
             self.metrics.wrote(verb, &kind, word);
         }
         result
+    }
+}
+
+fn taken<K: Written>(key: &Key, owner: String) -> Error {
+    Error::Taken {
+        kind: K::kind(&()).into_owned(),
+        key: key.clone(),
+        owner,
     }
 }
 

@@ -128,10 +128,10 @@ fn find_owner(observed: &Observed) -> Result<Ownership, Fault> {
     };
     let owners = secret.metadata.owner_references.iter().flatten();
     let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
-    let key = token.spec.effective_jwt_key_ref().map(|key| key.name.as_str());
+    let key = observed.key.as_deref().and_then(|key| key.metadata.uid.as_ref());
     match controller {
         Some(owner) if token.metadata.uid.as_ref() == Some(&owner.uid) => Ok(Ownership::Ours),
-        Some(owner) if owner.kind == "Secret" && Some(owner.name.as_str()) == key => Ok(Ownership::Upstreams {
+        Some(owner) if owner.kind == "Secret" && Some(&owner.uid) == key => Ok(Ownership::Upstreams {
             uid: secret.uid().unwrap_or_default(),
         }),
         _ => Err(taken(secret)),

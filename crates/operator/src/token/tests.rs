@@ -41,7 +41,7 @@ fn token(more: &Value) -> Value {
 
 fn keys(bytes: &str) -> Value {
     let data = json!({ "jwt.key": STANDARD.encode(bytes) });
-    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "keys", "namespace": "hpc" }, "data": data })
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "keys", "namespace": "hpc", "uid": "k" }, "data": data })
 }
 
 fn observed(objects: Vec<Value>) -> Observed {
@@ -149,8 +149,11 @@ fn upstreams_secret_makes_room() {
     theirs["metadata"]["uid"] = json!("theirs");
     theirs["metadata"]["ownerReferences"] =
         json!([{ "apiVersion": "v1", "kind": "Secret", "name": "keys", "uid": "k", "controller": true }]);
-    let plan = planned(vec![token(&json!({})), keys("key"), theirs], 0);
+    let plan = planned(vec![token(&json!({})), keys("key"), theirs.clone()], 0);
     assert_eq!(plan.replace.as_deref(), Some("theirs"));
+    // One of another Secret that had the key's name is nobody's to delete.
+    theirs["metadata"]["ownerReferences"][0]["uid"] = json!("other");
+    assert_eq!(reason(vec![token(&json!({})), keys("key"), theirs]).1, "SecretTaken");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod draining;
 mod endings;
 mod evictions;
 mod examples;
+mod foreign;
 mod forgotten;
 mod golden;
 mod hanging;

@@ -62,8 +62,33 @@ fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
 
     install_chart(cluster, &namespace, ONE_WORKER).unwrap();
     namespace.wait("delete", monitor).unwrap();
+    a_service_monitor_of_others_is_left_alone();
     // Other tests may look for a cluster that does not know the kind.
     cluster
         .ask(&["delete", "crd", "servicemonitors.monitoring.coreos.com"])
         .unwrap();
+}
+
+/// Here, because other tests count on a cluster that does not know the kind.
+fn a_service_monitor_of_others_is_left_alone() {
+    let namespace = Namespace::create(cluster(), "monitors").unwrap();
+    let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";
+    namespace
+        .apply("{apiVersion: monitoring.coreos.com/v1, kind: ServiceMonitor, metadata: {name: slurm-controller}, spec: {theirs: 1}}")
+        .unwrap();
+    let version = || namespace.field(monitor, ".metadata.resourceVersion");
+    let before = version().unwrap();
+    namespace
+        .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: slurm}, spec: {metrics: {enabled: true, serviceMonitor: {enabled: true}}}}")
+        .unwrap();
+    eventually("the Controller says whose the name is", SOON, || {
+        let degraded = ".status.conditions[?(@.type==\"Degraded\")]";
+        let said = namespace.field("controller/slurm", &format!("{degraded}.reason}},{{{degraded}.message"))?;
+        let taken = said.starts_with("NameTaken,ServiceMonitor") && said.contains("slurm-controller already exists");
+        expect(taken, said)
+    })
+    .unwrap();
+    namespace.ask(&["delete", "controller", "slurm"]).unwrap();
+    namespace.wait("delete", "statefulset/slurm-controller").unwrap();
+    assert_eq!(version().unwrap(), before);
 }

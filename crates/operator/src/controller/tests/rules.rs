@@ -748,6 +748,29 @@ fn a_stateful_set_that_cannot_be_changed_into_what_is_wanted_is_replaced() {
 }
 
 #[test]
+fn what_is_not_the_controllers_own_is_neither_believed_nor_replaced() {
+    let mut objects = running(&json!({}));
+    for object in &mut objects {
+        if object["kind"] == "StatefulSet" {
+            object["spec"]["serviceName"] = "theirs".into();
+        }
+        if object["kind"] == "StatefulSet" || object["kind"] == "ConfigMap" {
+            object["metadata"]["ownerReferences"] = json!([]);
+        }
+    }
+    let seen = observed(objects.clone(), Report::default());
+    assert!(seen.stateful_set.is_none() && seen.pods.is_empty());
+    assert!(seen.bundle.is_none() && seen.config.is_none());
+    let plan = planned(objects);
+    assert!(
+        !plan
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::DeleteStatefulSet { .. }))
+    );
+}
+
+#[test]
 fn clients_are_led_to_the_slurmctld_that_serves() {
     let labels = |plan: &Plan| -> Vec<(String, bool)> {
         plan.effects

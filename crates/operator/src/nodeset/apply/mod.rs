@@ -29,7 +29,7 @@ use super::{
     plan::{Effect, ObjectId, Plan, RevisionPlan},
 };
 use crate::{
-    runtime::{Context, Created, Error, Key, Writer},
+    runtime::{Context, Created, Error, Key, Writer, Written},
     template::metadata::owner,
 };
 
@@ -43,7 +43,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) struct Applied {
     /// What failed, for the condition.
     pub(super) problems: Vec<String>,
-    /// The first failure, for the backoff.
+    /// Whether one of them is a name that somebody else's object has.
+    pub(super) name_taken: bool,
+    /// The first other failure, for the backoff.
     pub(super) error: Option<Error>,
     /// Somebody changed a node before an order of ours got there, so that there is another plan to make.
     pub(super) changed: bool,
@@ -70,7 +72,11 @@ impl Applied {
             Ok(value) => Some(value),
             Err(error) => {
                 self.problems.push(error.to_string());
-                self.error.get_or_insert(error);
+                if let Error::Taken { .. } = error {
+                    self.name_taken = true;
+                } else {
+                    self.error.get_or_insert(error);
+                }
                 None
             }
         }
@@ -124,10 +130,10 @@ impl Hands<'_> {
 
     async fn apply_children(&self, plan: &Plan, applied: &mut Applied) {
         if let Some(service) = &plan.service {
-            applied.take(self.apply_child::<Service>(service).await);
+            applied.take(self.apply_shared::<Service>(service).await);
         }
         if let Some(budget) = &plan.budget {
-            applied.take(self.apply_child::<PodDisruptionBudget>(budget).await);
+            applied.take(self.apply_shared::<PodDisruptionBudget>(budget).await);
         }
         if plan.refused.is_some() || plan.revision.is_none() {
             return;
@@ -149,8 +155,14 @@ impl Hands<'_> {
         }
     }
 
-    async fn apply_child<K: crate::runtime::Written>(&self, child: &Value) -> Result<K, Error> {
+    async fn apply_child<K: Written>(&self, child: &Value) -> Result<K, Error> {
         self.writer.apply::<K>(&read(child)?).await
+    }
+
+    /// What all NodeSets of a Controller have together: it may have been the Controller's before.
+    async fn apply_shared<K: Written>(&self, child: &Value) -> Result<K, Error> {
+        let controller = self.observed.controller.as_deref().map(owner);
+        self.writer.apply_shared::<K>(&read(child)?, controller).await
     }
 
     async fn apply_revision(&self, plan: &RevisionPlan, applied: &mut Applied) {
@@ -177,9 +189,17 @@ impl Hands<'_> {
     async fn create_revision(&self, revision: &Value) -> Result<(), Error> {
         let revision: ControllerRevision = read(revision)?;
         if let Created::Exists = self.writer.create(&revision).await? {
-            // The cache holds only revisions with an owner: this one lost its own, and is ours by its name.
-            let patch =
-                json!({ "metadata": { "ownerReferences": [owner(self.nodeset())], "labels": revision.labels() } });
+            // The cache holds only revisions with an owner. One that lost its own is ours by its name and content.
+            let found: ControllerRevision = self.writer.look(&self.namespace(), &revision.name_any()).await?;
+            if !found.owner_references().is_empty() || found.data != revision.data {
+                return self.check_existing(&found);
+            }
+            let patch = json!({ "metadata": {
+                "uid": found.uid(),
+                "resourceVersion": found.resource_version(),
+                "ownerReferences": [owner(self.nodeset())],
+                "labels": revision.labels(),
+            } });
             self.writer
                 .patch::<ControllerRevision>(&self.namespace(), &revision.name_any(), patch)
                 .await?;

@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 
 use super::{Applied, Hands, at_once, read};
 use crate::{
-    nodeset::plan::{Effect, Plan},
-    runtime::{Created, Error, Key},
+    nodeset::{
+        build::is_made_for,
+        plan::{Effect, Plan},
+    },
+    runtime::{Created, Error, Key, Written},
     template::metadata::owner,
 };
 
@@ -48,13 +51,20 @@ impl Hands<'_> {
 
     /// The first alone and then all others: what the API server refuses anyway, it is asked for once and not 500 times.
     /// What it refuses on the way, because a quota is used up, ends the rest.
-    async fn create_pods(&self, creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut Applied) {
+    async fn create_pods(&self, mut creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut Applied) {
+        creations.retain(|(pod, _)| {
+            let key = Key::new(self.namespace(), name_of(pod));
+            applied.take(self.writer.check_contested::<Pod>(&key)).is_some()
+        });
         let Some(((pod, claims), others)) = creations.split_first() else {
             return;
         };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
         self.ctx.events.normal(self.nodeset(), "ScalingUp", message);
-        if applied.take(self.create_pod(pod, claims).await).is_none() {
+        let created = self.create_pod(pod, claims).await;
+        let ends_all = is_refused(&created);
+        applied.take(created);
+        if ends_all {
             return;
         }
         let refused = &AtomicBool::new(false);
@@ -63,7 +73,7 @@ impl Hands<'_> {
                 return Ok(());
             }
             let created = self.create_pod(pod, claims).await;
-            refused.fetch_or(created.is_err(), Ordering::Relaxed);
+            refused.fetch_or(is_refused(&created), Ordering::Relaxed);
             created
         });
         for created in at_once(steps.collect(), AT_ONCE).await {
@@ -77,7 +87,7 @@ impl Hands<'_> {
         }
         match self.writer.create_json::<Pod>(pod).await {
             Ok(Created::New(_)) => Ok(()),
-            Ok(Created::Exists) => self.check_existing(&read(pod)?),
+            Ok(Created::Exists) => self.check_existing_pod(name_of(pod)).await,
             // A namespace on its way out takes nothing new, and everything in it goes: there is nothing to do about it.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {
@@ -88,29 +98,27 @@ impl Hands<'_> {
     }
 
     /// A pod of that name was there, though the caches did not show it as ours.
-    fn check_existing(&self, wanted: &Pod) -> Result<(), Error> {
-        let found = self.ctx.caches.pods.get(&self.namespace(), &wanted.name_any());
-        let owner = found.as_ref().and_then(|pod| {
-            pod.owner_references()
-                .iter()
-                .find(|owner| owner.controller == Some(true))
-        });
-        match owner {
-            // It is on its way out, perhaps after a NodeSet of the same name; its end wakes us.
-            _ if found
-                .as_ref()
-                .is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) =>
-            {
-                Ok(())
-            }
-            Some(owner) if owner.kind == "NodeSet" && owner.name == self.nodeset().name_any() => Ok(()),
-            // Ours from a request whose answer was lost, or one that is about to be taken in.
-            _ if found.is_none() => Ok(()),
-            owner => Err(Error::Taken {
-                kind: "Pod".to_owned(),
-                key: Key::of(wanted),
-                owner: owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name)),
-            }),
+    async fn check_existing_pod(&self, name: &str) -> Result<(), Error> {
+        let found = match self.ctx.caches.pods.get(&self.namespace(), name) {
+            Some(found) => Pod::clone(&found),
+            // Somebody else's pod has none of the labels by which pods are watched.
+            None => self.writer.look(&self.namespace(), name).await?,
+        };
+        // One that looks like a worker of this NodeSet and has no owner is about to be adopted.
+        if found.owner_references().is_empty() && is_made_for(self.nodeset(), &found) {
+            return Ok(());
+        }
+        self.check_existing(&found)
+    }
+
+    /// Whether what is there in place of a new object is ours, or on its way out: the end of such an object wakes us.
+    pub(super) fn check_existing<K: Written>(&self, found: &K) -> Result<(), Error> {
+        if found.meta().deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        match self.writer.check_found(found, &[owner(self.nodeset())]) {
+            Err(Error::Leftover { .. }) => Ok(()),
+            result => result,
         }
     }
 
@@ -144,7 +152,9 @@ impl Hands<'_> {
         let Some(claim) = self.ctx.caches.claims.get(&self.namespace(), name) else {
             return Ok(());
         };
-        if uid.is_some_and(|uid| claim.metadata.uid.as_deref() != Some(uid)) {
+        if uid.is_some_and(|uid| claim.metadata.uid.as_deref() != Some(uid))
+            || !is_made_for(self.nodeset(), claim.as_ref())
+        {
             return Ok(());
         }
         let mut owners = claim.owner_references().to_vec();
@@ -162,4 +172,16 @@ impl Hands<'_> {
             .await
             .map(drop)
     }
+}
+
+fn name_of(pod: &Value) -> &str {
+    let name = pod.pointer("/metadata/name").and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+/// Whether the API server would refuse the next one too. A name that is taken is a matter of one pod.
+fn is_refused(created: &Result<(), Error>) -> bool {
+    created
+        .as_ref()
+        .is_err_and(|error| !matches!(error, Error::Taken { .. }))
 }

@@ -60,6 +60,12 @@ pub fn build_claims(nodeset: &NodeSet, place: &Place) -> Vec<Value> {
         .collect()
 }
 
+/// Whether the labels say that a pod or a claim was made for this NodeSet, by us or by upstream.
+pub fn is_made_for(nodeset: &NodeSet, object: &impl ResourceExt) -> bool {
+    let own = selector_labels(apps::SLURMD, &nodeset.name_any());
+    own.iter().all(|(key, value)| object.labels().get(key) == Some(value))
+}
+
 /// The templates by name. Validation has refused a NodeSet with one that has none.
 fn templates(nodeset: &NodeSet) -> impl Iterator<Item = (&str, &ClaimTemplate)> {
     let named = |template| Some((Overlay::get(template, "metadata")?.get("name")?.as_str()?, template));

@@ -1,8 +1,9 @@
 //! Who owns the claims of the workers: with `whenDeleted: Delete` the NodeSet, so that they go with it; else nobody.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use api::{keys::labels, nodeset::ClaimRetention};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use super::{Effect, Plan, worker::Worker};
@@ -19,7 +20,11 @@ pub(super) fn plan_owners(observed: &Observed, plan: &mut Plan) {
         .filter_map(suffix_of)
         .flat_map(|suffix| build::claims_of(nodeset, suffix))
         .collect();
-    for claim in observed.claims.iter().filter(|claim| ours.contains(&claim.name_any())) {
+    // One that somebody made beforehand is used, and stays theirs.
+    let is_ours = |claim: &&Arc<PersistentVolumeClaim>| {
+        ours.contains(&claim.name_any()) && build::is_made_for(nodeset, claim.as_ref())
+    };
+    for claim in observed.claims.iter().filter(is_ours) {
         let mut owners = claim.owner_references().iter();
         let is_owned = owners.any(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref());
         // One that belongs to its pod is on its way out with it; one of somebody else is theirs.

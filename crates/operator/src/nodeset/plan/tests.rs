@@ -444,10 +444,17 @@ fn claims_are_made_with_the_worker_and_go_only_with_a_scale_in() {
 
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": { "namespace": "slurm", "name": "scratch-compute-0", "uid": "claim" }, "spec": {},
+        "metadata": {
+            "namespace": "slurm", "name": "scratch-compute-0", "uid": "claim",
+            "labels": { "app.kubernetes.io/name": "slurmd", "app.kubernetes.io/instance": "compute" },
+        },
+        "spec": {},
     });
     let plan = planned(&spec("Delete", "Retain", 1), vec![worker(0), claim.clone()], unknown());
     assert_eq!(steps(&plan), ["own scratch-compute-0"]);
+    let made_by_hand = with(claim.clone(), &[("/metadata/labels", json!({}))]);
+    let plan = planned(&spec("Delete", "Retain", 1), vec![worker(0), made_by_hand], unknown());
+    assert_eq!(steps(&plan), [""; 0]);
     let owned = with(
         claim.clone(),
         &[(

@@ -126,7 +126,9 @@ fn owned(object: &Value, manager: &str) -> BTreeSet<String> {
 
 fn owned_by_others(object: &Value, manager: &str) -> BTreeSet<String> {
     let entries = entries(object);
-    let others = entries.iter().filter(|entry| entry["manager"] != manager);
+    let others = entries
+        .iter()
+        .filter(|entry| entry["manager"] != manager || entry["operation"] != "Apply");
     others.flat_map(fields).collect()
 }
 

@@ -99,6 +99,7 @@ impl Store {
                 format!("{} already exists", path.name),
             ));
         }
+        self.drop_unknown(&mut object);
         self.uids += 1;
         let uid = format!("uid-{}", self.uids);
         let meta = meta(&mut object);
@@ -165,14 +166,19 @@ impl Store {
 
     pub(crate) fn apply(&mut self, path: &Path, applied: &Value, manager: &str) -> Result<Value, Refusal> {
         let mut known = applied.clone();
-        for pointer in &self.unknown {
-            let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
-            if let Some(fields) = known.pointer_mut(parent).and_then(Value::as_object_mut) {
-                fields.remove(field);
-            }
-        }
+        self.drop_unknown(&mut known);
+        let uid = text(applied, "/metadata/uid");
+        // Not a field that a manager can own.
+        meta(&mut known).remove("uid");
         let applied = &known;
         let Ok(before) = self.get(path) else {
+            if !uid.is_empty() {
+                return Err(Refusal::new(
+                    409,
+                    "Conflict",
+                    "uid mismatch: no existing object was found",
+                ));
+            }
             let mut object = self.create(path, applied.clone(), "")?;
             apply::own(&mut object, applied, manager);
             self.objects.insert(id(path), object.clone());
@@ -181,9 +187,9 @@ impl Store {
             }
             return Ok(object);
         };
-        let uid = text(applied, "/metadata/uid");
         if !uid.is_empty() && uid != text(&before, "/metadata/uid") {
-            return Err(Refusal::new(409, "Conflict", "uid"));
+            let message = "is invalid: metadata.uid: Invalid value: field is immutable";
+            return Err(Refusal::new(422, "Invalid", message));
         }
         let mut object = apply::applied_to(&before, applied, manager);
         apply::own(&mut object, applied, manager);
@@ -203,8 +209,22 @@ impl Store {
                 "the UID in the precondition does not match",
             ));
         }
+        let version = text(options, "/preconditions/resourceVersion");
+        if !version.is_empty() && version != text(&object, "/metadata/resourceVersion") {
+            let message = "the ResourceVersion in the precondition does not match";
+            return Err(Refusal::new(409, "Conflict", message));
+        }
         self.objects.remove(&id(path));
         Ok(self.record(path, "DELETED", object))
+    }
+
+    fn drop_unknown(&self, object: &mut Value) {
+        for pointer in &self.unknown {
+            let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
+            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.remove(field);
+            }
+        }
     }
 
     fn update(&mut self, path: &Path, before: &Value, mut object: Value, manager: &str) -> Value {

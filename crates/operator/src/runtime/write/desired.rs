@@ -1,6 +1,7 @@
 //! A desired object in the form it is sent and compared in (pure).
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -13,10 +14,12 @@ pub(super) struct Desired {
     pub(super) value: Value,
     /// Of the value, to know it again.
     pub(super) hash: u64,
+    pub(super) owners: Vec<OwnerReference>,
 }
 
 impl Desired {
     pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Self, serde_json::Error> {
+        let owners = object.meta().owner_references.clone().unwrap_or_default();
         let mut value = serde_json::to_value(object)?;
         if let Some(fields) = value.as_object_mut() {
             fields.insert("apiVersion".to_owned(), K::api_version(&()).into());
@@ -39,19 +42,16 @@ impl Desired {
         }
         drop_nulls(&mut value);
         let hash = hash(&value.to_string());
-        Ok(Self { value, hash })
+        Ok(Self { value, hash, owners })
     }
 
-    /// Who controls the observed object, if that is somebody else than who is to control it.
-    pub(super) fn other_controller(&self, observed: &impl Resource) -> Option<String> {
-        let references = self.value.pointer("/metadata/ownerReferences")?.as_array()?;
-        let wanted = references
-            .iter()
-            .find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
-        let owner = observed.meta().owner_references.iter().flatten();
-        let owner = owner.into_iter().find(|owner| owner.controller == Some(true))?;
-        (wanted.get("uid").and_then(Value::as_str) != Some(&owner.uid))
-            .then(|| format!("{} {}", owner.kind, owner.name))
+    /// As it is sent for exactly the object with this UID. An apply with a UID makes no object, and changes no other.
+    pub(super) fn for_uid(&self, uid: &str) -> Value {
+        let mut value = self.value.clone();
+        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.insert("uid".to_owned(), uid.into());
+        }
+        value
     }
 }
 
@@ -123,20 +123,5 @@ mod tests {
         let desired = Desired::of(&secret).unwrap().value;
         assert_eq!(desired["data"], json!({"b": "Yg==", "a": "YQ=="}));
         assert_eq!(desired.get("stringData"), None);
-    }
-
-    #[test]
-    fn another_controller_is_named() {
-        let owned = |uid: &str| -> ConfigMap {
-            serde_json::from_value(json!({"metadata": {"name": "a", "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "9"},
-                {"apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": format!("c{uid}"), "uid": uid, "controller": true},
-            ]}}))
-            .unwrap()
-        };
-        let desired = Desired::of(&owned("1")).unwrap();
-        assert_eq!(desired.other_controller(&owned("1")), None);
-        assert_eq!(desired.other_controller(&ConfigMap::default()), None);
-        assert_eq!(desired.other_controller(&owned("2")).as_deref(), Some("Controller c2"));
     }
 }

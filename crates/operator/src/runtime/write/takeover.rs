@@ -1,8 +1,8 @@
-//! Objects that the operator before us made.
+//! Objects that an update or a create wrote: those of the operator before us, and our own new ones.
 //!
 //! An apply removes a field only if nobody else has it, and upstream, which writes by updates, has everything in its
 //! objects: what we do not want would stay for ever (its `maxUnavailable` beside our `minAvailable`, which the API server
-//! refuses). So before our first apply to an object upstream's fields become ours.
+//! refuses). So before our first apply to an object these fields become ours, as if we had applied them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::json;
@@ -13,21 +13,34 @@ use super::{Error, Key, OVERTAKEN, Writer, Written, refusal, unsendable};
 const PREDECESSOR: &str = "manager";
 
 impl Writer {
-    /// Makes upstream's fields of this object ours, if it has any.
-    pub(super) async fn take_over<K: Written>(&self, key: &Key) -> Result<(), Error> {
+    /// Makes upstream's fields of exactly this object ours, and those that we created it with, if there are any. `found` is
+    /// the object if it has just been read.
+    pub(super) async fn take_over<K: Written>(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        mut found: Option<K>,
+    ) -> Result<(), Error> {
         let api = self.api::<K>(&key.namespace);
         let mut attempts = 1..=OVERTAKEN;
         loop {
-            let object = match self.call::<K, _>("get", key, api.get(&key.name)).await {
-                Err(error) if refusal::not_found(&error) => return Ok(()),
-                object => object?,
+            let object = match found.take() {
+                Some(object) => object,
+                None => match self.call::<K, _>("get", key, api.get(&key.name)).await {
+                    Err(error) if refusal::not_found(&error) => return Ok(()),
+                    object => object?,
+                },
             };
+            if object.meta().uid.as_deref() != uid {
+                // The apply says so.
+                return Ok(());
+            }
             let meta = object.meta();
             let managed = meta.managed_fields.as_deref().unwrap_or_default();
             let Some(inherited) = inherited(managed, &K::api_version(&()), &self.manager) else {
                 return Ok(());
             };
-            tracing::info!(kind = %K::kind(&()), object = %key, from = PREDECESSOR, "Taking over");
+            tracing::debug!(kind = %K::kind(&()), object = %key, "Taking over the fields of updates");
             let fields = serde_json::to_value(inherited).map_err(|error| unsendable::<K>(key, &error))?;
             let change = json!({"op": "replace", "path": "/metadata/managedFields", "value": fields});
             let version = meta.resource_version.as_deref();
@@ -39,8 +52,8 @@ impl Writer {
     }
 }
 
-/// The managed fields with upstream's in our name, as if we had applied them. `None` if there are none, or if we have
-/// applied before: then it is done.
+/// The managed fields with upstream's, or those of our own create, as if we had applied them. `None` if there are none, or
+/// if we have applied before: then it is done.
 fn inherited(managed: &[ManagedFieldsEntry], api_version: &str, heir: &str) -> Option<Vec<ManagedFieldsEntry>> {
     let is = |entry: &ManagedFieldsEntry, manager: &str, operation: &str| {
         entry.manager.as_deref() == Some(manager)
@@ -52,7 +65,8 @@ fn inherited(managed: &[ManagedFieldsEntry], api_version: &str, heir: &str) -> O
         return None;
     }
     let mut managed = managed.to_vec();
-    let entry = managed.iter_mut().find(|entry| is(entry, PREDECESSOR, "Update"))?;
+    let is_inherited = |entry: &&mut ManagedFieldsEntry| is(entry, PREDECESSOR, "Update") || is(entry, heir, "Update");
+    let entry = managed.iter_mut().find(is_inherited)?;
     entry.manager = Some(heir.to_owned());
     entry.operation = Some("Apply".to_owned());
     Some(managed)

@@ -88,10 +88,26 @@ fn config_map(data: Value) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"namespace": "n", "name": "a"}, "data": data})).unwrap()
 }
 
+fn owner(kind: &str, name: &str, uid: &str) -> Value {
+    json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": kind, "name": name, "uid": uid, "controller": true})
+}
+
+/// A child of Controller `c` with this UID.
+fn child(uid: &str) -> ConfigMap {
+    let owner = owner("Controller", "c", uid);
+    serde_json::from_value(
+        json!({"metadata": {"namespace": "n", "name": "a", "ownerReferences": [owner]}, "data": {"a": "1"}}),
+    )
+    .unwrap()
+}
+
 fn stateful_set(env: &[&str]) -> StatefulSet {
     let env: Vec<Value> = env.iter().map(|name| json!({"name": name, "value": "x"})).collect();
     serde_json::from_value(json!({
-        "metadata": {"namespace": "n", "name": "a", "labels": {"app.kubernetes.io/name": "slurmctld"}},
+        "metadata": {
+            "namespace": "n", "name": "a", "labels": {"app.kubernetes.io/name": "slurmctld"},
+            "ownerReferences": [owner("Controller", "c", "1")],
+        },
         "spec": {"selector": {}, "serviceName": "s", "template": {"spec": {"containers": [{"name": "slurmctld", "env": env}]}}},
     }))
     .unwrap()
@@ -104,7 +120,7 @@ async fn applying_the_same_again_asks_nothing_of_the_server() {
     let made = world.writer.apply(&desired).await.unwrap();
     assert!(made.metadata.uid.is_some());
     assert_eq!(made.metadata.managed_fields, None);
-    assert_eq!(world.writes(), ["apply"]);
+    assert_eq!(world.writes(), ["create", "patch", "apply"]);
     world.settle().await;
     for _ in 0..3 {
         world.writer.apply(&desired).await.unwrap();
@@ -239,10 +255,23 @@ async fn an_object_that_changed_while_we_looked_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_set_at_the_creation_can_be_removed_right_after_it() {
+    let world = World::new().await;
+    world
+        .writer
+        .apply(&config_map(json!({"a": "1", "b": "1"})))
+        .await
+        .unwrap();
+    // The watch has not shown it yet.
+    world.writer.apply(&config_map(json!({"a": "1"}))).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP)["data"], json!({"a": "1"}));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_child_of_somebody_else_is_not_touched() {
     let world = World::new().await;
     let owned = |uid: &str| -> ConfigMap {
-        let owner = json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": format!("c{uid}"), "uid": uid, "controller": true});
+        let owner = owner("Controller", &format!("c{uid}"), uid);
         serde_json::from_value(json!({"metadata": {"namespace": "n", "name": "a", "ownerReferences": [owner]}}))
             .unwrap()
     };
@@ -252,9 +281,187 @@ async fn a_child_of_somebody_else_is_not_touched() {
     let error = world.writer.apply(&owned("2")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ConfigMap n/a belongs to Controller c1; rename one of the two"
+        "ConfigMap n/a already exists and belongs to Controller c1; it is left unchanged. Delete it if nobody needs it, \
+         or give this object another name"
     );
     assert!(world.writes().is_empty());
+}
+
+/// What may be in a child's place, and whether it is in the cache.
+fn strangers() -> [(&'static str, Value, bool); 5] {
+    let set = |meta: Value| {
+        let mut object =
+            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}, "spec": {"replicas": 7}});
+        json_patch::merge(&mut object["metadata"], &meta);
+        object
+    };
+    let ours = json!({"app.kubernetes.io/name": "slurmctld"});
+    [
+        ("has no owner", set(json!({})), false),
+        ("has no owner", set(json!({"labels": ours})), true),
+        (
+            "belongs to Helm release web",
+            set(json!({"annotations": {"meta.helm.sh/release-name": "web"}})),
+            false,
+        ),
+        (
+            "belongs to Deployment d",
+            set(
+                json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "9", "controller": true}]}),
+            ),
+            false,
+        ),
+        (
+            "belongs to Accounting c",
+            set(json!({"ownerReferences": [owner("Accounting", "c", "9")]})),
+            true,
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_not_ours_is_left_alone_and_its_place_taken_when_it_is_gone() {
+    for (whose, stranger, cached) in strangers() {
+        let mut world = World::new().await;
+        let (trigger, mut inbox) = crate::runtime::Trigger::new();
+        world.writer.trigger = trigger;
+        let path = Path::parse(STATEFUL_SET);
+        let stored = world
+            .server
+            .edit(|store| store.create(&path, stranger, "kubectl-create"))
+            .unwrap();
+        world.settle().await;
+        world.writes();
+        let desired = stateful_set(&["A"]);
+        for _ in 0..3 {
+            let error = world.writer.apply(&desired).await.unwrap_err();
+            assert_eq!(error.label(), "taken");
+            assert!(error.to_string().contains(whose), "{error}");
+        }
+        let asked: &[&str] = if cached { &[] } else { &["create"] };
+        assert_eq!(world.writes(), asked, "{whose}: once, and not at every look");
+        assert_eq!(world.stored(STATEFUL_SET), stored);
+        let cache = &world.context.caches.stateful_sets;
+        world.writer.prune(cache, "1", &BTreeSet::new()).await.unwrap();
+        assert_eq!(world.stored(STATEFUL_SET), stored);
+
+        // Its end is told by the watch, also of an object that is not in the cache.
+        world.server.edit(|store| store.delete(&path, &json!({}))).unwrap();
+        world.settle().await;
+        assert_eq!(inbox.try_recv().unwrap(), Key::new("n", "c"), "{whose}");
+        world.writer.apply(&desired).await.unwrap();
+        assert_eq!(world.stored(STATEFUL_SET)["metadata"]["ownerReferences"][0]["uid"], "1");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_taken_is_tried_again_after_a_while() {
+    let world = World::new().await;
+    let path = Path::parse(STATEFUL_SET);
+    let stranger = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}});
+    world
+        .server
+        .edit(|store| store.create(&path, stranger, "kubectl-create"))
+        .unwrap();
+    world.settle().await;
+    let desired = stateful_set(&["A"]);
+    world.writer.apply(&desired).await.unwrap_err();
+    world.writes();
+    tokio::time::sleep(TAKEN_AGAIN).await;
+    world.writer.apply(&desired).await.unwrap_err();
+    assert_eq!(world.writes(), ["create"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_leader_made_is_ours_though_the_watch_has_not_shown_it() {
+    let world = World::new().await;
+    let blind = Context::for_tests(world.server.client(), Caches::default());
+    let desired = child("1");
+    world.writer.apply(&desired).await.unwrap();
+    world.by_hand(CONFIG_MAP, &json!({"data": {"a": "2"}}));
+    let made = Writer::new(&blind, "controller").apply(&desired).await.unwrap();
+    assert_eq!(made.data.unwrap()["a"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_that_died_after_the_creation_goes_on_where_it_was() {
+    let world = World::new().await;
+    world.server.fail(Fault::Refuse("patch", 500));
+    world.writer.apply(&child("1")).await.unwrap_err();
+    world.settle().await;
+    let mut desired = child("1");
+    desired.data = None;
+    Writer::new(&world.context, "controller").apply(&desired).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP).pointer("/data/a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_of_an_earlier_owner_of_the_same_name_is_waited_for() {
+    let world = World::new().await;
+    world.writer.apply(&child("1")).await.unwrap();
+    world.settle().await;
+    let before = world.stored(CONFIG_MAP);
+    let error = world.writer.apply(&child("2")).await.unwrap_err();
+    assert_eq!(error.label(), "leftover");
+    assert_eq!(world.stored(CONFIG_MAP), before);
+
+    world
+        .server
+        .edit(|store| store.delete(&Path::parse(CONFIG_MAP), &json!({})))
+        .unwrap();
+    world.settle().await;
+    world.writer.apply(&child("2")).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP)["metadata"]["ownerReferences"][0]["uid"], "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_lost_its_owner_is_given_it_back() {
+    let world = World::new().await;
+    world.writer.apply(&child("1")).await.unwrap();
+    world.by_hand(CONFIG_MAP, &json!({"metadata": {"ownerReferences": null}}));
+    world.settle().await;
+    world.writer.apply(&child("1")).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP)["metadata"]["ownerReferences"][0]["uid"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_came_in_the_place_of_ours_unseen_is_not_touched() {
+    let world = World::new().await;
+    world.writer.apply(&child("1")).await.unwrap();
+    world.settle().await;
+    let path = Path::parse(CONFIG_MAP);
+    let stranger = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"theirs": "1"}});
+    let stored = world.server.edit(|store| {
+        store.delete(&path, &json!({})).unwrap();
+        store.create(&path, stranger, "kubectl-create").unwrap()
+    });
+    let mut desired = child("1");
+    desired.data = Some([("a".to_owned(), "2".to_owned())].into());
+    let error = world.writer.apply(&desired).await.unwrap_err();
+    assert_eq!(error.label(), "conflict");
+    let cache = &world.context.caches.config_maps;
+    world.writer.prune(cache, "1", &BTreeSet::new()).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP), stored);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_the_controllers_before_is_shared() {
+    let world = World::new().await;
+    world.writer.apply(&child("1")).await.unwrap();
+    world.settle().await;
+    let shared: ConfigMap =
+        serde_json::from_value(json!({"metadata": {"namespace": "n", "name": "a", "ownerReferences": [
+            {"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "s", "uid": "5"},
+        ]}}))
+        .unwrap();
+    assert_eq!(world.writer.apply(&shared).await.unwrap_err().label(), "taken");
+    let controller = serde_json::from_value(owner("Controller", "c", "1")).unwrap();
+    world.writer.apply_shared(&shared, Some(controller)).await.unwrap();
+    let references = &world.stored(CONFIG_MAP)["metadata"]["ownerReferences"];
+    assert!(
+        references.as_array().unwrap().iter().any(|owner| owner["uid"] == "5"),
+        "{references}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
