@@ -22,9 +22,10 @@ SECOND_TRIES := $(CURDIR)/target/second-tries
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
 
-up: build operator ## Bring up a Kubernetes cluster on this machine, install the operator and Slurm on it, run a job
-	$(TESTBED) up
-	eval "$$($(TESTBED) env)" && hack/demo
+up: ## Bring up a Kubernetes cluster on this machine, install the operator and Slurm on it, run a job
+	@hack/step 'build our programs (about ten minutes the first time)' $(MAKE) --no-print-directory build operator
+	@hack/step 'Kubernetes, images and three nodes (about 15 minutes the first time)' $(TESTBED) up
+	@eval "$$($(TESTBED) env)"; hack/step 'install the operator and Slurm, run a job (about half a minute)' hack/demo
 	@echo 'look around: eval "$$(make -s env)" && kubectl get pods -A'
 
 down: build ## End the cluster that `make up` brought up and remove its state
@@ -33,11 +34,12 @@ down: build ## End the cluster that `make up` brought up and remove its state
 env: ## Print shell lines that give kubectl and helm access to the cluster: eval "$(make -s env)"
 	@$(TESTBED) env
 
+# Cargo shows what it compiles, and says nothing but that it is done when nothing changed.
 build:
-	@cargo build --workspace --bins --examples --quiet
+	@cargo build --workspace --bins --examples
 
 operator:
-	@cargo build --profile image --quiet --package slurm-operator --package slurm-agent
+	@cargo build --profile image --package slurm-operator --package slurm-agent
 
 test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 50 minutes on a fresh machine, 30 on a warm one)
 	@mkdir -p target && rm -f $(TIMINGS) $(SECOND_TRIES)

@@ -4,12 +4,16 @@ What the operator's pods and the webhook's have in common.
 
 {{/*
 An image reference: a string as it stands, or repository with digest or tag. The tag is the chart's version unless given.
+Upstream's repository holds another program; values of its chart, kept by --reuse-values, name it.
 (list root image "operator")
 */}}
 {{- define "operator.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
 {{- $path := index . 2 -}}
+{{- if contains "ghcr.io/slinkyproject/slurm-operator" (toJson $image) -}}
+  {{- fail (printf "%s.image is upstream's, which is another program. Leave it out, or name the repository you keep this operator's image in: --set %s.image.repository=… (--reuse-values keeps the one of upstream's chart)" $path $path) -}}
+{{- end -}}
 {{- if kindIs "map" $image -}}
   {{- if not $image.repository -}}
     {{- fail (printf "%s.image.repository is missing" $path) -}}

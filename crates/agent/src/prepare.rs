@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use slurm::Revision;
@@ -50,6 +51,7 @@ pub fn run(options: &cli::Prepare) -> Result<(), Error> {
         controller_uid,
         pod_name,
     } = &options.places;
+    create_state_dir(state_dir)?;
     let stored = Store::new(state_dir, controller_uid)
         .of_pod(pod_name.as_deref())
         .newest()?;
@@ -70,6 +72,15 @@ pub fn run(options: &cli::Prepare) -> Result<(), Error> {
     config_dir.switch(&files)?;
     config_dir.forget_all_but(&files);
     Ok(())
+}
+
+/// A volume that lives with the pod is mounted above it, since anybody may write to that.
+fn create_state_dir(path: &Path) -> Result<(), store::Error> {
+    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    created.map_err(|source| store::Error::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn read_bundle(path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
@@ -107,6 +118,7 @@ fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use slurm::revision::{File, FileName};
     use tempfile::TempDir;
@@ -148,6 +160,20 @@ mod tests {
     fn started_with(options: &cli::Prepare) -> String {
         run(options).unwrap();
         fs::read_to_string(options.places.config_dir.join("slurm.conf")).unwrap()
+    }
+
+    #[test]
+    fn the_state_directory_is_made_for_its_owner_alone() {
+        let (_directory, options) = pod();
+        let state = &options.places.state_dir;
+        fs::write(&options.bundle, revision(1, "bundle").to_bundle().unwrap()).unwrap();
+        fs::remove_dir(state).unwrap();
+        run(&options).unwrap();
+        assert_eq!(fs::metadata(state).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::set_permissions(state, fs::Permissions::from_mode(0o775)).unwrap();
+        run(&options).unwrap();
+        let kept = fs::metadata(state).unwrap().permissions().mode() & 0o777;
+        assert_eq!(kept, 0o775, "a volume's own directory is left as it is");
     }
 
     #[test]

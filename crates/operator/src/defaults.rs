@@ -19,13 +19,15 @@ pub struct Images {
 /// The tag the charts and upstream's documents use today.
 pub const SLURM_TAG: &str = "26.05-ubuntu26.04";
 const REGISTRY: &str = "ghcr.io/slinkyproject";
+/// As in the chart. The name is nobody's: under upstream's, a node would pull upstream's operator and run that.
+const OPERATOR_REPOSITORY: &str = "localhost/slurm-operator";
 const ALPINE: &str = "docker.io/library/alpine:latest";
 
 impl Default for Images {
     fn default() -> Self {
         let stock = |name: &str| format!("{REGISTRY}/{name}:{SLURM_TAG}");
         Self {
-            operator: format!("{REGISTRY}/slurm-operator:{}", env!("CARGO_PKG_VERSION")),
+            operator: format!("{OPERATOR_REPOSITORY}:{}", env!("CARGO_PKG_VERSION")),
             slurmctld: stock("slurmctld"),
             slurmd: stock("slurmd"),
             slurmrestd: stock("slurmrestd"),

@@ -26,7 +26,7 @@ use crate::paths::{self, Layout};
 use crate::pki;
 use crate::process::Process;
 use crate::reading::Question;
-use crate::steps::step;
+use crate::steps::{long_step, step};
 
 /// What `up` is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,10 @@ impl Cluster {
             return Ok(cluster);
         }
         cluster.clean()?;
-        step("cluster up, every node Ready", || cluster.start(size, store.as_deref()))?;
+        long_step(
+            "bring up the cluster until every node is Ready (about half a minute)",
+            || cluster.start(size, store.as_deref()),
+        )?;
         Ok(cluster)
     }
 

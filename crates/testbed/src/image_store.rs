@@ -31,7 +31,9 @@ pub(crate) fn store(archives: &[PathBuf]) -> Result<PathBuf> {
     if !done.exists() {
         let _lock = lock::exclusive(&cache.join("lock"), "another import of images to end")?;
         if !done.exists() {
-            long_step("unpack images (once per set of images)", || fill(&done, archives))?;
+            long_step("unpack images (once per set of images, about half a minute)", || {
+                fill(&done, archives)
+            })?;
         }
     }
     Ok(done)

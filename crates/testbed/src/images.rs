@@ -35,7 +35,7 @@ pub fn operator() -> Result<PathBuf> {
         crate::sibling("../image/slurm-agent")?,
     ];
     let binaries: Vec<&std::path::Path> = binaries.iter().map(PathBuf::as_path).collect();
-    let reference = format!("ghcr.io/slinkyproject/slurm-operator:{version}");
+    let reference = format!("localhost/slurm-operator:{version}");
     image::scratch_image(&archive, &reference, &binaries, &["/slurm-operator"])?;
     Ok(archive)
 }

@@ -2,7 +2,9 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -22,10 +24,23 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     result
 }
 
-/// A step that may take minutes, so it is announced before it begins.
+/// A step that may take minutes, so it is announced before it begins and shows once a minute that it is still at work.
 pub fn long_step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("            {name} …");
-    step(name, work)
+    thread::scope(|scope| {
+        let (ended, end) = channel::<()>();
+        scope.spawn(move || {
+            for minutes in 1.. {
+                match end.recv_timeout(Duration::from_mins(1)) {
+                    Err(RecvTimeoutError::Timeout) => eprintln!("            {name}: {minutes} min so far …"),
+                    _ => return,
+                }
+            }
+        });
+        let result = step(name, work);
+        drop(ended);
+        result
+    })
 }
 
 /// Adds a timing without showing it.

@@ -121,7 +121,8 @@ fn create_directory(folder: &Path, name: &str, limit: Option<&str>) -> Result<Pa
             Some(format!("size={size}").as_str()),
         )?;
     }
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+    // As a fresh filesystem has it: pods that do not run as root ask for it with fsGroup.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
 }
 

@@ -19,7 +19,10 @@ use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 use slurm::revision::Digest;
 
-use super::host_keys::{KINDS, private_file, public_file};
+use super::{
+    files::WAIT_DIR,
+    host_keys::{KINDS, private_file, public_file},
+};
 use crate::{
     conf_server::conf_server,
     template::{
@@ -194,6 +197,7 @@ fn build_login(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, V
     let mut mounts = vec![
         json!({ "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true }),
         json!({ "mountPath": "/run/slurm", "name": RUN_VOLUME }),
+        json!({ "mountPath": WAIT_DIR, "name": LIVE_VOLUME, "subPath": "wait.d", "readOnly": true }),
     ];
     let file = |volume: &str, folder: &str, file: &str| json!({ "mountPath": format!("{folder}/{file}"), "name": volume, "subPath": file, "readOnly": true });
     for kind in KINDS {
@@ -248,6 +252,7 @@ fn build_initconf(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     let mut mounts = vec![
         json!({ "mountPath": "/mnt/etc/slurm", "name": ETC_VOLUME }),
         json!({ "mountPath": "/mnt/slurm", "name": CONFIG_VOLUME, "readOnly": true }),
+        json!({ "mountPath": "/mnt/run/slurm", "name": RUN_VOLUME }),
     ];
     mounts.extend(file_mounts());
     let base = json!({
@@ -271,6 +276,7 @@ const RELOAD_SCRIPT: &str = concat!(
 fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     let mut mounts = file_mounts();
     mounts.push(json!({ "mountPath": "/mnt/keys", "name": KEYS_VOLUME, "readOnly": true }));
+    mounts.push(json!({ "mountPath": "/mnt/run/slurm", "name": RUN_VOLUME, "readOnly": true }));
     let given = login_set.spec.login.as_ref();
     let own = |field: &str| given.and_then(|given| given.get(field)).cloned();
     let mut reload = fields(json!({

@@ -2,12 +2,19 @@
 
 use api::{LoginSet, wellknown};
 
-/// sshd_config, in upstream's words.
+/// Holds a pipe while sshd has to wait for sackd (`initconf.sh`, `reload.sh`), and nothing afterwards. Root's alone: what is in it
+/// is part of sshd_config.
+pub(super) const WAIT_DIR: &str = "/etc/ssh/wait.d";
+
+/// sshd_config, in upstream's words but for the first lines.
 pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
     let extra = login_set.spec.extra_sshd_config.as_deref().unwrap_or_default();
+    let wait = format!("Include {WAIT_DIR}/*");
     let mut lines = vec![
         "#",
         "### GENERAL ###",
+        "# sshd waits here for sackd. The directory is empty once sackd runs.",
+        &wait,
         "Include /etc/ssh/sshd_config.d/*.conf",
         "UsePAM yes",
         "X11Forwarding yes",
@@ -76,6 +83,13 @@ mod tests {
         assert!(!render_sshd_config(&with(""), 22).contains("Port"));
         assert!(render_sshd_config(&with(""), 2222).contains("\nPort 2222\n#"));
         assert!(!render_sshd_config(&with("port=22"), 2222).contains("Port 2222"));
+    }
+
+    #[test]
+    fn sshd_waits_for_sackd_before_it_reads_on() {
+        let config = render_sshd_config(&with("Include /run/mine"), 22);
+        let first = config.lines().find(|line| !line.starts_with('#'));
+        assert_eq!(first, Some("Include /etc/ssh/wait.d/*"));
     }
 
     #[test]

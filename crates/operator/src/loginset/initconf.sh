@@ -10,7 +10,15 @@ for file in /mnt/slurm/*.conf /mnt/slurm/*.key; do
   *) chmod 644 "$copy" ;;
   esac
 done
+# The volume is writable for everybody at first. What lies in it is Slurm's configuration for everyone who logs in.
+rm -f /mnt/run/slurm/sack.socket
+chown 401:401 /mnt/run/slurm
+chmod 755 /mnt/run/slurm
 umask 077
+# sshd_config includes this directory. sshd cannot read past a pipe that nobody has opened for writing: `reload` does.
+mkdir -p /mnt/live/wait.d
+rm -f /mnt/live/wait.d/sackd
+mkfifo /mnt/live/wait.d/sackd
 for file in /mnt/wanted/ssh/sshd_config /mnt/wanted/ssh/authorized_keys /mnt/wanted/sssd/sssd.conf; do
   cat "$file" >"/mnt/live/${file##*/}"
 done

@@ -76,6 +76,22 @@ look_at_directory() {
   echo "directory: ${away:+unreachable:}${away:-in reach}"
 }
 
+# sshd reads its configuration up to this pipe (initconf.sh) and listens only after that.
+wait_for_sackd() {
+  pipe=$live/wait.d/sackd
+  [ -p "$pipe" ] || return 0
+  echo "sshd: waiting for sackd, which waits for slurmctld"
+  until [ -S /mnt/run/slurm/sack.socket ]; do sleep 0.2; done
+  # Open for reading and writing never blocks. The pipe goes before it is closed, so that an sshd that comes later finds none.
+  exec 3<>"$pipe"
+  rm "$pipe"
+  exec 3>&-
+  echo "sshd: started"
+  # A signal for changed files would come too early for an sshd that does not listen yet.
+  sleep 1
+}
+
+wait_for_sackd
 while :; do
   if differs ssh/authorized_keys; then
     take ssh/authorized_keys

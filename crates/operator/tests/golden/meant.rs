@@ -286,6 +286,16 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "`privileged: false` of the values is kept; upstream drops a no",
     ),
     (
+        "ConfigMap slurm-login-*",
+        "data sshd_config",
+        "the line at which sshd waits for sackd",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec containers login volumeMounts /etc/ssh/wait.d",
+        "what sshd waits for before sackd has its socket",
+    ),
+    (
         "Deployment slurm-login-*",
         "spec template spec containers login volumeMounts * name",
         "sshd_config, authorized_keys and sssd.conf are copies that can be changed under a running daemon",
@@ -293,12 +303,12 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     (
         "Deployment slurm-login-*",
         "spec template spec initContainers initconf command 2",
-        "our own script; it makes those copies too",
+        "our own script; it makes those copies too, and /run/slurm sackd's own",
     ),
     (
         "Deployment slurm-login-*",
         "spec template spec initContainers initconf volumeMounts *",
-        "our own script; it makes those copies too",
+        "our own script; it makes those copies too, and /run/slurm sackd's own",
     ),
     (
         "Deployment slurm-login-*",

@@ -68,9 +68,10 @@ impl Recipe {
             fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
             let _lock = lock::exclusive(&cache.join("base.lock"), "another build of the base image to end")?;
             if !tar.exists() {
-                long_step("make the base image (once per recipe, needs the network)", || {
-                    self.build(cache, &tar)
-                })?;
+                long_step(
+                    "make the base image (once per recipe, about two minutes, needs the network)",
+                    || self.build(cache, &tar),
+                )?;
             }
         }
         Ok(tar)

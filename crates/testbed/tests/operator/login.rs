@@ -1,5 +1,7 @@
 //! People of a real directory log in by ssh and submit jobs; what a login pod is given may change under them, or be wrong.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
@@ -151,6 +153,79 @@ fn submit(namespace: &Namespace) {
     ssh_as_alice(namespace, &job).unwrap();
     let written = ssh_as_alice(namespace, &format!("cat {out}")).unwrap();
     assert_eq!(written, "alice\nslinky-0\n");
+}
+
+/// What lies in /run/slurm is the configuration of everyone's commands, so people can put nothing there.
+fn nobody_but_slurm_writes_to_its_directory(namespace: &Namespace) {
+    let found = namespace.exec(&format!("{LOGIN} -c login"), "stat -c '%a %U' /run/slurm");
+    assert_eq!(found.unwrap(), "755 slurm\n");
+    let refused = ssh_as_alice(namespace, "mkdir /run/slurm/mine")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("Permission denied"), "{refused}");
+}
+
+/// A job's user cannot write into the log of the slurmd that runs the job.
+fn a_job_cannot_write_slurmds_log(namespace: &Namespace) {
+    let (out, log) = ("/home/alice/forged.txt", "/var/log/slurm/slurmd.log");
+    let wrap = format!("stat -c %a.%U {log}; (echo a forged line >{log}) 2>&1; true");
+    let job = format!("sbatch --wait --partition=all --output={out} --wrap='{wrap}'");
+    ssh_as_alice(namespace, &job).unwrap();
+    let written = ssh_as_alice(namespace, &format!("cat {out}")).unwrap();
+    assert!(
+        written.starts_with("600.root\n") && written.contains("Permission denied"),
+        "{written}"
+    );
+    let log = namespace.ask(&["logs", WORKER, "--container=logfile"]).unwrap();
+    assert!(log.contains("slurmd") && !log.contains("a forged line"), "{log}");
+}
+
+/// A login pod whose sackd has not reached slurmctld lets nobody in. It does as soon as sackd has.
+fn sshd_waits_for_sackd(namespace: &Namespace) {
+    let names = || {
+        let path = "jsonpath={.items[*].metadata.name}";
+        namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", path])
+    };
+    let before = names().unwrap();
+    let options = json!([{ "name": "SACKD_OPTIONS", "value": "--conf-server late:6817" }]);
+    change_spec(namespace, LOGIN_SET, &json!({ "login": { "env": options } })).unwrap();
+    let listens = "timeout 3 bash -c ': </dev/tcp/127.0.0.1/22' && echo yes || echo no";
+    let pod = eventually("sshd is there and waits", SOON, || {
+        let pod = names()?.replace(&before, "").trim().to_owned();
+        namespace.exec(&format!("{pod} -c login"), "pgrep -x sshd")?;
+        Ok(pod)
+    })
+    .unwrap();
+    let place = format!("{pod} -c login");
+    for _ in 0..5 {
+        let found = namespace
+            .exec(&place, &format!("{listens}; ls /run/slurm; stat -c '%a %U' /run/slurm"))
+            .unwrap();
+        assert!(
+            found.starts_with("no\n") && found.ends_with("755 slurm\n") && !found.contains("sack.socket"),
+            "{found}"
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let late = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "late" },
+        "spec": {
+            "selector": { "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm" },
+            "ports": [{ "port": 6817 }],
+        },
+    });
+    namespace.apply(&late.to_string()).unwrap();
+    eventually("sshd listens", SOON, || {
+        let found = namespace.exec(&place, &format!("{listens}; ls /run/slurm"))?;
+        expect(found.starts_with("yes\n") && found.contains("sack.socket"), found)
+    })
+    .unwrap();
+    let log = namespace.ask(&["logs", &pod, "--container=reload"]).unwrap();
+    assert!(
+        log.contains("sshd: waiting for sackd") && log.contains("sshd: started"),
+        "{log}"
+    );
+    wait_ssh(namespace);
 }
 
 /// Changed files are used by the daemons that run, and nobody who is logged in notices.
@@ -316,9 +391,12 @@ fn people_of_a_directory_log_in_and_submit_jobs() {
     check_users(&namespace);
     let key = let_root_in(&namespace);
     submit(&namespace);
+    nobody_but_slurm_writes_to_its_directory(&namespace);
+    a_job_cannot_write_slurmds_log(&namespace);
     change_files_under_a_session(&namespace);
     sssd_keeps_what_it_can_read(&namespace);
     make_mistakes(&namespace, &key);
     replace_and_scale(&namespace);
     lose_the_directory(&namespace);
+    sshd_waits_for_sackd(&namespace);
 }

@@ -40,6 +40,7 @@ mod rpc;
 mod scaling;
 mod soak;
 mod standbys;
+mod state;
 mod story;
 mod tokens;
 mod updates;

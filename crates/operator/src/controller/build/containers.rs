@@ -12,7 +12,7 @@ use super::{
     layout::{
         AGENT, AGENT_COMMAND, AGENT_DIR, AGENT_FILE, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR,
         BUNDLE_FILE, BUNDLE_VOLUME, CANDIDATE_DIR, CANDIDATE_VOLUME, CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME,
-        LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir, variable,
+        LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir, state_mount, variable,
     },
 };
 use crate::{
@@ -85,7 +85,7 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
         "volumeMounts": [
             { "mountPath": SLURM_ETC_DIR, "name": LIVE_VOLUME, "readOnly": true },
             { "mountPath": RUN_DIR, "name": RUN_VOLUME },
-            { "mountPath": state_dir(&parent.controller.cluster_name()), "name": STATE_VOLUME },
+            { "mountPath": state_mount(parent.controller), "name": STATE_VOLUME },
             { "mountPath": AUTH_SOCKET_DIR, "name": AUTH_SOCKET_VOLUME },
             { "mountPath": LOG_DIR, "name": LOG_VOLUME },
             { "mountPath": KEYS_DIR, "name": KEYS_VOLUME, "readOnly": true },

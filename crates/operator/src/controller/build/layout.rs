@@ -1,6 +1,6 @@
 //! Where things are in a slurmctld pod. The agent's half of this agreement is `crates/agent/README.md`.
 
-use api::wellknown;
+use api::{Controller, wellknown};
 
 /// The configuration slurmctld runs with: the agent writes it. Upstream's `slurm-etc` is another kind of volume, and a
 /// volume that changes its kind under its name cannot be taken over.
@@ -44,6 +44,16 @@ pub(in crate::controller) const KEYS_MODE: i32 = 0o440;
 /// slurmctld's state, which the revisions are kept on too.
 pub(in crate::controller) fn state_dir(cluster_name: &str) -> String {
     format!("{}/{cluster_name}", wellknown::STATE_DIR)
+}
+
+/// Where the state volume is mounted. An emptyDir is writable for everybody, over which slurmctld raises an alarm, so it holds the
+/// directory, which `slurm-agent prepare` makes.
+pub(in crate::controller) fn state_mount(controller: &Controller) -> String {
+    if controller.spec.is_persistent() {
+        state_dir(&controller.cluster_name())
+    } else {
+        wellknown::STATE_DIR.to_owned()
+    }
 }
 
 /// Container names.

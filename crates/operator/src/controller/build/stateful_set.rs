@@ -26,7 +26,7 @@ pub(in crate::controller) const REASONS_ANNOTATION: &str = "slinky.slurm.net/res
 pub(in crate::controller) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
 /// Goes up with every change to the pod template that is ours and not a user's. A pod made from an older one stays as it
 /// is until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
-const TEMPLATE_VERSION: &str = "3";
+const TEMPLATE_VERSION: &str = "4";
 
 /// What the charts claim for slurmctld's state. A Controller without a word about storage gets the same.
 const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";

@@ -1,0 +1,42 @@
+//! Where slurmctld keeps its state.
+
+use serde_json::json;
+use testbed::harness::{Namespace, cluster};
+
+use crate::common::operator::{install, wait_said};
+
+/// slurmctld looks at its directories when it starts and warns of one that anybody may write to.
+#[test]
+fn nobody_but_slurmctld_writes_to_its_state() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "state").unwrap();
+    let cgroup = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cgroup" },
+        "data": { "cgroup.conf": "CgroupPlugin=cgroup/v1" },
+    });
+    namespace.apply(&cgroup.to_string()).unwrap();
+    for (name, persistent) in [("kept", true), ("fleeting", false)] {
+        let controller = json!({
+            "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": { "name": name },
+            "spec": { "configFileRefs": [{ "name": "cgroup" }], "persistence": { "enabled": persistent } },
+        });
+        namespace.apply(&controller.to_string()).unwrap();
+    }
+    for name in ["kept", "fleeting"] {
+        wait_said(&namespace, &format!("controller/{name}"), "Ready", &["True"]);
+        let pod = format!("{name}-controller-0");
+        let modes = namespace
+            .exec(
+                &format!("{pod} -c slurmctld"),
+                "stat -Lc %A $(scontrol show config | awk '/^StateSaveLocation/ {print $3}')",
+            )
+            .unwrap();
+        assert_eq!(modes.as_bytes().get(8), Some(&b'-'), "{name}: {modes}");
+        let log = namespace.ask(&["logs", &pod, "--all-containers"]).unwrap();
+        assert!(
+            log.contains("slurmctld") && !log.contains("WORLD WRITABLE"),
+            "{name}: {log}"
+        );
+    }
+}
