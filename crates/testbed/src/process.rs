@@ -48,9 +48,8 @@ impl Process {
             let is_program = words.next()? == program.as_bytes();
             (is_program && words.any(|word| word == argument.as_bytes())).then(|| Self::of(pid).ok())?
         };
-        let pids = fs::read_dir("/proc").ok()?.flatten();
-        pids.filter_map(|entry| of(entry.file_name().to_str()?.parse().ok()?))
-            .next()
+        let mut pids = fs::read_dir("/proc").ok()?.flatten();
+        pids.find_map(|entry| of(entry.file_name().to_str()?.parse().ok()?))
     }
 
     pub fn record(self, file: &Path) -> Result<()> {

@@ -245,6 +245,12 @@ impl Keeper {
             let _ = reply.send(Err(overtaken));
             return;
         }
+        self.shown.send_modify(|shown| shown.busy = true);
+        // Nothing is begun that would have to be cleaned up when a volume that hangs already answers again.
+        if let Err(error) = self.around.volume.run(VOLUME_PATIENCE, |_| ()).await {
+            let _ = reply.send(Err(Error::from(error).refusal()));
+            return;
+        }
         let live = self.around.config.live();
         let sequence = revision.sequence;
         let verdict = plan_push(
@@ -315,7 +321,7 @@ impl Keeper {
             self.show(phase, false);
             return applied;
         }
-        let _ = self.ensure(|store| Ok(store.remove_pending())).await;
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_pending).await;
         self.show(Phase::Swapped, true);
         self.note(&summary, Phase::Swapped, None).await;
         steps.reach(Phase::Swapped);

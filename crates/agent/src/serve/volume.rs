@@ -95,13 +95,12 @@ impl Volume {
         } else {
             SLOW
         };
-        let answered = match timeout(patience, &mut answer).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                self.progress.give_up(SLOW);
-                slow();
-                answer.await
-            }
+        let answered = if let Ok(answered) = timeout(patience, &mut answer).await {
+            answered
+        } else {
+            self.progress.give_up(SLOW);
+            slow();
+            answer.await
         };
         answered.map_err(|_| NoAnswer)
     }
@@ -121,13 +120,12 @@ impl Volume {
     }
 
     async fn await_answer<T>(&self, patience: Duration, mut answer: oneshot::Receiver<T>) -> Result<T, NoAnswer> {
-        let answered = match timeout(patience, &mut answer).await {
-            Ok(answered) => answered.ok(),
-            Err(_) => {
-                // After this the thread knows that nobody waits; an answer of the last moment counts.
-                answer.close();
-                answer.try_recv().ok()
-            }
+        let answered = if let Ok(answered) = timeout(patience, &mut answer).await {
+            answered.ok()
+        } else {
+            // After this the thread knows that nobody waits; an answer of the last moment counts.
+            answer.close();
+            answer.try_recv().ok()
         };
         if answered.is_none() {
             self.progress.give_up(patience);

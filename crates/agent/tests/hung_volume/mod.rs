@@ -77,7 +77,9 @@ async fn probes_status_and_commands_of_the_leader_are_answered_while_the_volume_
         assert_eq!(within(moment, "/healthz", get(pod.address, "/healthz")).await, 200);
         assert_eq!(within(moment, "/readyz", get(pod.address, "/readyz")).await, 200);
         let status = within(moment, "the status", pod.client().status()).await.unwrap();
-        assert_eq!(status.phase, Phase::Staged);
+        assert_eq!(status.live, Some(revision(1, "PartitionName=a Nodes=n1\n").summary()));
+        let busy = within(moment, "another push", pod.refusal(&second)).await;
+        assert!(matches!(busy, Error::Refused(Refusal::Busy { .. })), "{busy:?}");
         let drained = within(moment, "a drain", pod.drain(fence(3))).await;
         assert_eq!(drained.unwrap(), Way::Rpc);
         // An agent after this one could not tell the new leader from the old one.

@@ -31,10 +31,11 @@ use super::super::steps::Steps;
 use super::super::story::{Event, tell as tell_people};
 use super::super::unsettled::Unsettled;
 use super::super::ways::Commander;
-use super::{Applied, Error, Keeper, PUSH_PATIENCE};
+use super::{Applied, Error, Keeper, PUSH_PATIENCE, VOLUME_PATIENCE};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
+use crate::store::Store;
 
 /// slurmctld starts in a tenth of a second.
 const ANSWERS_SOON: Duration = Duration::from_millis(20);
@@ -72,7 +73,7 @@ impl Keeper {
                 self.unsettled = unsettled;
             }
         }
-        let _ = self.ensure(|store| Ok(store.remove_pending())).await;
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_pending).await;
     }
 
     /// How partitions change from the live files to the pushed ones.
@@ -456,7 +457,7 @@ impl Keeper {
                 }
             }
         }
-        let _ = self.ensure(|store| Ok(store.remove_closed())).await;
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_closed).await;
     }
 }
 
