@@ -83,3 +83,53 @@ impl Admission {
         self.fences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use slurm::revision::ControllerUid;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn admission() -> (TempDir, Store, Admission) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path(), &ControllerUid::new("a").unwrap());
+        let admission = Admission::new(Volume::open(store.clone()).unwrap());
+        (directory, store, admission)
+    }
+
+    fn fence(term: u64) -> Fence {
+        Fence { term, sequence: 1 }
+    }
+
+    #[tokio::test]
+    async fn a_term_is_saved_before_it_is_in_force_and_never_goes_down() {
+        let (_directory, store, admission) = admission();
+        admission.admit(fence(4), Subject::Leadership).await.unwrap();
+        assert_eq!(store.term(), 4);
+        // A leader after that, whose term was written when nobody waited for it any longer.
+        store.save_term(6).unwrap();
+        admission.admit(fence(4), Subject::Job).await.unwrap();
+        let stale = admission.admit(fence(5), Subject::Leadership).await.unwrap_err();
+        let highest = Fence { term: 6, sequence: 0 };
+        assert_eq!(stale, Refusal::StaleFence { highest });
+        assert_eq!((store.term(), admission.highest()), (6, highest));
+    }
+
+    #[tokio::test]
+    async fn the_first_command_is_measured_by_the_term_on_the_volume() {
+        let (_directory, store, admission) = admission();
+        store.save_term(6).unwrap();
+        assert!(admission.admit(fence(5), Subject::Job).await.is_err());
+        admission.admit(fence(6), Subject::Job).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_refuses_to_be_written_keeps_nobody_from_commanding() {
+        let (directory, _, admission) = admission();
+        // No directory can be made here.
+        std::fs::write(directory.path().join(".slurm-operator"), "").unwrap();
+        admission.admit(fence(4), Subject::Job).await.unwrap();
+        assert_eq!(admission.highest().term, 4);
+    }
+}

@@ -42,15 +42,16 @@ impl Keeper {
         let closed = unsettled.map_or_else(Vec::new, |unsettled| unsettled.partitions.by_hand.closed.clone());
         let forgotten = self.ensure(move |store| {
             store.remove_pending();
+            let removed = untried.map_or(Ok(()), |sequence| store.remove(sequence));
             if closed.is_empty() {
                 store.remove_closed();
             } else {
                 store.save_closed(&closed)?;
             }
-            untried.map_or(Ok(()), |sequence| store.remove(sequence))
+            removed
         });
         if let Err(error) = forgotten.await {
-            warn!(%error, "an untried revision stays on the state volume");
+            warn!(%error, "an untried revision may stay on the state volume");
         }
     }
 
