@@ -10,6 +10,10 @@ const DIE_AT: &str = "SLURM_AGENT_DIE_AT";
 #[cfg(debug_assertions)]
 const STOP_AT: &str = "SLURM_AGENT_STOP_AT";
 
+/// Names a file: as long as it exists, the state volume hangs.
+#[cfg(debug_assertions)]
+const HOLD_VOLUME: &str = "SLURM_AGENT_HOLD_VOLUME";
+
 #[cfg(debug_assertions)]
 pub(crate) fn reach(step: impl Display) {
     let is_meant = |variable: &str| std::env::var(variable).is_ok_and(|at| at == step.to_string());
@@ -22,5 +26,16 @@ pub(crate) fn reach(step: impl Display) {
     }
 }
 
+/// Before each piece of work on the state volume.
+#[cfg(debug_assertions)]
+pub(crate) fn hold_volume() {
+    while std::env::var_os(HOLD_VOLUME).is_some_and(|held| std::path::Path::new(&held).exists()) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 #[cfg(not(debug_assertions))]
 pub(crate) fn reach(_: impl Display) {}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn hold_volume() {}

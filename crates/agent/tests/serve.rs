@@ -10,6 +10,7 @@
 
 mod fake_daemon;
 mod fake_scontrol;
+mod hung_volume;
 mod partitions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +141,7 @@ impl Pod {
             .env("SLURM_AGENT_SLURMCTLD", self.daemon.to_string())
             .env("SLURM_AGENT_SCRATCH_DIR", self.path("scratch"))
             .env("SLURM_AGENT_CANDIDATE", self.path("candidate"))
+            .env("SLURM_AGENT_HOLD_VOLUME", self.path("held"))
             .env("PATH", path);
         command
     }
@@ -186,7 +188,7 @@ impl Pod {
         step: &str,
         revision: &Revision,
         meanwhile: impl AsyncFnOnce(&Self),
-    ) -> Pushed {
+    ) -> Result<Pushed, Error> {
         self.kill_agent();
         let mut command = self.command("serve");
         command
@@ -209,7 +211,7 @@ impl Pod {
         }
         meanwhile(self).await;
         kill(pid, Signal::SIGCONT).unwrap();
-        push.await.unwrap().unwrap()
+        push.await.unwrap()
     }
 
     /// A revision is pushed to an agent that dies at this step of it.

@@ -230,7 +230,11 @@ pub fn first_objects() -> serde_json::Value {
     json!({
         "apiVersion": "v1",
         "kind": "List",
-        "items": [class(crate::volumes::STANDARD, true), class(crate::volumes::LIMITED, false)],
+        "items": [
+            class(crate::volumes::STANDARD, true),
+            class(crate::volumes::LIMITED, false),
+            class(crate::volumes::FREEZABLE, false),
+        ],
     })
 }
 

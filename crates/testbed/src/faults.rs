@@ -1,6 +1,7 @@
 //! Ways to hurt a cluster, one call each. A fault that lasts is a value: dropping it heals what it broke.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use crate::containerd;
 use crate::control_plane;
 use crate::namespaces::Namespaces;
 use crate::network::{API_PORT, CONTROL_PLANE};
+use crate::process::Process;
+use crate::volumes::{FREEZABLE, LIMITED, MIRROR};
 
 /// Something broken that is put right when this goes out of scope.
 pub struct Fault {
@@ -170,25 +173,8 @@ impl Cluster {
 
     /// Fills the volume behind a claim of class `limited` to the last byte.
     pub fn fill_volume(&self, namespace: &str, claim: &str) -> Result<Fault> {
-        let query = [
-            "get",
-            "pvc",
-            claim,
-            "-n",
-            namespace,
-            "-o",
-            "jsonpath={.spec.storageClassName} {.spec.volumeName}",
-        ];
-        let answer = self.ask(&query)?;
-        let (class, volume) = answer.split_once(' ').unwrap_or_default();
-        if class != crate::volumes::LIMITED {
-            // The others share the host's disk.
-            bail!(
-                "only volumes of StorageClass {} can be filled, {claim} is {class}",
-                crate::volumes::LIMITED
-            );
-        }
-        let filler = self.layout.volumes().join(volume).join(".filler");
+        // The others share the host's disk.
+        let filler = self.volume(namespace, claim, LIMITED)?.join(".filler");
         let machine = self.machine()?;
         let mut fill = machine.command("dd");
         fill.arg("if=/dev/zero")
@@ -201,6 +187,26 @@ impl Cluster {
         Ok(Fault::new(move || {
             command::output(machine.command("rm").arg(filler)).map(drop)
         }))
+    }
+
+    /// Stops the file system behind a claim of class `freezable`: whoever touches it hangs, as on a network that loses every packet.
+    /// Healing lets it go on.
+    pub fn freeze_volume(&self, namespace: &str, claim: &str) -> Result<Fault> {
+        let path = self.volume(namespace, claim, FREEZABLE)?;
+        let mirror = Process::with_argument(MIRROR, &path.display().to_string());
+        let mirror = mirror.with_context(|| format!("no {MIRROR} shows {}", path.display()))?;
+        mirror.signal(Signal::SIGSTOP)?;
+        Ok(Fault::new(move || mirror.signal(Signal::SIGCONT)))
+    }
+
+    /// The directory behind a claim, which has to be of this class.
+    fn volume(&self, namespace: &str, claim: &str, class: &str) -> Result<PathBuf> {
+        let path = "jsonpath={.spec.storageClassName} {.spec.volumeName}";
+        let answer = self.ask_in(namespace, &["get", "pvc", claim, "-o", path])?;
+        match answer.split_once(' ').unwrap_or_default() {
+            (found, volume) if found == class => Ok(self.layout.volumes().join(volume)),
+            (found, _) => bail!("{claim} is of StorageClass {found}, and this needs {class}"),
+        }
     }
 
     /// Kills one container of a pod with SIGKILL, as the kernel would when memory runs out.

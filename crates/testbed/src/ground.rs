@@ -10,7 +10,7 @@ use crate::command;
 use crate::steps::long_step;
 
 /// Programs we call, and the Debian package that brings each.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("nsenter", "util-linux"),
     ("mmdebstrap", "mmdebstrap"),
     ("apt-get", "apt"),
+    ("bindfs", "bindfs"),
 ];
 
 /// A three-node cluster with Slurm, MariaDB and the tests' pods was seen to use 3 GiB.

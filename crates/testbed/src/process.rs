@@ -40,6 +40,18 @@ impl Process {
         inside.min_by_key(|process| (process.started, process.pid))
     }
 
+    /// The process of this program that has `argument` on its command line.
+    pub fn with_argument(program: &str, argument: &str) -> Option<Self> {
+        let of = |pid: i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let mut words = line.split(|byte| *byte == 0);
+            let is_program = words.next()? == program.as_bytes();
+            (is_program && words.any(|word| word == argument.as_bytes())).then(|| Self::of(pid).ok())?
+        };
+        let mut pids = fs::read_dir("/proc").ok()?.flatten();
+        pids.find_map(|entry| of(entry.file_name().to_str()?.parse().ok()?))
+    }
+
     pub fn record(self, file: &Path) -> Result<()> {
         paths::write(file, serde_json::to_vec(&self)?)
     }

@@ -1,12 +1,14 @@
 //! A volume provisioner: every claim of our StorageClasses gets a directory that all nodes see, so any access mode works.
 //!
-//! `standard` is a plain directory. `limited` is a filesystem of just the size asked for, for tests that fill a volume.
+//! `standard` is a plain directory. `limited` is a filesystem of just the size asked for, for tests that fill a volume. `freezable`
+//! shows a directory through a process of its own (FUSE), for tests that stop it, so that the volume hangs.
 //! Runs in the machine's mount namespace, from which mounts reach the nodes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -18,9 +20,15 @@ use kube::{Api, Client, Config, ResourceExt};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
+use crate::command;
+
 pub const PROVISIONER: &str = "testbed/directory";
 pub const STANDARD: &str = "standard";
 pub const LIMITED: &str = "limited";
+pub const FREEZABLE: &str = "freezable";
+
+/// Shows a directory in another place, and ends when that place is unmounted.
+pub const MIRROR: &str = "bindfs";
 
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
@@ -63,7 +71,7 @@ async fn provision(client: &Client, folder: &Path, claim: &PersistentVolumeClaim
     let class = spec.storage_class_name.as_deref().unwrap_or_default();
     if spec.volume_name.is_some()
         || claim.metadata.deletion_timestamp.is_some()
-        || ![STANDARD, LIMITED].contains(&class)
+        || ![STANDARD, LIMITED, FREEZABLE].contains(&class)
     {
         return Ok(());
     }
@@ -74,7 +82,7 @@ async fn provision(client: &Client, folder: &Path, claim: &PersistentVolumeClaim
         .as_ref()
         .and_then(|resources| resources.requests.as_ref()?.get("storage"));
     let size = requested.map_or("1Gi", |quantity| quantity.0.as_str());
-    let path = create_directory(folder, &name, (class == LIMITED).then_some(size))?;
+    let path = create_directory(folder, &name, class, size)?;
     let volume: PersistentVolume = serde_json::from_value(json!({
         "metadata": {"name": name, "annotations": {PROVISIONED_BY: PROVISIONER}},
         "spec": {
@@ -107,23 +115,37 @@ async fn provision(client: &Client, folder: &Path, claim: &PersistentVolumeClaim
     }
 }
 
-fn create_directory(folder: &Path, name: &str, limit: Option<&str>) -> Result<PathBuf> {
+fn create_directory(folder: &Path, name: &str, class: &str, size: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     let fresh = !path.exists();
     fs::create_dir_all(&path)?;
-    if let Some(limit) = limit.filter(|_| fresh) {
-        let size = bytes(limit).with_context(|| format!("storage request {limit} is no plain number of bytes"))?;
-        mount(
-            Some("tmpfs"),
-            &path,
-            Some("tmpfs"),
-            MsFlags::empty(),
-            Some(format!("size={size}").as_str()),
-        )?;
+    match class {
+        LIMITED if fresh => {
+            let size = bytes(size).with_context(|| format!("storage request {size} is no plain number of bytes"))?;
+            mount(
+                Some("tmpfs"),
+                &path,
+                Some("tmpfs"),
+                MsFlags::empty(),
+                Some(format!("size={size}").as_str()),
+            )?;
+        }
+        FREEZABLE if fresh => {
+            let source = source_of(folder, name);
+            fs::create_dir_all(&source)?;
+            // Returns when it is mounted, and goes on in the background.
+            command::output(Command::new(MIRROR).args([&source, &path]))?;
+        }
+        _ => {}
     }
     // As a fresh filesystem has it: pods that do not run as root ask for it with fsGroup.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
+}
+
+/// Where the files of a freezable volume are.
+fn source_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!(".{name}"))
 }
 
 async fn reclaim(client: &Client, folder: &Path, volume: &PersistentVolume) -> Result<()> {
@@ -141,11 +163,13 @@ async fn reclaim(client: &Client, folder: &Path, volume: &PersistentVolume) -> R
     }
     let name = volume.name_any();
     let path = folder.join(&name);
-    // Only a limited volume is mounted.
+    // A standard volume is not mounted.
     let _ = umount2(&path, MntFlags::MNT_DETACH);
-    match fs::remove_dir_all(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
+    for directory in [path, source_of(folder, &name)] {
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
     }
     match Api::<PersistentVolume>::all(client.clone())
         .delete(&name, &DeleteParams::default())

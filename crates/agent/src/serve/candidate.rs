@@ -16,6 +16,9 @@ use super::http::Door;
 /// A look is one `readlink`. The kubelet takes as long, from the annotation that wakes it.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// After a failure that is none of the candidate's, like a state volume that does not answer.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// Takes each candidate once, when it has come.
 pub(super) async fn follow(directory: Option<PathBuf>, door: Arc<Door>) -> Infallible {
     let Some(directory) = directory else {
@@ -42,6 +45,14 @@ async fn take(directory: &Path, door: &Door) -> bool {
     match door.take_candidate(Candidate { bundle, token }).await {
         Ok(outcome) => info!(?outcome, "a candidate came by its ConfigMap"),
         Err(Refusal::Busy { .. }) => return false,
+        Err(Refusal::Failed { detail }) => {
+            warn!(
+                detail,
+                "the candidate in its ConfigMap could not be taken, trying again"
+            );
+            sleep(AGAIN).await;
+            return false;
+        }
         Err(Refusal::StaleSequence { live }) => {
             info!(live = live.sequence, "the candidate in its ConfigMap is an old one");
         }

@@ -33,13 +33,6 @@ pub(super) struct Fences {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stale(pub(super) Fence);
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admitted {
-    SameTerm,
-    /// To be remembered beyond this process.
-    NewTerm(u64),
-}
-
 impl Fences {
     /// Since a term that was heard by an agent before this one. What its leader said within it is forgotten; its tokens
     /// last a minute, and an old revision is refused by its number.
@@ -60,14 +53,21 @@ impl Fences {
         }
     }
 
-    pub(super) fn admit(&mut self, fence: Fence, subject: Subject<'_>) -> Result<Admitted, Stale> {
+    /// Whether its term has to be saved before it may be admitted.
+    pub(super) fn is_new(&self, fence: Fence) -> bool {
+        fence.term > self.term
+    }
+
+    /// From here on older terms are stale.
+    pub(super) fn raise(&mut self, term: u64) {
+        if term > self.term {
+            *self = Self::since(term);
+        }
+    }
+
+    pub(super) fn admit(&mut self, fence: Fence, subject: Subject<'_>) -> Result<(), Stale> {
         self.check(fence, subject)?;
-        let admitted = if fence.term > self.term {
-            *self = Self::since(fence.term);
-            Admitted::NewTerm(fence.term)
-        } else {
-            Admitted::SameTerm
-        };
+        self.raise(fence.term);
         match subject {
             Subject::Leadership | Subject::Job | Subject::Partition => {}
             Subject::Configuration => self.configuration = fence.sequence,
@@ -79,13 +79,13 @@ impl Fences {
             }
         }
         self.highest = self.highest.max(fence.sequence);
-        Ok(admitted)
+        Ok(())
     }
 
     /// Whether it would be admitted, or, after it was, has not been overtaken since.
     pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Stale> {
         let floor = match subject {
-            _ if fence.term > self.term => return Ok(()),
+            _ if self.is_new(fence) => return Ok(()),
             Subject::Leadership | Subject::Job | Subject::Partition => 0,
             Subject::Reservation(name) => self.reservations.get(name).copied().unwrap_or(0),
             Subject::Configuration => self.configuration,
@@ -115,11 +115,13 @@ mod tests {
         let mut fences = Fences::since(0);
         let n1 = node("n1");
         fences.admit(fence(3, 100), Subject::Configuration).unwrap();
-        assert_eq!(fences.admit(fence(4, 1), Subject::Leadership), Ok(Admitted::NewTerm(4)));
+        assert!(fences.is_new(fence(4, 1)));
+        fences.admit(fence(4, 1), Subject::Leadership).unwrap();
         for subject in [Subject::Leadership, Subject::Configuration, Subject::Node(&n1)] {
             assert_eq!(fences.admit(fence(3, 101), subject), Err(Stale(fence(4, 1))));
         }
-        assert_eq!(fences.admit(fence(4, 2), Subject::Node(&n1)), Ok(Admitted::SameTerm));
+        assert!(!fences.is_new(fence(4, 2)));
+        fences.admit(fence(4, 2), Subject::Node(&n1)).unwrap();
     }
 
     #[test]
@@ -158,9 +160,6 @@ mod tests {
     fn a_term_of_before_this_process_counts() {
         let mut fences = Fences::since(7);
         fences.admit(fence(6, 100), Subject::Configuration).unwrap_err();
-        assert_eq!(
-            fences.admit(fence(7, 1), Subject::Configuration),
-            Ok(Admitted::SameTerm)
-        );
+        fences.admit(fence(7, 1), Subject::Configuration).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -23,8 +23,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+use super::admission::Admission;
 use super::checker::{Checker, refusal};
-use super::fences::{Admitted, Fences, Stale, Subject};
+use super::fences::Subject;
 use super::keeper::{Handle, Push};
 use super::nodes::Nodes;
 use super::restore::restore;
@@ -33,7 +34,6 @@ use super::unsettled::Taken;
 use super::ways::Ways;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
-use crate::store::Store;
 
 /// One operator talks to this agent, over a few connections. Each costs some kilobytes.
 const CONNECTIONS: usize = 256;
@@ -54,9 +54,8 @@ pub(super) struct Door {
     pub(super) pod: String,
     pub(super) keys: PathBuf,
     pub(super) config: ConfigDir,
-    pub(super) store: Store,
     pub(super) supervisor: Supervisor,
-    pub(super) fences: Arc<Mutex<Fences>>,
+    pub(super) admission: Arc<Admission>,
     pub(super) keeper: Handle,
     pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
@@ -232,7 +231,7 @@ impl Door {
         match (&method, path.as_str()) {
             (&Method::GET, path::REVISION) => {
                 if let Some(fence) = fence {
-                    self.command(Some(fence), Subject::Leadership)?;
+                    self.command(Some(fence), Subject::Leadership).await?;
                 }
                 Ok(Reply::json(StatusCode::OK, &self.status().await))
             }
@@ -246,26 +245,26 @@ impl Door {
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
                 let _turn = self.nodes.turn().await;
-                self.command(fence, Subject::Node(&command.node))?;
+                self.command(fence, Subject::Node(&command.node)).await?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))
             }
             (&Method::POST, path::PARTITION) => {
                 let command: PartitionCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
-                self.command(fence, Subject::Partition)?;
+                self.command(fence, Subject::Partition).await?;
                 let restored = restore(&self.config, &self.ways, &command).await?;
                 Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
                 let command: JobCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
-                self.command(fence, Subject::Job)?;
+                self.command(fence, Subject::Job).await?;
                 self.slurm.command_job(&command).await?;
                 Ok(done())
             }
             (&Method::GET, path::RESERVATIONS) => self.read(Read::Reservations).await,
             (&Method::POST, path::RESERVATION) => {
                 let command: ReservationCommand = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
-                self.command(fence, Subject::Reservation(command.name()))?;
+                self.command(fence, Subject::Reservation(command.name())).await?;
                 self.slurm.command_reservation(&command).await?;
                 Ok(done())
             }
@@ -325,7 +324,7 @@ impl Door {
 
     async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<Taken, Refusal> {
         let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
-        let fence = self.command(fence, Subject::Configuration)?;
+        let fence = self.command(fence, Subject::Configuration).await?;
         let busy = {
             let shown = self.keeper.shown.borrow();
             shown.busy.then_some(shown.phase)
@@ -354,28 +353,16 @@ impl Door {
     }
 
     /// Lets a command pass, and makes every older one stale.
-    fn command(&self, fence: Option<Fence>, subject: Subject<'_>) -> Result<Fence, Refusal> {
+    async fn command(&self, fence: Option<Fence>, subject: Subject<'_>) -> Result<Fence, Refusal> {
         let fence = fence.ok_or_else(|| malformed(&"a command needs a fence"))?;
-        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
-        match fences.admit(fence, subject) {
-            Err(Stale(highest)) => Err(Refusal::StaleFence { highest }),
-            Ok(Admitted::SameTerm) => Ok(fence),
-            Ok(Admitted::NewTerm(term)) => {
-                // It is in force here and now; on the disk it is for an agent after this one. A full disk must not keep a
-                // node from being drained.
-                if let Err(error) = self.store.save_term(term) {
-                    warn!(%error, term, "the term of the new leader is not on the state volume");
-                }
-                Ok(fence)
-            }
-        }
+        self.admission.admit(fence, subject).await?;
+        Ok(fence)
     }
 
     async fn status(&self) -> Status {
         let slurmctld = self.supervisor.state().await.ok().map(|state| state.daemon);
         let live = self.config.live().filter(|live| self.config.check(live).is_ok());
         let shown = self.keeper.shown.borrow().clone();
-        let fence = self.fences.lock().unwrap_or_else(PoisonError::into_inner).highest();
         Status {
             protocol: PROTOCOL,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
@@ -384,7 +371,7 @@ impl Door {
             slurmctld,
             rolled_back: shown.rolled_back,
             refused: self.checker.refused(),
-            fence,
+            fence: self.admission.highest(),
         }
     }
 }

@@ -14,7 +14,7 @@ mod partitions;
 mod way_back;
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slurm::Revision;
@@ -25,8 +25,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use super::admission::Admission;
 use super::checker::{Checker, refusal};
-use super::fences::{Fences, Stale, Subject};
+use super::fences::Subject;
 use super::partitions::PartitionPlan;
 use super::plan::{Next, RESTARTING, Verdict, plan_action, plan_next, plan_push};
 use super::served::{Base, Slurmctld, Standing, Word};
@@ -34,17 +35,22 @@ use super::slurm_tools::SlurmTools;
 use super::steps::Steps;
 use super::story::{Event, tell};
 use super::unsettled::{Answer, Taken, Unsettled, Waiting};
+use super::volume::{NoAnswer, Volume};
 use super::ways::Ways;
 use crate::config_dir::{self, ConfigDir, Files};
 use crate::control::{Reconfigured, Supervisor};
 use crate::dry_run::{self, configuration_of};
-use crate::store::{self, Store};
+use crate::store::{self, Store, Verified};
 
 /// A missing `Include` holds slurmctld up for a minute; it goes on when we no longer wait.
 const RECONFIGURE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A slurmctld that dies is back in a tenth of a second. One that is not after this is not coming soon.
 const PUSH_PATIENCE: Duration = Duration::from_secs(3);
+
+/// For each piece of work on the state volume. A slow one is no reason to fail; after 10 s the operator would hear that the push
+/// goes on, and not why it does not.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Error)]
 enum Error {
@@ -54,8 +60,8 @@ enum Error {
     ConfigDir(#[from] config_dir::Error),
     #[error(transparent)]
     DryRun(#[from] dry_run::Error),
-    #[error("the revision could not be written: {0}")]
-    Task(#[from] tokio::task::JoinError),
+    #[error("the revision could not be saved: {0}")]
+    NoAnswer(#[from] NoAnswer),
 }
 
 impl Error {
@@ -108,6 +114,8 @@ pub(super) struct Keeper {
     pushes: mpsc::Receiver<Push>,
     shown: watch::Sender<Shown>,
     unsettled: Option<Unsettled>,
+    /// What slurmctld was last seen to run with. The state volume may lag behind.
+    verified: Option<Verified>,
     /// slurmctld's process when it was last looked at, and how often it had died. A reconfigure changes the former.
     process: Option<(Option<i32>, u64)>,
 }
@@ -115,14 +123,14 @@ pub(super) struct Keeper {
 /// What it works with.
 pub(super) struct Surroundings {
     pub(super) config: ConfigDir,
-    pub(super) store: Store,
+    pub(super) volume: Volume,
     pub(super) supervisor: Supervisor,
     pub(super) checker: Arc<Checker>,
     pub(super) slurm: Arc<SlurmTools>,
     pub(super) slurmctld: Arc<Slurmctld>,
     pub(super) ways: Arc<Ways>,
     pub(super) controller: ControllerUid,
-    pub(super) fences: Arc<Mutex<Fences>>,
+    pub(super) admission: Arc<Admission>,
 }
 
 impl Keeper {
@@ -139,6 +147,7 @@ impl Keeper {
             pushes,
             shown,
             unsettled: Some(Unsettled::at_start()),
+            verified: None,
             process: None,
         };
         let handle = Handle {
@@ -166,18 +175,33 @@ impl Keeper {
         }
     }
 
-    /// What was under way when the agent before this one ended, and how the last change ended.
+    /// What was under way when the agent before this one ended, and how the last change ended. Waits for the state volume: what it
+    /// holds decides over what is live.
     async fn go_on(&mut self) {
+        let read = |store: &Store| {
+            let last = store.journal().entries().pop();
+            (store.verified(), store.closed(), last, store.newest(), store.pending())
+        };
+        let found = self.around.volume.wait(read, || self.show_no_answer());
+        let Ok((verified, closed, last, newest, pending)) = found.await else {
+            error!("cannot look for a push that was interrupted");
+            return;
+        };
+        self.verified = verified;
         let Some(live) = self.around.config.live() else { return };
         if let Some(unsettled) = &mut self.unsettled {
-            unsettled.partitions.by_hand.closed = self.around.store.closed();
+            unsettled.partitions.by_hand.closed = closed;
         }
-        if let Some(entry) = self.around.store.journal().entries().pop() {
+        if let Some(entry) = last {
             info!(sequence = entry.sequence, step = %entry.step, "the last step of the agent before this one");
             // One that a dry run refused was never live.
             if let Some(refused) = entry.refused.filter(|_| entry.step != Phase::Staged) {
                 let going_back = entry.step == Phase::RollingBack && entry.sequence == live.summary.sequence;
-                let way_back = if going_back { self.way_back(&live) } else { None };
+                let way_back = if going_back {
+                    self.wait_for_way_back(&live).await
+                } else {
+                    None
+                };
                 match (way_back, self.unsettled.take()) {
                     (Some(before), Some(unsettled)) => {
                         self.roll_back(unsettled, &live, &before, refused).await;
@@ -192,10 +216,11 @@ impl Keeper {
             }
         }
         // A push that had been made durable, and no more. A pod that starts now would start from it.
-        match self.around.store.newest() {
-            Ok(Some(stored)) if stored.sequence > live.summary.sequence => self.go_on_with(stored, live).await,
-            Ok(_) => self.go_on_with_partitions(live).await,
-            Err(error) => warn!(%error, "cannot look for a push that was interrupted"),
+        match (newest, pending) {
+            (Ok(Some(stored)), _) if stored.sequence > live.summary.sequence => self.go_on_with(stored, live).await,
+            (Ok(_), Some(pending)) => self.go_on_with_partitions(pending, live).await,
+            (Ok(_), None) => {}
+            (Err(error), _) => warn!(%error, "cannot look for a push that was interrupted"),
         }
     }
 
@@ -216,12 +241,14 @@ impl Keeper {
 
     async fn take(&mut self, push: Push) {
         let Push { revision, fence, reply } = push;
-        let overtaken = {
-            let fences = self.around.fences.lock().unwrap_or_else(PoisonError::into_inner);
-            fences.check(fence, Subject::Configuration)
-        };
-        if let Err(Stale(highest)) = overtaken {
-            let _ = reply.send(Err(Refusal::StaleFence { highest }));
+        if let Err(overtaken) = self.around.admission.check(fence, Subject::Configuration) {
+            let _ = reply.send(Err(overtaken));
+            return;
+        }
+        self.shown.send_modify(|shown| shown.busy = true);
+        // Nothing is begun that would have to be cleaned up when a volume that hangs already answers again.
+        if let Err(error) = self.around.volume.run(VOLUME_PATIENCE, |_| ()).await {
+            let _ = reply.send(Err(Error::from(error).refusal()));
             return;
         }
         let live = self.around.config.live();
@@ -271,7 +298,10 @@ impl Keeper {
     async fn renumber(&mut self, revision: Revision, live: Files) -> Result<Applied, Error> {
         info!(sequence = revision.sequence, "the same bytes are live already");
         let summary = revision.summary();
-        self.save(revision).await?;
+        if let Err(error) = self.save(revision).await {
+            self.forget_attempt(Some(summary.sequence)).await;
+            return Err(error);
+        }
         self.around.config.renumber(&live, &summary)?;
         Ok(Applied::Live)
     }
@@ -286,15 +316,12 @@ impl Keeper {
         self.note(&summary, Phase::Staged, None).await;
         let mut next = Unsettled::new(steps.clone());
         let applied = self.make_live(revision, live, steps, &mut next).await;
-        self.around.store.remove_pending();
         if !matches!(applied, Ok(Applied::Live)) {
-            // Nothing has changed, and the next pod must not start from what nobody has tried.
-            if untried && let Err(error) = self.around.store.remove(sequence) {
-                warn!(%error, "an untried revision stays on the state volume");
-            }
+            self.forget_attempt(untried.then_some(sequence)).await;
             self.show(phase, false);
             return applied;
         }
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_pending).await;
         self.show(Phase::Swapped, true);
         self.note(&summary, Phase::Swapped, None).await;
         steps.reach(Phase::Swapped);
@@ -374,9 +401,23 @@ impl Keeper {
     }
 
     async fn save(&self, revision: Revision) -> Result<(), Error> {
-        let store = self.around.store.clone();
-        // A disk takes its time, and others are served meanwhile.
-        Ok(tokio::task::spawn_blocking(move || store.save(&revision)).await??)
+        self.on_volume(move |store| store.save(&revision)).await
+    }
+
+    /// See [`Volume::run`].
+    async fn on_volume<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, store::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        Ok(self.around.volume.run(VOLUME_PATIENCE, work).await??)
+    }
+
+    /// See [`Volume::ensure`].
+    async fn ensure<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, store::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        Ok(self.around.volume.ensure(VOLUME_PATIENCE, work).await??)
     }
 
     fn swap(&self, revision: &Revision, live: Option<Files>) -> Result<(), config_dir::Error> {
@@ -607,6 +648,10 @@ impl Keeper {
         let after = unsettled.poll_after();
         self.unsettled = Some(unsettled);
         after
+    }
+
+    fn show_no_answer(&self) {
+        self.shown.send_modify(|shown| shown.waiting = NoAnswer.to_string());
     }
 
     fn show_unless_rolling_back(&self, phase: Phase) {

@@ -2,10 +2,11 @@
 //! them, and answers what the operator asks of Slurm.
 //!
 //! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
-//! ConfigMap. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
+//! ConfigMap, and [`admission`] what is not stale. Only [`volume`] touches the state volume. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
 //! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes, [`restore`] partitions;
 //! [`ways`] are those by which partitions are told, of which [`scontrol`] is one.
 
+mod admission;
 mod candidate;
 mod checker;
 mod fences;
@@ -22,11 +23,12 @@ pub(crate) mod slurm_tools;
 mod steps;
 mod story;
 mod unsettled;
+mod volume;
 mod ways;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -38,12 +40,13 @@ use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
 use crate::dry_run::DryRun;
 use crate::store::Store;
+use admission::Admission;
 use checker::Checker;
-use fences::Fences;
 use keeper::{Keeper, Surroundings};
 use nodes::Nodes;
 use served::Slurmctld;
 use slurm_tools::SlurmTools;
+use volume::Volume;
 use ways::Ways;
 
 #[derive(Debug, Error)]
@@ -52,6 +55,8 @@ pub enum Error {
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
+    #[error("cannot start the thread for the state volume: {0}")]
+    Volume(#[source] io::Error),
 }
 
 /// Runs until it is told to end. A change under way is found and gone on with by the next one that starts.
@@ -71,7 +76,8 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let config = ConfigDir::new(&places.config_dir, &places.keys_dir);
     let store = Store::new(&places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
     let supervisor = Supervisor::new(&control);
-    let fences = Arc::new(Mutex::new(Fences::since(store.term())));
+    let volume = Volume::open(store).map_err(Error::Volume)?;
+    let admission = Arc::new(Admission::new(volume.clone()));
     let slurm = Arc::new(SlurmTools::default());
     let slurmctld = Arc::new(Slurmctld::new(&places.keys_dir, slurmctld));
     let dry_run = DryRun::new(&scratch_dir, Some(&places.keys_dir));
@@ -82,14 +88,14 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     });
     let (keeper, handle) = Keeper::new(Surroundings {
         config: config.clone(),
-        store: store.clone(),
+        volume,
         supervisor: supervisor.clone(),
         checker: Arc::clone(&checker),
         slurm: Arc::clone(&slurm),
         slurmctld: Arc::clone(&slurmctld),
         ways: Arc::clone(&ways),
         controller: places.controller_uid,
-        fences: Arc::clone(&fences),
+        admission: Arc::clone(&admission),
     });
     let door = Arc::new(http::Door {
         pod: pod_uid,
@@ -103,9 +109,8 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         },
         ways,
         config,
-        store,
         supervisor,
-        fences,
+        admission: Arc::clone(&admission),
         keeper: handle,
         checker,
         slurm,
@@ -113,6 +118,7 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
     let address = listener.local_addr().unwrap_or(listen);
     info!(%address, "serving");
     story::tell(&story::Event::Start(&places.config_dir));
+    tokio::spawn(async move { admission.learn().await });
     tokio::select! {
         never = keeper.run() => match never {},
         never = http::serve(listener, Arc::clone(&door)) => match never {},

@@ -510,7 +510,8 @@ async fn a_slurmctld_that_begins_anew_before_the_files_are_there_is_told_again()
                 sleep(Duration::from_millis(5)).await;
             }
         })
-        .await;
+        .await
+        .unwrap();
     assert_eq!(pushed.outcome, Outcome::Applied, "{pushed:?}");
     assert_eq!((pod.conf(), pod.lives().len()), (after, 2), "no reconfigure");
     assert_eq!(pod.partition("a").unwrap().max_time, 9);

@@ -55,6 +55,33 @@ fn a_claim_gets_a_volume_that_nodes_share_and_that_goes_with_it() {
 }
 
 #[test]
+fn a_freezable_volume_hangs_and_goes_on() {
+    let cluster = cluster();
+    let namespace = Namespace::create(cluster, "frozen").unwrap();
+    namespace
+        .apply(&claim("data", Some("freezable"), "ReadWriteMany"))
+        .unwrap();
+    namespace.apply(&pod_with_claim("shell", "node2")).unwrap();
+    namespace.wait("condition=Ready", "pod/shell").unwrap();
+    let write = |text: &str| {
+        let line = format!("timeout 2 sh -c 'echo {text} >> /data/file'; cat /data/file; stat -c %g /data");
+        namespace.exec("shell", &line)
+    };
+    assert_eq!(write("before").unwrap(), "before\n401\n");
+    let frozen = cluster.freeze_volume(&namespace.name, "data").unwrap();
+    let hung = namespace.exec("shell", "timeout 2 ls /data || echo hung").unwrap();
+    assert_eq!(hung, "hung\n");
+    frozen.heal().unwrap();
+    assert_eq!(write("after").unwrap(), "before\nafter\n401\n");
+
+    let volume = namespace.field("pvc/data", ".spec.volumeName").unwrap();
+    namespace
+        .ask(&["delete", "pod/shell", "pvc/data", "--grace-period=1"])
+        .unwrap();
+    namespace.wait("delete", &format!("pv/{volume}")).unwrap();
+}
+
+#[test]
 fn a_limited_volume_can_be_filled_and_emptied() {
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "full").unwrap();

@@ -1,8 +1,8 @@
-//! A slurmrestd or slurmctld that takes connections and answers nothing.
+//! A slurmrestd or slurmctld that takes connections and answers nothing, and a state volume that hangs.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle, wait_node};
 
 #[test]
 fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
@@ -89,4 +89,42 @@ fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_ma
     wait_idle(&namespace, 3).unwrap();
     let now = workers().unwrap();
     assert!(before.lines().all(|pod| now.contains(pod)), "{before} {now}");
+}
+
+#[test]
+fn a_state_volume_that_hangs_keeps_no_node_from_being_drained() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "frozen-state").unwrap();
+    let values = format!("{ONE_WORKER}controller:\n  persistence:\n    storageClassName: freezable\n");
+    install_chart(cluster, &namespace, &values).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let (pod, node) = ("pod/slurm-worker-slinky-0", "slinky-0");
+    // The leader has made itself known to the agent.
+    namespace
+        .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
+        .unwrap();
+    wait_node(&namespace, node, &["DRAIN"], &[]).unwrap();
+    namespace
+        .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon-"])
+        .unwrap();
+    wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
+
+    let frozen = cluster
+        .freeze_volume(&namespace.name, "statesave-slurm-controller-0")
+        .unwrap();
+    let healthz = "exec 3<>/dev/tcp/127.0.0.1/6822; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3";
+    let answer = slurm(&namespace, &format!("timeout 2 bash -c \"{healthz}\"")).unwrap();
+    assert!(answer.contains("200 OK"), "{answer}");
+    namespace
+        .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
+        .unwrap();
+    wait_node(&namespace, node, &["DRAIN"], &[]).unwrap();
+
+    frozen.heal().unwrap();
+    wait_node(&namespace, node, &["DRAIN"], &[]).unwrap();
+    namespace
+        .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon-"])
+        .unwrap();
+    wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
 }

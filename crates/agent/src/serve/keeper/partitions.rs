@@ -20,6 +20,7 @@ use slurm::rpc::{
     LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, Told, read_back_partitions,
     release_partitions, settle_partitions,
 };
+use tokio::sync::MutexGuard;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -30,10 +31,11 @@ use super::super::steps::Steps;
 use super::super::story::{Event, tell as tell_people};
 use super::super::unsettled::Unsettled;
 use super::super::ways::Commander;
-use super::{Applied, Error, Keeper, PUSH_PATIENCE};
+use super::{Applied, Error, Keeper, PUSH_PATIENCE, VOLUME_PATIENCE};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
+use crate::store::Store;
 
 /// slurmctld starts in a tenth of a second.
 const ANSWERS_SOON: Duration = Duration::from_millis(20);
@@ -55,10 +57,7 @@ enum Short {
 
 impl Keeper {
     /// A change of partitions that slurmctld had heard of in part, perhaps.
-    pub(super) async fn go_on_with_partitions(&mut self, live: Files) {
-        let Some(pending) = self.around.store.pending() else {
-            return;
-        };
+    pub(super) async fn go_on_with_partitions(&mut self, pending: Revision, live: Files) {
         if pending.sequence > live.summary.sequence {
             // One that starts with this pod answers in a moment; one that does not cannot be told.
             let begun = Instant::now();
@@ -74,7 +73,7 @@ impl Keeper {
                 self.unsettled = unsettled;
             }
         }
-        self.around.store.remove_pending();
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_pending).await;
     }
 
     /// How partitions change from the live files to the pushed ones.
@@ -96,7 +95,7 @@ impl Keeper {
     ) -> Result<Option<(Applied, Way)>, Error> {
         let Some(by_rpc) = &plan.by_rpc else { return Ok(None) };
         let slurmctld = Arc::clone(&self.around.slurmctld);
-        let _lock = slurmctld.lock_members().await;
+        let members = slurmctld.lock_members().await;
         let sequence = revision.sequence;
         for commander in self.around.ways.to(&configuration_of(&revision.files)) {
             let way = commander.way();
@@ -116,7 +115,7 @@ impl Keeper {
                     applied
                 }
                 Short::Taken => {
-                    self.follow_with_files(revision, live, steps).await?;
+                    self.follow_with_files(revision, live, steps, members).await?;
                     Applied::Live
                 }
             };
@@ -144,9 +143,13 @@ impl Keeper {
                 Err(failure) => return Ok(Short::Unknown(failure.to_string())),
             }
         };
-        let was_begun = self.around.store.pending().as_ref() == Some(revision);
-        let (store, pending) = (self.around.store.clone(), revision.clone());
-        tokio::task::spawn_blocking(move || store.save_pending(&pending)).await??;
+        let pending = revision.clone();
+        let saved = self.on_volume(move |store| {
+            let was_begun = store.pending().as_ref() == Some(&pending);
+            store.save_pending(&pending)?;
+            Ok(was_begun)
+        });
+        let was_begun = saved.await?;
         fail_point::reach("pending");
         let sequence = revision.sequence;
         info!(
@@ -204,14 +207,29 @@ impl Keeper {
         }
     }
 
-    /// slurmctld has it; the next one starts with it, too.
-    async fn follow_with_files(&mut self, revision: &Revision, live: &Files, steps: &mut Steps) -> Result<(), Error> {
+    /// slurmctld has it; the next one starts with it, too. There is no way back from here, so a volume that hangs is waited for; an agent
+    /// that ends meanwhile leaves `pending` to the next one.
+    async fn follow_with_files(
+        &mut self,
+        revision: &Revision,
+        live: &Files,
+        steps: &mut Steps,
+        members: MutexGuard<'_, ()>,
+    ) -> Result<(), Error> {
         fail_point::reach("let go");
         steps.reach(Phase::PartitionsLive);
         self.show(Phase::PartitionsLive, true);
         self.note(&revision.summary(), Phase::PartitionsLive, None).await;
-        let (store, sequence) = (self.around.store.clone(), revision.sequence);
-        tokio::task::spawn_blocking(move || store.promote_pending(sequence)).await??;
+        let sequence = revision.sequence;
+        let promoted = self.around.volume.wait(
+            move |store| store.promote_pending(sequence),
+            || {
+                // Commands to nodes wait for it.
+                drop(members);
+                self.show_no_answer();
+            },
+        );
+        promoted.await??;
         fail_point::reach("durable");
         self.swap(revision, Some(live.clone()))?;
         Ok(())
@@ -372,8 +390,10 @@ impl Keeper {
     /// A partition that had been let go is there again, with jobs: so must be its line.
     async fn keep_after_all(&mut self, unsettled: Unsettled, live: &Files, in_use: &[PartitionInUse]) -> Duration {
         let reason = in_words(in_use);
-        let Some(before) = self.way_back(live) else {
-            return self.wait(unsettled, &reason);
+        let before = match self.way_back(live).await {
+            Ok(Some(before)) => before,
+            Ok(None) => return self.wait(unsettled, &reason),
+            Err(error) => return self.wait(unsettled, &error.to_string()),
         };
         let refused = Refused {
             sequence: live.summary.sequence,
@@ -392,17 +412,15 @@ impl Keeper {
     }
 
     fn is_verified(&self, live: &Files) -> bool {
-        self.around
-            .store
-            .verified()
+        self.verified
             .is_some_and(|verified| verified.digest == live.summary.digest)
     }
 
     /// For the agent after this one, or the next pod.
     pub(super) async fn remember_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
         if !closed.is_empty() {
-            let (store, closed) = (self.around.store.clone(), closed.to_vec());
-            tokio::task::spawn_blocking(move || store.save_closed(&closed)).await??;
+            let closed = closed.to_vec();
+            self.on_volume(move |store| store.save_closed(&closed)).await?;
         }
         Ok(())
     }
@@ -439,7 +457,7 @@ impl Keeper {
                 }
             }
         }
-        self.around.store.remove_closed();
+        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_closed).await;
     }
 }
 
