@@ -19,7 +19,12 @@ impl Hands<'_> {
             .effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::LoseWorker { pod, death, down } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref())),
+                Effect::LoseWorker {
+                    pod,
+                    death,
+                    down,
+                    by_plan,
+                } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref(), *by_plan)),
                 _ => None,
             })
             .collect();
@@ -40,6 +45,7 @@ impl Hands<'_> {
         pod: Option<&ObjectId>,
         death: &Death,
         down: Option<&(String, String)>,
+        by_plan: bool,
     ) -> Result<(), Error> {
         if let Some(name) = death.node() {
             // The caches may show a pod before they show the node it was put on.
@@ -53,8 +59,10 @@ impl Hands<'_> {
         if let Some((node, reason)) = down {
             let reason = reason.clone();
             self.command(node, &NodeOrder::Down { reason }).await?;
-            let message = format!("Node {node} is down in Slurm: {}", death.message());
-            self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+            if !by_plan {
+                let message = format!("Node {node} is down in Slurm: {}", death.message());
+                self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+            }
         }
         let Some(ObjectId { name, uid }) = pod else {
             return Ok(());

@@ -88,6 +88,8 @@ pub enum Effect {
         death: Death,
         /// The Slurm node that is to be down, and the reason; if Slurm does not know.
         down: Option<(String, String)>,
+        /// It was deleted on purpose and had no job: nobody has to be warned.
+        by_plan: bool,
     },
     /// Claims first, then the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
