@@ -17,7 +17,7 @@ TIMINGS := $(CURDIR)/target/timings
 # Where it notes which tests passed only at the second try.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator
+.PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator valgrind
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	@export TESTBED_TIMINGS=$(TIMINGS) TESTBED_SECOND_TRIES=$(SECOND_TRIES); \
 	hack/step 'build' $(MAKE) --no-print-directory build; \
 	hack/step 'lint' $(MAKE) --no-print-directory lint; \
+	hack/step 'valgrind' $(MAKE) --no-print-directory valgrind; \
 	hack/step 'unit tests' $(MAKE) --no-print-directory test-unit; \
 	hack/step 'images and Kubernetes' $(TESTBED) build; \
 	hack/step 'build the operator for its image' $(MAKE) --no-print-directory operator; \
@@ -60,6 +61,7 @@ test-unit: export PROPTEST_RNG_SEED ?= 1
 test-unit: ## Tests that need no cluster and no root (a minute)
 	cargo test --package testbed --quiet --lib --bins
 	cargo test --workspace --quiet --exclude testbed --tests
+	cargo test --package slurm-operator --quiet --bench reconcile
 
 test-charts: build ## Helm's own checks and our unit tests of the charts (seconds)
 	@export PATH="$$($(TESTBED) tools):$$PATH"; \
@@ -78,10 +80,12 @@ soak: build operator ## Properties on many random cases, jobs that start in the 
 	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment; \
 	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
 
-bench: build operator ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
-	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
+bench: build operator valgrind ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
 	cargo bench --quiet --profile image --package slurm-operator --bench reconcile
 	cargo bench --quiet --profile dev --package testbed --bench cluster -- $(B)
+
+valgrind:
+	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
 lint: ## Format, clippy, licences and sources of dependencies, generated files
 	cargo fmt --all --check

@@ -173,12 +173,20 @@ impl Cluster {
         self.apply(&control_plane::first_objects().to_string())
     }
 
-    fn add_fake_nodes(&self, count: u32) -> Result<()> {
+    /// Has kwok pretend so many nodes.
+    pub fn add_fake_nodes(&self, count: u32) -> Result<()> {
         self.start_component(
             control_plane::PLACE,
             &control_plane::kwok(&self.layout, &self.binaries)?,
         )?;
         self.apply_with(&["create", "-f", "-"], &control_plane::fake_nodes(count).to_string())
+    }
+
+    /// Removes the nodes that kwok pretends, and ends it.
+    pub fn remove_fake_nodes(&self) -> Result<()> {
+        let kwok = self.component(control_plane::PLACE, control_plane::KWOK)?;
+        self.ask(&["delete", "nodes", "--selector=type=kwok"])?;
+        kwok.end(Signal::SIGTERM, Duration::from_secs(10))
     }
 
     pub fn wait_api_server(&self) -> Result<()> {

@@ -162,6 +162,8 @@ fn volumes(layout: &Layout) -> Vec<String> {
     ]
 }
 
+pub const KWOK: &str = "kwok";
+
 /// kwok pretends to be the kubelet of every node that carries its annotation.
 pub fn kwok(layout: &Layout, binaries: &Binaries) -> Result<Component> {
     let stages = layout.config(PLACE).join("kwok.yaml");
@@ -181,7 +183,7 @@ pub fn kwok(layout: &Layout, binaries: &Binaries) -> Result<Component> {
         ("cidr", "10.245.0.0/16".to_owned()),
     ]);
     Ok(Component {
-        name: "kwok",
+        name: KWOK,
         program: binaries.path("kwok"),
         arguments,
     })

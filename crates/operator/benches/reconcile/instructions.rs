@@ -11,6 +11,11 @@ pub(crate) const CHILD: &str = "count";
 /// Enough for hash maps, whose order differs from run to run, not to matter.
 const TIMES: u32 = 3;
 
+pub(crate) fn can_count() -> bool {
+    let version = Command::new("valgrind").arg("--version").output();
+    version.is_ok_and(|output| output.status.success())
+}
+
 /// Instructions of one reconcile: those of a program that makes some, less those of one that makes none.
 pub(crate) fn count(situation: Situation, size: u32) -> Result<u64> {
     let (many, none) = std::thread::scope(|scope| {

@@ -4,6 +4,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+/// What `make bench` measures.
+#[path = "../../benches/cluster/subjects/mod.rs"]
+mod subjects;
+
+mod benches;
 mod control_plane;
 mod deaths;
 mod draining;

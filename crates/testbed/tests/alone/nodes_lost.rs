@@ -133,6 +133,10 @@ fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
     stage.expect_patience(&uid);
     cluster.ask(&["delete", "node", &stage.node]).unwrap();
     stage.expect_replacement(&job);
+    let lost = "--field-selector=type=Warning,reason=NodeLost";
+    let events = namespace.ask(&["get", "events", lost, "-o", "jsonpath={.items[*].message}"]);
+    let gone = format!("Node slinky-0 is down in Slurm: Kubernetes node {} is gone", stage.node);
+    assert_eq!(events.unwrap(), gone);
     cluster.restart_node(&stage.node).unwrap();
     wait_undisturbed(namespace, &job, 1);
 }

@@ -184,13 +184,19 @@ pub fn configuration_applied(namespace: &Namespace, field: &str) -> Result<Strin
     namespace.field("controller/slurm", &path)
 }
 
-/// Waits until status, reason and message of a condition have all these words in them.
+/// Waits until status, reason and message of a condition have all these words in them, about the spec as it is now: what was
+/// said before a change says nothing about it.
 pub fn wait_said(namespace: &Namespace, object: &str, type_: &str, words: &[&str]) {
     // Host keys take a busy machine a while.
     eventually(&format!("{type_} of {object} says {words:?}"), SOON * 2, || {
         let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
-        let said = namespace.field(object, &format!("{path}status}} {{{path}reason}} {{{path}message"))?;
-        expect(words.iter().all(|word| said.contains(word)), said)
+        let generations = format!(".metadata.generation}} {{{path}observedGeneration");
+        let fields = format!("{generations}}} {{{path}status}} {{{path}reason}} {{{path}message");
+        let said = namespace.field(object, &fields)?;
+        let (generation, rest) = said.split_once(' ').unwrap_or_default();
+        let about = rest.split_once(' ').filter(|(observed, _)| *observed == generation);
+        let holds = about.is_some_and(|(_, said)| words.iter().all(|word| said.contains(word)));
+        expect(holds, said)
     })
     .unwrap();
 }

@@ -189,6 +189,8 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
     // In the update and for good.
     expect_told("SuccessfulDelete Removed pod ", 6);
     expect_told("RollingUpdate Draining 1 Pod(s)", 3);
+    // Three left in the update, one in the scale-in and two with their NodeSet, all by plan.
+    assert_eq!(told.count("NodeLost"), 0, "{told:?}");
     let scale_in = "ScalingDown Draining 1 Pod(s) to stabilize at 2 replicas";
     assert!(told.count(scale_in) <= 1, "{told:?}");
     for number in 0..3 {
@@ -335,6 +337,9 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
     );
     wait_replaced(&namespace, &before);
     wait_idle(&namespace, 2).unwrap();
+    // The one that somebody deleted is not lost either.
+    let told = Told::of(&namespace);
+    assert_eq!(told.count("NodeLost"), 0, "{told:?}");
 }
 
 #[test]

@@ -20,7 +20,12 @@ impl Hands<'_> {
             .effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::LoseWorker { pod, death, down } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref())),
+                Effect::LoseWorker {
+                    pod,
+                    death,
+                    down,
+                    by_plan,
+                } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref(), *by_plan)),
                 _ => None,
             })
             .collect();
@@ -36,7 +41,13 @@ impl Hands<'_> {
 
     /// First Slurm, then the pod: a successor comes only when it is gone, so that what Slurm is told is never about the
     /// successor.
-    async fn lose_worker(&self, pod: Option<&ObjectId>, death: &Death, down: Option<&Down>) -> Result<Ordered, Error> {
+    async fn lose_worker(
+        &self,
+        pod: Option<&ObjectId>,
+        death: &Death,
+        down: Option<&Down>,
+        by_plan: bool,
+    ) -> Result<Ordered, Error> {
         if let Some(name) = death.node() {
             // The caches may show a pod before they show the node it was put on.
             let nodes: Api<Node> = Api::all(self.ctx.client.clone());
@@ -51,8 +62,10 @@ impl Hands<'_> {
             if self.command(node, &order, expect).await? == Ordered::Changed {
                 return Ok(Ordered::Changed);
             }
-            let message = format!("Node {node} is down in Slurm: {}", death.message());
-            self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+            if !by_plan {
+                let message = format!("Node {node} is down in Slurm: {}", death.message());
+                self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+            }
         }
         let Some(ObjectId { name, uid }) = pod else {
             return Ok(Ordered::Done);

@@ -13,6 +13,7 @@ pub use self::{
     claims::{build_claims, claims_of, is_made_for},
     conf::{devices_in, topology_in},
     pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, worker_labels},
+    pre_stop::TERMINATING,
     revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},
     shared::{build_disruption_budget, build_service},
     ssh::{build_ssh_config_map, render_sshd_config},

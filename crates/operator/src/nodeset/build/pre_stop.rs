@@ -43,6 +43,9 @@ esac
 exit 0
 "#;
 
+/// The reason of a node whose pod ends before anybody drained it.
+pub const TERMINATING: &str = "Pod is terminating";
+
 /// The script, for the grace period of this set's workers.
 pub(super) fn render(nodeset: &NodeSet) -> String {
     let template = nodeset
@@ -55,7 +58,7 @@ pub(super) fn render(nodeset: &NodeSet) -> String {
         .unwrap_or(DEFAULT_GRACE);
     let ours = keys::NODE_REASON_PREFIX;
     let time = grace.saturating_sub(RESERVE).max(0);
-    format!("node=$(hostname) ours='{ours}' reason='{ours}Pod is terminating' end=$(($(date +%s) + {time}))\n{SCRIPT}")
+    format!("node=$(hostname) ours='{ours}' reason='{ours}{TERMINATING}' end=$(($(date +%s) + {time}))\n{SCRIPT}")
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     access::{Knowledge, Seen},
-    nodeset::{DRAIN_REASON, DRAINED, observe::Observed},
+    nodeset::{DRAIN_REASON, DRAINED, build::TERMINATING, observe::Observed},
 };
 
 /// Slurm writes its state down every five seconds. A drain that was in force for longer than this survives its death.
@@ -235,7 +235,7 @@ pub(super) fn is_our_sentence(reason: &str) -> bool {
     let about_pod = words.starts_with("Pod (")
         && (words.ends_with(") was cordoned") || words.contains(") is pending termination for "));
     let about_node = words.starts_with("Node (") && words.ends_with(") must be cordoned");
-    about_pod || about_node || words == "Pod is terminating" || words.starts_with("lost: ")
+    about_pod || about_node || words == TERMINATING || words.starts_with("lost: ")
 }
 
 /// What Slurm says by itself.

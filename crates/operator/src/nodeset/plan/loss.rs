@@ -17,7 +17,7 @@ use super::{
     id, inherited,
     worker::Worker,
 };
-use crate::nodeset::observe::Observed;
+use crate::nodeset::{build::TERMINATING, observe::Observed};
 
 /// Somebody has declared that nothing runs on a node any more.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -85,10 +85,11 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
             continue;
         };
         dead.insert(worker.uid());
-        let down = worker
+        let node = worker
             .slurm_name()
-            .and_then(|name| observed.knowledge.known()?.nodes.get(name))
-            .and_then(|node| down(node, &death, Some(*worker)));
+            .and_then(|name| observed.knowledge.known()?.nodes.get(name));
+        let by_plan = node.is_some_and(|node| left_by_plan(*worker, &death, node));
+        let down = node.and_then(|node| down(node, &death, Some(*worker), by_plan));
         // The kubelet is about to remove it.
         let leaves_by_itself = death == Death::Ended && worker.is_terminating();
         if down.is_some() || !leaves_by_itself {
@@ -96,22 +97,35 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
                 pod: Some(id(*worker)),
                 death,
                 down,
+                by_plan,
             });
         }
     }
     dead
 }
 
-/// What Slurm is told about a node that is dead, if it does not know. Records from slurm.conf are not ours.
-pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>) -> Option<Down> {
+/// Whether a dead worker left on purpose: its pod was deleted, and no job was lost with it. A machine that dies while its pods
+/// are being deleted is a loss, unless the operator itself had chosen the worker to go.
+fn left_by_plan(worker: Worker<'_>, death: &Death, node: &SlurmNode) -> bool {
+    let ended_as_asked = *death == Death::Ended || worker.leaving().is_some();
+    worker.is_terminating() && ended_as_asked && !node.state.is_busy()
+}
+
+/// What Slurm is told about a node that is dead, if it does not know. Records from slurm.conf are not ours. The reason for which
+/// a worker left by plan stays: it says later whether the record may go.
+pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, by_plan: bool) -> Option<Down> {
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
-    let reason = format!("{}lost: {}", keys::NODE_REASON_PREFIX, death.message());
+    let words = match (by_plan, node.reason.as_str()) {
+        (true, "") => Some(TERMINATING.to_owned()),
+        (true, _) => None,
+        // What a person wrote there stays.
+        (false, _) => (!is_a_persons(node, worker)).then(|| format!("lost: {}", death.message())),
+    };
     Some(Down {
         node: node.name.clone(),
-        // What a person wrote there stays.
-        reason: (!is_a_persons(node, worker)).then_some(reason),
+        reason: words.map(|words| format!("{}{words}", keys::NODE_REASON_PREFIX)),
         expect: node.admin_state(),
     })
 }
@@ -279,8 +293,8 @@ mod tests {
         access::Knowledge,
         nodeset::{
             fixture::{
-                DRAINED, IDLE, controller, finished, host, known, nodeset, observed_exactly, slurm_key, terminating,
-                unknown, with, worker,
+                DRAINED, DRAINING, IDLE, controller, finished, host, known, marked, nodeset, observed_exactly,
+                slurm_key, terminating, unknown, with, worker,
             },
             plan::{Plan, plan},
         },
@@ -395,6 +409,78 @@ mod tests {
         // Others' nodes are left alone, and what is not known is not told.
         assert_eq!(reason(node(&["IDLE"], "", at)), None);
         assert_eq!(reason(unknown()), None);
+    }
+
+    #[test]
+    fn only_a_worker_that_leaves_without_a_plan_is_warned_about() {
+        let at = "2026-01-01T00:00:00Z";
+        let leaves = "slurm-operator: Pod (slurm/compute-0) is pending termination for scale-in";
+        let deleted = || terminating(ended(worker(0)));
+        let (ended, gone) = (
+            "slurm-operator: lost: all its containers have ended",
+            "slurm-operator: lost: Kubernetes node k1 is gone",
+        );
+        // Whether somebody is warned, and the reason that Slurm is given.
+        for (case, pod, host, slurm, expected) in [
+            (
+                "the operator removed it, and Slurm keeps its record",
+                marked(deleted()),
+                Some(host("k1")),
+                node(DRAINED, leaves, at),
+                (false, leaves),
+            ),
+            (
+                "somebody deleted it while it was idle",
+                deleted(),
+                Some(host("k1")),
+                node(IDLE, "", at),
+                (false, "slurm-operator: Pod is terminating"),
+            ),
+            (
+                "somebody deleted it, and jobs ended with it",
+                deleted(),
+                Some(host("k1")),
+                node(DRAINING, leaves, at),
+                (true, ended),
+            ),
+            (
+                "its containers ended by themselves",
+                finished(worker(0)),
+                Some(host("k1")),
+                node(IDLE, "", at),
+                (true, ended),
+            ),
+            (
+                "the operator removed it, and its machine went before its pod",
+                marked(terminating(worker(0))),
+                None,
+                node(DRAINED, leaves, at),
+                (false, leaves),
+            ),
+            (
+                "its machine died while the operator waited for its jobs",
+                marked(worker(0)),
+                None,
+                node(DRAINING, leaves, at),
+                (true, gone),
+            ),
+            (
+                "Kubernetes deletes the pods of a machine that does not answer",
+                terminating(worker(0)),
+                None,
+                node(IDLE, "", at),
+                (true, gone),
+            ),
+        ] {
+            let plan = planned([Some(pod), host].into_iter().flatten().collect(), json!(null), slurm);
+            let [Effect::LoseWorker { down, by_plan, .. }] = plan.effects.as_slice() else {
+                panic!("{case}: {:?}", plan.effects)
+            };
+            let down = down.as_ref().unwrap();
+            // Without a new one the reason stays that is there.
+            let reason = down.reason.as_deref().unwrap_or(&down.expect.reason);
+            assert_eq!((!by_plan, reason), expected, "{case}");
+        }
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub enum Effect {
         death: Death,
         /// If Slurm does not know.
         down: Option<Down>,
+        /// It was deleted on purpose and had no job: nobody has to be warned.
+        by_plan: bool,
     },
     /// Claims first, then the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },

@@ -26,20 +26,22 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
         // What Slurm says may be older than what was noted about the last worker of that name.
         let may_be_alive = identity.node.is_empty() || loss::may_be_alive_on(observed, name).is_some();
         let death = loss::death_of_node(&identity.node, host).filter(|_| !may_be_alive);
+        let left_by_plan = is_our_sentence(&node.reason) && node.reason.contains(BY_PLAN);
+        let by_plan = left_by_plan && !node.state.is_busy();
         if let Some(death) = &death
-            && let Some(down) = loss::down(node, death, None)
+            && let Some(down) = loss::down(node, death, None, by_plan)
         {
             plan.effects.push(Effect::LoseWorker {
                 pod: None,
                 death: death.clone(),
                 down: Some(down),
+                by_plan,
             });
             continue;
         }
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
-        let left_by_plan = is_our_sentence(&node.reason) && node.reason.contains(BY_PLAN);
         if (lost || left_by_plan) && is_out && !wanted.contains(name.as_str()) {
             plan.effects.push(Effect::DeleteRecord {
                 node: name.clone(),
@@ -59,7 +61,7 @@ mod tests {
         access::{Knowledge, Seen},
         nodeset::{
             fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
-            plan::{plan, tests::steps},
+            plan::{Effect, plan, tests::steps},
         },
     };
 
@@ -116,6 +118,32 @@ mod tests {
             &json!([]),
         );
         assert_eq!(alive, "");
+    }
+
+    #[test]
+    fn a_record_that_was_kept_goes_by_plan_when_its_machine_does() {
+        let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
+        let (drained, busy) = (&["IDLE", "DRAIN", "DYNAMIC_NORM"], &["MIXED", "DRAIN", "DYNAMIC_NORM"]);
+        for (record, expected) in [
+            (record(drained, by_plan, "compute"), (true, by_plan)),
+            (record(busy, by_plan, "compute"), (false, LOST)),
+            (record(IDLE, "", "compute"), (false, LOST)),
+        ] {
+            let set = nodeset(&json!({ "replicas": 0 }));
+            let objects = vec![controller(), slurm_key(), set];
+            let plan = plan(&observed_exactly("compute", objects, known(&record, &json!([]))));
+            let [
+                Effect::LoseWorker {
+                    down: Some((_, reason)),
+                    by_plan,
+                    ..
+                },
+            ] = plan.effects.as_slice()
+            else {
+                panic!("{record}: {:?}", plan.effects)
+            };
+            assert_eq!((*by_plan, reason.as_str()), expected, "{record}");
+        }
     }
 
     #[test]

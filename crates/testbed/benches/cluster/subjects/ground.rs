@@ -7,9 +7,9 @@ use serde_json::json;
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, eventually};
 
+use super::table::{Row, Table};
 use crate::common::pods::shell_pod;
 use crate::common::slurm;
-use crate::table::{Row, Table};
 
 pub(crate) fn measure(cluster: &'static Cluster, table: &mut Table) -> Result<()> {
     let namespace = Namespace::create(cluster, "ground")?;

@@ -14,24 +14,23 @@ use testbed::harness::{Namespace, eventually, expect};
 use testbed::steps::long_step;
 use tokio::runtime::Runtime;
 
-use crate::api;
+use super::api;
+use super::configuration::reconfigures;
+use super::effort::Effort;
+use super::observer::Observer;
+use super::table::{Row, Table, percentile};
 use crate::common::operator::{set_extra_conf, slurm};
-use crate::configuration::reconfigures;
-use crate::observer::Observer;
-use crate::table::{Row, Table, percentile};
 
-const EDITS: u32 = 200;
-const FEW_EDITS: u32 = 50;
 /// An edit is measured that does not meet the one before.
 const APART: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_mins(5);
-const MANY: u32 = 1_000;
 /// The object, and the partition.
 const NAME: &str = "bench";
 const SETS: [&str; 3] = ["slurm-worker-slinky", "slurm-worker-second", "slurm-worker-third"];
 
 pub(crate) struct Bench<'a> {
     cluster: &'a Cluster,
+    effort: Effort,
     namespace: &'a Namespace,
     runtime: Runtime,
     partitions: Api<DynamicObject>,
@@ -41,7 +40,7 @@ pub(crate) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, namespace: &'a Namespace) -> Result<Self> {
+    pub(crate) fn new(cluster: &'a Cluster, namespace: &'a Namespace, effort: &Effort) -> Result<Self> {
         let runtime = Runtime::new()?;
         let client = runtime.block_on(api::client(cluster))?;
         let partitions = Api::namespaced_with(client, &namespace.name, &api::partitions());
@@ -54,6 +53,7 @@ impl<'a> Bench<'a> {
         let observer = Observer::of(ask(cluster, namespace, "watch", NAME)?)?;
         Ok(Self {
             cluster,
+            effort: *effort,
             namespace,
             runtime,
             partitions,
@@ -65,7 +65,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn measure(&mut self, table: &mut Table) -> Result<()> {
         let scontrol = self.scontrol()?;
         let raw = self.raw()?;
-        let edits = long_step("edits of a Partition", || self.edit_often(EDITS, || Ok(())))?;
+        let edits = long_step("edits of a Partition", || self.edit_often(self.effort.edits, || Ok(())))?;
         for (what, percent) in [
             ("Partition edit to live, p50, ms", 50),
             ("Partition edit to live, p99, ms", 99),
@@ -82,7 +82,7 @@ impl<'a> Bench<'a> {
         let namespace = self.namespace;
         let mut wait = 30;
         let beside = long_step("edits while a reconfigure is in flight", || {
-            self.edit_often(FEW_EDITS, || {
+            self.edit_often(self.effort.hindered_partition_edits, || {
                 wait = 30 + wait % 60;
                 thread::sleep(Duration::from_secs(1));
                 set_extra_conf(namespace, &format!("KillWait={wait}"))
@@ -96,7 +96,7 @@ impl<'a> Bench<'a> {
     /// One of a thousand.
     fn among_many(&mut self, table: &mut Table) -> Result<()> {
         let begun = SystemTime::now();
-        let made = (0..MANY).map(|number| partition(&format!("many{number}")));
+        let made = (0..self.effort.further).map(|number| partition(&format!("many{number}")));
         let partitions = &self.partitions;
         self.runtime.block_on(
             stream::iter(made)
@@ -113,20 +113,22 @@ impl<'a> Bench<'a> {
                 self.namespace,
                 "scontrol --oneliner show partitions | grep -c PartitionName=many",
             )?;
-            expect(said.trim() == MANY.to_string(), said)
+            expect(said.trim() == self.effort.further.to_string(), said)
         })?;
         table.add(Row::alone(
             "1,000 Partitions made and live, s",
             begun.elapsed()?.as_secs_f64(),
         ));
-        thread::sleep(Duration::from_secs(10));
+        thread::sleep(self.effort.rest);
 
         let before = (self.updates()?, reconfigures(self.namespace)?);
-        let edits = long_step("edits among 1,000 Partitions", || self.edit_often(FEW_EDITS, || Ok(())))?;
+        let edits = long_step("edits among 1,000 Partitions", || {
+            self.edit_often(self.effort.hindered_partition_edits, || Ok(()))
+        })?;
         let after = (self.updates()?, reconfigures(self.namespace)?);
         table.add(row("edit of one Partition of 1,001, p50, ms", 50, &edits, None));
         table.add(row("edit of one Partition of 1,001, p90, ms", 90, &edits, None));
-        let each = f64::from(after.0 - before.0) / f64::from(FEW_EDITS);
+        let each = f64::from(after.0 - before.0) / f64::from(self.effort.hindered_partition_edits);
         table.add(Row::alone("… RPCs for each", each));
         table.add(Row::alone("… reconfigures in all", f64::from(after.1 - before.1)));
         Ok(())
@@ -148,7 +150,7 @@ impl<'a> Bench<'a> {
     /// The last NodeSet leaves and comes back. Slurm shows them sorted.
     fn move_often(&mut self) -> Result<Vec<Duration>> {
         let mut took = Vec::new();
-        for edit in 0..FEW_EDITS {
+        for edit in 0..self.effort.hindered_partition_edits {
             thread::sleep(APART);
             let (sets, seen) = if edit % 2 == 0 {
                 (&SETS[..2], "second,slinky")

@@ -12,18 +12,15 @@ use testbed::harness::{Namespace, eventually, expect};
 use testbed::steps::long_step;
 use tokio::runtime::Runtime;
 
-use crate::api;
+use super::api;
+use super::effort::Effort;
+use super::observer::Observer;
+use super::table::{Row, Table, percentile};
 use crate::common::operator::{set_extra_conf, slurm};
-use crate::observer::Observer;
-use crate::table::{Row, Table, percentile};
 
-/// Enough for a p99 on a quiet cluster, and for a p90 under circumstances.
-const EDITS: u32 = 200;
-const FEW_EDITS: u32 = 30;
 /// Between reconfigures the operator leaves a second; an edit is measured that does not have to wait for the one before.
 const APART: Duration = Duration::from_millis(1200);
 const PATIENCE: Duration = Duration::from_mins(2);
-const BURST: u32 = 100;
 
 const LIMIT: &str = "`scontrol reconfigure` alone";
 
@@ -36,6 +33,7 @@ pub(crate) struct Edits {
 
 pub(crate) struct Bench<'a> {
     namespace: &'a Namespace,
+    effort: Effort,
     runtime: Runtime,
     controllers: Api<DynamicObject>,
     observer: Observer,
@@ -46,7 +44,7 @@ pub(crate) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(cluster: &Cluster, namespace: &'a Namespace) -> Result<Self> {
+    pub(crate) fn new(cluster: &Cluster, namespace: &'a Namespace, effort: &Effort) -> Result<Self> {
         let line = "scontrol show config | grep KillWait";
         let observer = Observer::start(namespace, "slurm-controller-0 -c slurmctld", line, 0.01)?;
         let runtime = Runtime::new()?;
@@ -54,6 +52,7 @@ impl<'a> Bench<'a> {
         let controllers = Api::namespaced_with(client, &namespace.name, &api::controllers());
         Ok(Self {
             namespace,
+            effort: *effort,
             runtime,
             controllers,
             observer,
@@ -64,14 +63,20 @@ impl<'a> Bench<'a> {
 
     /// On a cluster that does nothing else.
     pub(crate) fn quiet(&mut self) -> Result<Edits> {
-        long_step("edits of a quiet cluster", || self.edit_often(EDITS))
+        long_step("edits of a quiet cluster", || self.edit_often(self.effort.edits))
     }
 
     /// What costs Slurm itself time: each with the limit at that time, since nobody can be faster than that.
     pub(crate) fn under_circumstances(&mut self, table: &mut Table) -> Result<()> {
-        let hold = "sbatch --hold --partition=slinky --array=1-1000 --chdir=/tmp -o /dev/null --wrap true";
-        slurm(self.namespace, hold)?;
-        let edits = long_step("edits with 1,000 pending jobs", || self.edit_often(FEW_EDITS))?;
+        let Effort {
+            hindered_edits: few,
+            further,
+            ..
+        } = self.effort;
+        let hold =
+            format!("sbatch --hold --partition=slinky --array=1-{further} --chdir=/tmp -o /dev/null --wrap true");
+        slurm(self.namespace, &hold)?;
+        let edits = long_step("edits with 1,000 pending jobs", || self.edit_often(few))?;
         slurm(
             self.namespace,
             "scancel --state=PENDING --user=root; scancel --state=PENDING --user=slurm",
@@ -81,16 +86,16 @@ impl<'a> Bench<'a> {
 
         // Nobody listens there, which is known at once.
         self.add_nodes(
-            "NodeName=far[1-1000] NodeAddr=127.0.0.1 Port=1 State=DOWN Reason=bench",
-            "far1000",
+            &format!("NodeName=far[1-{further}] NodeAddr=127.0.0.1 Port=1 State=DOWN Reason=bench"),
+            &format!("far{further}"),
         )?;
-        let edits = long_step("edits with 1,000 further nodes", || self.edit_often(FEW_EDITS))?;
+        let edits = long_step("edits with 1,000 further nodes", || self.edit_often(few))?;
         edits.report("configuration edit with 1,000 nodes more, p50, s", 50, table);
         edits.report("configuration edit with 1,000 nodes more, p90, s", 90, table);
 
         // An address that nobody has: it takes a while to find that out.
         self.add_nodes("NodeName=away NodeAddr=10.244.1.253", "away")?;
-        let edits = long_step("edits with an unreachable node", || self.edit_often(FEW_EDITS))?;
+        let edits = long_step("edits with an unreachable node", || self.edit_often(few))?;
         edits.report("configuration edit with a node out of reach, p50, s", 50, table);
         edits.report("configuration edit with a node out of reach, p90, s", 90, table);
         self.set_extra("")
@@ -101,7 +106,7 @@ impl<'a> Bench<'a> {
         thread::sleep(APART);
         let before = reconfigures(self.namespace)?;
         let begun = Instant::now();
-        for _ in 0..BURST {
+        for _ in 0..self.effort.burst {
             self.edit()?;
         }
         let took = begun.elapsed();
@@ -116,7 +121,7 @@ impl<'a> Bench<'a> {
         table.add(Row {
             what: "100 edits in a burst, reconfigures",
             ours: f64::from(read),
-            baseline: Some(("one for each edit", f64::from(BURST))),
+            baseline: Some(("one for each edit", f64::from(self.effort.burst))),
             upstream: None,
         });
         Ok(())

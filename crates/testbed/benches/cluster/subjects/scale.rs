@@ -16,13 +16,14 @@ use serde_json::{Map, Value, json};
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, eventually, expect};
 use testbed::steps::long_step;
+use tokio::runtime::Runtime;
 
-use crate::api;
-use crate::memory;
-use crate::requests::{self, Writes};
-use crate::table::{Row, Table};
+use super::api;
+use super::effort::Effort;
+use super::memory;
+use super::requests::{self, Writes};
+use super::table::{Row, Table};
 
-const PODS: u32 = 1_000;
 const PATIENCE: Duration = Duration::from_mins(10);
 /// What both templates give their pods, to find them by.
 const LABEL: (&str, &str) = ("bench", "scale");
@@ -37,18 +38,18 @@ struct Scaled {
     memory: (f64, f64),
 }
 
-pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, table: &mut Table) -> Result<()> {
+pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, effort: &Effort, table: &mut Table) -> Result<()> {
     let idle = (memory::operator(cluster)?, memory::controller_manager(cluster)?);
-    let runtime = tokio::runtime::Runtime::new()?;
+    let pods = effort.pods;
     let ours = long_step("a NodeSet to 1,000 and back", || {
-        runtime.block_on(scale(cluster, slurm, &api::node_sets(), &node_set()))
+        scale(cluster, slurm, &api::node_sets(), &node_set(), pods)
     })?;
     let plain = Namespace::create(cluster, "plain")?;
     let theirs = long_step("a StatefulSet to 1,000 and back", || {
-        runtime.block_on(scale(cluster, &plain, &api::stateful_sets(), &stateful_set()))
+        scale(cluster, &plain, &api::stateful_sets(), &stateful_set(), pods)
     })?;
 
-    let per_second = |took: Duration| f64::from(PODS) / took.as_secs_f64();
+    let per_second = |took: Duration| f64::from(pods) / took.as_secs_f64();
     table.add(Row {
         what: "pods created per second, 0 to 1,000",
         ours: per_second(ours.created),
@@ -66,7 +67,7 @@ pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, table: &mut 
     });
     let per_pod = |writes: &Writes| -> Result<f64> {
         let total = u32::try_from(writes.total())?;
-        Ok(f64::from(total) / f64::from(PODS))
+        Ok(f64::from(total) / f64::from(pods))
     };
     table.add(Row {
         what: "API writes per pod, 0 to 1,000 to 0, everyone's",
@@ -91,8 +92,16 @@ pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, table: &mut 
     Ok(())
 }
 
-async fn scale(cluster: &Cluster, namespace: &Namespace, kind: &ApiResource, manifest: &Value) -> Result<Scaled> {
-    let client = api::client(cluster).await?;
+/// Only requests and the watch are awaited: what the harness asks has a runtime of its own.
+fn scale(
+    cluster: &Cluster,
+    namespace: &Namespace,
+    kind: &ApiResource,
+    manifest: &Value,
+    wanted: u32,
+) -> Result<Scaled> {
+    let runtime = Runtime::new()?;
+    let client = runtime.block_on(api::client(cluster))?;
     let sets: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace.name, kind);
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client, &namespace.name);
     namespace.apply(&manifest.to_string())?;
@@ -103,22 +112,20 @@ async fn scale(cluster: &Cluster, namespace: &Namespace, kind: &ApiResource, man
     let selector = format!("{}={}", LABEL.0, LABEL.1);
     let mut events = pin!(watcher(pods, watcher::Config::default().labels(&selector)));
     let mut there = BTreeSet::new();
-    wait_count(&mut events, &mut there, 0).await?;
-    let replicas = async |count: u32| {
-        let patch = Patch::Merge(json!({ "spec": { "replicas": count } }));
-        sets.patch_scale("scaled", &PatchParams::default(), &patch).await
+    runtime.block_on(wait_count(&mut events, &mut there, 0))?;
+    let mut reach = |count: u32| {
+        let start = Instant::now();
+        runtime.block_on(async {
+            let patch = Patch::Merge(json!({ "spec": { "replicas": count } }));
+            sets.patch_scale("scaled", &PatchParams::default(), &patch).await?;
+            wait_count(&mut events, &mut there, count).await
+        })?;
+        anyhow::Ok(start.elapsed())
     };
-    let start = Instant::now();
-    replicas(PODS).await?;
-    wait_count(&mut events, &mut there, PODS).await?;
-    let created = start.elapsed();
-
-    wait_running(namespace, &selector)?;
+    let created = reach(wanted)?;
+    wait_running(namespace, &selector, wanted)?;
     let memory = (memory::operator(cluster)?, memory::controller_manager(cluster)?);
-    let start = Instant::now();
-    replicas(0).await?;
-    wait_count(&mut events, &mut there, 0).await?;
-    let removed = start.elapsed();
+    let removed = reach(0)?;
     wait_replicas(namespace, &object, 0)?;
     let writes = requests::writes(cluster)?.since(&before);
     Ok(Scaled {
@@ -172,12 +179,12 @@ fn wait_replicas(namespace: &Namespace, object: &str, count: u32) -> Result<()> 
 
 /// Waits until all pods run. Not until they are ready: on a busy machine a pretended node can be late with its lease, and
 /// kwok does not make its pods ready again.
-fn wait_running(namespace: &Namespace, selector: &str) -> Result<()> {
+fn wait_running(namespace: &Namespace, selector: &str, wanted: u32) -> Result<()> {
     eventually("all pods run", PATIENCE, || {
         let running = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
         let names = namespace.ask(&[&running[..], &["--selector", selector]].concat())?;
         let count = names.lines().count();
-        expect(count == usize::try_from(PODS)?, format!("{count} run"))
+        expect(count == usize::try_from(wanted)?, format!("{count} run"))
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::requests::Writes;
+use super::requests::Writes;
 
 /// One figure. Its unit is part of what it is called.
 #[derive(Debug)]
@@ -38,6 +38,14 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn add(&mut self, row: Row) {
         self.rows.push(row);
+    }
+
+    /// Whether a figure of this name is there, and it and its baseline are numbers.
+    #[allow(dead_code, reason = "only the test of the subjects asks")]
+    pub(crate) fn has(&self, what: &str) -> bool {
+        let mut rows = self.rows.iter().filter(|row| row.what == what).peekable();
+        let is_number = |row: &Row| row.ours.is_finite() && row.baseline.is_none_or(|(_, figure)| figure.is_finite());
+        rows.peek().is_some() && rows.all(is_number)
     }
 
     pub(crate) fn add_writes(&mut self, by: &'static str, writes: Writes) {
