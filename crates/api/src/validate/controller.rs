@@ -5,13 +5,13 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref, check_secret_key,
-        check_service, check_template, check_unchanged,
+        check_at_most, check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref,
+        check_secret_key, check_service, check_template, check_unchanged,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
 use crate::{
-    controller::{ConfigUpdate, Controller, ControllerSpec},
+    controller::{ConfigUpdate, Controller, ControllerSpec, MAX_BACKUPS},
     references::ConfigMapKeyRef,
     wellknown,
 };
@@ -105,6 +105,12 @@ impl Validate for Controller {
                 "give 1 or more",
             );
         }
+        check_at_most(
+            &mut problems,
+            "spec.ha.backups",
+            ha.as_ref().and_then(|ha| ha.backups),
+            MAX_BACKUPS,
+        );
         if self.spec.is_external() {
             check_external(&mut problems, "slurmctld", external_config.as_ref());
             check_keys_of_external(&mut problems, &self.spec);

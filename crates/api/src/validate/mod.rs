@@ -8,6 +8,7 @@ mod accounting;
 mod controller;
 mod core_fields;
 mod fields;
+mod lines;
 mod loginset;
 mod names;
 mod nodeset;
