@@ -24,6 +24,7 @@ use crate::{
 
 /// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
 const RESERVED_NAMES: [&str; 2] = ["default", "all"];
+const PARTITION_CONFIG: &str = "spec.partition.config";
 /// The shortest reservation Slurm can hold an update in.
 const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -274,13 +275,20 @@ fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
     }
 }
 
+/// Checks `spec.partition.config`, for whoever writes it into slurm.conf.
+pub fn check_partition_config(config: &str) -> Problems {
+    let mut problems = Problems::default();
+    check_line(&mut problems, PARTITION_CONFIG, config);
+    problems
+}
+
 fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
     let config = spec
         .partition
         .as_ref()
         .and_then(|partition| partition.config.as_deref())
         .unwrap_or_default();
-    if !check_line(problems, "spec.partition.config", config) {
+    if !check_line(problems, PARTITION_CONFIG, config) {
         return;
     }
     for item in items(config) {
@@ -291,7 +299,7 @@ fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
         {
             problems.warn(
                 Reason::BadValue,
-                "spec.partition.config",
+                PARTITION_CONFIG,
                 format!("sets {key} a second time, after the NodeSet itself has"),
                 "remove it; a partition of other nodes can be written in the Controller's extraConf",
             );
