@@ -54,7 +54,7 @@ fn what_upstream_wrote_for_real_clusters_passes_without_a_word() {
 fn control_characters_are_refused_but_in_comments() {
     for (lines, expected) in [
         ("KillWait=3\u{0}0\n", 1),
-        ("PartitionName=a Nodes=ALL \u{1b}MaxTime=5\n", 1),
+        ("PartitionName=a Nodes=ALL AllowGroups=a\u{1b}\n", 1),
         ("# \u{1b}[1m mine\nKillWait=30\t\r\n", 0),
     ] {
         let said = said(lines, &Known::default());

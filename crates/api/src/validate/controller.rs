@@ -97,20 +97,7 @@ impl Validate for Controller {
                 format!("use one of {}", ConfigUpdate::KNOWN.join(", ")),
             );
         }
-        if let Some(backups) = ha.as_ref().and_then(|ha| ha.backups).filter(|backups| *backups < 1) {
-            problems.error(
-                Reason::BadValue,
-                "spec.ha.backups",
-                format!("is {backups}"),
-                "give 1 or more",
-            );
-        }
-        check_at_most(
-            &mut problems,
-            "spec.ha.backups",
-            ha.as_ref().and_then(|ha| ha.backups),
-            MAX_BACKUPS,
-        );
+        check_backups(&mut problems, ha.as_ref().and_then(|ha| ha.backups));
         if self.spec.is_external() {
             check_external(&mut problems, "slurmctld", external_config.as_ref());
             check_keys_of_external(&mut problems, &self.spec);
@@ -185,6 +172,14 @@ impl Validate for Controller {
         }
         problems
     }
+}
+
+fn check_backups(problems: &mut Problems, backups: Option<i32>) {
+    let field = "spec.ha.backups";
+    if let Some(backups) = backups.filter(|backups| *backups < 1) {
+        problems.error(Reason::BadValue, field, format!("is {backups}"), "give 1 or more");
+    }
+    check_at_most(problems, field, backups, MAX_BACKUPS);
 }
 
 /// The name stands in a line of slurm.conf and in a path.

@@ -53,7 +53,8 @@ pub(super) fn check_other_line(
 /// Slurm reads lines as C's strings, which end at a NUL: it would read another line than we do. Nobody means the other ones.
 fn check_characters(severity: Severity, at: At<'_>, line: &Line, problems: &mut Problems) {
     let mut harmful = line.raw().chars().filter(|c| c.is_ascii_control() && !is_space(*c));
-    if let Some(character) = harmful.next().filter(|_| *line.content() != Content::Blank) {
+    let is_read = matches!(line.content(), Content::Settings(_) | Content::Include(_));
+    if let Some(character) = harmful.next().filter(|_| is_read) {
         let reason = format!("has the control character {character:?}");
         problems.add(severity, at, None, reason, "remove it");
     }
