@@ -19,6 +19,8 @@ use crate::{
 
 /// How many backups a controller with high availability has when it does not say.
 pub const DEFAULT_BACKUPS: i32 = 1;
+/// The most backups. Each is a line in slurm.conf that every client tries in turn, so more of them help nobody.
+pub const MAX_BACKUPS: i32 = 8;
 
 /// A Slurm cluster: its slurmctld, its configuration and its keys. The other kinds refer to it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -176,9 +178,9 @@ pub struct HighAvailability {
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
-    /// Number of standbys.
+    /// Number of standbys, at most 8.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1))]
+    #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1, "maximum" = MAX_BACKUPS))]
     pub backups: Option<i32>,
 }
 
@@ -294,7 +296,7 @@ impl ControllerSpec {
             return 1;
         }
         let backups = self.ha.as_ref().and_then(|ha| ha.backups).unwrap_or(DEFAULT_BACKUPS);
-        1 + u32::try_from(backups).unwrap_or(0)
+        1 + u32::try_from(backups.clamp(0, MAX_BACKUPS)).unwrap_or(0)
     }
 
     /// How a change of the configuration reaches slurmctld.
@@ -371,6 +373,8 @@ mod tests {
             (serde_json::json!({ "ha": { "enabled": true } }), 2),
             (serde_json::json!({ "ha": { "enabled": true, "backups": 3 } }), 4),
             (serde_json::json!({ "ha": { "enabled": true, "backups": -5 } }), 1),
+            // Definitions without a maximum may be the installed ones.
+            (serde_json::json!({ "ha": { "enabled": true, "backups": i32::MAX } }), 9),
             (serde_json::json!({ "external": true, "ha": { "enabled": true } }), 1),
         ] {
             assert_eq!(controller(spec.clone()).spec.replicas(), replicas, "{spec}");

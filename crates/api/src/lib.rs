@@ -26,6 +26,7 @@ pub mod configuration;
 pub mod drain;
 pub mod external;
 pub mod int_or_string;
+pub mod items;
 pub mod metrics;
 pub mod overlay;
 pub mod references;

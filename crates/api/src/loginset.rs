@@ -8,6 +8,7 @@ use crate::{
     conditions::Condition,
     int_or_string::IntOrString,
     names::LoginSetName,
+    nodeset::{MAX_REPLICAS, bounded},
     overlay::ContainerOverlay,
     references::{ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
@@ -47,9 +48,9 @@ pub struct LoginSetSpec {
     /// The Controller whose cluster people log in to. It cannot be changed.
     pub controller_ref: ObjectRef,
 
-    /// Number of pods.
+    /// Number of pods, at most 65536.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("default" = DEFAULT_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the login container. A port named `login` replaces port 22.
@@ -141,6 +142,6 @@ impl LoginSet {
 impl LoginSetSpec {
     /// Number of pods that are wanted.
     pub fn replicas(&self) -> u32 {
-        u32::try_from(self.replicas.unwrap_or(DEFAULT_REPLICAS)).unwrap_or(0)
+        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
     }
 }

@@ -19,6 +19,8 @@ use crate::{
 
 /// How many pods a NodeSet has when it does not say.
 pub const DEFAULT_REPLICAS: i32 = 1;
+/// The most pods of a set. Slurm has no more nodes (`MAX_SLURM_NODES`), and the same is more than anybody needs of login pods or slurmrestd.
+pub const MAX_REPLICAS: i32 = 65_536;
 /// The most digits a pod's number can be given: more than any number has, and far from where names become too long.
 pub const MAX_ORDINAL_PADDING: usize = 20;
 
@@ -67,9 +69,9 @@ pub struct NodeSetSpec {
     /// The Controller these nodes belong to. It cannot be changed.
     pub controller_ref: ObjectRef,
 
-    /// Number of pods. With `scalingMode: DaemonSet` the Kubernetes nodes decide instead.
+    /// Number of pods, at most 65536. With `scalingMode: DaemonSet` the Kubernetes nodes decide instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("default" = DEFAULT_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// `StatefulSet`: numbered pods, `replicas` of them. `DaemonSet`: one pod on every Kubernetes node that matches.
@@ -94,7 +96,7 @@ pub struct NodeSetSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
-    /// Settings of the Slurm nodes, as `Key=Value` items with blanks between them.
+    /// Settings of the Slurm nodes, as `Key=Value` items with blanks between them, without backslashes and number signs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
@@ -215,7 +217,8 @@ pub struct NodeSetPartition {
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
-    /// The rest of its line in slurm.conf, for example `Default=YES MaxTime=1-00:00:00`.
+    /// The rest of its line in slurm.conf, for example `Default=YES MaxTime=1-00:00:00`. A value with blanks is written in double
+    /// quotes; backslashes and number signs are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     // A second line could be any setting at all.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]
@@ -319,6 +322,11 @@ pub struct NodeSetStatus {
     pub selector: String,
 }
 
+/// A number of pods that is safe to work with: definitions without a maximum may be the installed ones.
+pub(crate) fn bounded(replicas: i32) -> u32 {
+    u32::try_from(replicas.clamp(0, MAX_REPLICAS)).unwrap_or(0)
+}
+
 impl NodeSet {
     /// The name its children are named after.
     pub fn child_names(&self) -> NodeSetName {
@@ -340,7 +348,7 @@ impl NodeSet {
 impl NodeSetSpec {
     /// Number of pods that are wanted. It decides only with [`ScalingMode::StatefulSet`].
     pub fn replicas(&self) -> u32 {
-        u32::try_from(self.replicas.unwrap_or(DEFAULT_REPLICAS)).unwrap_or(0)
+        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
     }
 
     /// What decides how many pods there are.
@@ -498,6 +506,21 @@ mod tests {
         assert_eq!(spec.prune_node_records(), PruneNodeRecords::Never);
         assert!(spec.protects_workload());
         assert!(!spec.pins_to_node() && !spec.oversubscribes_node());
+    }
+
+    #[test]
+    fn more_pods_than_slurm_has_nodes_are_never_worked_with() {
+        for (given, replicas) in [
+            (-1, 0),
+            (0, 0),
+            (3, 3),
+            (65_536, 65_536),
+            (65_537, 65_536),
+            (i32::MAX, 65_536),
+        ] {
+            let spec = nodeset(serde_json::json!({ "replicas": given })).spec;
+            assert_eq!(spec.replicas(), replicas, "{given}");
+        }
     }
 
     #[test]

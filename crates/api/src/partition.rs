@@ -233,7 +233,8 @@ pub struct PartitionSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_user: Option<bool>,
 
-    /// What has no field here, as in slurm.conf: `Key=Value` items with blanks between them.
+    /// What has no field here, as in slurm.conf: `Key=Value` items with blanks between them. A value with blanks is written in double
+    /// quotes; backslashes and number signs are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     // A second line could be any setting at all.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     conditions::Condition,
     names::RestApiName,
+    nodeset::{MAX_REPLICAS, bounded},
     overlay::ContainerOverlay,
     references::ObjectRef,
     templates::{PodTemplate, ServiceTemplate},
@@ -37,9 +38,9 @@ pub struct RestApiSpec {
     /// The Controller whose cluster is served.
     pub controller_ref: ObjectRef,
 
-    /// Number of pods.
+    /// Number of pods, at most 65536.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("default" = DEFAULT_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the slurmrestd container.
@@ -79,6 +80,6 @@ impl RestApi {
 impl RestApiSpec {
     /// Number of pods that are wanted.
     pub fn replicas(&self) -> u32 {
-        u32::try_from(self.replicas.unwrap_or(DEFAULT_REPLICAS)).unwrap_or(0)
+        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
     }
 }

@@ -50,6 +50,19 @@ fn what_upstream_wrote_for_real_clusters_passes_without_a_word() {
     }
 }
 
+#[test]
+fn control_characters_are_refused_but_in_comments() {
+    for (lines, expected) in [
+        ("KillWait=3\u{0}0\n", 1),
+        ("PartitionName=a Nodes=ALL AllowGroups=a\u{1b}\n", 1),
+        ("# \u{1b}[1m mine\nKillWait=30\t\r\n", 0),
+    ] {
+        let said = said(lines, &Known::default());
+        let about = said.iter().filter(|text| text.contains("has the control character"));
+        assert_eq!(about.count(), expected, "{lines:?}: {said:?}");
+    }
+}
+
 /// The seeds' own extraConf, among it a partition named all and the legacy key Priority.
 #[test]
 fn what_the_seeds_write_passes_without_a_word() {

@@ -1,7 +1,7 @@
 //! The files we write are byte for byte those of the operator we replace.
 
 use slurm::conf::{
-    AccountingStorage, ExternalConf, NodeSetLines, SlurmConf, SlurmctldHost, render_cgroup_conf,
+    AccountingStorage, Document, ExternalConf, NodeSetLines, RecordKind, SlurmConf, SlurmctldHost, render_cgroup_conf,
     render_external_slurm_conf, render_slurm_conf,
 };
 
@@ -268,6 +268,31 @@ mod merged {
         assert_eq!(
             merged("SlurmctldParameters=\"a, b=c d\"", false).unwrap(),
             "SlurmctldParameters=\"a,b=c d,enable_configless,reconfig_on_restart\"\n"
+        );
+    }
+}
+
+/// Continuation lines are the user's right, but their last one has nothing to continue with.
+#[test]
+fn a_users_lines_end_with_their_last_one() {
+    for extra in [
+        "SlurmctldParameters=idle_on_node_suspend\nPartitionName=mine \\\n  Nodes=ALL \\",
+        "PartitionName=mine Nodes=ALL\nSlurmctldParameters=idle_on_node_suspend \\",
+        "SlurmctldParameters=idle_on_node_suspend\nPartitionName=mine Nodes=ALL \\ # why\n",
+    ] {
+        let conf = SlurmConf {
+            extra: extra.to_owned(),
+            ..cluster("c", "n")
+        };
+        let text = render_slurm_conf(&conf).text;
+        let document = Document::parse(&text);
+        let mine = document.record(RecordKind::Partition, "mine").unwrap();
+        assert_eq!(mine.settings.len(), 1, "{text}");
+        assert_eq!(mine.get("Nodes"), Some("ALL"), "{text}");
+        assert_eq!(
+            document.value("SlurmctldParameters"),
+            Some("enable_configless,idle_on_node_suspend,reconfig_on_restart"),
+            "{text}"
         );
     }
 }

@@ -8,6 +8,7 @@ use super::{
         check_container, check_entry, check_external, check_jwt_names, check_own_network, check_secret_key,
         check_service, check_template, check_unchanged,
     },
+    lines::is_word,
     names::check_stateful_set_parent,
 };
 use crate::{
@@ -107,14 +108,12 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
         ("username", username.as_ref()),
     ];
     for (name, value) in lines {
-        if let Some(value) =
-            value.filter(|value| value.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#'))
-        {
+        if let Some(value) = value.filter(|value| !value.is_empty() && !is_word(value)) {
             problems.error(
                 Reason::BadValue,
                 format!("spec.storageConfig.{name}"),
                 format!("is {value:?}, which slurmdbd.conf cannot hold"),
-                "write it without blanks",
+                "write it without blanks, quotes, backslashes and number signs",
             );
         }
     }

@@ -5,13 +5,13 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref, check_secret_key,
-        check_service, check_template, check_unchanged,
+        check_at_most, check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref,
+        check_secret_key, check_service, check_template, check_unchanged,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
 use crate::{
-    controller::{ConfigUpdate, Controller, ControllerSpec},
+    controller::{ConfigUpdate, Controller, ControllerSpec, MAX_BACKUPS},
     references::ConfigMapKeyRef,
     wellknown,
 };
@@ -97,14 +97,7 @@ impl Validate for Controller {
                 format!("use one of {}", ConfigUpdate::KNOWN.join(", ")),
             );
         }
-        if let Some(backups) = ha.as_ref().and_then(|ha| ha.backups).filter(|backups| *backups < 1) {
-            problems.error(
-                Reason::BadValue,
-                "spec.ha.backups",
-                format!("is {backups}"),
-                "give 1 or more",
-            );
-        }
+        check_backups(&mut problems, ha.as_ref().and_then(|ha| ha.backups));
         if self.spec.is_external() {
             check_external(&mut problems, "slurmctld", external_config.as_ref());
             check_keys_of_external(&mut problems, &self.spec);
@@ -179,6 +172,14 @@ impl Validate for Controller {
         }
         problems
     }
+}
+
+fn check_backups(problems: &mut Problems, backups: Option<i32>) {
+    let field = "spec.ha.backups";
+    if let Some(backups) = backups.filter(|backups| *backups < 1) {
+        problems.error(Reason::BadValue, field, format!("is {backups}"), "give 1 or more");
+    }
+    check_at_most(problems, field, backups, MAX_BACKUPS);
 }
 
 /// The name stands in a line of slurm.conf and in a path.

@@ -3,6 +3,7 @@
 use super::{Problems, Reason, core_fields, names::is_subdomain};
 use crate::{
     external::ExternalConfig,
+    nodeset::MAX_REPLICAS,
     overlay::ContainerOverlay,
     references::{ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
@@ -96,8 +97,10 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
         );
         return;
     };
-    // The host becomes part of a line in slurm.conf.
-    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '=' | ',')) {
+    // The host becomes part of a line in slurm.conf, and of arguments that the images' entrypoints hand to a shell. Brackets, colons and
+    // percent signs are those of IPv6 addresses.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '%');
+    if host.is_empty() || !host.chars().all(allowed) {
         problems.error(
             Reason::BadValue,
             "spec.externalConfig.host",
@@ -119,6 +122,24 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
 pub(super) fn check_not_negative(problems: &mut Problems, field: &str, number: Option<impl Into<i64>>) {
     if let Some(number) = number.map(Into::into).filter(|number| *number < 0) {
         problems.error(Reason::BadValue, field, format!("is {number}"), "give 0 or more");
+    }
+}
+
+/// Checks a number of pods.
+pub(super) fn check_replicas(problems: &mut Problems, replicas: Option<i32>) {
+    check_not_negative(problems, "spec.replicas", replicas);
+    check_at_most(problems, "spec.replicas", replicas, MAX_REPLICAS);
+}
+
+/// Checks a number that the operator counts to.
+pub(super) fn check_at_most(problems: &mut Problems, field: &str, number: Option<i32>, most: i32) {
+    if let Some(number) = number.filter(|number| *number > most) {
+        problems.error(
+            Reason::BadValue,
+            field,
+            format!("is {number}, which is more than {most}"),
+            format!("give {most} or less"),
+        );
     }
 }
 

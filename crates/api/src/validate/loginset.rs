@@ -5,8 +5,7 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_not_negative, check_ref, check_secret_key, check_service, check_template,
-        check_unchanged,
+        check_container, check_ref, check_replicas, check_secret_key, check_service, check_template, check_unchanged,
     },
     names::check_service_parent,
 };
@@ -33,7 +32,7 @@ impl Validate for LoginSet {
         check_service_parent(&mut problems, "LoginSet", &self.name_any(), "");
         check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
         check_secret_key(&mut problems, "spec.sssdConfRef", sssd_conf_ref);
-        check_not_negative(&mut problems, "spec.replicas", *replicas);
+        check_replicas(&mut problems, *replicas);
         let strategy = strategy
             .as_ref()
             .and_then(|strategy| strategy.type_.as_deref())

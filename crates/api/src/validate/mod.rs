@@ -2,12 +2,13 @@
 //!
 //! They run in the webhook and again before every plan, since a webhook can be absent. They see one object (and, for a
 //! change, the one before it); what needs other objects is checked where those are at hand, with the functions
-//! [`check_config_file`] and [`check_shared_claim`].
+//! [`check_config_file`], [`check_partition_config`] and [`check_shared_claim`].
 
 mod accounting;
 mod controller;
 mod core_fields;
 mod fields;
+mod lines;
 mod loginset;
 mod names;
 mod nodeset;
@@ -20,6 +21,7 @@ use kube::Resource;
 
 pub use self::{
     controller::{check_config_file, check_shared_claim},
+    nodeset::check_partition_config,
     problems::{Problem, Problems, Reason, Severity},
 };
 

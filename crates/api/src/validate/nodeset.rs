@@ -6,11 +6,16 @@ use serde_json::Value;
 
 use super::{
     Problems, Reason, Validate, core_fields,
-    fields::{check_container, check_not_negative, check_ref, check_secret_key, check_template, check_unchanged},
+    fields::{
+        check_container, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
+        check_unchanged,
+    },
+    lines::check_line,
     names::{LABEL_LIMIT, is_label, is_subdomain},
 };
 use crate::{
     drain::{Drain, OnDrainTimeout},
+    items::items,
     nodeset::{ClaimRetention, MAX_ORDINAL_PADDING, NodeSet, NodeSetSpec, PruneNodeRecords, ScalingMode},
     overlay::ClaimTemplate,
     time::GoDuration,
@@ -19,6 +24,7 @@ use crate::{
 
 /// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
 const RESERVED_NAMES: [&str; 2] = ["default", "all"];
+const PARTITION_CONFIG: &str = "spec.partition.config";
 /// The shortest reservation Slurm can hold an update in.
 const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -59,7 +65,7 @@ impl Validate for NodeSet {
         check_words(&mut problems, &self.spec);
         check_slurm_name(&mut problems, self);
         check_pod_names(&mut problems, self);
-        check_not_negative(&mut problems, "spec.replicas", *replicas);
+        check_replicas(&mut problems, *replicas);
         check_not_negative(&mut problems, "spec.revisionHistoryLimit", *revision_history_limit);
         check_not_negative(&mut problems, "spec.minReadySeconds", *min_ready_seconds);
         check_not_negative(&mut problems, "spec.ordinalPadding", *ordinal_padding);
@@ -252,7 +258,12 @@ fn check_ssh(problems: &mut Problems, spec: &NodeSetSpec) {
 }
 
 fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
-    for item in extra_conf.split_whitespace() {
+    // It becomes one line of slurmd's `--conf`, with a single blank for every stretch of them.
+    let line: Vec<&str> = extra_conf.split_whitespace().collect();
+    if !check_line(problems, "spec.extraConf", &line.join(" ")) {
+        return;
+    }
+    for item in line {
         if item.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
             problems.error(
                 Reason::BadValue,
@@ -264,22 +275,23 @@ fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
     }
 }
 
+/// Checks `spec.partition.config`, for whoever writes it into slurm.conf.
+pub fn check_partition_config(config: &str) -> Problems {
+    let mut problems = Problems::default();
+    check_line(&mut problems, PARTITION_CONFIG, config);
+    problems
+}
+
 fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
     let config = spec
         .partition
         .as_ref()
         .and_then(|partition| partition.config.as_deref())
         .unwrap_or_default();
-    // A backslash at the end would make the line after it part of this one.
-    if config.contains(['\n', '\r']) || config.trim_end().ends_with('\\') {
-        problems.error(
-            Reason::BadValue,
-            "spec.partition.config",
-            "is more than the rest of one line",
-            "write it on one line, without a backslash at the end",
-        );
+    if !check_line(problems, PARTITION_CONFIG, config) {
+        return;
     }
-    for item in config.split_whitespace() {
+    for item in items(config) {
         let key = item.split('=').next().unwrap_or_default();
         if ["PartitionName", "Nodes"]
             .iter()
@@ -287,7 +299,7 @@ fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
         {
             problems.warn(
                 Reason::BadValue,
-                "spec.partition.config",
+                PARTITION_CONFIG,
                 format!("sets {key} a second time, after the NodeSet itself has"),
                 "remove it; a partition of other nodes can be written in the Controller's extraConf",
             );

@@ -3,8 +3,12 @@
 use super::{
     Problems, Reason, Validate,
     fields::{check_name, check_ref, check_unchanged},
+    lines::{check_line, is_word},
 };
-use crate::partition::{Partition, PartitionSpec};
+use crate::{
+    items::items,
+    partition::{Partition, PartitionSpec},
+};
 
 /// Words that mean something else to Slurm.
 const RESERVED: [&str; 2] = ["default", "all"];
@@ -153,9 +157,7 @@ fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
 
 /// Checks a value that becomes one word of a line in slurm.conf.
 fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
-    if value.is_empty()
-        || value.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\'))
-    {
+    if !is_word(value) {
         problems.error(
             Reason::BadValue,
             field,
@@ -165,19 +167,31 @@ fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
     }
 }
 
-/// Checks that `config` says nothing that has a place of its own.
+/// Checks that `config` is the rest of one line, and says nothing that has a place of its own.
 fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
+    if !check_line(problems, "spec.config", config) {
+        return;
+    }
     let settings = spec.settings();
-    for item in config.split_whitespace() {
-        let Some((key, _)) = item.split_once('=') else {
+    for item in items(config) {
+        let Some((key, value)) = item.split_once('=') else {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
                 format!("has {item:?}, which is no Key=Value"),
-                "write Key=Value items with blanks between them",
+                "write Key=Value items with blanks between them, and a value with blanks in double quotes",
             );
             continue;
         };
+        let in_quotes = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+        if in_quotes.unwrap_or(value).contains('"') {
+            problems.error(
+                Reason::BadValue,
+                "spec.config",
+                format!("has {item:?}, with a double quote inside the value"),
+                "put quotes around the whole value, and none inside it",
+            );
+        }
         let own_place = MEMBERS_AND_STATE
             .iter()
             .find(|(reserved, _)| key.eq_ignore_ascii_case(reserved));
@@ -233,6 +247,19 @@ mod tests {
             (serde_json::json!({ "qos": "x Nodes=ALL" }), "spec.qos"),
             (serde_json::json!({ "config": "State=UP" }), "spec.config"),
             (serde_json::json!({ "config": "words" }), "spec.config"),
+            (serde_json::json!({ "config": "AllowGroups=x,\\" }), "spec.config"),
+            (serde_json::json!({ "config": "SuspendTime=5 # why" }), "spec.config"),
+            (
+                serde_json::json!({ "config": "SuspendTime=5\nNodes=ALL" }),
+                "spec.config",
+            ),
+            (serde_json::json!({ "config": "Topology=\"a b" }), "spec.config"),
+            (serde_json::json!({ "config": "Topology=a\"b c\"" }), "spec.config"),
+            (serde_json::json!({ "qos": "x\\" }), "spec.qos"),
+            (serde_json::json!({ "allowGroups": ["x", "\\"] }), "spec.allowGroups"),
+            (serde_json::json!({ "nodes": ["a\\"] }), "spec.nodes[0]"),
+            (serde_json::json!({ "excludeNodes": ["a#"] }), "spec.excludeNodes[0]"),
+            (serde_json::json!({ "maxTime": "5\\" }), "spec.maxTime"),
             (
                 serde_json::json!({ "config": "maxtime=5", "maxTime": 6 }),
                 "spec.config",
@@ -251,6 +278,12 @@ mod tests {
         assert!(
             refused(spec(
                 serde_json::json!({ "config": "SuspendTime=5", "state": "Drain", "qos": "high" })
+            ))
+            .is_empty()
+        );
+        assert!(
+            refused(spec(
+                serde_json::json!({ "config": "Topology=\"a b\" SuspendTime=5 AllowGroups=\"x,y\"" })
             ))
             .is_empty()
         );

@@ -4,7 +4,7 @@ use kube::ResourceExt;
 
 use super::{
     Problems, Validate,
-    fields::{check_container, check_not_negative, check_ref, check_service, check_template},
+    fields::{check_container, check_ref, check_replicas, check_service, check_template},
     names::check_service_parent,
 };
 use crate::restapi::{RestApi, RestApiSpec};
@@ -24,7 +24,7 @@ impl Validate for RestApi {
 
         check_service_parent(&mut problems, "RestApi", &self.name_any(), "-restapi");
         check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
-        check_not_negative(&mut problems, "spec.replicas", *replicas);
+        check_replicas(&mut problems, *replicas);
         check_container(&mut problems, "spec.slurmrestd", slurmrestd.as_ref());
         check_template(&mut problems, template.as_ref());
         check_service(&mut problems, service.as_ref());

@@ -24,6 +24,22 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "has a default, so requiring it says nothing",
     ),
     (
+        "Controller spec.ha.backups",
+        "upstream's has no maximum, and each backup is a line in slurm.conf",
+    ),
+    (
+        "LoginSet spec.replicas",
+        "upstream's has no maximum: one object could occupy a whole cluster",
+    ),
+    (
+        "NodeSet spec.replicas",
+        "upstream's has no maximum: Slurm has at most 65,536 nodes, and an operator that counts to more dies of it",
+    ),
+    (
+        "RestApi spec.replicas",
+        "upstream's has no maximum: one object could occupy a whole cluster",
+    ),
+    (
         "Controller spec.persistence.enabled",
         "has a default, so requiring it says nothing",
     ),
@@ -239,6 +255,7 @@ fn describe(fields: &mut BTreeMap<String, String>, path: &str, schema: &JSONSche
         keys.map(|keys| format!("keyed={}", keys.join(","))),
         schema.max_length.map(|length| format!("maxLength={length}")),
         schema.min_length.map(|length| format!("minLength={length}")),
+        schema.maximum.map(|maximum| format!("maximum={maximum}")),
         schema.minimum.map(|minimum| format!("minimum={minimum}")),
         (schema.nullable == Some(true)).then(|| "nullable".into()),
         (schema.x_kubernetes_preserve_unknown_fields == Some(true)).then(|| "open".into()),

@@ -166,6 +166,8 @@ fn a_controller_that_could_not_run_is_refused() {
         &json!({ "ha": { "enabled": false, "backups": 0 } }),
         "spec.ha.backups",
     );
+    refused("Controller", &json!({ "ha": { "backups": 9 } }), "spec.ha.backups");
+    assert!(check(object("Controller", &json!({ "ha": { "backups": 8 } }))).is_ok());
     refused(
         "Controller",
         &json!({ "ha": { "enabled": true } }),
@@ -200,6 +202,15 @@ fn a_controller_that_could_not_run_is_refused() {
 fn a_nodeset_with_a_value_out_of_bounds_is_refused() {
     let nameless = json!({ "name": "", "key": "k" });
     refused("NodeSet", &json!({ "replicas": -1 }), "spec.replicas");
+    for kind in ["NodeSet", "LoginSet", "RestApi"] {
+        assert!(check(object(kind, &json!({ "replicas": 65_536 }))).is_ok(), "{kind}");
+        refused(kind, &json!({ "replicas": 65_537 }), "spec.replicas");
+        let told = check(object(kind, &json!({ "replicas": 20_000_000 }))).to_string();
+        assert_eq!(
+            told,
+            "spec.replicas is 20000000, which is more than 65536; give 65536 or less"
+        );
+    }
     refused("NodeSet", &json!({ "ordinalPadding": -1 }), "spec.ordinalPadding");
     refused("NodeSet", &json!({ "ordinalPadding": 21 }), "spec.ordinalPadding");
     refused("NodeSet", &json!({ "scalingMode": "Spiral" }), "spec.scalingMode");
@@ -233,19 +244,49 @@ fn a_nodeset_with_a_value_out_of_bounds_is_refused() {
 
 #[test]
 fn text_that_slurm_conf_cannot_hold_is_refused() {
-    for extra_conf in ["Weight=5 big", "=5"] {
+    for extra_conf in [
+        "Weight=5 big",
+        "=5",
+        "Weight=5 \\",
+        "Features=a\\ Weight=5",
+        "Features=a#b",
+        "Features=\"a",
+        "Features=a\u{0}",
+    ] {
         refused("NodeSet", &json!({ "extraConf": extra_conf }), "spec.extraConf");
     }
     for config in [
         "Default=YES\nSlurmUser=root",
         "Default=YES\rSlurmUser=root",
         "Default=YES \\ ",
+        "State=UP \\ #",
+        "AllowGroups=x,\\",
+        "Default=YES # the usual one",
+        "Topology=\"a",
     ] {
         refused(
             "NodeSet",
             &json!({ "partition": { "config": config } }),
             "spec.partition.config",
         );
+    }
+    // Blanks between items and in quotes are what they always were.
+    for spec in [
+        json!({ "extraConf": "Weight=5\n  Features=a,b\n" }),
+        json!({ "partition": { "config": "Default=YES\tTopology=\"a b\"  MaxTime = 5" } }),
+    ] {
+        let problems = check(object("NodeSet", &spec));
+        assert_eq!(problems.iter().count(), 0, "{spec}: {problems}");
+    }
+    for host in ["a\\", "a\"b", "a;b", "$(id)", "a b", "a\nb", "a,b"] {
+        for kind in ["Controller", "Accounting"] {
+            let mut spec = json!({ "external": true, "externalConfig": { "host": host, "port": 6817 } });
+            if kind == "Controller" {
+                spec["slurmKeyRef"] = json!({ "name": "a", "key": "k" });
+                spec["jwtKeyRef"] = json!({ "name": "a", "key": "k" });
+            }
+            refused(kind, &spec, "spec.externalConfig.host");
+        }
     }
     for hostname in ["GPU-", "gpu.a-", "a\nb", "all-", "default", &"x".repeat(63)] {
         let spec = json!({ "template": { "spec": { "hostname": hostname } } });
@@ -302,6 +343,8 @@ fn the_other_kinds_are_refused_what_their_daemons_could_not_use() {
     refused("Accounting", &json!({ "storageConfig": null }), "spec.storageConfig");
     refused("Accounting", &storage("", "slurm"), "spec.storageConfig.host");
     refused("Accounting", &storage("db", "a\nb"), "spec.storageConfig.username");
+    refused("Accounting", &storage("db", "a\\"), "spec.storageConfig.username");
+    refused("Accounting", &storage("d\"b", "a"), "spec.storageConfig.host");
     refused("Token", &json!({ "jwtKeyRef": null }), "spec.jwtKeyRef");
     refused("Token", &json!({ "lifetime": "a while" }), "spec.lifetime");
     refused("Token", &json!({ "lifetime": "-5m" }), "spec.lifetime");

@@ -39,6 +39,9 @@ use crate::runtime::{Caches, Clock, Fence, Key, Triggers};
 /// knowledge.
 const OLDEST: Duration = Duration::from_secs(30);
 
+/// Between two looks that are asked for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
 /// The ways to all clusters' Slurm.
 #[derive(Debug)]
 pub struct Access {
@@ -123,6 +126,18 @@ impl Access {
         };
         // Without an answer in time the next reconcile sees what there is.
         drop(tokio::time::timeout(patience, looked).await);
+    }
+
+    /// Has the cluster looked at now rather than in a few seconds, and does not wait for it. Not if Slurm did not answer last time, which
+    /// asking more often does not help: the result says so. Nor if the last look is from just now: many may ask.
+    pub fn look_soon(&self, controller: &Key) -> bool {
+        let Knowledge::Known(seen) = self.knowledge(controller) else {
+            return false;
+        };
+        if self.age(&seen) >= BETWEEN_LOOKS {
+            self.poller(controller, Poller::look);
+        }
+        true
     }
 
     /// Says whether somebody waits for the end of jobs. While one does, its cluster's jobs are read at every look and it

@@ -72,10 +72,15 @@ impl Poller {
         self.latest.clone()
     }
 
+    /// Looks now.
+    pub(super) fn look(&self) {
+        self.wake.notify_one();
+    }
+
     /// Looks now, at jobs too: who is in a hurry has a worker on its way out, though the caches may not show it yet.
     pub(super) fn wake(&self) {
         self.jobs_wanted.store(true, Ordering::Release);
-        self.wake.notify_one();
+        self.look();
     }
 
     /// It has ended, or died; another one is to be started.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::{
     Accounting, NodeSet,
     references::ObjectRef,
-    validate::check_config_file,
+    validate::{check_config_file, check_partition_config},
     wellknown::{JWKS_FILE, JWT_KEY_FILE, SLURM_CONF_FILE, SLURM_KEY_FILE, SLURMDBD_CONF_FILE, SLURMDBD_PORT},
 };
 use jiff::Timestamp;
@@ -334,6 +334,18 @@ fn gather_node_sets(
             ));
             continue;
         }
+        if !is_plain(&name) {
+            faults.push(Fault::new(
+                Blocks::Nothing,
+                reason::INVALID_SPEC,
+                format!("NodeSet {own:?} is not taken into slurm.conf: its spec.template.spec.hostname makes {name:?} its name there, which no line can hold; use lower-case letters, digits and dashes"),
+            ));
+            // Its nodes have the feature of before.
+            if let Some(known) = before.node_sets.get(&own).filter(|known| is_plain(&known.name)) {
+                inputs.node_sets.insert(own, known.clone());
+            }
+            continue;
+        }
         if let Some(owner) = owners.get(&name).filter(|owner| **owner != own) {
             faults.push(Fault::new(
                 Blocks::Nothing,
@@ -351,13 +363,14 @@ fn gather_node_sets(
             continue;
         }
         let mut partition = node_set.spec.wanted_partition();
-        if partition.is_some_and(|config| config.contains(['\n', '\r'])) {
+        let problems = partition.map(check_partition_config).unwrap_or_default();
+        if let Some(problem) = problems.errors().next() {
             troubles.push(Trouble {
                 concerns: Concerns::Partition(own.clone()),
                 fault: Fault::new(
                     Blocks::Configuration,
                     reason::BAD_PARTITION,
-                    format!("spec.partition.config of NodeSet {own:?} has more than one line; write it in one"),
+                    format!("NodeSet {own:?}: {problem}"),
                 ),
             });
             partition = None;
@@ -365,6 +378,12 @@ fn gather_node_sets(
         let partition = partition.map(str::to_owned);
         inputs.node_sets.insert(own, NodeSetInput { name, partition });
     }
+}
+
+/// Whether a name changes nothing around it in a line of slurm.conf.
+fn is_plain(name: &str) -> bool {
+    name.chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
 /// The Partition that slurmctld has under the name of a NodeSet it does not have yet.

@@ -38,12 +38,14 @@ pub(super) fn gather_partitions(
 ) -> Vec<Held> {
     let mut refused = Vec::new();
     let mut taken = Taken::of(inputs);
+    // An older operator may have accepted a line that takes the next one along. That is not kept.
+    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.stands_alone());
     let (leaving_ones, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&observed.partitions, before)
         .into_iter()
         .partition(|partition| partition.metadata.deletion_timestamp.is_some());
     // Whoever leaves keeps its name to the end, but not its being the default.
     for partition in &leaving_ones {
-        if let Some(line) = before.partitions.get(&partition.name_any()) {
+        if let Some(line) = accepted(&partition.name_any()) {
             taken.add(&partition.name_any(), &line.without_default());
         }
     }
@@ -66,7 +68,7 @@ pub(super) fn gather_partitions(
                 inputs.partitions.insert(own, line);
             }
             Err((reason, why)) => {
-                if let Some(line) = before.partitions.get(&own) {
+                if let Some(line) = accepted(&own) {
                     taken.add(&own, line);
                     inputs.partitions.insert(own.clone(), line.clone());
                 }
@@ -76,7 +78,7 @@ pub(super) fn gather_partitions(
     }
     for partition in leaving_ones {
         let own = partition.name_any();
-        let Some(line) = before.partitions.get(&own) else {
+        let Some(line) = accepted(&own) else {
             continue;
         };
         if line.is_default() && taken.default_place.is_none() {
@@ -317,6 +319,11 @@ pub(super) fn standings(
         };
         let standing = Standing {
             runs,
+            live_since: observed
+                .lives
+                .last()
+                .map(|(_, at)| *at)
+                .filter(|_| runs && line.is_some()),
             trouble: trouble.map(|held| crate::fault::Fault::new(held.reason, held.why.clone())),
             waits: waits_for_nodes
                 .map(|held| held.why.clone())

@@ -26,6 +26,8 @@ pub(crate) struct Standing {
     pub(crate) line: Option<Line>,
     /// slurmctld has started with it, or been given it.
     pub(crate) runs: bool,
+    /// Since when it is known that slurmctld runs with it. What Slurm said before that may be of how things were before.
+    pub(crate) live_since: Option<Timestamp>,
     /// Why the newest version is not in it.
     pub(crate) trouble: Option<Fault>,
     /// The state that somebody set in Slurm and that stays.
@@ -60,6 +62,12 @@ impl Board {
                 .filter(|before| before.line == standing.line && before.change.is_some());
             if let Some(before) = same {
                 standing.change.clone_from(&before.change);
+            }
+            let ran = before
+                .get(name)
+                .filter(|before| before.line == standing.line && before.runs);
+            if let Some(since) = ran.and_then(|before| before.live_since).filter(|_| standing.runs) {
+                standing.live_since = Some(since);
             }
         }
         boards.insert(controller.clone(), Arc::new(standings.clone()));

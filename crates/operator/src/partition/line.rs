@@ -1,6 +1,6 @@
 //! A Partition's line in slurm.conf. Pure.
 
-use api::PartitionSpec;
+use api::{PartitionSpec, items::items};
 use serde::{Deserialize, Serialize};
 use slurm::{
     conf::{Document, RecordKind, Settings},
@@ -54,8 +54,7 @@ impl Line {
 
     /// The same without jobs that name no partition.
     pub(crate) fn without_default(&self) -> Self {
-        let settings = self.settings.split_whitespace();
-        let kept: Vec<&str> = settings.filter(|item| !is_default(item)).collect();
+        let kept: Vec<&str> = items(&self.settings).filter(|item| !is_default(item)).collect();
         Self {
             settings: kept.join(" "),
             ..self.clone()
@@ -70,7 +69,7 @@ impl Line {
     /// One that was written by [`Self::whole`].
     pub(crate) fn read(whole: &str, generation: i64) -> Option<Self> {
         let rest = whole.strip_prefix("PartitionName=")?;
-        let mut items = rest.split_whitespace();
+        let mut items = items(rest);
         let name = items.next()?;
         let nodes = items.next()?.strip_prefix("Nodes=")?;
         let state = items.next()?.strip_prefix("State=")?;
@@ -82,6 +81,11 @@ impl Line {
             generation,
             mark: None,
         })
+    }
+
+    /// See [`stands_alone`].
+    pub(crate) fn stands_alone(&self) -> bool {
+        stands_alone(&self.whole())
     }
 
     /// What stands after `PartitionName=`.
@@ -103,6 +107,17 @@ impl Line {
     }
 }
 
+/// Whether a partition's line is one record and leaves the line after it alone. Lines that were accepted by an older operator need not.
+pub(crate) fn stands_alone(line: &str) -> bool {
+    const NEXT: &str = "PartitionName=next";
+    let document = Document::parse(&format!("{line}\n{NEXT}\n"));
+    let [first, second] = document.lines() else {
+        return false;
+    };
+    let is_record = document.records(RecordKind::Partition).count() == 2;
+    is_record && first.raw().trim_end() == line.trim_end() && second.raw().trim_end() == NEXT
+}
+
 /// What a line of slurm.conf says.
 pub(crate) fn settings_in(line: &str) -> Settings {
     let document = Document::parse(line);
@@ -112,9 +127,10 @@ pub(crate) fn settings_in(line: &str) -> Settings {
 
 /// Whether a partition with these settings is the default one.
 pub(crate) fn is_default(settings: &str) -> bool {
-    settings.split_whitespace().any(|item| {
-        item.split_once('=')
-            .is_some_and(|(key, value)| key.eq_ignore_ascii_case("Default") && value.eq_ignore_ascii_case("YES"))
+    items(settings).any(|item| {
+        item.split_once('=').is_some_and(|(key, value)| {
+            key.eq_ignore_ascii_case("Default") && value.trim_matches('"').eq_ignore_ascii_case("YES")
+        })
     })
 }
 
@@ -123,13 +139,54 @@ pub(crate) fn render_settings(spec: &PartitionSpec) -> String {
     let typed = spec.settings();
     let typed = typed.iter().map(|setting| format!("{}={}", setting.key, setting.value));
     let config = spec.config.as_deref().unwrap_or_default();
-    let items: Vec<String> = typed.chain(config.split_whitespace().map(str::to_owned)).collect();
-    items.join(" ")
+    let all: Vec<String> = typed.chain(items(config).map(str::to_owned)).collect();
+    all.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_with_blanks_stays_whole() {
+        let spec: PartitionSpec = serde_json::from_value(serde_json::json!({
+            "controllerRef": { "name": "slurm" }, "config": "Default=\"YES\"  Topology=\"a  Default=NO b\"",
+        }))
+        .unwrap();
+        let line = Line {
+            name: "long".to_owned(),
+            nodes: "a".to_owned(),
+            state: "UP".to_owned(),
+            settings: render_settings(&spec),
+            generation: 3,
+            mark: None,
+        };
+        assert_eq!(line.settings, "Default=\"YES\" Topology=\"a  Default=NO b\"");
+        assert!(line.is_default() && line.stands_alone());
+        assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
+        assert_eq!(Line::read(&line.whole(), 3), Some(line));
+    }
+
+    #[test]
+    fn a_line_stands_alone_unless_it_takes_the_next_one_along() {
+        for line in [
+            "PartitionName=a",
+            "PartitionName=a Nodes=b ",
+            "PartitionName=a Topology=\"b c\"",
+        ] {
+            assert!(stands_alone(line), "{line:?}");
+        }
+        for line in [
+            "PartitionName=a AllowGroups=x,\\",
+            "PartitionName=a State=UP \\ #",
+            "PartitionName=a\nSlurmUser=root",
+            "PartitionName=a nonsense",
+            "# PartitionName=a",
+            "",
+        ] {
+            assert!(!stands_alone(line), "{line:?}");
+        }
+    }
 
     #[test]
     fn fields_come_first_and_the_rest_as_it_was_written() {

@@ -30,6 +30,8 @@ use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, W
 
 /// Slurm is looked at every few seconds, so by then it was.
 const LOOKED_AGAIN: Duration = Duration::from_secs(10);
+/// A look that was asked for is over by then.
+const LOOKED: Duration = Duration::from_secs(1);
 
 /// Says how Partitions stand, and lets them go when Slurm has.
 #[derive(Debug)]
@@ -117,8 +119,13 @@ impl Reconciler for PartitionReconciler {
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
         // Slurm that says the same as before is no news, and yet it may have been changed again.
         let judge_again = (!keys.is_empty()).then_some(LOOKED_AGAIN);
+        let found_by = plan.needs_look.then(|| {
+            let is_asked = context.access.look_soon(&controller);
+            if is_asked { LOOKED } else { LOOKED_AGAIN }
+        });
         let look_again = look_again
             .into_iter()
+            .chain(found_by)
             .chain(count_again)
             .chain(judge_again)
             .chain(try_again);

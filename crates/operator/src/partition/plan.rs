@@ -1,11 +1,14 @@
 //! What is to be done about a Partition. Pure.
 
-use api::{Validate, keys::PARTITION_FINALIZER, partition::PartitionDeletionPolicy};
+use api::{
+    ConditionStatus, Validate, conditions::READY, keys::PARTITION_FINALIZER, partition::PartitionDeletionPolicy,
+};
 use kube::ResourceExt as _;
 use slurm::{Job, JobHandle, job::JobStateName};
 
 use super::observe::Observed;
 use crate::{
+    access::Knowledge,
     fault::{self, Fault},
     runtime::Warning,
 };
@@ -21,6 +24,8 @@ pub(super) struct Plan {
     pub(super) effects: Vec<Effect>,
     /// Its jobs decide when it goes.
     pub(super) needs_jobs: bool,
+    /// The next look at Slurm decides whether it is ready.
+    pub(super) needs_look: bool,
 }
 
 /// Something that is waited for.
@@ -44,7 +49,7 @@ pub(super) fn warning(fault: &Fault) -> Warning<'_> {
     Warning {
         reason: fault.reason,
         message: &fault.message,
-        may_pass: [fault::CONTROLLER_MISSING, reason::BAD_MEMBERS].contains(&fault.reason),
+        may_pass: [fault::CONTROLLER_MISSING, reason::BAD_MEMBERS, reason::NOT_IN_SLURM].contains(&fault.reason),
     }
 }
 
@@ -64,6 +69,7 @@ pub(super) mod reason {
     pub(in crate::partition) const APPLYING: &str = "Applying";
     pub(in crate::partition) const WAITING: &str = "Waiting";
     pub(in crate::partition) const CLOSING: &str = "Closing";
+    pub(in crate::partition) const NOT_IN_SLURM: &str = "NotInSlurm";
 }
 
 pub(super) fn plan(observed: &Observed) -> Plan {
@@ -85,6 +91,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     if plan.faults.is_empty() {
         plan.progress = progress(observed);
     }
+    plan.needs_look = plan.faults.is_empty() && matches!(sight(observed), Some(Sight::NotYet { .. }));
     plan
 }
 
@@ -105,10 +112,76 @@ fn faults(observed: &Observed) -> Vec<Fault> {
         .standing
         .as_ref()
         .and_then(|standing| standing.trouble.as_ref());
-    trouble.cloned().into_iter().collect()
+    if let Some(trouble) = trouble {
+        return vec![trouble.clone()];
+    }
+    let missing = matches!(sight(observed), Some(Sight::Missing)).then(|| {
+        let name = partition.slurm_name();
+        Fault::new(
+            reason::NOT_IN_SLURM,
+            format!(
+                "slurmctld was given partition {name:?} and does not list it; `scontrol reconfigure` has it read slurm.conf again, and if that does not help its log says why"
+            ),
+        )
+    });
+    missing.into_iter().collect()
 }
 
-/// None if slurmctld has it as it is written.
+/// What the last look at Slurm says of a partition that slurmctld was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Sight {
+    Found,
+    /// Slurm was looked at since then, and does not list it.
+    Missing,
+    NotYet {
+        why: Option<String>,
+    },
+}
+
+/// None while slurmctld has not been given this generation.
+fn sight(observed: &Observed) -> Option<Sight> {
+    let standing = observed
+        .standing
+        .as_ref()
+        .filter(|standing| standing.waits.is_none() && standing.runs)?;
+    let generation = observed.partition.metadata.generation;
+    let line = standing
+        .line
+        .as_ref()
+        .filter(|line| Some(line.generation) == generation)?;
+    // Whoever told a slurmctld outside has read it back in the same step.
+    if observed.is_outside() {
+        return Some(Sight::Found);
+    }
+    let seen = observed.knowledge.known();
+    let Some((at, listed)) = seen.and_then(|seen| Some((seen.at, seen.partitions.as_ref()?))) else {
+        return Some(if was_ready(observed) {
+            // The last look found it, and what became of Slurm since then is told elsewhere.
+            Sight::Found
+        } else {
+            let why = match &observed.knowledge {
+                Knowledge::Unknown { why } => why.clone(),
+                Knowledge::Known(_) => "it did not tell its partitions".to_owned(),
+            };
+            Sight::NotYet { why: Some(why) }
+        });
+    };
+    Some(if listed.contains_key(&line.name) {
+        Sight::Found
+    } else if standing.live_since.is_some_and(|since| at > since) {
+        Sight::Missing
+    } else {
+        Sight::NotYet { why: None }
+    })
+}
+
+fn was_ready(observed: &Observed) -> bool {
+    let status = observed.partition.status.as_ref();
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == READY && condition.status == ConditionStatus::True)
+}
+
+/// None if slurmctld has it as it is written, and a look at Slurm found it.
 fn progress(observed: &Observed) -> Option<Progress> {
     let controller = &observed.partition.spec.controller_ref.name;
     let Some(standing) = &observed.standing else {
@@ -129,7 +202,20 @@ fn progress(observed: &Observed) -> Option<Progress> {
             .line
             .as_ref()
             .is_some_and(|line| Some(line.generation) == generation);
-    (!is_live).then(|| Progress::new(reason::APPLYING, "it is on its way to slurmctld"))
+    if !is_live {
+        return Some(Progress::new(reason::APPLYING, "it is on its way to slurmctld"));
+    }
+    match sight(observed) {
+        Some(Sight::NotYet { why: None }) => Some(Progress::new(
+            reason::APPLYING,
+            "slurmctld was given it; it is ready when a look at Slurm has found it",
+        )),
+        Some(Sight::NotYet { why: Some(why) }) => Some(Progress::new(
+            reason::WAITING,
+            format!("slurmctld was given it; whether it has it is not known, since Slurm cannot be asked: {why}"),
+        )),
+        Some(Sight::Found | Sight::Missing) | None => None,
+    }
 }
 
 /// It goes when its line has gone; at once where there is nothing it could be in.

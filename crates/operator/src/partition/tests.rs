@@ -106,6 +106,10 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         ..live(1)
     };
     let started = Standing { runs: false, ..live(2) };
+    let ready = |observed: Observed| {
+        let knowledge = seen(60, 1, "UP", 0);
+        ready(&Observed { knowledge, ..observed })
+    };
     for (standing, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
         (Some(live(1)), ConditionStatus::False, "Applying"),
@@ -116,16 +120,103 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         (None, ConditionStatus::False, "Applying"),
     ] {
         assert_eq!(
-            ready(&observed(&spec, standing.clone())),
+            ready(observed(&spec, standing.clone())),
             (status, reason.to_owned()),
             "{standing:?}"
         );
     }
     let mut alone = observed(&spec, None);
     alone.controller = None;
-    assert_eq!(ready(&alone), (ConditionStatus::False, "ControllerMissing".to_owned()));
+    assert_eq!(ready(alone), (ConditionStatus::False, "ControllerMissing".to_owned()));
     let invalid = observed(&json!({}), None);
-    assert_eq!(ready(&invalid), (ConditionStatus::False, "InvalidSpec".to_owned()));
+    assert_eq!(ready(invalid), (ConditionStatus::False, "InvalidSpec".to_owned()));
+}
+
+#[test]
+fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
+    let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+    let lists = |names: &[&str], second: i64| {
+        let mut seen = Seen::of_nodes(Vec::new(), at(second));
+        let shown = |name: &&str| {
+            let shown = json!({ "name": name, "partition": { "state": ["UP"] }, "nodes": { "configured": "" } });
+            ((*name).to_owned(), serde_json::from_value(shown).unwrap())
+        };
+        seen.partitions = Some(Arc::new(names.iter().map(shown).collect()));
+        Knowledge::Known(seen.into())
+    };
+    let tells_none = Knowledge::Known(Seen::of_nodes(Vec::new(), at(9)).into());
+    let away = Knowledge::unknown("slurmctld does not answer");
+    let since = |second: i64| Standing {
+        live_since: Some(at(second)),
+        ..live(2)
+    };
+    for (standing, knowledge, was_ready, expected) in [
+        (since(5), lists(&["other", "long"], 9), false, "True Ready"),
+        // It is in Slurm from before, and the change of it was read back by whoever made it.
+        (since(5), lists(&["long"], 3), false, "True Ready"),
+        // Looked at since it went live, and not there.
+        (since(5), lists(&["other"], 9), false, "False NotInSlurm"),
+        (since(5), lists(&["other"], 9), true, "False NotInSlurm"),
+        (since(5), lists(&[], 9), true, "False NotInSlurm"),
+        // The look is from before, or it is not known since when it is live.
+        (since(5), lists(&["other"], 3), false, "False Applying"),
+        (since(5), lists(&["other"], 3), true, "False Applying"),
+        (live(2), lists(&["other"], 9), false, "False Applying"),
+        // No look at all: what the last one found stands, and what none found is not ready.
+        (since(5), away.clone(), false, "False Waiting"),
+        (since(5), away.clone(), true, "True Ready"),
+        (since(5), tells_none.clone(), false, "False Waiting"),
+        (since(5), tells_none, true, "True Ready"),
+    ] {
+        let mut observed = observed(&json!({ "nodeSets": ["a"] }), Some(standing));
+        observed.knowledge = knowledge.clone();
+        if was_ready {
+            let ready = json!({ "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": NOW,
+            }] });
+            Arc::make_mut(&mut observed.partition).status = Some(serde_json::from_value(ready).unwrap());
+        }
+        let (status, reason) = ready(&observed);
+        assert_eq!(
+            format!("{} {reason}", status.as_str()),
+            expected,
+            "{was_ready} {knowledge:?}"
+        );
+        assert_eq!(
+            plan(&observed).needs_look,
+            ["Applying", "Waiting"].contains(&reason.as_str()),
+            "{was_ready} {knowledge:?}"
+        );
+    }
+    let mut missing = observed(&json!({ "nodeSets": ["a"] }), Some(since(5)));
+    missing.knowledge = lists(&["other"], 9);
+    let told = plan(&missing).faults.remove(0).message;
+    assert!(
+        told.contains("\"long\"") && told.contains("scontrol reconfigure"),
+        "{told}"
+    );
+}
+
+#[test]
+fn since_when_a_line_is_live_is_not_moved_by_changes_of_others() {
+    let board = Board::default();
+    let cluster = Key::new("hpc", "slurm");
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let stands = |standing: Standing| Standings::from([("long".to_owned(), standing)]);
+    let since = |generation, second| Standing {
+        live_since: Some(at(second)),
+        ..live(generation)
+    };
+    let known = || board.find(&cluster, "long").unwrap().live_since;
+    assert_eq!(board.publish(&cluster, stands(since(2, 5))).len(), 1);
+    assert_eq!(board.publish(&cluster, stands(since(2, 8))).len(), 0, "nobody is woken");
+    assert_eq!(known(), Some(at(5)));
+    board.publish(&cluster, stands(since(3, 9)));
+    assert_eq!(known(), Some(at(9)), "another line");
+    let stopped = Standing { runs: false, ..live(3) };
+    board.publish(&cluster, stands(stopped));
+    board.publish(&cluster, stands(since(3, 12)));
+    assert_eq!(known(), Some(at(12)), "slurmctld started anew");
 }
 
 #[test]

@@ -46,7 +46,8 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    pub(super) fn of_line(line: &'a Line) -> Option<Self> {
+    /// What a line defines, if it defines something.
+    pub fn of_line(line: &'a Line) -> Option<Self> {
         let (first, settings) = line.settings().split_first()?;
         let kind = RecordKind::of_key(&first.key)?;
         Some(Self {

@@ -177,6 +177,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
 
     let mut extra_lines = None;
     if !extra.is_empty() {
+        // What follows begins with a comment, so a backslash at the end of the user's last line continues nothing.
         text.section("EXTRA CONFIG");
         let before = text.lines;
         text.line(extra);

@@ -30,6 +30,38 @@ fn every_field_of_every_kind_is_kept() {
 }
 
 #[test]
+fn more_pods_than_slurm_has_nodes_are_refused() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "bounds").unwrap();
+    // Without a Controller no pod is made.
+    let set = |kind: &str, more: &str| {
+        let object = format!("apiVersion: slinky.slurm.net/v1beta1, kind: {kind}, metadata: {{name: big}}");
+        namespace.apply(&format!(
+            "{{{object}, spec: {{replicas: 1, controllerRef: {{name: nobody}}{more}}}}}"
+        ))
+    };
+    set("NodeSet", "").unwrap();
+    set("LoginSet", ", sssdConfRef: {name: a, key: b}").unwrap();
+    for object in ["nodeset/big", "loginset/big"] {
+        let scale = |replicas: u32| namespace.ask(&["scale", object, &format!("--replicas={replicas}")]);
+        for replicas in [20_000_000, 65_537] {
+            let said = scale(replicas).unwrap_err().to_string();
+            assert!(
+                said.contains("spec.replicas") && said.contains("65536"),
+                "{object}: {said}"
+            );
+        }
+        assert_eq!(namespace.field(object, ".spec.replicas").unwrap(), "1");
+        scale(65_536).unwrap();
+    }
+    let backups =
+        "{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: x}, spec: {ha: {backups: 9}}}";
+    let said = namespace.apply(backups).unwrap_err().to_string();
+    assert!(said.contains("spec.ha.backups") && said.contains('8'), "{said}");
+}
+
+#[test]
 fn a_misspelt_field_is_refused() {
     let cluster = cluster();
     install(cluster);

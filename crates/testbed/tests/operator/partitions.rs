@@ -315,6 +315,53 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
 }
 
 #[test]
+fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_live() {
+    let namespace = two_node_sets("partitions-joined");
+    make(&namespace, "gpu", "  nodeSets: [compute]\n");
+    ready(&namespace, "gpu");
+    // In slurm.conf it stands before the other one.
+    make(
+        &namespace,
+        "gpt",
+        "  nodeSets: [compute]\n  config: 'AllowGroups=x,\\'\n",
+    );
+    let words = ["spec.config has a backslash", "remove it"];
+    told(&namespace, "gpt", "Ready", "False", "InvalidSpec", &words);
+    make(
+        &namespace,
+        "gps",
+        "  nodeSets: [compute]\n  config: 'MaxTime=5 # why'\n",
+    );
+    let words = ["spec.config has a #", "remove it"];
+    told(&namespace, "gps", "Ready", "False", "InvalidSpec", &words);
+    live(&namespace, "gpu", &["State=UP"]);
+    assert_eq!(line(&namespace, "gpt") + &line(&namespace, "gps"), "");
+
+    // The other one still takes changes, also a value in quotes.
+    let weights = r#"TRESBillingWeights="CPU=1.0,Mem=0.25G""#;
+    patch(&namespace, "gpu", &json!({ "maxTime": 60, "config": weights }));
+    live(
+        &namespace,
+        "gpu",
+        &["MaxTime=01:00:00", "TRESBillingWeights=CPU=1.0,Mem=0.25G"],
+    );
+    ready(&namespace, "gpu");
+
+    // And so does the bad one, once it is corrected.
+    patch(&namespace, "gpt", &json!({ "config": "AllowGroups=x" }));
+    ready(&namespace, "gpt");
+    live(&namespace, "gpt", &["AllowGroups=x"]);
+    live(&namespace, "gpu", &["State=UP"]);
+
+    // One that Slurm does not have is not ready, however it came to be gone.
+    slurm(&namespace, "scontrol delete PartitionName=gpu").unwrap();
+    let words = ["\"gpu\"", "scontrol reconfigure"];
+    told(&namespace, "gpu", "Ready", "False", "NotInSlurm", &words);
+    slurm(&namespace, "scontrol reconfigure").unwrap();
+    ready(&namespace, "gpu");
+}
+
+#[test]
 fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
     let namespace = two_node_sets("partitions-drift");
     make(

@@ -23,7 +23,7 @@ use crate::controller::{
     },
     configuration,
     fault::{Blocks, Fault, is_blocked},
-    inputs::{Inputs, gather},
+    inputs::{Concerns, Inputs, gather},
     kept::find_kept,
     observe::Observed,
     partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes, standings},
@@ -94,8 +94,13 @@ pub(super) fn plan_config(
         blocks = Blocks::Input;
     }
     plan.held.extend(refused);
+    // A cluster that has not started yet can start without a partition.
+    let is_new = matches!(former.before(observed), Before::Nothing);
     faults.extend(troubles.into_iter().map(|trouble| Fault {
-        blocks,
+        blocks: match trouble.concerns {
+            Concerns::Partition(_) if is_new => Blocks::Input,
+            _ => blocks,
+        },
         ..trouble.fault
     }));
     let revised = if is_blocked(faults, Blocks::Configuration) {

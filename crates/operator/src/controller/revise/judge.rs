@@ -15,6 +15,7 @@ use slurm::{
 use super::{
     Accepted, Before, Surroundings, Why,
     jobs::{Wait, is_in_use, waits_for},
+    records::{Finding, check_records},
     words::{describe, is_ours},
 };
 use crate::access::Knowledge;
@@ -45,6 +46,7 @@ pub(super) struct Judge<'a> {
 struct Old {
     /// What is wrong already.
     problems: BTreeSet<(String, Option<String>, String)>,
+    records: BTreeSet<Finding>,
     /// What the operator itself changes, whatever the inputs.
     changes: BTreeSet<String>,
 }
@@ -104,8 +106,14 @@ impl<'a> Judge<'a> {
                 },
             };
             let conf = configuration(&old.files);
+            let records = match self.surroundings.before {
+                Before::Accepted(..) => check_records(&conf, &old.places, self.before),
+                // Whose lines they are is not known.
+                Before::Nothing | Before::Unrecorded(_) => Vec::new(),
+            };
             Old {
                 problems: self.check(&conf, &old).iter().map(fingerprint).collect(),
+                records: records.into_iter().collect(),
                 changes: self.sensitive(&conf).into_keys().collect(),
             }
         })
@@ -128,13 +136,15 @@ impl<'a> Judge<'a> {
         let built = self.built(&inputs);
         let conf = configuration(&built.files);
         let problems = self.check(&conf, &built);
-        let refused: Vec<String> = problems
-            .iter()
-            .filter(|problem| problem.severity == Severity::Refuse)
-            .filter(|problem| !self.old().problems.contains(&fingerprint(problem)))
-            .filter(|problem| !is_ours(problem, &built.places, &inputs))
-            .map(|problem| describe(problem, &built.places, &inputs))
-            .collect();
+        let records = self.records(&conf, &built, &inputs);
+        let joined = records.iter().filter(|finding| matches!(finding, Finding::Joined(_)));
+        let mut refused: Vec<String> = joined.map(|finding| finding.words().to_owned()).collect();
+        if refused.is_empty() {
+            refused = self.refusals(&problems, &built, &inputs);
+        }
+        if refused.is_empty() {
+            refused = records.iter().map(|finding| finding.words().to_owned()).collect();
+        }
         if !refused.is_empty() {
             return Err(Why {
                 reason: reason::CONFIG_REJECTED,
@@ -160,6 +170,29 @@ impl<'a> Judge<'a> {
             }
         }
         Ok(candidate(inputs, built, &problems))
+    }
+
+    /// What the checker refuses and what was not wrong before, in words for the owners of the fields.
+    fn refusals(&self, problems: &[Problem], built: &Built, inputs: &Inputs) -> Vec<String> {
+        problems
+            .iter()
+            .filter(|problem| problem.severity == Severity::Refuse)
+            .filter(|problem| !self.old().problems.contains(&fingerprint(problem)))
+            .filter(|problem| !is_ours(problem, &built.places, inputs))
+            .map(|problem| describe(problem, &built.places, inputs))
+            .collect()
+    }
+
+    /// Objects without a record of their own in slurm.conf, but for those that had none before.
+    fn records(&self, conf: &Configuration, built: &Built, inputs: &Inputs) -> Vec<Finding> {
+        let mut findings = check_records(conf, &built.places, inputs);
+        if findings.is_empty() {
+            return findings;
+        }
+        let is_recorded = !matches!(self.surroundings.before, Before::Unrecorded(_));
+        findings.retain(|finding| is_recorded || !matches!(finding, Finding::Twice(_)));
+        findings.retain(|finding| !self.old().records.contains(finding));
+        findings
     }
 
     /// The same without a judgement.

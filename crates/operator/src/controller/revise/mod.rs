@@ -10,6 +10,7 @@ mod choose;
 mod jobs;
 mod judge;
 mod node_count;
+mod records;
 mod source;
 mod words;
 
@@ -33,7 +34,7 @@ use super::{
     inputs::{Concerns, Inputs, Trouble},
     reason,
 };
-use crate::access::Knowledge;
+use crate::{access::Knowledge, partition::line::stands_alone};
 
 /// An input that is not live as its owner wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,7 +266,10 @@ pub(super) fn hold_unreadable(wanted: &mut Inputs, before: &Inputs, troubles: &[
             Concerns::Accounting => wanted.accounting.clone_from(&before.accounting),
             Concerns::Partition(own) => {
                 if let Some(node_set) = wanted.node_sets.get_mut(own) {
-                    node_set.partition = before.node_sets.get(own).and_then(|before| before.partition.clone());
+                    let accepted = before.node_sets.get(own).and_then(|before| before.partition.clone());
+                    // An older operator may have accepted one that takes the next line along.
+                    node_set.partition =
+                        accepted.filter(|settings| stands_alone(&format!("PartitionName={own} {settings}")));
                 }
             }
         }

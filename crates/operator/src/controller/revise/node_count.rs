@@ -7,6 +7,8 @@ use slurm::{Revision, conf::Document};
 
 /// As many as upstream has room for.
 const LEAST: u32 = 1024;
+/// Slurm's `MAX_SLURM_NODES`. slurmctld does not start with a higher number.
+const MOST: u32 = 65_536;
 
 /// The next power of two above what all NodeSets ask for. What slurmctld runs with is never lowered: it would forget the
 /// nodes above.
@@ -16,7 +18,8 @@ pub(in crate::controller) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted
         .map(|node_set| asked_for(node_set))
         .fold(0, u32::saturating_add);
     let room = asked.saturating_add(1).checked_next_power_of_two().unwrap_or(u32::MAX);
-    room.max(LEAST).max(accepted.and_then(rendered).unwrap_or_default())
+    let room = room.max(LEAST).max(accepted.and_then(rendered).unwrap_or_default());
+    room.min(MOST)
 }
 
 fn asked_for(node_set: &NodeSet) -> u32 {
@@ -85,7 +88,10 @@ mod tests {
             (&[1000, 1000, 100], None, 4096),
             (&[1], Some(4096), 4096),
             (&[5000], Some(4096), 8192),
-            (&[i32::MAX, i32::MAX, i32::MAX], None, u32::MAX),
+            (&[40_000], None, 65_536),
+            (&[65_536], None, 65_536),
+            (&[40_000, 40_000], None, 65_536),
+            (&[i32::MAX, i32::MAX, i32::MAX], None, 65_536),
             (&[-1], None, 1024),
         ] {
             let revision = live.map(|count| self::live(&format!("MaxNodeCount={count}\nMaxNodeCount=7\n")));

@@ -32,7 +32,11 @@ fn field_of(problem: &Problem, places: &Places, inputs: &Inputs) -> Option<Strin
     if problem.file != api::wellknown::SLURM_CONF_FILE {
         return None;
     }
-    let line = line?;
+    field_at(line?, places)
+}
+
+/// The field that a line of slurm.conf comes from.
+pub(super) fn field_at(line: usize, places: &Places) -> Option<String> {
     if let Some(extra) = places.extra.as_ref().filter(|extra| extra.contains(&line)) {
         return Some(format!("spec.extraConf line {}", line - extra.start() + 1));
     }

@@ -173,6 +173,11 @@ fn each_source_is_held_at_its_own_last_good_version_and_a_new_one_is_left_out() 
             "NodeSet \"cpu\" spec.partition.config: ",
         ),
         (
+            vec![partition("cpu", "MaxTime=1 \\ #")],
+            "NodeSet \"cpu\" spec.partition",
+            "NodeSet \"cpu\": spec.partition.config has a backslash",
+        ),
+        (
             vec![partition("gpu", "Foo=1")],
             "NodeSet \"gpu\" spec.partition",
             "NodeSet \"gpu\" spec.partition.config: ",

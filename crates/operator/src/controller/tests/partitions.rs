@@ -8,9 +8,12 @@ use crate::{
     access::Seen,
     controller::{
         build::config::read_bundle,
+        inputs::{Inputs, gather},
+        partitions::gather_partitions,
         plan::Effect,
         push::{Live, State},
     },
+    partition::line::Line,
 };
 
 const READ: &str = "2026-01-02T00:01:00Z";
@@ -119,6 +122,14 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
             "InvalidSpec",
             "spec.partitionName",
         ),
+        // It stands before the good one, and would take its line along.
+        (
+            "a",
+            json!({ "nodeSets": ["cpu"], "config": "AllowGroups=x,\\" }),
+            "",
+            "InvalidSpec",
+            "spec.config has a backslash",
+        ),
         (
             "default",
             json!({ "nodeSets": ["cpu"] }),
@@ -156,6 +167,42 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
         let trouble = standing.trouble.clone().unwrap();
         assert_eq!(trouble.reason, reason, "{name} {spec}: {}", trouble.message);
         assert!(trouble.message.contains(says), "{name} {spec}: {}", trouble.message);
+    }
+}
+
+#[test]
+fn a_line_of_an_older_operator_that_takes_the_next_one_along_is_not_kept() {
+    let config = |config: &str| json!({ "nodeSets": ["cpu"], "config": config });
+    let of_before = |settings: &str| Line {
+        name: "gpt".to_owned(),
+        nodes: "cpu".to_owned(),
+        state: "UP".to_owned(),
+        settings: settings.to_owned(),
+        generation: 1,
+        mark: None,
+    };
+    let mut deleted = partition("gpt", "2026-01-02T00:00:00Z", config("AllowGroups=x,\\"));
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-03T00:00:00Z".into();
+    for (object, settings, is_kept) in [
+        (
+            partition("gpt", "2026-01-02T00:00:00Z", config("AllowGroups=x,\\")),
+            "AllowGroups=x,\\",
+            false,
+        ),
+        (deleted, "AllowGroups=x,\\", false),
+        // What is wrong now was right then.
+        (
+            partition("gpt", "2026-01-02T00:00:00Z", config("AllowGroups=x,\\")),
+            "AllowGroups=x",
+            true,
+        ),
+    ] {
+        let observed = observed(with(cluster(""), [object]), Report::default());
+        let mut before = Inputs::default();
+        before.partitions.insert("gpt".to_owned(), of_before(settings));
+        let (mut inputs, ..) = gather(&observed, &before);
+        gather_partitions(&observed, &mut inputs, &before, true);
+        assert_eq!(inputs.partitions.contains_key("gpt"), is_kept, "{settings:?}");
     }
 }
 

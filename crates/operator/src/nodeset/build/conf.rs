@@ -16,7 +16,10 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
         features.extend(settings.remove(key).unwrap_or_default());
     }
     let mut items = vec![format!("Features={}", join(features))];
-    if let Some(topology) = topology.filter(|topology| !topology.is_empty())
+    // It is an annotation of the Kubernetes node, where anything can stand. What is more than one word is refused when the node is
+    // told its place.
+    let breaks_the_line = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\');
+    if let Some(topology) = topology.filter(|topology| !topology.is_empty() && !topology.contains(breaks_the_line))
         && !settings.contains_key("Topology")
     {
         items.push(format!("Topology={topology}"));
@@ -99,6 +102,8 @@ mod tests {
                 "'Features=node Topology=default:s0 Weight=5'",
             ),
             ("Topology=mine", Some("theirs"), "'Features=node Topology=mine'"),
+            ("Weight=5", Some("a Weight=9"), "'Features=node Weight=5'"),
+            ("Weight=5", Some("a\\"), "'Features=node Weight=5'"),
             ("nothing =x", None, "'Features=node'"),
         ] {
             assert_eq!(render_conf("node", extra_conf, topology), line, "{extra_conf:?}");

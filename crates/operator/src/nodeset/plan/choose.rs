@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::nodeset::ScalingMode;
+use api::{NodeSet, nodeset::ScalingMode};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{
+    BURST,
     daemon::{self, fit},
     fate::{Cause, Fates},
     rank::sort_for_deletion,
@@ -18,7 +19,10 @@ use crate::nodeset::{build::Place, observe::Observed};
 #[derive(Debug, Default)]
 pub(super) struct Choice<'a> {
     pub(super) desired: u32,
+    /// Those to make now: the first of those that are missing, however many that are.
     pub(super) create: Vec<Place>,
+    /// Missing numbers are below this one. 0 if none is missing.
+    end_of_numbers: u32,
     /// Of those that are neither finished nor on their way out.
     pub(super) fates: Fates<'a>,
     /// Those whose successor waits for them to be gone.
@@ -45,6 +49,18 @@ pub(super) fn choose<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> Choi
     choice
 }
 
+impl Choice<'_> {
+    /// Whether this is the name of a worker whose number is missing.
+    pub(super) fn is_made_later(&self, nodeset: &NodeSet, hostname: &str) -> bool {
+        let is_missing =
+            |number: u32| number < self.end_of_numbers && Place::of_ordinal(nodeset, number, None).hostname == hostname;
+        // What comes before the number may end in digits too.
+        let start = hostname.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let mut numbers = (start..hostname.len()).filter_map(|from| hostname.get(from..)?.parse().ok());
+        numbers.any(is_missing)
+    }
+}
+
 /// `replicas` workers, on the lowest numbers that are free.
 fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worker<'a>]) -> Choice<'a> {
     let nodeset = observed.nodeset.as_ref();
@@ -60,7 +76,7 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
     let pins = observed.pins();
     let create = (0..=u32::MAX)
         .filter(|ordinal| !used.contains(ordinal))
-        .take(missing)
+        .take(missing.min(BURST))
         .map(|ordinal| Place::of_ordinal(nodeset, ordinal, pins.get(&ordinal).copied()))
         .collect();
 
@@ -80,12 +96,20 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
     Choice {
         desired,
         create,
+        end_of_numbers: end_of_missing(missing, &used),
         fates: Fates {
             stay,
             leave: active.into_iter().map(|worker| (worker, Cause::ScaleIn)).collect(),
         },
         awaited: leaving.into_iter().take(successors).collect(),
     }
+}
+
+/// The number after the highest of the lowest `missing` ones that are free.
+fn end_of_missing(missing: usize, used: &BTreeSet<u32>) -> u32 {
+    let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+    let in_between = |end: u32, number: &u32| if *number < end { end.saturating_add(1) } else { end };
+    used.iter().fold(missing, in_between)
 }
 
 /// One worker on every Kubernetes node that fits.
@@ -140,4 +164,79 @@ fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> 
             .extend(unfit.into_iter().map(|worker| (worker, Cause::Unfit)));
     }
     choice
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::nodeset::{
+        fixture::{controller, nodeset, observed_exactly, slurm_key, unknown, worker},
+        plan::{Effect, plan},
+    };
+
+    fn observed(spec: &Value, workers: Vec<Value>) -> Observed {
+        let objects = [vec![controller(), slurm_key(), nodeset(spec)], workers].concat();
+        observed_exactly("compute", objects, unknown())
+    }
+
+    #[test]
+    fn no_more_places_are_collected_than_are_filled_now() {
+        let many = observed(&json!({ "replicas": 65_536 }), vec![worker(0), worker(3)]);
+        let workers: Vec<Worker<'_>> = many.workers().collect();
+        let choice = choose(&many, &workers);
+        assert_eq!((choice.desired, choice.create.len()), (65_536, BURST));
+        let made = |effect: &&Effect| matches!(effect, Effect::CreatePod { .. });
+        assert_eq!(plan(&many).effects.iter().filter(made).count(), BURST);
+    }
+
+    #[test]
+    fn a_set_of_more_workers_than_slurm_has_nodes_is_refused() {
+        let planned = plan(&observed(&json!({ "replicas": 20_000_000 }), vec![worker(0)]));
+        let refused = format!("{:?}", planned.refused);
+        assert!(refused.contains("spec.replicas is 20000000"), "{refused}");
+        assert_eq!((planned.effects, planned.desired), (vec![], 65_536));
+    }
+
+    #[test]
+    fn names_of_workers_that_are_made_later_are_known() {
+        for (spec, workers, hostname, expected) in [
+            (json!({ "replicas": 4000 }), vec![], "compute-3999", true),
+            (json!({ "replicas": 4000 }), vec![], "compute-4000", false),
+            // Two numbers are in use, so the last of 4,000 has a higher one only if those are higher too.
+            (
+                json!({ "replicas": 4000 }),
+                vec![worker(0), worker(9)],
+                "compute-3999",
+                true,
+            ),
+            (json!({ "replicas": 4 }), vec![worker(0), worker(9)], "compute-4", false),
+            (json!({ "replicas": 1 }), vec![worker(0)], "compute-0", false),
+            (json!({ "replicas": 4000 }), vec![], "compute-0999", false),
+            (
+                json!({ "replicas": 4000, "ordinalPadding": 4 }),
+                vec![],
+                "compute-0999",
+                true,
+            ),
+            (
+                json!({ "replicas": 4000, "template": { "spec": { "hostname": "rack7" } } }),
+                vec![],
+                "rack71000",
+                true,
+            ),
+            (json!({ "replicas": 4000 }), vec![], "other-7", false),
+            (json!({ "replicas": 4000 }), vec![], "compute-", false),
+        ] {
+            let observed = observed(&spec, workers);
+            let workers: Vec<Worker<'_>> = observed.workers().collect();
+            let choice = choose(&observed, &workers);
+            assert_eq!(
+                choice.is_made_later(&observed.nodeset, hostname),
+                expected,
+                "{spec} {hostname}"
+            );
+        }
+    }
 }

@@ -368,7 +368,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
     let dead = loss::plan_losses(observed, &workers, plan);
-    let choice = choose::choose(observed, &workers);
+    let mut choice = choose::choose(observed, &workers);
     plan.desired = choice.desired;
     for place in choice.create.iter().take(BURST) {
         if let Some(by) = taken_by(observed, &place.hostname) {
@@ -401,7 +401,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     marks::plan_marks(blueprint, &living, plan);
     claims::plan_owners(observed, plan);
 
-    let mut fates = choice.fates.without(&dead);
+    let mut fates = std::mem::take(&mut choice.fates).without(&dead);
     let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
     fates.condemn(&rollout.replace, Cause::Update);
     plan.waits.extend(rollout.wait);
@@ -410,8 +410,9 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     plan_fates(observed, &fates, evidence.as_ref(), plan);
     loss::plan_returns(observed, &fates, plan);
     loss::plan_unregistered(observed, &fates, choice.desired, plan);
-    let wanted = choice.create.iter().map(|place| place.hostname.as_str()).collect();
-    records::plan_records(observed, &wanted, plan);
+    let now: BTreeSet<&str> = choice.create.iter().map(|place| place.hostname.as_str()).collect();
+    let is_wanted = |hostname: &str| now.contains(hostname) || choice.is_made_later(nodeset, hostname);
+    records::plan_records(observed, is_wanted, plan);
     marks::gather(&mut plan.effects);
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN_WHILE_WAITING));

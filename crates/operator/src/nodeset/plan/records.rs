@@ -3,7 +3,7 @@
 //! A worker that goes by plan takes its record along. What is left here is what went without one: the record of a worker that
 //! was lost, or one that had to stay because a job asked for the node by name.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
@@ -15,9 +15,9 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Part of the reason of a node whose worker goes by plan.
 const BY_PLAN: &str = "is pending termination for";
 
-/// Tells Slurm which of them are dead, and removes those that nobody needs. `wanted` are the names that workers are made
-/// under: their records are theirs.
-pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &mut Plan) {
+/// Tells Slurm which of them are dead, and removes those that nobody needs. `is_wanted` says under which names workers are to be
+/// made: their records are theirs.
+pub(super) fn plan_records(observed: &Observed, is_wanted: impl Fn(&str) -> bool, plan: &mut Plan) {
     let Some(seen) = observed.knowledge.known() else { return };
     let spec = &observed.nodeset.spec;
     for (name, identity) in &observed.records {
@@ -42,7 +42,7 @@ pub(super) fn plan_records(observed: &Observed, wanted: &BTreeSet<&str>, plan: &
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
-        if (lost || left_by_plan) && is_out && !wanted.contains(name.as_str()) {
+        if (lost || left_by_plan) && is_out && !is_wanted(name) {
             plan.effects.push(Effect::DeleteRecord {
                 node: name.clone(),
                 expect: node.admin_state(),

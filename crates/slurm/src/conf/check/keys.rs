@@ -8,7 +8,7 @@ use super::{Known, SLURM_CONF};
 use crate::conf::configuration::Configuration;
 use crate::conf::key::Key;
 use crate::conf::keys::{KeySpec, Place, Standing, ValueKind};
-use crate::conf::line::{Content, Line, Setting};
+use crate::conf::line::{Content, Line, Setting, is_space};
 use crate::conf::record::RecordKind;
 
 pub(super) fn check_lines(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
@@ -20,6 +20,7 @@ pub(super) fn check_lines(configuration: &Configuration, known: &Known<'_>, prob
             file: &located.file,
             line: Some(located.line.number),
         };
+        check_characters(Severity::Refuse, at, &located.line, problems);
         match located.line.content() {
             Content::Blank | Content::Include(_) => {}
             Content::Unreadable(text) => unreadable(Severity::Refuse, at, text, problems),
@@ -37,6 +38,7 @@ pub(super) fn check_other_line(
     known: &Known<'_>,
     problems: &mut Problems,
 ) {
+    check_characters(severity, at, line, problems);
     match line.content() {
         Content::Blank | Content::Include(_) => {}
         Content::Unreadable(text) => unreadable(severity, at, text, problems),
@@ -45,6 +47,16 @@ pub(super) fn check_other_line(
                 check_setting(place, severity, at, setting, known, problems);
             }
         }
+    }
+}
+
+/// Slurm reads lines as C's strings, which end at a NUL: it would read another line than we do. Nobody means the other ones.
+fn check_characters(severity: Severity, at: At<'_>, line: &Line, problems: &mut Problems) {
+    let mut harmful = line.raw().chars().filter(|c| c.is_ascii_control() && !is_space(*c));
+    let is_read = matches!(line.content(), Content::Settings(_) | Content::Include(_));
+    if let Some(character) = harmful.next().filter(|_| is_read) {
+        let reason = format!("has the control character {character:?}");
+        problems.add(severity, at, None, reason, "remove it");
     }
 }
 

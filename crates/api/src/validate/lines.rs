@@ -1,0 +1,91 @@
+//! Checks of text that becomes part of a line in a Slurm file.
+//!
+//! Slurm cuts a line at `#`, in quotes too, and then joins it with the next one if it ends in a backslash. So neither may stand in
+//! text that the operator puts into a line: what follows, be it the rest of the line or the next line, would be lost or be read as part of it.
+
+use super::{Problems, Reason};
+
+/// Checks text that stands in one line, with whatever the operator writes before and after it. Says whether it can.
+pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bool {
+    let control = text.chars().find(|c| c.is_control() && *c != '\t');
+    let (fault, remedy) = match control {
+        Some('\n' | '\r') => ("has a line break".to_owned(), "write it on one line"),
+        Some(other) => (format!("has the control character {other:?}"), "remove that character"),
+        None if text.contains('\\') => (
+            "has a backslash, which at the end of a line makes the next line part of it".to_owned(),
+            "remove it; a value with blanks is written in double quotes",
+        ),
+        None if text.contains('#') => (
+            "has a #, which begins a comment, also inside quotes".to_owned(),
+            "remove it and what follows it",
+        ),
+        None if text.matches('"').count() % 2 == 1 => (
+            "has a double quote without the one that ends it".to_owned(),
+            "add the other one, or remove it",
+        ),
+        None => return true,
+    };
+    problems.error(Reason::BadValue, field, fault, remedy);
+    false
+}
+
+/// Whether text is one word of a line, which nothing around it can change and which changes nothing around it.
+pub(super) fn is_word(text: &str) -> bool {
+    let harmful = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\');
+    !text.is_empty() && !text.contains(harmful)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_changes_what_follows_it_passes() {
+        for (text, fault) in [
+            ("AllowGroups=x,\\", "backslash"),
+            ("State=UP \\ ", "backslash"),
+            ("State=UP \\ #", "backslash"),
+            ("State=UP \\\\", "backslash"),
+            ("Topology=a\\ b", "backslash"),
+            ("State=UP # closed", "#"),
+            ("Topology=\"a # b\"", "#"),
+            ("MaxTime=5\nNodes=ALL", "line break"),
+            ("MaxTime=5\r", "line break"),
+            ("MaxTime=5\u{0}", "control character"),
+            ("MaxTime=5\u{b}", "control character"),
+            ("MaxTime=5\u{85}", "control character"),
+            ("Topology=\"a", "double quote"),
+            ("Topology=\"a b\" Qos=\"", "double quote"),
+        ] {
+            let mut problems = Problems::default();
+            assert!(!check_line(&mut problems, "spec.config", text), "{text:?}");
+            let told: Vec<String> = problems.errors().map(ToString::to_string).collect();
+            let [one] = told.as_slice() else {
+                panic!("{text:?}: {told:?}")
+            };
+            assert!(
+                one.starts_with("spec.config has ") && one.contains(fault),
+                "{text:?}: {one}"
+            );
+            assert!(one.contains("; "), "{text:?} without a remedy: {one}");
+        }
+    }
+
+    #[test]
+    fn what_slurm_reads_as_it_is_written_passes() {
+        for text in [
+            "",
+            "Default=YES MaxTime=1-00:00:00",
+            "  A=1\tB=2 ",
+            "Topology=\"a b\" AllowGroups=x,y",
+            "A=\"\"",
+            "TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.0",
+            "JobDefaults=DefCpuPerGPU=5",
+            "Nodes=a[1-3],b AllowAccounts=ä",
+        ] {
+            let mut problems = Problems::default();
+            assert!(check_line(&mut problems, "spec.config", text));
+            assert!(problems.is_ok(), "{text:?}: {problems}");
+        }
+    }
+}
