@@ -256,6 +256,11 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "the chart's, as for NodeSets",
     ),
     (
+        "Secret",
+        "immutable",
+        "keys are in mutable Secrets: kubelets give the old content of an immutable one to new pods after it was created again",
+    ),
+    (
         "Secret alice-jwt-alice",
         "",
         "the token's: upstream gives it to the key's Secret, which the recording leaves out",
