@@ -40,6 +40,7 @@ use self::{
 use crate::{
     access::{Follower, Knowledge},
     cluster_domain,
+    key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -195,9 +196,13 @@ impl Reconciler for NodeSetReconciler {
             empty_since: self.emptied().get(key).copied(),
             now: self.ctx.clock.now(),
         };
-        let Some(observed) = observe(&self.ctx.caches, key, surroundings) else {
+        let Some(mut observed) = observe(&self.ctx.caches, key, surroundings) else {
             return Ok(Outcome::settled());
         };
+        observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
+            let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.access, observed.now)?;
+            Some(mismatch.of_pods(&observed.pods)?.message())
+        });
         let plan = plan(&observed);
         if plan.waits.contains(&Wait::Unwritten) {
             self.emptied().entry(key.clone()).or_insert(observed.now);
