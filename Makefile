@@ -78,6 +78,7 @@ soak: build operator ## Properties on many random cases, jobs that start in the 
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
 	@trap '$(TESTBED) down-tests' EXIT; \
 	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment; \
+	TESTBED_ROUNDS=10 cargo test --package testbed --test operator -- keys::a_cluster; \
 	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
 
 bench: build operator valgrind ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster

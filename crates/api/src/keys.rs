@@ -95,7 +95,7 @@ pub mod annotations {
     pub const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
     /// Kubernetes node: features of its Slurm nodes, with commas between them.
     pub const FEATURES: &str = "features.slinky.slurm.net/spec";
-    /// Pod template: digest of the auth/slurm key.
+    /// Pod, or its template: digest of the auth/slurm key.
     pub const SLURM_KEY_HASH: &str = "slinky.slurm.net/slurm-key-hash";
     /// Pod template: digest of the auth/jwt key.
     pub const JWT_KEY_HASH: &str = "slinky.slurm.net/jwt-key-hash";

@@ -24,6 +24,7 @@ pub mod token;
 mod cluster_domain;
 mod conf_server;
 mod fault;
+mod key_mismatch;
 mod overlay;
 mod quantity;
 mod secret;

@@ -196,6 +196,20 @@ pub fn decode<T: Payload>(json: &[u8]) -> Result<Answer<T>, DecodeError> {
     }
 }
 
+/// Reads a list that people are shown, also beside complaints: without slurmdbd, Slurm's programs complain of what they would have
+/// asked it and list what slurmctld has. Good for showing alone, as a list that came with a complaint may lack something.
+pub fn decode_to_show<T>(json: &[u8]) -> Result<Vec<T>, DecodeError>
+where
+    Vec<T>: Payload,
+{
+    match serde_json::from_slice::<Envelope<Vec<T>>>(json) {
+        Ok(Envelope {
+            payload: Some(list), ..
+        }) if !list.is_empty() => Ok(list),
+        _ => decode(json).map(|answer| answer.value),
+    }
+}
+
 /// Reads an answer that carries nothing but success.
 pub fn decode_empty(json: &[u8]) -> Result<Answer<()>, DecodeError> {
     serde_json::from_slice::<Head>(json)?.into_answer()
@@ -288,7 +302,7 @@ where
 mod tests {
     use proptest::prelude::*;
 
-    use super::{DecodeError, Payload, Ping, ServedConf, decode, decode_empty};
+    use super::{DecodeError, Payload, Ping, ServedConf, decode, decode_empty, decode_to_show};
     use crate::{Job, Node, Partition};
 
     fn nodes(json: &str) -> Result<Vec<Node>, DecodeError> {
@@ -334,6 +348,25 @@ mod tests {
                 "Invalid node name specified: Failed"
             );
         }
+    }
+
+    #[test]
+    fn what_is_shown_may_come_with_a_complaint_of_the_database() {
+        let complaint =
+            r#"{"error_number":7000,"error":"Unable to connect to database","description":"Slurmdb query failed"}"#;
+        let json = format!(r#"{{"nodes":[{{"name":"n1","state":["IDLE"]}}],"errors":[{complaint}]}}"#);
+        assert_eq!(decode_to_show::<Node>(json.as_bytes()).unwrap().len(), 1);
+        assert!(
+            matches!(nodes(&json), Err(DecodeError::Complaints(_))),
+            "nothing is decided by it"
+        );
+        let none = format!(r#"{{"nodes":[],"errors":[{complaint}]}}"#);
+        assert!(decode_to_show::<Node>(none.as_bytes()).is_err());
+        assert!(
+            decode_to_show::<Node>(br#"{"nodes":[],"errors":[]}"#)
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]

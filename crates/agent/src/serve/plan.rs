@@ -178,6 +178,8 @@ mod tests {
                 since: None,
                 restarts: 0,
                 last_words: vec![],
+                key: None,
+                refused_peers: vec![],
             },
             files: files.map(str::to_owned),
             reconfiguring: false,

@@ -2,8 +2,8 @@
 //!
 //! A daemon started with `--systemd` survives a reconfigure it cannot digest, which one started with `-D` does not. In
 //! return it wants a service manager: a notify socket, somebody who follows its main process from one re-execution to the
-//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`last_words`] and
-//! [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
+//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`refused_peers`],
+//! [`last_words`] and [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
 //! [`standing`] keeps several slurmctld from writing to one volume.
 
 pub mod backoff;
@@ -13,6 +13,7 @@ pub mod last_words;
 pub mod line_buffer;
 pub mod notify;
 pub mod process;
+pub mod refused_peers;
 pub mod remedy;
 pub mod signals;
 pub mod socket;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use slurm::agent::Daemon as Shown;
+use slurm::agent::{Daemon as Shown, KeyDigest};
 use thiserror::Error;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
@@ -43,6 +44,7 @@ use last_words::LastWords;
 use line_buffer::LineBuffer;
 use notify::Message;
 use process::{Ended, Launcher};
+use refused_peers::RefusedPeers;
 use signals::{Received, Signals};
 use socket::NotifySocket;
 use standing::{Order, Standing};
@@ -83,6 +85,7 @@ pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
         socket,
         words: LastWords::default(),
         lines: LineBuffer::default(),
+        refused_peers: RefusedPeers::default(),
         restart_at: None,
         standing: Standing::new(
             options.config_dir.clone(),
@@ -105,6 +108,9 @@ const STANDBY: &str = "slurmctld running in background mode";
 /// slurmctld's and slurmd's words when they go on with what they had.
 const FAILED: &str = "reconfigure failed";
 
+/// Beside slurm.conf.
+const KEY_FILE: &str = "slurm.key";
+
 struct Supervisor {
     daemon: Daemon,
     config_dir: PathBuf,
@@ -116,6 +122,7 @@ struct Supervisor {
     socket: NotifySocket,
     words: LastWords,
     lines: LineBuffer,
+    refused_peers: RefusedPeers,
     restart_at: Option<Instant>,
     standing: Standing,
 }
@@ -201,6 +208,7 @@ impl Supervisor {
         self.words.clear();
         // Before it starts: if others are put there while it does, what it has read is not known to be those.
         let files = config_dir::live_name(&self.config_dir);
+        self.note_key();
         let pid = self.launcher.launch(remedy)?;
         self.daemon.started(pid, files, Instant::now());
         self.begun = Some(SystemTime::now());
@@ -247,7 +255,14 @@ impl Supervisor {
         }
     }
 
+    /// A daemon reads its key when it starts and when it executes itself anew.
+    fn note_key(&mut self) {
+        let key = std::fs::read(self.config_dir.join(KEY_FILE)).ok();
+        self.refused_peers.has_read(key.map(|key| KeyDigest::of(&key)));
+    }
+
     fn moved(&mut self, pid: Pid) {
+        self.note_key();
         self.restart_at = None;
         self.begun.get_or_insert_with(SystemTime::now);
         info!(%pid, "main process changed");
@@ -260,7 +275,9 @@ impl Supervisor {
     fn said(&mut self, bytes: &[u8]) {
         self.words.push(bytes);
         let lines = self.lines.push(bytes);
+        let (now, unix) = (Instant::now(), unix_seconds());
         for line in String::from_utf8_lossy(&lines).lines() {
+            self.refused_peers.hear(line, now, unix);
             if line.contains(IN_CHARGE) {
                 self.took_charge();
             }
@@ -359,6 +376,8 @@ impl Supervisor {
                 since: since.map(|since| since.as_secs()),
                 restarts: self.daemon.restarts(),
                 last_words: self.words.lines().collect(),
+                key: self.refused_peers.key(),
+                refused_peers: self.refused_peers.list(unix_seconds()),
             },
             files: self.daemon.files().map(str::to_owned),
             reconfiguring: self.daemon.is_reconfiguring(now),
@@ -385,6 +404,12 @@ impl Supervisor {
         send(self.daemon.main()?, signal);
         None
     }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 fn pass_on_text(text: &[u8]) {

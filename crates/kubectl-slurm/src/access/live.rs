@@ -58,21 +58,43 @@ impl Jobs {
     }
 }
 
+/// What a command printed, and what it said if it failed.
+#[derive(Debug)]
+struct Printed {
+    out: Vec<u8>,
+    failure: Option<String>,
+}
+
+impl Printed {
+    fn succeeded(self) -> Result<Vec<u8>, String> {
+        self.failure.map_or(Ok(self.out), Err)
+    }
+
+    /// The partitions in it. When slurmdbd cannot be asked, or refuses, scontrol fails after it has printed what slurmctld has.
+    fn shown(self) -> Result<Vec<slurm::Partition>, String> {
+        let partitions = slurm::answer::decode_to_show(&self.out);
+        partitions.map_err(|error| self.failure.unwrap_or_else(|| with_causes(&error)))
+    }
+}
+
 impl Access {
     /// What slurmctld says of partitions and jobs, or why it cannot be asked.
     pub(crate) async fn live(&self, cluster: &Cluster) -> Result<Live, String> {
-        let partitions = self.slurm(cluster, &["scontrol", "--all", "--json", "show", "partitions"]);
-        let jobs = self.slurm(cluster, &["squeue", "--all", "--noheader", "--format=%T|%P"]);
+        let partitions = self.run_slurm(cluster, &["scontrol", "--all", "--json", "show", "partitions"]);
+        let jobs = self.run_slurm(cluster, &["squeue", "--all", "--noheader", "--format=%T|%P"]);
         let (partitions, jobs) = futures::try_join!(partitions, jobs)?;
-        let partitions = slurm::answer::decode(&partitions).map_err(|error| with_causes(&error))?;
         Ok(Live {
-            partitions: partitions.value,
-            jobs: Jobs::parse(&String::from_utf8_lossy(&jobs)),
+            partitions: partitions.shown()?,
+            jobs: Jobs::parse(&String::from_utf8_lossy(&jobs.succeeded()?)),
         })
     }
 
     /// Runs a command of Slurm's where slurmctld is.
     pub(crate) async fn slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Vec<u8>, String> {
+        self.run_slurm(cluster, command).await?.succeeded()
+    }
+
+    async fn run_slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Printed, String> {
         if cluster.controller.spec.is_external() {
             return Err("slurmctld runs outside Kubernetes".to_owned());
         }
@@ -106,7 +128,7 @@ impl Access {
             .ok_or_else(|| "slurmctld has no pod".to_owned())
     }
 
-    async fn run_in(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Vec<u8>, String> {
+    async fn run_in(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Printed, String> {
         let parameters = AttachParams::default()
             .container(apps::SLURMCTLD)
             .stdin(false)
@@ -140,21 +162,41 @@ impl Access {
             None => None,
         };
         let failed = status.is_none_or(|status| status.status.as_deref() != Some("Success"));
-        if failed {
+        let failure = failed.then(|| {
             let said = String::from_utf8_lossy(&err).trim().to_owned();
-            return Err(if said.is_empty() {
+            if said.is_empty() {
                 format!("{} failed", command.join(" "))
             } else {
                 said
-            });
-        }
-        Ok(out)
+            }
+        });
+        Ok(Printed { out, failure })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn partitions_are_shown_although_slurmdbd_refuses() {
+        let printed = |out: &str| Printed {
+            out: out.as_bytes().to_vec(),
+            failure: Some("Protocol authentication error".to_owned()),
+        };
+        // As 26.05 prints it, and ends well.
+        let all = r#"{
+            "partitions": [{ "name": "all", "partition": { "state": ["UP"] }, "nodes": { "configured": "ALL", "total": 2 } }],
+            "errors": [{
+                "description": "Slurmdb query failed", "error_number": 1007, "error": "Protocol authentication error",
+                "source": "slurmdb_tres_get"
+            }]
+        }"#;
+        let shown = printed(all).shown().unwrap();
+        assert_eq!(shown.first().unwrap().name, "all");
+        assert_eq!(printed("").shown().unwrap_err(), "Protocol authentication error");
+        assert!(printed(all).succeeded().is_err());
+    }
 
     #[test]
     fn jobs_are_counted_where_they_run_and_wait() {

@@ -130,6 +130,8 @@ struct Connection {
     /// slurmrestd with short-lived tokens, where it has to carry orders because there is no agent.
     rest_for_orders: Option<rest::Client>,
     agent: Option<agent::Client>,
+    /// UID of the agent's pod.
+    agent_pod: Option<String>,
     /// Until when slurmrestd is tried last.
     rest_out_of_favour: Mutex<Option<Instant>>,
 }
@@ -161,6 +163,7 @@ impl Connection {
             rest,
             rest_for_orders,
             agent,
+            agent_pod: routes.agent.as_ref().map(|route| route.pod.clone()),
             rest_out_of_favour: Mutex::new(None),
         })
     }
@@ -329,6 +332,27 @@ impl Shared {
             })
             .await?;
         Ok(all.into_iter().map(|qos| qos.name).collect())
+    }
+
+    /// Why slurmdbd gives no answer out of its database. The agent is asked first: it asks as slurmctld, with slurmctld's key,
+    /// where slurmrestd has a token that slurmdbd takes whatever slurmctld has.
+    pub(super) async fn database_trouble(&self, controller: &Key) -> Option<String> {
+        let connection = self.connection(controller).ok()?;
+        if let Some(agent) = &connection.agent {
+            match timeout(LOOK_TIMEOUT, agent.qos()).await {
+                Ok(Ok(_)) => return None,
+                Ok(Err(agent::Error::Refused(Refusal::Slurm { detail }))) => return Some(detail),
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+        self.qos(controller).await.err()
+    }
+
+    /// What the agent beside slurmctld says of itself, and the UID of its pod.
+    pub(super) async fn agent_status(&self, controller: &Key) -> Option<(String, Result<agent::Status, agent::Error>)> {
+        let connection = self.connection(controller).ok()?;
+        let agent = connection.agent.as_ref()?;
+        Some((connection.agent_pod.clone()?, agent.status().await))
     }
 
     /// All jobs, or why they are not known. They prove nothing.

@@ -8,6 +8,7 @@ mod beginnings;
 mod connection;
 mod deadlines;
 mod followers;
+mod keys;
 mod knowledge;
 pub mod load;
 mod poller;
@@ -26,6 +27,7 @@ pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
     deadlines::Deadlines,
     followers::Follower,
+    keys::KeyReport,
     knowledge::{Knowledge, Seen},
 };
 use self::{
@@ -189,7 +191,12 @@ impl Access {
     /// which says nothing about the database.
     pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
         self.knowledge(controller).known()?;
-        self.shared.qos(controller).await.err()
+        self.shared.database_trouble(controller).await
+    }
+
+    /// What the agent of this Controller said last about keys, if it said something. Asked for as [`knowledge`](Self::knowledge) is.
+    pub fn key_report(&self, controller: &Key) -> Option<KeyReport> {
+        self.poller(controller, Poller::key_report)
     }
 
     /// All reservations of the cluster, asked for now; or why they are not known.

@@ -13,13 +13,14 @@ use api::{NodeSet, Partition};
 use kube::ResourceExt;
 use tokio::{
     sync::{Notify, watch},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 use tracing::info;
 
 use super::{
     Follower, Knowledge, Seen, Shared, beginnings,
     deadlines::{self, Reading},
+    keys::{self, KeyReport},
     load,
 };
 use crate::{
@@ -37,6 +38,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(super) struct Poller {
     /// `None` until the first look is over.
     latest: watch::Receiver<Option<Knowledge>>,
+    keys: watch::Receiver<Option<KeyReport>>,
     wake: Arc<Notify>,
     jobs_wanted: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -45,6 +47,13 @@ pub(super) struct Poller {
 impl Poller {
     pub(super) fn start(controller: Key, shared: &Arc<Shared>) -> Self {
         let (latest, reader) = watch::channel(None);
+        let (keys, keys_reader) = watch::channel(None);
+        let mut key_looks = JoinSet::new();
+        key_looks.spawn(keys::look_again_and_again(
+            controller.clone(),
+            Arc::downgrade(shared),
+            keys,
+        ));
         let wake = Arc::new(Notify::new());
         let jobs_wanted = Arc::new(AtomicBool::new(false));
         let rounds = Rounds {
@@ -53,9 +62,11 @@ impl Poller {
             latest,
             wake: Arc::clone(&wake),
             jobs_wanted: Arc::clone(&jobs_wanted),
+            _keys: key_looks,
         };
         Self {
             latest: reader,
+            keys: keys_reader,
             wake,
             jobs_wanted,
             task: tokio::spawn(rounds.run()),
@@ -65,6 +76,10 @@ impl Poller {
     pub(super) fn latest(&self) -> Knowledge {
         let latest = self.latest.borrow().clone();
         latest.unwrap_or_else(|| Knowledge::unknown("Slurm has not been asked yet"))
+    }
+
+    pub(super) fn key_report(&self) -> Option<KeyReport> {
+        self.keys.borrow().clone()
     }
 
     /// Tells when a look is over.
@@ -102,6 +117,8 @@ struct Rounds {
     latest: watch::Sender<Option<Knowledge>>,
     wake: Arc<Notify>,
     jobs_wanted: Arc<AtomicBool>,
+    /// Ends with the rounds.
+    _keys: JoinSet<()>,
 }
 
 impl Rounds {
@@ -279,7 +296,7 @@ impl Shared {
         Knowledge::Known(seen)
     }
 
-    fn node_sets_of(&self, controller: &Key) -> Vec<Arc<NodeSet>> {
+    pub(super) fn node_sets_of(&self, controller: &Key) -> Vec<Arc<NodeSet>> {
         let all = self.caches.node_sets.list(&controller.namespace);
         all.into_iter()
             .filter(|set| set.spec.controller_ref.name == controller.name)

@@ -17,6 +17,7 @@ use kube::ResourceExt as _;
 use self::observe::Observed;
 use crate::{
     fault::Fault,
+    key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -54,6 +55,20 @@ impl AccountingReconciler {
         let referring = observe::referring(&observed.accounting, &self.context.caches);
         if let Some(controller) = referring.as_deref().filter(|_| observed.database_trouble.is_none()) {
             observed.database_trouble = self.context.access.database_trouble(&Key::of(controller)).await;
+        }
+        if let Some(controller) = referring.as_deref().filter(|_| !is_external) {
+            let context = &self.context;
+            let known = find_key_mismatch(controller, &context.caches, &context.access, context.clock.now());
+            let their_key = controller.slurm_key().and_then(|key| {
+                Some((
+                    context.caches.secrets.get(&Key::of(controller).namespace, &key.name)?,
+                    key,
+                ))
+            });
+            observed.note_key_mismatch(
+                known.as_ref(),
+                their_key.as_ref().map(|(secret, key)| (secret.as_ref(), key)),
+            );
         }
         (is_external || referring.is_some()).then_some(ASK_AGAIN)
     }

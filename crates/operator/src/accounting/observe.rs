@@ -15,7 +15,9 @@ use kube::{Api, ResourceExt as _, api::LogParams};
 
 use crate::{
     defaults::Images,
+    key_mismatch::{KeyMismatch, is_refusal},
     runtime::{Caches, Key},
+    secret::entry,
 };
 
 /// Enough to know what is wrong.
@@ -35,6 +37,8 @@ pub(super) struct Observed {
     pub(super) complaints: Vec<String>,
     /// What a slurmdbd that is up answers without its database, or why one outside Kubernetes gives no answer.
     pub(super) database_trouble: Option<String>,
+    /// That slurmctld and slurmdbd have different keys, in words for people.
+    pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -71,6 +75,7 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
         pod: caches.pods.get(&namespace, &names.pod()),
         complaints: Vec::new(),
         database_trouble: None,
+        key_mismatch: None,
         accounting,
         images,
         outdated,
@@ -78,6 +83,28 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
 }
 
 impl Observed {
+    /// Tells of different keys: that another one is referred to than the Controller has, what is known of slurmdbd's pod or of
+    /// slurmctld, or else that slurmdbd refused slurmctld.
+    pub(super) fn note_key_mismatch(&mut self, known: Option<&KeyMismatch>, theirs: Option<(&Secret, &SecretKeyRef)>) {
+        let (Some(pod), Some(own)) = (&self.pod, &self.slurm_key.reference) else {
+            return;
+        };
+        let refused = self.database_trouble.take_if(|words| is_refusal(words));
+        let own_key = entry(self.slurm_key.secret.as_deref(), &own.key);
+        let other = theirs
+            .filter(|(secret, reference)| own_key.is_some() && entry(Some(*secret), &reference.key) != own_key)
+            .map(|(_, theirs)| {
+                format!(
+                    "spec.slurmKeyRef names entry {:?} of Secret {:?}, which is not the key of the Controller that uses this \
+                     Accounting (entry {:?} of Secret {:?}), so that slurmdbd refuses its slurmctld; name that one",
+                    own.key, own.name, theirs.key, theirs.name
+                )
+            });
+        let known = known.and_then(|known| known.of_pods(std::slice::from_ref(pod)));
+        let known = known.or_else(|| refused.map(|_| KeyMismatch::of_slurmdbd(pod, &own.name)));
+        self.key_mismatch = other.or_else(|| known.map(|mismatch| mismatch.message()));
+    }
+
     /// Whether slurmdbd answers.
     pub(super) fn is_up(&self) -> bool {
         let conditions = self

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::{observe::Observed, plan::Plan};
 use crate::{
     fault::{self, Fault, Progress},
+    key_mismatch::KEY_MISMATCH,
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
@@ -82,6 +83,11 @@ fn progress(observed: &Observed, plan: &Plan) -> Progress {
                 "slurmdbd has no database: {words}; jobs run on, and slurmctld keeps what is to be recorded; bring the server of spec.storageConfig back"
             ),
         ));
+    }
+    if let Some(message) = &observed.key_mismatch {
+        // slurmctld cannot use it.
+        progress.ready = false;
+        progress.trouble = Some(Fault::new(KEY_MISMATCH, message.clone()));
     }
     progress
 }

@@ -1,6 +1,7 @@
 //! The rules of an Accounting, as tests.
 
 use api::{AccountingStatus, ConditionStatus};
+use k8s_openapi::api::core::v1::Secret;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -225,6 +226,62 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     };
     assert_eq!(found("Ready").0, ConditionStatus::True);
     assert_eq!(found("Degraded"), (ConditionStatus::True, "DatabaseAway".to_owned()));
+}
+
+#[test]
+fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
+    let mut objects = cluster(&json!({}));
+    let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
+    set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
+    objects.push(set);
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "slurm-accounting-0", "namespace": "hpc", "uid": "dbd", "labels": { "app.kubernetes.io/name": "slurmdbd" } },
+        "spec": { "nodeName": "n1", "containers": [] },
+    }));
+    let caches = Caches::of(objects.clone());
+    let controller = caches.controllers.all().remove(0);
+    let reference = controller.slurm_key().unwrap();
+    let their_key = caches.secrets.get("hpc", &reference.name).unwrap();
+    let told = |own: &Observed| {
+        let said = build_status(own, &plan(own), None, "2026-01-01T00:00:00Z".parse().unwrap());
+        let said = said.conditions.into_iter();
+        said.filter(|condition| ["Ready", "Degraded"].contains(&condition.type_.as_str()))
+            .map(|condition| (condition.status, condition.reason, condition.message))
+            .collect::<Vec<_>>()
+    };
+
+    // As slurmctld's sacctmgr says it.
+    let mut refused = observed(objects.clone());
+    refused.database_trouble =
+        Some("sacctmgr: error: Sending PersistInit msg: Protocol authentication error".to_owned());
+    refused.note_key_mismatch(None, Some((&their_key, &reference)));
+    for (status, reason, message) in told(&refused) {
+        let is_ready = status == ConditionStatus::True && reason != "KeyMismatch";
+        assert!(reason == "KeyMismatch" && !is_ready, "{reason} {message}");
+        assert!(
+            message.contains("pod slurm-accounting-0 (node n1)") && message.contains("delete the pods"),
+            "{message}"
+        );
+    }
+    assert_eq!(refused.database_trouble, None);
+
+    // Another trouble is no other key.
+    let mut bereft = observed(objects.clone());
+    bereft.database_trouble = Some("Unable to connect to database".to_owned());
+    bereft.note_key_mismatch(None, Some((&their_key, &reference)));
+    assert_eq!(bereft.key_mismatch, None);
+    assert_eq!(told(&bereft)[1].1, "DatabaseAway");
+
+    // A reference to another key is wrong before anybody was refused.
+    let other: Secret = serde_json::from_value(secret("slurm-auth-slurm", "slurm.key", "other")).unwrap();
+    let mut elsewhere = observed(objects);
+    elsewhere.note_key_mismatch(None, Some((&other, &reference)));
+    let message = elsewhere.key_mismatch.unwrap();
+    assert!(
+        message.contains("spec.slurmKeyRef") && message.contains("name that one"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -35,6 +35,7 @@ use kube::{Resource, ResourceExt as _};
 
 pub(crate) use self::kept::Kept;
 use crate::access::Follower;
+use crate::key_mismatch::find_key_mismatch;
 use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer};
 
 /// Brings Controllers to what their specs ask for.
@@ -104,6 +105,8 @@ impl Reconciler for ControllerReconciler {
         }
         let lagging = self.before.find_lagging(key, &observed, &observed.knowledge);
         observed.lagging = lagging.nodes;
+        observed.key_mismatch = find_key_mismatch(&controller, &context.caches, &context.access, context.clock.now())
+            .map(|mismatch| mismatch.message());
         let mut plan = plan::plan(&observed);
         if let Some(tried) = plan.tried.take() {
             self.tries.note(key, tried);

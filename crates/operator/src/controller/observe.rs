@@ -66,6 +66,8 @@ pub(super) struct Observed {
     pub(super) outside: Option<Arc<View>>,
     /// Nodes that have not taken the last change over, as a hostlist.
     pub(super) lagging: Option<String>,
+    /// Which daemons of the cluster have different keys, in words for people.
+    pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
     pub(super) outdated: Vec<String>,
@@ -137,6 +139,7 @@ pub(super) fn observe(
         served: None,
         outside: None,
         lagging: None,
+        key_mismatch: None,
         images,
         outdated,
         has_service_monitors,

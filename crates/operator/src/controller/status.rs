@@ -21,7 +21,10 @@ use super::{
     reason,
     revise::Held,
 };
-use crate::runtime::{Failure, State, Wanted, remarks, settle};
+use crate::{
+    key_mismatch::KEY_MISMATCH,
+    runtime::{Failure, State, Wanted, remarks, settle},
+};
 
 /// slurmctld runs with the newest configuration; the message says which revision.
 pub(super) const CONFIG_APPLIED: &str = "ConfigurationApplied";
@@ -158,6 +161,13 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
     if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
         return Wanted::holds(DEGRADED, failure.reason, with_faults(failure, &plan.faults));
     }
+    if let Some(message) = key_mismatch(observed)
+        && worst(&plan.faults).is_none_or(|fault| fault.blocks == Blocks::Nothing)
+    {
+        let faults = plan.faults.iter().map(|fault| fault.message.clone());
+        let messages: Vec<String> = std::iter::once(message).chain(faults).collect();
+        return Wanted::holds(DEGRADED, KEY_MISMATCH, messages.join("\n"));
+    }
     if let Some(fault) = worst(&plan.faults) {
         let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
         return Wanted::holds(DEGRADED, fault.reason, messages.join("\n"));
@@ -182,6 +192,21 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
         Some(message) => Wanted::holds(DEGRADED, reason::AGENT_MISSING, message),
         None => Wanted::fails(DEGRADED, reason::HEALTHY, ""),
     }
+}
+
+/// What is known of different keys, here and by the Accounting, which is told by slurmctld that slurmdbd refuses it.
+fn key_mismatch(observed: &Observed) -> Option<String> {
+    let accounting = observed
+        .accounting
+        .as_ref()
+        .and_then(|accounting| accounting.status.as_ref());
+    let conditions = accounting.iter().flat_map(|status| &status.conditions);
+    let told = conditions
+        .filter(|condition| condition.type_ == DEGRADED && condition.reason == KEY_MISMATCH)
+        .map(|condition| condition.message.clone())
+        .filter(|message| Some(message) != observed.key_mismatch.as_ref());
+    let messages: Vec<String> = observed.key_mismatch.iter().cloned().chain(told).collect();
+    (!messages.is_empty()).then(|| messages.join("\n"))
 }
 
 fn config_applied(plan: &Plan) -> Wanted {

@@ -109,7 +109,8 @@ pub(super) fn build_service(login_set: &LoginSet) -> Result<Value, PortClash> {
     .with(template)
 }
 
-/// The host keys. The Secret is never written again: who has logged in once would be warned of an attack.
+/// The host keys. The Secret is never written again: who has logged in once would be warned of an attack. It is mutable all
+/// the same, so that kubelets go on watching it and pods of a LoginSet that is created anew do not get the keys of before.
 pub(super) fn build_host_keys(login_set: &LoginSet, files: Vec<(String, Vec<u8>)>) -> Secret {
     Secret {
         metadata: Marks::of(&login_set.metadata).label(&labels(login_set)).into_meta(
@@ -117,7 +118,6 @@ pub(super) fn build_host_keys(login_set: &LoginSet, files: Vec<(String, Vec<u8>)
             login_set.child_names().ssh_host_keys_secret(),
             owner(login_set),
         ),
-        immutable: Some(true),
         type_: Some("Opaque".to_owned()),
         data: Some(
             files

@@ -17,6 +17,7 @@ use api::LoginSet;
 use crate::{
     cluster_domain,
     fault::Fault,
+    key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -61,6 +62,10 @@ impl Reconciler for LoginSetReconciler {
             context.definitions.outdated(),
         );
         observed.complaints = observe::read_complaints(&context.client, &observed.pods).await;
+        observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
+            let mismatch = find_key_mismatch(controller, &context.caches, &context.access, context.clock.now())?;
+            Some(mismatch.of_pods(&observed.pods)?.message())
+        });
         let plan = plan::plan(&observed);
         let look_again = context.warn(login_set.as_ref(), plan.faults.iter().map(Fault::warning));
         let applied = apply::apply(&self.writer, &login_set, &plan).await;

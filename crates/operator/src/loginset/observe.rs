@@ -36,6 +36,8 @@ pub(super) struct Observed {
     pub(super) pods: Vec<Arc<Pod>>,
     /// What the pods complain of: files that a daemon refuses, a directory out of reach.
     pub(super) complaints: Vec<String>,
+    /// Pods that have another key than slurmctld, in words for people.
+    pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
     pub(super) cluster_domain: String,
     /// Definitions that are older than this operator.
@@ -65,6 +67,7 @@ pub(super) fn observe(
             .filter(|pod| pod.metadata.deletion_timestamp.is_none() && login_set_of(pod).as_ref() == Some(&own))
             .collect(),
         complaints: Vec::new(),
+        key_mismatch: None,
         controller,
         login_set,
         images,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::{observe::Observed, plan::Plan};
 use crate::{
     fault::{self, Fault, Progress},
+    key_mismatch::KEY_MISMATCH,
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
@@ -59,6 +60,9 @@ fn progress(observed: &Observed) -> Progress {
             LOGIN_IMPAIRED,
             format!("login pods say: {words}; look at spec.extraSshdConfig, at sssd.conf and at the servers it names"),
         ));
+    }
+    if let Some(message) = &observed.key_mismatch {
+        progress.trouble = Some(Fault::new(KEY_MISMATCH, message.clone()));
     }
     progress
 }

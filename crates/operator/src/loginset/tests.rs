@@ -276,6 +276,12 @@ fn it_is_ready_when_its_pods_are_and_says_what_they_complain_of() {
     let (degraded, reason, message) = condition(status, "Degraded");
     assert_eq!((degraded, reason.as_str()), (ConditionStatus::True, "LoginImpaired"));
     assert!(message.contains("ldap:389"), "{message}");
+
+    // Without slurmctld's key no command works there: that comes first.
+    observed.key_mismatch = Some("pod login-x".to_owned());
+    let (degraded, reason, message) = condition(status_of(&observed, None), "Degraded");
+    assert_eq!((degraded, reason.as_str()), (ConditionStatus::True, "KeyMismatch"));
+    assert_eq!(message, "pod login-x");
 }
 
 #[test]

@@ -40,6 +40,7 @@ use self::{
 use crate::{
     access::{Follower, Knowledge},
     cluster_domain,
+    key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
 };
 
@@ -204,9 +205,13 @@ impl Reconciler for NodeSetReconciler {
             empty_since: self.emptied().get(key).copied(),
             now: self.ctx.clock.now(),
         };
-        let Some(observed) = observe(&self.ctx.caches, key, surroundings) else {
+        let Some(mut observed) = observe(&self.ctx.caches, key, surroundings) else {
             return Ok(Outcome::settled());
         };
+        observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
+            let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.access, observed.now)?;
+            Some(mismatch.of_pods(&observed.pods)?.message())
+        });
         let plan = plan(&observed);
         if plan.waits.contains(&Wait::Unwritten) {
             self.emptied().entry(key.clone()).or_insert(observed.now);
@@ -233,7 +238,7 @@ impl Reconciler for NodeSetReconciler {
             return Err(error);
         }
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
-// Somebody was faster than an order of ours: it is planned anew on what they did.
+        // Somebody was faster than an order of ours: it is planned anew on what they did.
         let again = applied.changed.then_some(SOON);
         let taken = applied.name_taken.then_some(TAKEN_AGAIN);
         let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]

@@ -17,6 +17,7 @@ use k8s_openapi::api::{
     core::v1::{Node, PersistentVolumeClaim, Pod, Secret},
 };
 use kube::ResourceExt;
+use slurm::revision::Digest;
 
 use super::{
     build,
@@ -57,9 +58,13 @@ pub struct Observed {
     pub namespace_goes: bool,
     /// With SSH switched on, if it is there.
     pub sssd_conf: Option<Vec<u8>>,
+    /// Digest of the cluster's key, if it is there.
+    pub slurm_key: Option<String>,
     /// A Secret without which no worker can start, in words for people.
     pub missing_secret: Option<String>,
     pub knowledge: Knowledge,
+    /// Workers that have another key than slurmctld, in words for people.
+    pub key_mismatch: Option<String>,
     pub images: Images,
     pub cluster_domain: String,
     /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
@@ -134,7 +139,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
     let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
-    let (sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
+    let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     let claims = if nodeset.spec.claim_templates().is_empty() {
         Vec::new()
     } else {
@@ -168,9 +173,11 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         orphans,
         foreign_hostnames,
         claims,
+        slurm_key,
         sssd_conf,
         missing_secret,
         knowledge,
+        key_mismatch: None,
         images,
         cluster_domain,
         propagated_conditions,
@@ -285,7 +292,7 @@ fn observe_secrets(
     caches: &Caches,
     nodeset: &NodeSet,
     controller: Option<&Controller>,
-) -> (Option<Vec<u8>>, Option<String>) {
+) -> (Option<String>, Option<Vec<u8>>, Option<String>) {
     let namespace = nodeset.namespace().unwrap_or_default();
     let entry = |reference: &SecretKeyRef, field: &str| -> Result<Vec<u8>, String> {
         let SecretKeyRef { name, key, .. } = reference;
@@ -300,9 +307,12 @@ fn observe_secrets(
             format!("{field} names the entry {key:?} of Secret {name:?}, which has no such entry; add it")
         })
     };
-    let mut missing = None;
+    let (mut slurm_key, mut missing) = (None, None);
     if let Some(key) = controller.and_then(Controller::slurm_key) {
-        missing = entry(&key, "slurmKeyRef of the Controller").err();
+        match entry(&key, "slurmKeyRef of the Controller") {
+            Ok(bytes) => slurm_key = Some(Digest::of(&bytes).to_string()),
+            Err(problem) => missing = Some(problem),
+        }
     }
     let mut sssd_conf = None;
     if let Some(reference) = nodeset.spec.wanted_sssd() {
@@ -311,5 +321,5 @@ fn observe_secrets(
             Err(problem) => missing = missing.or(Some(problem)),
         }
     }
-    (sssd_conf, missing)
+    (slurm_key, sssd_conf, missing)
 }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     access::Knowledge,
+    key_mismatch::KEY_MISMATCH,
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
@@ -239,6 +240,14 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
         let stuck = stuck(observed);
         wanted.push(match failure {
+            Some(failure) if failure.is_name_taken() => {
+                Wanted::holds(DEGRADED, failure.reason, failure.message.clone())
+            }
+            _ if observed.key_mismatch.is_some() => Wanted::holds(
+                DEGRADED,
+                KEY_MISMATCH,
+                observed.key_mismatch.clone().unwrap_or_default(),
+            ),
             Some(failure) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
             None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
             None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
@@ -425,6 +434,17 @@ mod tests {
         let status = said(&json!({ "replicas": 1 }), vec![worker(0)], known(&[], &[]));
         assert_eq!(condition(&status, READY).0, "False");
         assert_eq!(condition(&status, PROGRESSING).0, "True");
+    }
+
+    #[test]
+    fn workers_with_another_key_are_told_of() {
+        let objects = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0)];
+        let observed = Observed {
+            key_mismatch: Some("pod compute-0".to_owned()),
+            ..observed(objects, unknown())
+        };
+        let status = status(&observed, &plan(&observed), Some("something failed"));
+        assert_eq!(condition(&status, DEGRADED), ("True", "KeyMismatch", "pod compute-0"));
     }
 
     #[test]

@@ -256,6 +256,16 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "the chart's, as for NodeSets",
     ),
     (
+        "Pod",
+        "metadata annotations slinky.slurm.net/slurm-key-hash",
+        "which key a worker was made with, so that one whose slurmctld has another by now is told of",
+    ),
+    (
+        "Secret",
+        "immutable",
+        "keys are in mutable Secrets: kubelets give the old content of an immutable one to new pods after it was created again",
+    ),
+    (
         "Secret alice-jwt-alice",
         "",
         "the token's: upstream gives it to the key's Secret, which the recording leaves out",

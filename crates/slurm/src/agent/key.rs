@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hkdf::Hkdf;
 use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use thiserror::Error;
 
@@ -11,6 +12,8 @@ use crate::revision::Digest;
 
 /// Keeps these keys apart from whatever else is made of the same secret.
 const PURPOSE: &[u8] = b"slurm-agent/v1";
+/// Keeps digests apart from everything else that is made of a key.
+const DIGEST_PURPOSE: &[u8] = b"slurm-agent/v1/key-digest";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the cluster's JWT key is empty")]
@@ -65,6 +68,20 @@ impl fmt::Debug for AgentKey {
     }
 }
 
+/// Tells one `slurm.key` from another, and nothing else about it: it is derived from the key, and is not the key's hash.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyDigest(String);
+
+impl KeyDigest {
+    pub fn of(key: &[u8]) -> Self {
+        let mut digest = [0; 16];
+        // HKDF gives up to 255 times 32 bytes: this cannot fail.
+        let _ = Hkdf::<Sha256>::new(None, key).expand(DIGEST_PURPOSE, &mut digest);
+        Self(URL_SAFE_NO_PAD.encode(digest))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +110,12 @@ mod tests {
     fn an_empty_key_is_none_and_no_key_is_shown() {
         assert_eq!(AgentKey::derive(b"").unwrap_err(), EmptyKey);
         assert_eq!(format!("{:?}", AgentKey::derive(b"secret").unwrap()), "AgentKey(…)");
+    }
+
+    #[test]
+    fn digests_tell_keys_apart() {
+        assert_eq!(KeyDigest::of(b"one"), KeyDigest::of(b"one"));
+        assert_ne!(KeyDigest::of(b"one"), KeyDigest::of(b"other"));
+        assert_eq!(KeyDigest::of(b"one").0.len(), 22);
     }
 }

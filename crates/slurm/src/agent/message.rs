@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fence::Fence;
+use super::key::KeyDigest;
 use crate::node::AdminState;
 use crate::revision::{Digest, Summary};
 
@@ -91,6 +92,22 @@ pub struct Daemon {
     pub restarts: u64,
     /// The last lines it wrote to standard error, oldest first.
     pub last_words: Vec<String>,
+    /// Which `slurm.key` it has read. An agent of before does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyDigest>,
+    /// Who signs with another `slurm.key`. An agent of before tells none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_peers: Vec<RefusedPeer>,
+}
+
+/// Somebody whose messages or answers slurmctld refused because they are signed with another `slurm.key` than its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedPeer {
+    /// As slurmctld's log has it: an address, or the name that DNS has for it.
+    pub host: String,
+    /// When it was refused last, in seconds since 1970.
+    pub last: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -351,6 +368,8 @@ mod tests {
                 since: Some(1000),
                 restarts: 0,
                 last_words: vec!["slurmctld: ok".to_owned()],
+                key: None,
+                refused_peers: vec![],
             }),
             rolled_back: None,
             refused: vec![],

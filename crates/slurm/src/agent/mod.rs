@@ -26,10 +26,10 @@ pub use command::{
 };
 pub use error::Error;
 pub use fence::Fence;
-pub use key::{AgentKey, EmptyKey};
+pub use key::{AgentKey, EmptyKey, KeyDigest};
 pub use message::{
     Action, Checked, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed,
-    Refusal, Refused, Restored, Status, StepTime, Way,
+    Refusal, Refused, RefusedPeer, Restored, Status, StepTime, Way,
 };
 pub use token::{Claims, InvalidToken, Request};
 

@@ -25,6 +25,7 @@ mod hanging;
 mod held;
 mod hybrid;
 mod jobs;
+mod keys;
 mod kubectl_slurm;
 mod login;
 mod manifests;

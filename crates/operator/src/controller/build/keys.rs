@@ -16,15 +16,32 @@ pub(in crate::controller) struct NewKey {
     pub(in crate::controller) entry: String,
 }
 
-/// The Secret of a new key with these bytes.
+/// The Secret of a new key with these bytes. It is mutable: kubelets stop watching an immutable Secret, and give its old
+/// content to new pods after it was deleted and created again under the same name.
 pub(in crate::controller) fn build_key(parent: &Parent, key: &NewKey, bytes: Vec<u8>) -> Secret {
     Secret {
         metadata: parent
             .marks()
             .into_meta(&parent.namespace, key.secret.clone(), parent.owner()),
-        immutable: Some(true),
         type_: Some("Opaque".to_owned()),
         data: Some(BTreeMap::from([(key.entry.clone(), ByteString(bytes))])),
         ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelets_go_on_watching_the_secret_of_a_key() {
+        let controller = api::Controller::new("slurm", api::ControllerSpec::default());
+        let key = NewKey {
+            secret: "keys".to_owned(),
+            entry: "slurm.key".to_owned(),
+        };
+        let secret = build_key(&Parent::new(&controller), &key, vec![1; KEY_LENGTH]);
+        assert_eq!(secret.immutable, None);
+        assert_eq!(secret.data.unwrap()["slurm.key"].0.len(), KEY_LENGTH);
     }
 }

@@ -198,6 +198,8 @@ mod tests {
                 since: None,
                 restarts: 3,
                 last_words: vec!["fatal: no".to_owned()],
+                key: None,
+                refused_peers: vec![],
             }),
             rolled_back: None,
             refused: vec![],

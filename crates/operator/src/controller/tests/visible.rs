@@ -13,6 +13,7 @@ use slurm::agent::{Action, Candidate, Phase, StepTime, Way};
 use super::{
     super::{
         configuration::held_before,
+        observe::Observed,
         plan::{Effect, plan},
         push::{Ended, Live, Rejection, Report, Sent, Standby, State, Wanted},
         revise::Refusals,
@@ -277,6 +278,36 @@ fn an_agent_that_fails_is_tried_again_and_says_why() {
         assert_eq!(reason, "Retrying");
         assert!(message.contains("No space left on device"), "{message}");
     }
+}
+
+#[test]
+fn different_keys_are_told_of_those_of_slurmdbd_too() {
+    let degraded = |own: &Observed| {
+        let all = build_status(own, &plan(own), None, at(NOW)).conditions;
+        let found = all.into_iter().find(|condition| condition.type_ == "Degraded").unwrap();
+        (found.reason, found.message)
+    };
+    let objects = running(&json!({}));
+    let mut own = observed(objects.clone(), Report::default());
+    own.key_mismatch = Some("pod w-0".to_owned());
+    assert_eq!(degraded(&own), ("KeyMismatch".to_owned(), "pod w-0".to_owned()));
+
+    let told = |reason: &str| {
+        let status = json!({ "conditions": [{
+            "type": "Degraded", "status": "True", "reason": reason, "message": "pod slurm-accounting-0", "lastTransitionTime": NOW,
+        }] });
+        let accounting = json!({
+            "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Accounting",
+            "metadata": { "name": "slurm", "namespace": "hpc" }, "spec": {}, "status": status,
+        });
+        Arc::new(serde_json::from_value(accounting).unwrap())
+    };
+    own.accounting = Some(told("KeyMismatch"));
+    assert_eq!(degraded(&own).1, "pod w-0\npod slurm-accounting-0");
+    own.key_mismatch = None;
+    assert_eq!(degraded(&own).1, "pod slurm-accounting-0");
+    own.accounting = Some(told("DatabaseAway"));
+    assert_ne!(degraded(&own).0, "KeyMismatch");
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub struct Blueprint<'a> {
     /// The hash of the revision it belongs to.
     pub revision: &'a str,
     pub ssh: &'a SshFiles,
+    /// Digest of the key in the Secret, where that is known. No reason to replace a worker; it tells which one it started with.
+    pub slurm_key: Option<&'a str>,
 }
 
 /// The files of sshd and sssd, whose digests are on the pods.
@@ -201,6 +203,9 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
     if let Some(topology) = &place.topology {
         marks = marks.annotate(annotations::TOPOLOGY, topology);
+    }
+    if let Some(digest) = blueprint.slurm_key {
+        marks = marks.annotate(annotations::SLURM_KEY_HASH, digest);
     }
     let mut meta = marks.into_meta(&nodeset.namespace().unwrap_or_default(), &place.pod, owner(nodeset));
     meta.generate_name = Some(nodeset.child_names().pod_prefix());

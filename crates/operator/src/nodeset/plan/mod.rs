@@ -346,6 +346,7 @@ pub fn plan(observed: &Observed) -> Plan {
         cluster_domain: &observed.cluster_domain,
         revision: &revision.hash,
         ssh: &ssh,
+        slurm_key: observed.slurm_key.as_deref(),
     };
     plan_workers(observed, &blueprint, &mut plan);
     plan.revision = Some(revision);

@@ -743,6 +743,7 @@ proptest! {
             cluster_domain: "cluster.local",
             revision: "x",
             ssh: &crate::nodeset::build::SshFiles::default(),
+            slurm_key: None,
         };
         let place = crate::nodeset::build::Place::of_ordinal(&observed.nodeset, 7, None);
         crate::nodeset::build::build_pod(&blueprint, &place);

@@ -1,0 +1,295 @@
+//! One key in all pods of a cluster, whatever was uninstalled before; and what is said where pods have different ones.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::accounting::{MARIADB, VALUES, set_password};
+use crate::common::operator::{SOON, change_spec, install, install_chart, slurm, uninstall, wait_idle, wait_said};
+use crate::kubectl_slurm::done;
+
+const SECRET: &str = "secret/slurm-auth-slurm";
+const LOGIN: &str = "loginsets:\n  slinky:\n    replicas: 1\n";
+const KEPT: &str = "
+slurmKey:
+  annotations: {helm.sh/resource-policy: keep}
+jwtKey:
+  annotations: {helm.sh/resource-policy: keep}
+";
+const LOGIN_SET: &str = "loginset/slurm-login-slinky";
+const NODE_SET: &str = "nodeset/slurm-worker-slinky";
+const ACCOUNTING: &str = "accounting/slurm";
+const CONTROLLER: &str = "controller/slurm";
+
+/// slurmctld alone on one node, those it talks to on another, slurmrestd, which mounts the Secret too, on a third.
+const APART: &str = "
+controller:
+  podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
+accounting:
+  podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
+restapi:
+  podSpec: {nodeSelector: {kubernetes.io/hostname: node3}}
+loginsets:
+  slinky:
+    replicas: 1
+    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
+nodesets:
+  slinky:
+    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
+";
+
+/// Two, one of each sort; ask for more by TESTBED_ROUNDS.
+fn rounds() -> usize {
+    let asked = std::env::var("TESTBED_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok());
+    asked.unwrap_or(2)
+}
+
+fn begin(name: &str) -> (&'static Cluster, Namespace) {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, name).unwrap();
+    set_password(&namespace, "password");
+    namespace.apply(MARIADB).unwrap();
+    (cluster, namespace)
+}
+
+fn wait_well(namespace: &Namespace, workers: usize) {
+    wait_idle(namespace, workers).unwrap();
+    for object in [ACCOUNTING, LOGIN_SET, NODE_SET, CONTROLLER] {
+        wait_said(namespace, object, "Ready", &["True"]);
+        wait_said(namespace, object, "Degraded", &["False"]);
+    }
+}
+
+/// By pod, the digest of the key file in it.
+fn keys_of_pods(namespace: &Namespace) -> Result<BTreeMap<String, String>> {
+    let selector = "app.kubernetes.io/name in (slurmctld, slurmd, slurmdbd, login)";
+    let pods: Value = serde_json::from_str(&namespace.ask(&["get", "pods", "-l", selector, "-o", "json"])?)?;
+    let mut keys = BTreeMap::new();
+    for pod in pods["items"].as_array().into_iter().flatten() {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let container = pod["metadata"]["labels"]["app.kubernetes.io/name"]
+            .as_str()
+            .unwrap_or_default();
+        if pod["metadata"].get("deletionTimestamp").is_some() {
+            continue;
+        }
+        let digest = namespace.inside(name, container, "sha256sum </etc/slurm/slurm.key")?;
+        keys.insert(name.to_owned(), digest.trim().to_owned());
+    }
+    Ok(keys)
+}
+
+/// The digest of the key in the Secret.
+fn key_of_secret(namespace: &Namespace) -> String {
+    let encoded = namespace.field(SECRET, r".data.slurm\.key").unwrap();
+    let digest = format!("echo {encoded} | base64 -d | sha256sum");
+    slurm(namespace, &digest).unwrap().trim().to_owned()
+}
+
+fn expect_one_key(namespace: &Namespace, pods: usize) {
+    let secret = key_of_secret(namespace);
+    let keys = keys_of_pods(namespace).unwrap();
+    assert!(
+        keys.len() == pods && keys.values().all(|key| *key == secret),
+        "not the key {secret} in {pods} pods: {keys:#?}"
+    );
+}
+
+/// A job, the records, and a command where people log in.
+fn expect_slurm_works(namespace: &Namespace) {
+    slurm(namespace, "srun --partition=all hostname").unwrap();
+    eventually("the job is recorded", SOON, || {
+        let said = slurm(namespace, "sacct --noheader --allocations --format=State")?;
+        expect(said.contains("COMPLETED"), said)
+    })
+    .unwrap();
+    eventually("a login pod knows the node", SOON, || {
+        let said = namespace.exec("deploy/slurm-login-slinky -c login", "sinfo --noheader --states=idle")?;
+        expect(said.contains("idle"), said)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
+    let (cluster, namespace) = begin("keys");
+    let values = format!("{}{LOGIN}", VALUES.replace("replicas: 1", "replicas: 2"));
+    let mut former = None;
+    for round in 0..=rounds() {
+        let kept = round % 2 == 1;
+        let values = if kept {
+            format!("{values}{KEPT}")
+        } else {
+            values.clone()
+        };
+        install_chart(cluster, &namespace, &values).unwrap();
+        wait_well(&namespace, 2);
+        expect_one_key(&namespace, 5);
+        expect_slurm_works(&namespace);
+        // What was kept at the end of the round before is used again, and what was not is not.
+        let key = key_of_secret(&namespace);
+        if let Some((before, was_kept)) = former.replace((key.clone(), kept)) {
+            assert_eq!(before == key, was_kept, "round {round}");
+        }
+        if round == rounds() {
+            break;
+        }
+        uninstall(cluster, &namespace.name, "slurm").unwrap();
+        if !kept {
+            let claims = [
+                "delete",
+                "pvc",
+                "-l",
+                "app.kubernetes.io/name=slurmctld",
+                "--wait=false",
+            ];
+            namespace.ask(&claims).unwrap();
+        }
+    }
+}
+
+/// What earlier charts made: a Secret that nobody can change. It stays, byte for byte, and the cluster with it.
+#[test]
+fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
+    let cluster = cluster();
+    install(cluster);
+    let namespace = Namespace::create(cluster, "immutable").unwrap();
+    let values = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
+    install_chart(cluster, &namespace, values).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    let secret = || namespace.field(SECRET, ".metadata.uid} {.immutable} {.data").unwrap();
+    for name in [SECRET, "secret/slurm-auth-jwt"] {
+        namespace.ask(&["patch", name, "-p", r#"{"immutable":true}"#]).unwrap();
+    }
+    let before = secret();
+    let pod = || namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let uid = pod();
+    install_chart(cluster, &namespace, &values.replace("replicas: 1", "replicas: 2")).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+    assert_eq!((secret(), pod()), (before, uid));
+}
+
+/// Kubelets do not notice that an immutable Secret was replaced as long as a pod has it: those that start beside one get the old
+/// content. A way to different keys that once was the usual one, and that an old Secret still opens.
+#[test]
+fn pods_with_different_keys_are_told_of_with_the_remedy() {
+    let (cluster, namespace) = begin("mismatch");
+    let mut values: Value = merge(&[VALUES, APART]);
+    values["nodesets"]["slinky"]["replicas"] = json!(1);
+    install_chart(cluster, &namespace, &values.to_string()).unwrap();
+    wait_well(&namespace, 1);
+    expect_one_key(&namespace, 4);
+
+    namespace
+        .ask(&["patch", SECRET, "-p", r#"{"immutable":true}"#])
+        .unwrap();
+    // For the kubelets to see it: nothing tells that they have.
+    std::thread::sleep(Duration::from_secs(3));
+    let slurmctld = || namespace.field("pod/slurm-controller-0", ".metadata.uid");
+    let former = slurmctld().unwrap();
+    namespace.ask(&["delete", SECRET]).unwrap();
+    let other = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "slurm-auth-slurm" },
+        "stringData": { "slurm.key": "another key ".repeat(30) },
+    });
+    namespace.apply(&other.to_string()).unwrap();
+    eventually("slurmctld starts anew with the new key", SOON, || {
+        expect(slurmctld()? != former, "the old one")?;
+        slurm(&namespace, "scontrol ping | grep 'is UP'")
+    })
+    .unwrap();
+    let since = Instant::now();
+    let login = eventually("the new login pod is the only one", SOON, || {
+        let keys = keys_of_pods(&namespace)?;
+        let mut login = keys.into_keys().filter(|pod| pod.starts_with("slurm-login-"));
+        match (login.next(), login.next()) {
+            (Some(pod), None) => Ok(pod),
+            more => expect(false, more).map(|()| String::new()),
+        }
+    })
+    .unwrap();
+    for (object, pod) in [
+        (CONTROLLER, "slurm-worker-slinky-0"),
+        (CONTROLLER, login.as_str()),
+        (CONTROLLER, "slurm-accounting-0"),
+        (NODE_SET, "slurm-worker-slinky-0"),
+        (LOGIN_SET, &login),
+        (ACCOUNTING, "slurm-accounting-0"),
+    ] {
+        let words = [
+            "True KeyMismatch",
+            &format!("pod {pod} (node node2)"),
+            "delete the pods",
+        ];
+        wait_said(&namespace, object, "Degraded", &words);
+        eprintln!("{object} names {pod} after {:?}", since.elapsed());
+    }
+    wait_said(&namespace, ACCOUNTING, "Ready", &["False KeyMismatch"]);
+    testbed::steps::keep(
+        "different keys to KeyMismatch on all kinds",
+        since.elapsed().as_secs_f64(),
+    );
+    let secret = key_of_secret(&namespace);
+    let odd: Vec<String> = keys_of_pods(&namespace)
+        .unwrap()
+        .into_iter()
+        .filter_map(|(pod, key)| (key != secret).then_some(pod))
+        .collect();
+    assert_eq!(odd, ["slurm-accounting-0", login.as_str(), "slurm-worker-slinky-0"]);
+
+    // What slurmctld knows is shown although slurmdbd refuses it.
+    let shown = done(&namespace, &["status"]);
+    assert!(
+        shown.contains("0 running, 0 pending") && shown.contains("KeyMismatch"),
+        "{shown}"
+    );
+    let partition = shown.lines().find(|line| line.starts_with("all "));
+    assert!(partition.is_some_and(|line| line.contains("UP")), "{shown}");
+
+    // The remedy: no pod of that node has the Secret, then all start. Without the cordon, which would disturb other tests.
+    for set in [NODE_SET, LOGIN_SET] {
+        change_spec(&namespace, set, &json!({ "replicas": 0 })).unwrap();
+    }
+    for app in ["slurmd", "login"] {
+        eventually(&format!("no pod of {app}"), SOON, || {
+            let selector = format!("app.kubernetes.io/name={app}");
+            let left = namespace.ask(&["get", "pods", "-o", "name", "-l", &selector])?;
+            expect(left.is_empty(), left)
+        })
+        .unwrap();
+    }
+    namespace.ask(&["delete", "pod/slurm-accounting-0"]).unwrap();
+    wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
+    for set in [NODE_SET, LOGIN_SET] {
+        change_spec(&namespace, set, &json!({ "replicas": 1 })).unwrap();
+    }
+    wait_well(&namespace, 1);
+    expect_one_key(&namespace, 4);
+    expect_slurm_works(&namespace);
+}
+
+/// Values files laid over each other.
+fn merge(files: &[&str]) -> Value {
+    fn lay_over(below: &mut Value, above: Value) {
+        match (below, above) {
+            (Value::Object(below), Value::Object(above)) => {
+                for (key, value) in above {
+                    lay_over(below.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (below, above) => *below = above,
+        }
+    }
+    let mut all = Value::Null;
+    for file in files {
+        lay_over(&mut all, serde_saphyr::from_str(file).unwrap());
+    }
+    all
+}
