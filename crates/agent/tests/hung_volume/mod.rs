@@ -19,8 +19,9 @@ impl Pod {
     async fn drain(&self, fence: Fence) -> Result<Way, Error> {
         let command = NodeCommand {
             node: NodeName::new("n1").unwrap(),
+            expect: None,
             action: NodeAction::Drain {
-                reason: Reason::new("cordoned").unwrap(),
+                reason: Some(Reason::new("cordoned").unwrap()),
             },
         };
         self.client().command_node(&command, fence).await
@@ -170,6 +171,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_an
     assert_eq!(pod.conf(), "PartitionName=a Nodes=n1\n");
     let described = NodeCommand {
         node: NodeName::new("n1").unwrap(),
+        expect: None,
         action: NodeAction::Describe(slurm::NodeDescription {
             features: Some(slurm::NodeFeatures {
                 available: vec![slurm::Line::new("f").unwrap()],

@@ -443,7 +443,11 @@ mod tests {
             key_mismatch: Some("pod compute-0".to_owned()),
             ..observed(objects, unknown())
         };
-        let status = status(&observed, &plan(&observed), Some("something failed"));
+        let failure = Failure {
+            reason: "Retrying",
+            message: "something failed".to_owned(),
+        };
+        let status = status(&observed, &plan(&observed), Some(&failure));
         assert_eq!(condition(&status, DEGRADED), ("True", "KeyMismatch", "pod compute-0"));
     }
 

@@ -134,7 +134,7 @@ mod tests {
             let plan = plan(&observed_exactly("compute", objects, known(&record, &json!([]))));
             let [
                 Effect::LoseWorker {
-                    down: Some((_, reason)),
+                    down: Some(down),
                     by_plan,
                     ..
                 },
@@ -142,6 +142,8 @@ mod tests {
             else {
                 panic!("{record}: {:?}", plan.effects)
             };
+            // Without a new one the reason stays that is there.
+            let reason = down.reason.as_ref().unwrap_or(&down.expect.reason);
             assert_eq!((*by_plan, reason.as_str()), expected, "{record}");
         }
     }
