@@ -247,8 +247,8 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether it is a worker that was made with another key than slurmctld has read since, and does not respond. It refuses
-    /// slurmctld, of which slurmctld's log says nothing, and asks for nothing by itself.
+    /// Whether it is a worker that was made with another key than slurmctld has read since, and that slurmctld has not accepted.
+    /// It refuses slurmctld, of which slurmctld's log says nothing, and asks for nothing by itself.
     fn is_left_behind(&self, pod: &Pod) -> bool {
         let made_with = pod.annotations().get(annotations::SLURM_KEY_HASH);
         app_of(pod) == Some(apps::SLURMD)
@@ -259,11 +259,12 @@ impl Situation<'_> {
             && !self.responds(pod)
     }
 
-    /// Whether slurmctld has the node and hears from it.
+    /// Whether slurmctld has the node, hears from it, and has accepted its registration since it started: before that it has no
+    /// start of its slurmd. That it responds is not enough: a refusal is a response.
     fn responds(&self, pod: &Pod) -> bool {
         let node = self.knowledge.known().zip(Worker(pod).slurm_name());
         node.and_then(|(seen, name)| seen.nodes.get(name))
-            .is_some_and(|node| node.state.is_responding())
+            .is_some_and(|node| node.state.is_responding() && node.slurmd_start_time.finite().is_some_and(|at| at > 0))
     }
 }
 
@@ -372,7 +373,13 @@ mod tests {
     }
 
     fn known(state: &[&str]) -> Knowledge {
-        let node = serde_json::from_value(json!({ "name": "w-0", "state": state })).unwrap();
+        known_since(state, 1000)
+    }
+
+    fn known_since(state: &[&str], slurmd_start: u64) -> Knowledge {
+        let node =
+            json!({ "name": "w-0", "state": state, "slurmd_start_time": { "set": true, "number": slurmd_start } });
+        let node = serde_json::from_value(node).unwrap();
         Knowledge::Known(Arc::new(Seen::of_nodes(
             vec![node],
             Timestamp::from_second(NOW).unwrap(),
@@ -487,8 +494,12 @@ mod tests {
         assert_eq!(
             told(&cluster(), b"right", vec![], &known(&not_responding)),
             None,
-            "not known"
+            "what it was made with is not known"
         );
+        // Slurm takes the refusal for a response.
+        let mut pods = cluster();
+        pods[1]["metadata"]["annotations"] = json!({ "slinky.slurm.net/slurm-key-hash": "former" });
+        assert!(told(&pods, b"right", vec![], &known_since(&["IDLE"], 0)).is_some());
     }
 
     #[test]
