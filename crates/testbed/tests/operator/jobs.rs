@@ -51,6 +51,10 @@ fn jobs_of_all_kinds_run_and_say_why_they_wait() {
         .replace("Gres=gpu:1", "Gres=gpu:1 CPUs=4");
     install_chart(cluster, &namespace, &values).unwrap();
     wait_idle(&namespace, 2).unwrap();
+    // As whoever exports a shared file system does once.
+    namespace
+        .exec("slurm-worker-gpu-0 -c slurmd", "chmod 1777 /shared")
+        .unwrap();
 
     the_guides_header_as_one_script(&namespace);
     output_is_in_the_pod_and_on_shared_storage(&namespace);

@@ -190,7 +190,11 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     namespace
         .ask(&["patch", SECRET, "-p", r#"{"immutable":true}"#])
         .unwrap();
-    // For the kubelets to see it: nothing tells that they have.
+    // For the kubelets to see it, which they do when they look at a pod again: nothing tells that they have.
+    std::thread::sleep(Duration::from_secs(2));
+    namespace
+        .ask(&["annotate", "pods", "--all", "testbed/look=again"])
+        .unwrap();
     std::thread::sleep(Duration::from_secs(3));
     let slurmctld = || namespace.field("pod/slurm-controller-0", ".metadata.uid");
     let former = slurmctld().unwrap();

@@ -4,9 +4,12 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::Result;
+use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, REST_API, SOON, install, slurm, start_job, wait_idle, wait_node, workers};
+use crate::common::operator::{
+    CONTROLLER, REST_API, SOON, change_spec, install, slurm, start_job, wait_idle, wait_node, workers,
+};
 use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
 
 const WORKERS: u32 = 6;
@@ -81,20 +84,19 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
 #[test]
 fn a_drain_by_hand_outlives_a_rolling_update() {
     let namespace = set_up("people-update");
+    // A drained worker counts as missing, and people drain them all.
+    let all_at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } } });
+    change_spec(&namespace, "nodeset/compute", &all_at_once).unwrap();
     for round in 0..rounds() {
         beside(&namespace, || {
-            let patch = format!(r#"{{"spec":{{"extraConf":"Weight={}"}}}}"#, round + 2);
-            namespace
-                .ask(&["patch", "nodeset/compute", "--type=merge", "--patch", &patch])
-                .map(drop)
+            let heavier = json!({ "extraConf": format!("Weight={}", round + 2) });
+            change_spec(&namespace, "nodeset/compute", &heavier)
         });
         eventually("all workers are of the new revision", SOON * 2, || {
-            let updated = namespace.field("nodeset/compute", ".status.updatedReplicas}/{.status.readyReplicas")?;
-            let weights = slurm(
-                &namespace,
-                &format!("scontrol -o show nodes | grep -c Weight={}", round + 2),
-            )?;
-            expect(weights.trim() == "6", (updated, weights))
+            let generation = namespace.field("nodeset/compute", ".metadata.generation")?;
+            let path = ".status.observedGeneration}/{.status.updatedReplicas}/{.status.readyReplicas";
+            let status = namespace.field("nodeset/compute", path)?;
+            expect(status == format!("{generation}/6/6"), status)
         })
         .unwrap();
         sleep(SETTLED);

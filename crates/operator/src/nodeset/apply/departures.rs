@@ -213,13 +213,20 @@ impl Hands<'_> {
                 (annotations::LEAVING): leaving.to_string(),
                 (DRAIN_REASON): reason_to_leave(&namespace, &pod.name, leaving.cause),
             }),
-            None => json!({ (annotations::LEAVING): null }),
+            // The reason tells whose drain it is until that is seen to be gone. One that was never in force has nothing to tell.
+            None if self.is_drain_noted(pod) => json!({ (annotations::LEAVING): null }),
+            None => json!({ (annotations::LEAVING): null, (DRAIN_REASON): null }),
         };
         let patch = json!({ "metadata": { "uid": pod.uid, "annotations": marks } });
         self.writer
             .patch::<Pod>(&self.namespace(), &pod.name, patch)
             .await
             .map(drop)
+    }
+
+    fn is_drain_noted(&self, pod: &ObjectId) -> bool {
+        let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid);
+        worker.is_some_and(|worker| worker.drained_since().is_some())
     }
 
     async fn unprotect(&self, pod: &ObjectId, node: &str) -> Result<(), Error> {

@@ -331,6 +331,9 @@ impl World {
             }
             Effect::Spare { pod } => {
                 self.pod(pod).leaving = None;
+                if self.pod(pod).drained.is_none() {
+                    self.pod(pod).drain_reason = None;
+                }
                 self.forget_resume(&pod.name);
             }
             Effect::MarkPod {
