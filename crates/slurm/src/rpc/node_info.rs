@@ -76,7 +76,7 @@ pub(super) fn unpack_admin_state(body: &[u8], name: &str) -> Result<Option<Admin
     let since = reader.u64()?;
     pass_over(&mut reader, BEFORE_REASON)?;
     let reason = String::from_utf8_lossy(reader.text()?.unwrap_or_default()).into_owned();
-    Ok((named == name.as_bytes()).then(|| AdminState {
+    Ok((named == name.as_bytes()).then_some(AdminState {
         drain: (state & DRAIN != 0 && state & UNDRAIN == 0) || state & FAIL != 0,
         down: state & BASE_STATE == DOWN,
         reason_since: if reason.is_empty() { 0 } else { since },

@@ -3,7 +3,7 @@
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use testbed::harness::{Namespace, eventually};
 
 use super::operator::{SOON, slurm};
@@ -34,7 +34,7 @@ pub fn drain_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {
             })
             .collect();
         for drained in drained {
-            drained.join().expect("nobody panics")?;
+            drained.join().map_err(|_| anyhow!("a drain by hand panicked"))??;
         }
         Ok(())
     })

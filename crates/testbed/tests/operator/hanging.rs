@@ -115,9 +115,9 @@ fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterw
     let frozen = cluster
         .freeze_volume(&namespace.name, "statesave-slurm-controller-0")
         .unwrap();
-    let healthz = "exec 3<>/dev/tcp/127.0.0.1/6822; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3";
+    let probe = "exec 3<>/dev/tcp/127.0.0.1/6822; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3";
     let healthy = || {
-        let answer = slurm(&namespace, &format!("timeout 2 bash -c \"{healthz}\"")).unwrap();
+        let answer = slurm(&namespace, &format!("timeout 2 bash -c \"{probe}\"")).unwrap();
         assert!(answer.contains("200 OK"), "{answer}");
     };
     healthy();

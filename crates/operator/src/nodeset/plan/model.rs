@@ -392,30 +392,32 @@ impl World {
                 standing,
                 record,
                 ..
-            } if !self.silent && holds(node, standing) => {
-                let ordered = match record {
-                    Record::Absent => true,
-                    Record::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
-                    Record::Delete { expect } => {
-                        // As Slurm does: a suspended job is no hindrance.
-                        let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
-                        let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
-                        let ordered = !refused && self.order(node, expect, |_| {});
-                        if ordered {
-                            let cause = self.pod(pod).leaving.map(|leaving| leaving.cause);
-                            let is_lost = theirs && cause == Some(Cause::Update);
-                            assert!(!is_lost, "{node}: a person's drain goes with an update");
-                            self.nodes.remove(node);
-                            self.saved.remove(node);
-                        }
-                        ordered
-                    }
-                };
-                if ordered {
-                    self.delete_pod(ordinal(pod));
-                }
-            }
+            } if !self.silent && holds(node, standing) => self.remove_worker(pod, node, record),
             _ => {}
+        }
+    }
+
+    fn remove_worker(&mut self, pod: &ObjectId, node: &str, record: &Record) {
+        let ordered = match record {
+            Record::Absent => true,
+            Record::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
+            Record::Delete { expect } => {
+                // As Slurm does: a suspended job is no hindrance.
+                let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
+                let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
+                let ordered = !refused && self.order(node, expect, |_| {});
+                if ordered {
+                    let cause = self.pod(pod).leaving.map(|leaving| leaving.cause);
+                    let is_lost = theirs && cause == Some(Cause::Update);
+                    assert!(!is_lost, "{node}: a person's drain goes with an update");
+                    self.nodes.remove(node);
+                    self.saved.remove(node);
+                }
+                ordered
+            }
+        };
+        if ordered {
+            self.delete_pod(ordinal(pod));
         }
     }
 
@@ -737,7 +739,9 @@ fn without_the_agents_comparison_people_are_overruled() {
                 ..World::new()
             };
             let lived = catch_unwind(AssertUnwindSafe(|| {
-                history.iter().for_each(|happening| world.happen(happening))
+                for happening in history {
+                    world.happen(happening);
+                }
             }));
             assert_eq!(lived.is_ok(), agent_compares, "{history:?}");
         }
