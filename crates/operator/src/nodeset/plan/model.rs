@@ -696,7 +696,7 @@ proptest! {
     }
 }
 
-/// The histories of the review: what the agent's comparison is good for.
+/// What the agent's comparison is good for.
 #[test]
 fn without_the_agents_comparison_people_are_overruled() {
     let reconcile = || Happening::Reconcile {
