@@ -543,3 +543,21 @@ fn text(error: impl std::error::Error) -> String {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_else_is_ordered_while_an_unanswered_order_may_be_carried_out() {
+        let unanswered = Unanswered::default();
+        let subject = |what: &str| (Key::new("ns", "slurm"), what.to_owned());
+        let life = ORDER_TOKEN_LIFETIME + CLOCKS_DIFFER;
+        unanswered.note(subject("node \"a\""), life);
+        assert_eq!(unanswered.left(&subject("node \"a\"")), Some(life));
+        assert_eq!(unanswered.left(&subject("node \"b\"")), None);
+        tokio::time::advance(life).await;
+        assert_eq!(unanswered.left(&subject("node \"a\"")), None);
+        assert!(unanswered.0.lock().unwrap().is_empty(), "nothing is kept");
+    }
+}

@@ -560,6 +560,46 @@ fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str, worke
 }
 
 /// The record of a worker that went with its Kubernetes node, whose name it had.
+/// There is no agent outside, so slurmrestd carries orders.
+fn an_order_that_hung_in_slurmrestd_is_not_carried_out_later(hybrid: &Hybrid, worker: &str) {
+    let namespace = &hybrid.namespace;
+    let annotate = |word: &str| {
+        let pod = format!("pod/slurm-worker-{worker}");
+        namespace.ask(&["annotate", "--overwrite", &pod, word]).unwrap();
+    };
+    annotate("nodeset.slinky.slurm.net/pod-cordon=true");
+    hybrid.wait_node(worker, &["DRAIN", "was cordoned"]);
+    let restd = namespace
+        .ask(&[
+            "get",
+            "pods",
+            "-l",
+            "app.kubernetes.io/name=slurmrestd",
+            "-o",
+            "jsonpath={.items[0].metadata.name}",
+        ])
+        .unwrap();
+    let frozen = hybrid
+        .cluster
+        .pause_container(namespace.pod(&restd), "slurmrestd")
+        .unwrap();
+    annotate("nodeset.slinky.slurm.net/pod-cordon-");
+    // The operator has tried by then, and given up.
+    std::thread::sleep(Duration::from_secs(12));
+    let drain = format!("scontrol update nodename={worker} state=drain reason=RMA");
+    hybrid.slurm(&drain).unwrap();
+    frozen.heal().unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    let shown = hybrid
+        .slurm(&format!("scontrol show node {worker} --oneliner"))
+        .unwrap();
+    assert!(shown.contains("DRAIN") && shown.contains("Reason=RMA "), "{shown}");
+    hybrid
+        .slurm(&format!("scontrol update nodename={worker} state=resume"))
+        .unwrap();
+    hybrid.wait_node(worker, &["State=IDLE"]);
+}
+
 fn a_record_named_by_a_lost_node_is_pruned(hybrid: &Hybrid, conf_server: &str) {
     let namespace = &hybrid.namespace;
     let comment = json!({
@@ -739,6 +779,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     )
     .unwrap();
     hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
+    an_order_that_hung_in_slurmrestd_is_not_carried_out_later(&hybrid, &worker);
 
     // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
     for set in [SET, HOSTS] {
