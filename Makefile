@@ -61,7 +61,7 @@ test-unit: export PROPTEST_RNG_SEED ?= 1
 test-unit: ## Tests that need no cluster and no root (a minute)
 	cargo test --package testbed --quiet --lib --bins
 	cargo test --workspace --quiet --exclude testbed --tests
-	cargo test --package slurm-operator --quiet --bench reconcile
+	cargo test --workspace --quiet --exclude testbed --bench reconcile
 
 test-charts: build ## Helm's own checks and our unit tests of the charts (seconds)
 	@export PATH="$$($(TESTBED) tools):$$PATH"; \
