@@ -17,6 +17,9 @@ use crate::network::{API_PORT, CONTROL_PLANE};
 use crate::process::Process;
 use crate::volumes::{FREEZABLE, LIMITED, MIRROR};
 
+/// How often a container is tried to be frozen.
+const PAUSES: u32 = 5;
+
 /// Something broken that is put right when this goes out of scope.
 pub struct Fault {
     heal: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
@@ -227,7 +230,12 @@ impl Cluster {
     /// Freezes all processes of a container: its connections stay open and answer nothing. Healing lets them go on.
     pub fn pause_container(&self, pod: Pod, container: &str) -> Result<Fault> {
         let (place, id) = self.container(pod, Some(container))?;
-        ctr(place, &["tasks", "pause", &id])?;
+        // With cgroup v1, runc gives up on a busy machine after a few tries ("unable to freeze") and thaws what it had frozen.
+        let paused = || ctr(place, &["tasks", "pause", &id]);
+        (0..PAUSES)
+            .find_map(|_| paused().ok())
+            .map_or_else(paused, Ok)
+            .context("the container cannot be frozen")?;
         Ok(Fault::new(move || ctr(place, &["tasks", "resume", &id]).map(drop)))
     }
 
