@@ -10,6 +10,7 @@ use std::{
 };
 
 use api::{NodeSet, Partition};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::{
     sync::{Notify, watch},
@@ -345,17 +346,59 @@ impl Shared {
         if changed.is_empty() && !rebooked {
             return Vec::new();
         }
+        let seen = [before.and_then(Knowledge::known), now.known()];
+        let comments: Vec<&str> = seen
+            .into_iter()
+            .flatten()
+            .flat_map(|seen| changed.iter().filter_map(|name| seen.nodes.get(*name)))
+            .map(|node| node.comment.as_str())
+            .collect();
         let has_changed = |set: &&Arc<NodeSet>| {
             if rebooked && may_have_one(set) {
                 return true;
             }
-            let pods = self.caches.pods.owned_by(&set.uid().unwrap_or_default());
-            pods.iter()
-                .any(|pod| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name)))
+            let uid = set.uid().unwrap_or_default();
+            let pods = self.caches.pods.owned_by(&uid);
+            let is_changed = |pod: &Arc<Pod>| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name));
+            // Records whose pod is gone tell by their comment whose they are.
+            pods.iter().any(is_changed) || comments.iter().any(|comment| comment.contains(&uid))
         };
         sets.iter()
             .filter(has_changed)
             .map(|set| Key::of(set.as_ref()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::{super::Access, *};
+
+    #[test]
+    fn a_record_without_a_pod_concerns_the_set_that_its_comment_names() {
+        let shared = Access::default().shared;
+        let sets: Vec<Arc<NodeSet>> = ["a", "b"]
+            .into_iter()
+            .map(|name| {
+                let spec = json!({ "controllerRef": { "name": "slurm" } });
+                let meta = json!({ "namespace": "ns", "name": name, "uid": format!("uid-{name}") });
+                let set = json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": meta, "spec": spec });
+                Arc::new(serde_json::from_value(set).unwrap())
+            })
+            .collect();
+        let seen = |comment: &str| {
+            let nodes = json!([{ "name": "n7", "state": ["IDLE", "DYNAMIC_NORM"], "comment": comment }]);
+            let nodes = serde_json::from_value(nodes).unwrap();
+            Knowledge::Known(Seen::of_nodes(nodes, Timestamp::UNIX_EPOCH).into())
+        };
+        let concerned = |before: &str, now: &str| shared.concerned(&sets, Some(&seen(before)), &seen(now));
+        let ours = r#"{"nodeSetUID":"uid-b"}"#;
+        assert_eq!(concerned("", ours), [Key::new("ns", "b")]);
+        assert_eq!(concerned(ours, ""), [Key::new("ns", "b")]);
+        assert_eq!(concerned(ours, ours), []);
+        assert_eq!(concerned("", "a note"), []);
     }
 }
