@@ -41,7 +41,7 @@ build:
 operator:
 	@cargo build --profile image --package slurm-operator --package slurm-agent
 
-test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; 50 minutes on a fresh machine, 30 on a warm one)
+test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root; an hour on a fresh machine, 40 minutes on a warm one)
 	@mkdir -p target && rm -f $(TIMINGS) $(SECOND_TRIES)
 	@export TESTBED_TIMINGS=$(TIMINGS) TESTBED_SECOND_TRIES=$(SECOND_TRIES); \
 	hack/step 'build' $(MAKE) --no-print-directory build; \
