@@ -1,7 +1,7 @@
 //! Commands to nodes: by Slurm's own protocol, and by scontrol where that cannot be spoken.
 //!
 //! Slurm has no compare-and-swap. So an order that changes what was ordered of a node names the state it was planned on, and
-//! reading, comparing and ordering are one step here, next to slurmctld: what somebody else has ordered in the meantime stands.
+//! reading, comparing and ordering are one step here, next to slurmctld. An order given by somebody else in the meantime is kept.
 //! What is left is the time between two RPCs, less than a millisecond.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The state volume, which may hang: a network file system that does not answer blocks whoever asks it, for minutes or for ever.
+//! Access to the state volume, which may hang: a network file system that does not respond blocks its callers for minutes or forever.
 //!
 //! One thread owns the [`Store`], so nothing else in `serve` can touch the volume. It does one piece of work after the other: writes
 //! keep their order, and a volume that hangs holds up this one thread.
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::fail_point;
 use crate::store::Store;
 
-/// When a caller that does not give up is told that it takes long.
+/// After this time [`Volume::wait`] reports that the volume is slow.
 const SLOW: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -51,7 +51,7 @@ impl Volume {
         Ok(Self { work: sender, progress })
     }
 
-    /// Fails after `patience`, and at once if somebody else has waited in vain as long for what is under way.
+    /// Fails after `patience`, and immediately if another caller has already waited that long for the current operation.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         patience: Duration,

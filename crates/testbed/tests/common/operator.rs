@@ -214,6 +214,12 @@ pub fn slurm(namespace: &Namespace, line: &str) -> Result<String> {
     namespace.inside("slurm-controller-0", "slurmctld", line)
 }
 
+/// The name of slurmrestd's pod.
+pub fn slurmrestd_pod(namespace: &Namespace) -> Result<String> {
+    let path = "jsonpath={.items[0].metadata.name}";
+    namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmrestd", "-o", path])
+}
+
 /// Waits until exactly these many nodes are idle.
 pub fn wait_idle(namespace: &Namespace, count: usize) -> Result<()> {
     eventually(&format!("{count} idle nodes"), SOON, || {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle, wait_node};
+use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, slurmrestd_pod, wait_idle, wait_node};
 
 #[test]
 fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
@@ -19,16 +19,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
         wait_idle(namespace, 1).unwrap();
         namespace.rollout("deployment/slurm-restapi").unwrap();
     }
-    let pod = hanging
-        .ask(&[
-            "get",
-            "pods",
-            "-l",
-            "app.kubernetes.io/name=slurmrestd",
-            "-o",
-            "jsonpath={.items[0].metadata.name}",
-        ])
-        .unwrap();
+    let pod = slurmrestd_pod(&hanging).unwrap();
     let address = hanging.field(&format!("pod/{pod}"), ".status.podIP").unwrap();
     let answers = || {
         let request = format!("exec 3<>/dev/tcp/{address}/6820; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3");

@@ -16,7 +16,7 @@ use testbed::process::Process;
 
 use crate::accounting::{MARIADB as MARIADB_IN_KUBERNETES, set_password};
 use crate::common::operator::{
-    SOON, change_spec, install, install_as_written, install_chart, slurm, wait_node, wait_said,
+    SOON, change_spec, install, install_as_written, install_chart, slurm, slurmrestd_pod, wait_node, wait_said,
 };
 use crate::kubectl_slurm::done;
 
@@ -569,16 +569,7 @@ fn an_order_that_hung_in_slurmrestd_is_not_carried_out_later(hybrid: &Hybrid, wo
     };
     annotate("nodeset.slinky.slurm.net/pod-cordon=true");
     hybrid.wait_node(worker, &["DRAIN", "was cordoned"]);
-    let restd = namespace
-        .ask(&[
-            "get",
-            "pods",
-            "-l",
-            "app.kubernetes.io/name=slurmrestd",
-            "-o",
-            "jsonpath={.items[0].metadata.name}",
-        ])
-        .unwrap();
+    let restd = slurmrestd_pod(namespace).unwrap();
     let frozen = hybrid
         .cluster
         .pause_container(namespace.pod(&restd), "slurmrestd")

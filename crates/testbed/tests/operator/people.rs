@@ -8,7 +8,7 @@ use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::operator::{
-    CONTROLLER, REST_API, SOON, change_spec, install, slurm, start_job, wait_idle, wait_node, workers,
+    CONTROLLER, REST_API, SOON, change_spec, install, slurm, slurmrestd_pod, start_job, wait_idle, wait_node, workers,
 };
 use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
 
@@ -136,16 +136,7 @@ fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
 fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
     let namespace = set_up("people-frozen");
     namespace.rollout("deployment/slurm-restapi").unwrap();
-    let pod = namespace
-        .ask(&[
-            "get",
-            "pods",
-            "-l",
-            "app.kubernetes.io/name=slurmrestd",
-            "-o",
-            "jsonpath={.items[0].metadata.name}",
-        ])
-        .unwrap();
+    let pod = slurmrestd_pod(&namespace).unwrap();
     let annotate = |word: &str| {
         namespace
             .ask(&["annotate", "--overwrite", "pod/compute-0", word])

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::keys::{annotations, labels};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use serde_json::json;
+use serde_json::{Value, json};
 use slurm::AdminState;
 use tracing::{info, warn};
 
@@ -117,10 +117,9 @@ impl Hands<'_> {
         is_noted: bool,
         expect: &AdminState,
     ) -> Result<Ordered, Error> {
-        let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid);
-        let known = worker.and_then(Worker::drain_reason);
-        if is_noted && reason.is_some() && reason != known {
-            self.annotate(pod, DRAIN_REASON, reason).await?;
+        let recorded = self.worker(pod).and_then(Worker::drain_reason);
+        if is_noted && reason.is_some() && reason != recorded {
+            self.annotate(pod, &json!({ (DRAIN_REASON): reason })).await?;
         }
         let order = NodeOrder::Drain {
             reason: reason.map(str::to_owned),
@@ -128,14 +127,14 @@ impl Hands<'_> {
         let ordered = self.command(node, &order, expect).await?;
         // A drain that keeps a person's reason is told from theirs by nobody.
         if is_noted && reason.is_some() && ordered == Ordered::Done {
-            self.annotate(pod, DRAINED, Some(&in_force_from(self.observed, self.ctx.clock.now())))
-                .await?;
+            let since = in_force_from(self.observed, self.ctx.clock.now());
+            self.annotate(pod, &json!({ (DRAINED): since })).await?;
         }
         Ok(ordered)
     }
 
-    async fn annotate(&self, pod: &ObjectId, key: &str, value: Option<&str>) -> Result<(), Error> {
-        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": { (key): value } } });
+    async fn annotate(&self, pod: &ObjectId, annotations: &Value) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
         self.writer
             .patch::<Pod>(&self.namespace(), &pod.name, patch)
             .await
@@ -154,7 +153,7 @@ impl Hands<'_> {
             // It is looked at again before anything follows from it.
             Ok(()) | Err(CommandError::NotFound(_)) => Ok(Ordered::Done),
             Err(CommandError::Changed(now)) => {
-                info!(nodeset = %self.key(), node, ?order, %now, "Somebody else was faster; planning anew");
+                info!(nodeset = %self.key(), node, ?order, %now, "The node has changed since the order was planned; planning again");
                 Ok(Ordered::Changed)
             }
             Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order)))),
@@ -214,19 +213,12 @@ impl Hands<'_> {
                 (DRAIN_REASON): reason_to_leave(&namespace, &pod.name, leaving.cause),
             }),
             // The reason tells whose drain it is until that is seen to be gone. One that was never in force has nothing to tell.
-            None if self.is_drain_noted(pod) => json!({ (annotations::LEAVING): null }),
+            None if self.worker(pod).and_then(Worker::drained_since).is_some() => {
+                json!({ (annotations::LEAVING): null })
+            }
             None => json!({ (annotations::LEAVING): null, (DRAIN_REASON): null }),
         };
-        let patch = json!({ "metadata": { "uid": pod.uid, "annotations": marks } });
-        self.writer
-            .patch::<Pod>(&self.namespace(), &pod.name, patch)
-            .await
-            .map(drop)
-    }
-
-    fn is_drain_noted(&self, pod: &ObjectId) -> bool {
-        let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid);
-        worker.is_some_and(|worker| worker.drained_since().is_some())
+        self.annotate(pod, &marks).await
     }
 
     async fn unprotect(&self, pod: &ObjectId, node: &str) -> Result<(), Error> {

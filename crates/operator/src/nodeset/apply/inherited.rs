@@ -71,11 +71,10 @@ impl Hands<'_> {
     /// Whether Slurm was told.
     async fn disinherit(&self, pod: &ObjectId, node: &str, planned: &Inherited) -> Result<bool, Error> {
         let seen = self.observed.knowledge.known();
-        let worker = self.observed.workers().find(|worker| worker.uid() == pod.uid);
         let (Some(record), Some(process), Some(worker)) = (
             seen.and_then(|seen| seen.nodes.get(node)),
             seen.and_then(|seen| seen.process),
-            worker,
+            self.worker(pod),
         ) else {
             return Ok(false);
         };

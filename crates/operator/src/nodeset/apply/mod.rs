@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 pub(super) use self::{inherited::Disinherited, jobs::Told, reservation::Asked};
 use super::{
     observe::Observed,
-    plan::{Effect, ObjectId, Plan, RevisionPlan},
+    plan::{Effect, ObjectId, Plan, RevisionPlan, Worker},
 };
 use crate::{
     runtime::{Context, Created, Error, Key, Writer, Written},
@@ -255,6 +255,11 @@ impl Hands<'_> {
             ResourceExt::name_any,
         );
         Key::new(self.namespace(), name)
+    }
+
+    /// The worker in this pod, as it was observed.
+    fn worker(&self, pod: &ObjectId) -> Option<Worker<'_>> {
+        self.observed.workers().find(|worker| worker.uid() == pod.uid)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which Slurm nodes are to be drained, and which drains are to be taken back. Level-triggered: a drain that Slurm has
 //! forgotten, as it does when it is killed right after it acknowledged one, is given again.
 //!
-//! What a person ordered stands. Whose drain it is is written on the pod before we give it ([`DRAIN_REASON`]); from when it is in
-//! force ([`DRAINED`]), its end is somebody's word. Every order names the state it was planned on and comes back if a person was
-//! faster.
+//! An administrator's order is never overwritten. Before the operator drains a node it records the reason on the pod
+//! ([`DRAIN_REASON`]), and afterwards the time ([`DRAINED`]): if the drain is gone later, an administrator resumed the node. Every
+//! order names the state it was planned on and is rejected if the node has changed since.
 
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
@@ -67,7 +67,6 @@ fn plan_leaving(observed: &Observed, seen: &Seen, worker: Worker<'_>, cause: Cau
         wanted_since: Some(worker.leaving().map_or(Timestamp::MIN, |leaving| leaving.since)),
         // Who deletes a set cannot take that back.
         can_be_taken_back: cause != Cause::Deletion,
-        is_noted: cause != Cause::Deletion,
     };
     drain.plan(observed, seen, plan);
 }
@@ -94,7 +93,6 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
             reason,
             wanted_since: None,
             can_be_taken_back: true,
-            is_noted: true,
         };
         drain.plan(observed, seen, plan);
         return;
@@ -129,10 +127,8 @@ struct Drain<'a> {
     reason: String,
     /// Since when the worker is to leave, if it is.
     wanted_since: Option<Timestamp>,
-    /// A person who resumes the node is respected.
+    /// A person who resumes the node is respected. So its pod records since when the drain is in force.
     can_be_taken_back: bool,
-    /// Its pod tells since when it is in force.
-    is_noted: bool,
 }
 
 impl Drain<'_> {
@@ -175,7 +171,7 @@ impl Drain<'_> {
             node: node.name.clone(),
             // What a person wrote there stays.
             reason: (!is_a_persons(node, Some(worker))).then_some(self.reason),
-            is_noted: self.is_noted,
+            is_noted: self.can_be_taken_back,
             expect: node.admin_state(),
         }
     }
