@@ -20,7 +20,7 @@ use slurm::{
 };
 
 use crate::{
-    access::{Access, KeyReport, Knowledge},
+    cluster::{Clusters, KeyReport, Knowledge},
     nodeset::plan::Worker,
     runtime::{Caches, Key},
     secret::entry,
@@ -83,11 +83,11 @@ struct Situation<'a> {
 pub(crate) fn find_key_mismatch(
     controller: &Controller,
     caches: &Caches,
-    access: &Access,
+    clusters: &Clusters,
     now: Timestamp,
 ) -> Option<KeyMismatch> {
     let key = Key::of(controller);
-    let report = access.key_report(&key)?;
+    let report = clusters.key_report(&key)?;
     let slurm_key = controller.slurm_key()?;
     let secret = caches.secrets.get(&key.namespace, &slurm_key.name);
     let bytes = entry(secret.as_deref(), &slurm_key.key);
@@ -99,7 +99,7 @@ pub(crate) fn find_key_mismatch(
         jwt_key: jwt_key.as_ref(),
         report: &report,
         pods: &caches.pods.list(&key.namespace),
-        knowledge: &access.knowledge(&key),
+        knowledge: &clusters.knowledge(&key),
         now,
     })
 }
@@ -304,7 +304,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::access::Seen;
+    use crate::cluster::Seen;
 
     /// 2026-01-01T00:10:00Z.
     const NOW: i64 = 1_767_226_200;

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
 };
 use operator::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     defaults::Images,
     nodeset::{
         build::Place,

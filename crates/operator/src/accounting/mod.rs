@@ -54,11 +54,11 @@ impl AccountingReconciler {
         }
         let referring = observe::referring(&observed.accounting, &self.context.caches);
         if let Some(controller) = referring.as_deref().filter(|_| observed.database_trouble.is_none()) {
-            observed.database_trouble = self.context.access.database_trouble(&Key::of(controller)).await;
+            observed.database_trouble = self.context.clusters.database_trouble(&Key::of(controller)).await;
         }
         if let Some(controller) = referring.as_deref().filter(|_| !is_external) {
             let context = &self.context;
-            let known = find_key_mismatch(controller, &context.caches, &context.access, context.clock.now());
+            let known = find_key_mismatch(controller, &context.caches, &context.clusters, context.clock.now());
             let their_key = controller.slurm_key().and_then(|key| {
                 Some((
                     context.caches.secrets.get(&Key::of(controller).namespace, &key.name)?,

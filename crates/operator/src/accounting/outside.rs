@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use slurm::rpc::Error;
 
 use super::observe::Observed;
-use crate::{outside::client_of, secret::entry};
+use crate::{cluster::external::client_of, secret::entry};
 
 const NO_SLURMDBD: &str = "what listens there is no slurmdbd";
 

@@ -5,8 +5,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Address, LogLevel, process};
 use crate::{
-    access::Access,
     accounting::AccountingReconciler,
+    cluster::Clusters,
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
     loginset::LoginSetReconciler,
@@ -159,7 +159,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
         images: arguments.images.into(),
     };
     let mut operator = Operator::new(clients, options, defaults, triggers, |on| {
-        Access::new(on.caches, on.fence, on.clock, on.triggers)
+        Clusters::new(on.caches, on.fence, on.clock, on.triggers, on.metrics)
     });
     let context = operator.context();
     operator.add(ControllerReconciler::new(context.clone()), inboxes.controller);

@@ -12,23 +12,25 @@ use serde_json::json;
 use tracing::info;
 
 use super::{
-    build::{
-        Parent,
-        keys::{KEY_LENGTH, NewKey, build_key},
-    },
+    build::keys::{KEY_LENGTH, NewKey, build_key},
     plan::{Effect, Keep, Plan},
-    push::Pushers,
 };
-use crate::runtime::{Applied, Context, Error, Key, Writer};
+use crate::{
+    cluster::Follower,
+    configuration::{DeliveryChange, WakeKubelet},
+    parent::Parent,
+    runtime::{Applied, Context, Error, Key, Writer},
+};
 
-pub(super) async fn apply(
-    context: &Context,
-    writer: &Writer,
-    pushers: &Pushers,
-    controller: &Arc<Controller>,
-    plan: &Plan,
-) -> Applied {
+pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<Controller>, plan: &Plan) -> Applied {
     let key = Key::of(controller.as_ref());
+    let configuration = &plan.configuration;
+    if let Some(sent) = &configuration.sent {
+        context.clusters.note_sent(&key, sent.clone());
+    }
+    context
+        .clusters
+        .follow_jobs(&key, &Follower::Controller, configuration.needs_answers);
     let mut applied = Applied::default();
     for new in &plan.keys {
         let made = create_key(writer, controller, new).await;
@@ -38,7 +40,7 @@ pub(super) async fn apply(
         applied.note(writer.apply(service).await);
     }
     let mut configured = true;
-    for config_map in &plan.config_maps {
+    for config_map in configuration.history.iter().chain(&configuration.config_maps) {
         configured &= applied.note(writer.apply(config_map).await);
     }
     if let Some(set) = plan.stateful_set.as_ref().filter(|_| configured) {
@@ -48,9 +50,10 @@ pub(super) async fn apply(
         applied.note(writer.apply(monitor).await);
     }
     for effect in &plan.effects {
-        let done = carry_out(context, writer, pushers, controller, &key, effect).await;
+        let done = carry_out(context, writer, controller, &key, effect).await;
         applied.note(done);
     }
+    context.clusters.publish(&key, configuration.partitions.clone());
     if let Some(keep) = &plan.keep {
         let pruned = prune(context, writer, controller, keep).await;
         applied.note(pruned);
@@ -75,15 +78,15 @@ async fn create_key(writer: &Writer, controller: &Controller, new: &NewKey) -> R
 async fn carry_out(
     context: &Context,
     writer: &Writer,
-    pushers: &Pushers,
     controller: &Arc<Controller>,
     key: &Key,
     effect: &Effect,
 ) -> Result<(), Error> {
     match effect {
-        Effect::PushConfig(wanted) => pushers.want(key, (**wanted).clone()),
-        Effect::StopPushing => pushers.pause(key),
-        Effect::WatchActive(candidates) => pushers.watch_active(key, candidates.clone()),
+        Effect::Deliver(DeliveryChange::None) => {}
+        Effect::Deliver(DeliveryChange::Pause) => context.clusters.pause_delivery(key),
+        Effect::Deliver(DeliveryChange::Deliver(wanted)) => context.clusters.deliver(key, (**wanted).clone()),
+        Effect::WatchActive(candidates) => context.clusters.watch_active(key, candidates.clone()),
         Effect::LabelActive { pod, uid, active } => {
             info!(controller = %key, %pod, active, "leading clients to the pod, or away from it");
             let value = active.then_some(ON);
@@ -91,8 +94,8 @@ async fn carry_out(
             let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
             writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
         }
-        Effect::NoteCandidate { pod, uid, sequence } => {
-            info!(controller = %key, %pod, sequence, "having the kubelet look for the configuration in its ConfigMap");
+        Effect::WakeKubelet(WakeKubelet { pod, uid, sequence }) => {
+            info!(controller = %key, %pod, sequence, "making the kubelet look for the configuration in its ConfigMap");
             let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
             let patch = json!({ "metadata": { "uid": uid, "annotations": noted } });
             writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;

@@ -1,72 +1,41 @@
 //! What there is: the Controller, everything it refers to, its children, and what its agent last said. Reads only.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+use crate::{
+    cluster::Snapshot,
+    configuration::Inputs,
+    defaults::Images,
+    key_mismatch::find_key_mismatch,
+    nodeset::plan::Worker,
+    partition::rules::{joining::Joining, mark::has_mark, names::created},
+    runtime::{Caches, Context, Key},
+};
 use api::{
-    Accounting, Controller, NodeSet, Partition,
+    Controller, NodeSet, Partition,
+    keys::apps,
     references::{ObjectRef, SecretKeyRef},
 };
+use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
-    core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret},
+    core::v1::{PersistentVolumeClaim, Pod, Secret},
 };
 use kube::ResourceExt;
-use slurm::revision::Digest;
-
-use super::{
-    inputs::created,
-    joining::{Joining, observe_joining},
-    push::{Live, Report},
-    since::Lives,
-    tries::Tried,
-};
-use crate::{
-    access::{Knowledge, Seen},
-    defaults::Images,
-    outside::View,
-    runtime::{Caches, Key},
-};
 
 /// Everything a plan is made from.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
-    pub(super) controller: Arc<Controller>,
-    /// The one it refers to.
-    pub(super) accounting: Option<Arc<Accounting>>,
-    /// Those that refer to it, by name.
-    pub(super) node_sets: Vec<Arc<NodeSet>>,
-    /// Likewise.
-    pub(super) partitions: Vec<Arc<Partition>>,
-    /// Workers of the NodeSets that Slurm may not have shown yet.
-    pub(super) joining: Vec<Joining>,
-    /// Those it refers to, by name.
-    pub(super) config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub(super) inputs: Inputs,
+    pub(super) snapshot: Snapshot,
     pub(super) slurm_key: Option<Arc<Secret>>,
     pub(super) jwt_key: Option<Arc<Secret>>,
-    /// The claim it shares among its slurmctld.
+    /// The claim that all slurmctld share.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
-    /// An older Controller within reach that has the same cluster name.
+    /// An older Controller that has the same cluster name.
     pub(super) rival: Option<Key>,
     pub(super) stateful_set: Option<Arc<StatefulSet>>,
-    pub(super) config: Option<Arc<ConfigMap>>,
-    pub(super) bundle: Option<Arc<ConfigMap>>,
-    pub(super) history: Option<Arc<ConfigMap>>,
-    /// What was sent to an agent that could not be reached.
-    pub(super) candidate: Option<Arc<ConfigMap>>,
-    /// slurmctld's, by name.
-    pub(super) pods: Vec<Arc<Pod>>,
-    pub(super) report: Report,
-    /// What Slurm said of its nodes and jobs.
-    pub(super) knowledge: Knowledge,
-    /// What slurmctld ran with, and since when.
-    pub(super) lives: Lives,
-    /// What slurmctld was last known to run with, if this operator has sent it.
-    pub(super) served: Option<(Live, Arc<Tried>)>,
-    /// What was seen last of a slurmctld outside Kubernetes.
-    pub(super) outside: Option<Arc<View>>,
-    /// Nodes that have not taken the last change over, as a hostlist.
-    pub(super) lagging: Option<String>,
-    /// Which daemons of the cluster have different keys, in words for people.
+    /// Which daemons of the cluster have different keys.
     pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
     /// Definitions that are older than this operator.
@@ -75,15 +44,30 @@ pub(super) struct Observed {
     pub(super) has_service_monitors: bool,
 }
 
-/// Reads from the caches what concerns this Controller.
-pub(super) fn observe(
+/// Reads what concerns this Controller.
+pub(super) fn observe(controller: Arc<Controller>, context: &Context) -> Observed {
+    let now = context.clock.now();
+    let mismatch = find_key_mismatch(&controller, &context.caches, &context.clusters, now);
+    Observed {
+        key_mismatch: mismatch.map(|mismatch| mismatch.message()),
+        images: context.defaults.images.clone(),
+        outdated: context.definitions.outdated(),
+        has_service_monitors: context.definitions.has_service_monitors(),
+        ..observe_objects(
+            controller.clone(),
+            &context.caches,
+            context.clusters.snapshot(&controller),
+            now,
+        )
+    }
+}
+
+/// Reads the objects from the caches.
+pub(super) fn observe_objects(
     controller: Arc<Controller>,
     caches: &Caches,
-    report: Report,
-    knowledge: Knowledge,
-    images: Images,
-    outdated: Vec<String>,
-    has_service_monitors: bool,
+    snapshot: Snapshot,
+    now: Timestamp,
 ) -> Observed {
     let names = controller.child_names();
     let namespace = controller.namespace().unwrap_or_default();
@@ -114,13 +98,6 @@ pub(super) fn observe(
         .filter(|partition| refers_to(partition.as_ref(), &partition.spec.controller_ref, &controller))
         .collect();
     Observed {
-        accounting: spec
-            .accounting_name()
-            .and_then(|name| caches.accountings.get(&namespace, name)),
-        joining: observe_joining(&node_sets, &partitions, caches),
-        node_sets,
-        partitions,
-        config_maps,
         slurm_key: secret(controller.slurm_key()),
         jwt_key: secret(controller.jwt_key()),
         claim: spec
@@ -128,35 +105,59 @@ pub(super) fn observe(
             .and_then(|name| caches.claims.get(&namespace, name)),
         rival: find_rival(&controller, caches),
         stateful_set,
-        config: config_map(names.config_map()),
-        bundle: config_map(names.bundle_config_map()),
-        history: config_map(names.history_config_map()),
-        candidate: config_map(names.candidate_config_map()),
-        pods,
-        report,
-        knowledge,
-        lives: Lives::new(),
-        served: None,
-        outside: None,
-        lagging: None,
         key_mismatch: None,
-        images,
-        outdated,
-        has_service_monitors,
-        controller,
+        images: Images::default(),
+        outdated: Vec::new(),
+        has_service_monitors: false,
+        snapshot,
+        inputs: Inputs {
+            accounting: spec
+                .accounting_name()
+                .and_then(|name| caches.accountings.get(&namespace, name)),
+            joining: observe_joining(&node_sets, &partitions, caches),
+            node_sets,
+            partitions,
+            config_maps,
+            config: config_map(names.config_map()),
+            bundle: config_map(names.bundle_config_map()),
+            history: config_map(names.history_config_map()),
+            candidate: config_map(names.candidate_config_map()),
+            pods,
+            now,
+            controller,
+        },
     }
 }
 
-impl Observed {
-    /// What Slurm said, if that was when slurmctld had these files, and no others yet.
-    pub(super) fn fresh(&self, accepted: Digest) -> Option<&Seen> {
-        let index = self.lives.iter().position(|(digest, _)| *digest == accepted)?;
-        let (_, since) = self.lives.get(index)?;
-        // What came after it is not accepted yet, and what was read since then is about that.
-        let until = self.lives.get(index + 1).map(|(_, at)| *at);
-        let is_about_it = |seen: &&Seen| seen.at > *since && until.is_none_or(|until| seen.at < until);
-        self.knowledge.known().filter(is_about_it)
+/// The workers of these NodeSets, where a Partition leaves out some of them. Elsewhere nothing depends on them.
+fn observe_joining(node_sets: &[Arc<NodeSet>], partitions: &[Arc<Partition>], caches: &Caches) -> Vec<Joining> {
+    if !partitions.iter().any(|partition| has_mark(partition)) {
+        return Vec::new();
     }
+    let of_set = |node_set: &Arc<NodeSet>| {
+        let pods = node_set.uid().map(|uid| caches.pods.owned_by(&uid)).unwrap_or_default();
+        let name = node_set.slurm_name();
+        let workers = pods.into_iter().filter_map(move |pod| joining(&name, &pod));
+        workers.collect::<Vec<_>>()
+    };
+    node_sets.iter().flat_map(of_set).collect()
+}
+
+fn joining(node_set: &str, pod: &Pod) -> Option<Joining> {
+    let worker = Worker(pod);
+    // A pod without a node runs nothing.
+    worker.kubernetes_node().filter(|_| worker.is_active())?;
+    Some(Joining {
+        node_set: node_set.to_owned(),
+        node: worker.slurm_name()?.to_owned(),
+        since: slurmd_started(pod).unwrap_or_else(|| created(pod)),
+    })
+}
+
+fn slurmd_started(pod: &Pod) -> Option<Timestamp> {
+    let mut containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+    let slurmd = containers.find(|container| container.name == apps::SLURMD)?;
+    Some(slurmd.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
 /// Names of all ConfigMaps a Controller refers to.

@@ -7,27 +7,22 @@ use api::{
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use slurm::revision::Digest;
 
-use super::{
-    build::{Parent, containers::is_supervised},
-    configuration::{self, build_configuration},
-    fault::{Blocks, Fault, worst},
-    kept::Kept,
-    observe::Observed,
-    plan::{ConfigState, Plan},
-    pods,
-    push::Rejection,
-    reason,
-    revise::Held,
-};
+use super::{observe::Observed, plan::Plan};
 use crate::{
+    cluster::{ExternalState, deliver::Rejection, pods},
+    configuration::{
+        ConfigState, Held,
+        report::{self, CONFIG_APPLIED},
+    },
+    finding::{Blocks, Finding, worst},
     key_mismatch::KEY_MISMATCH,
+    parent::Parent,
+    partition::rules::manual_state::ManualState,
+    reason,
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
-/// slurmctld runs with the newest configuration; the message says which revision.
-pub(super) const CONFIG_APPLIED: &str = "ConfigurationApplied";
 /// slurmctld runs under the agent, which restarts it and keeps its last words.
 pub(super) const SUPERVISED: &str = "Supervised";
 
@@ -38,26 +33,30 @@ pub(super) fn build_status(
     failure: Option<&Failure>,
     now: Timestamp,
 ) -> ControllerStatus {
-    let controller = observed.controller.as_ref();
+    let controller = observed.inputs.controller.as_ref();
     let generation = controller.metadata.generation.unwrap_or_default();
     let previous = conditions_of(observed);
     ControllerStatus {
         conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
         // Upstream's definitions, which may be the installed ones, drop these: they would be written again and again.
         observed_generation: observed.outdated.is_empty().then_some(generation),
-        configuration: build_configuration(observed, plan, now).filter(|_| observed.outdated.is_empty()),
+        configuration: plan
+            .configuration
+            .status
+            .clone()
+            .filter(|_| observed.outdated.is_empty()),
     }
 }
 
 /// How things stand, for the queue.
 pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
     let readiness = ready(observed, plan, None);
-    match worst(&plan.faults) {
-        Some(fault) if fault.reason == reason::INVALID_SPEC => State::Invalid {
-            message: fault.message.clone(),
+    match worst(&plan.findings) {
+        Some(finding) if finding.reason == reason::INVALID_SPEC => State::Invalid {
+            message: finding.message.clone(),
         },
-        Some(fault) if fault.blocks > Blocks::Nothing => State::Blocked {
-            on: fault.message.clone(),
+        Some(finding) if finding.blocks > Blocks::Nothing => State::Blocked {
+            on: finding.message.clone(),
         },
         _ if readiness.status != ConditionStatus::True => State::Progressing { why: readiness.message },
         _ => State::Settled,
@@ -76,24 +75,32 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted.extend(doubtful(plan));
     wanted.extend(drifted(observed, plan));
     wanted.extend(retained(plan));
-    wanted.extend(remarks(&observed.outdated, observed.controller.check().warnings()));
+    wanted.extend(remarks(
+        &observed.outdated,
+        observed.inputs.controller.check().warnings(),
+    ));
     wanted
 }
 
 fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
     if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return Wanted::fails(READY, failure.reason, with_faults(failure, &plan.faults));
+        return Wanted::fails(READY, failure.reason, with_findings(failure, &plan.findings));
     }
-    if let Some(fault) = worst(&plan.faults).filter(|fault| fault.blocks > Blocks::Nothing) {
-        return Wanted::fails(READY, fault.reason, blocking_messages(&plan.faults));
+    if let Some(finding) = worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
+        return Wanted::fails(READY, finding.reason, blocking_messages(&plan.findings));
     }
     if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
         return Wanted::fails(READY, failure.reason, failure.message.clone());
     }
-    match &plan.config {
+    match &plan.configuration.state {
         ConfigState::External => {
-            let message = match (&observed.outside, observed.controller.spec.external_address()) {
-                (Some(_), Some((host, port))) => format!("slurmctld outside Kubernetes answers at {host}:{port}"),
+            let message = match (
+                &observed.snapshot.external,
+                observed.inputs.controller.spec.external_address(),
+            ) {
+                (ExternalState::Polled(_), Some((host, port))) => {
+                    format!("slurmctld outside Kubernetes answers at {host}:{port}")
+                }
                 _ => "slurmctld runs outside Kubernetes".to_owned(),
             };
             return Wanted::holds(READY, reason::EXTERNAL, message);
@@ -114,6 +121,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
         | ConfigState::Restarting { .. } => {}
     }
     let serving = observed
+        .inputs
         .pods
         .iter()
         .find(|pod| pods::is_labelled_active(pod) && pods::is_ready(pod));
@@ -124,20 +132,20 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
             format!("slurmctld serves in pod {}", pod.name_any()),
         );
     }
-    let trouble = observed.pods.iter().find_map(|pod| pods::trouble(pod));
+    let trouble = observed.inputs.pods.iter().find_map(|pod| pods::trouble(pod));
     let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
     Wanted::fails(READY, reason::STARTING, message)
 }
 
-fn blocking_messages(faults: &[Fault]) -> String {
-    let blocking = faults.iter().filter(|fault| fault.blocks > Blocks::Nothing);
-    let messages: Vec<&str> = blocking.map(|fault| fault.message.as_str()).collect();
+fn blocking_messages(findings: &[Finding]) -> String {
+    let blocking = findings.iter().filter(|finding| finding.blocks > Blocks::Nothing);
+    let messages: Vec<&str> = blocking.map(|finding| finding.message.as_str()).collect();
     messages.join("\n")
 }
 
 fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
     let config = config_applied(plan);
-    match &plan.config {
+    match &plan.configuration.state {
         ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => Wanted {
             type_: PROGRESSING,
             status: ConditionStatus::True,
@@ -151,32 +159,32 @@ fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
 }
 
 /// A taken name comes first: as long as it is, nothing else can be put right.
-fn with_faults(failure: &Failure, faults: &[Fault]) -> String {
-    let faults = faults.iter().map(|fault| fault.message.as_str());
-    let messages: Vec<&str> = std::iter::once(failure.message.as_str()).chain(faults).collect();
+fn with_findings(failure: &Failure, findings: &[Finding]) -> String {
+    let findings = findings.iter().map(|finding| finding.message.as_str());
+    let messages: Vec<&str> = std::iter::once(failure.message.as_str()).chain(findings).collect();
     messages.join("\n")
 }
 
 fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
     if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return Wanted::holds(DEGRADED, failure.reason, with_faults(failure, &plan.faults));
+        return Wanted::holds(DEGRADED, failure.reason, with_findings(failure, &plan.findings));
     }
     if let Some(message) = key_mismatch(observed)
-        && worst(&plan.faults).is_none_or(|fault| fault.blocks == Blocks::Nothing)
+        && worst(&plan.findings).is_none_or(|finding| finding.blocks == Blocks::Nothing)
     {
-        let faults = plan.faults.iter().map(|fault| fault.message.clone());
-        let messages: Vec<String> = std::iter::once(message).chain(faults).collect();
+        let findings = plan.findings.iter().map(|finding| finding.message.clone());
+        let messages: Vec<String> = std::iter::once(message).chain(findings).collect();
         return Wanted::holds(DEGRADED, KEY_MISMATCH, messages.join("\n"));
     }
-    if let Some(fault) = worst(&plan.faults) {
-        let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
-        return Wanted::holds(DEGRADED, fault.reason, messages.join("\n"));
+    if let Some(finding) = worst(&plan.findings) {
+        let messages: Vec<&str> = plan.findings.iter().map(|finding| finding.message.as_str()).collect();
+        return Wanted::holds(DEGRADED, finding.reason, messages.join("\n"));
     }
     if let Some(failure) = failure {
         return Wanted::holds(DEGRADED, failure.reason, failure.message.clone());
     }
     if matches!(
-        plan.config,
+        plan.configuration.state,
         ConfigState::Rejected { .. }
             | ConfigState::Retrying { .. }
             | ConfigState::Away { .. }
@@ -197,6 +205,7 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
 /// What is known of different keys, here and by the Accounting, which is told by slurmctld that slurmdbd refuses it.
 fn key_mismatch(observed: &Observed) -> Option<String> {
     let accounting = observed
+        .inputs
         .accounting
         .as_ref()
         .and_then(|accounting| accounting.status.as_ref());
@@ -210,11 +219,11 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
 }
 
 fn config_applied(plan: &Plan) -> Wanted {
-    match &plan.config {
+    match &plan.configuration.state {
         ConfigState::Unknown => {
-            let message = blocking_messages(&plan.faults);
-            match worst(&plan.faults).filter(|fault| fault.blocks > Blocks::Nothing) {
-                Some(fault) => Wanted::fails(CONFIG_APPLIED, fault.reason, message),
+            let message = blocking_messages(&plan.findings);
+            match worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
+                Some(finding) => Wanted::fails(CONFIG_APPLIED, finding.reason, message),
                 None => Wanted::unknown(
                     CONFIG_APPLIED,
                     reason::STARTING,
@@ -224,9 +233,9 @@ fn config_applied(plan: &Plan) -> Wanted {
         }
         ConfigState::External => {
             let ours = "the configuration of a slurmctld outside Kubernetes is not the operator's";
-            let message = match plan.unheeded.join(", ") {
+            let message = match plan.ignored.join(", ") {
                 none if none.is_empty() => ours.to_owned(),
-                unheeded => format!("{ours}, so nothing comes of {unheeded}; write it into the files there"),
+                ignored => format!("{ours}, so nothing comes of {ignored}; write it into the files there"),
             };
             Wanted::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
         }
@@ -284,7 +293,7 @@ fn config_applied(plan: &Plan) -> Wanted {
 
 /// What Slurm takes and nobody can have meant, while there is something.
 fn doubtful(plan: &Plan) -> Option<Wanted> {
-    let message = plan.doubts.join("\n");
+    let message = plan.configuration.doubts.join("\n");
     (!message.is_empty()).then(|| Wanted::holds(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
 }
 
@@ -292,13 +301,18 @@ fn doubtful(plan: &Plan) -> Option<Wanted> {
 fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
     let has_object = |name: &String| {
         observed
+            .inputs
             .partitions
             .iter()
             .any(|partition| partition.slurm_name() == *name)
     };
-    let closed = plan.kept.iter().filter(|(name, _)| !has_object(name));
+    let closed = plan
+        .configuration
+        .manual_states
+        .iter()
+        .filter(|(name, _)| !has_object(name));
     let lines: Vec<String> = closed
-        .map(|(name, Kept { state, wanted, since })| {
+        .map(|(name, ManualState { state, wanted, since })| {
             format!(
                 "partition {name} is {state} in Slurm and not {wanted} since {since}, and stays so, after a restart too; open it by `scontrol update PartitionName={name} State={wanted}`, or set another State where it is written"
             )
@@ -310,6 +324,7 @@ fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
 /// What nobody wants any more and stays for its jobs.
 fn retained(plan: &Plan) -> Option<Wanted> {
     let lines: Vec<String> = plan
+        .configuration
         .retained
         .iter()
         .map(|name| {
@@ -323,8 +338,9 @@ fn retained(plan: &Plan) -> Option<Wanted> {
 
 /// What is not in the newest configuration as it was written, and the first reason for that.
 fn held(plan: &Plan) -> Option<(&'static str, String)> {
-    let first = plan.held.first()?;
+    let first = plan.configuration.held.first()?;
     let lines: Vec<String> = plan
+        .configuration
         .held
         .iter()
         .map(|Held { source, why, .. }| format!("{source} is held at its last good version: {why}"))
@@ -365,12 +381,12 @@ pub(super) fn setback<'a>(
     let now = applied(&status.conditions)?;
     let word = SETBACKS.into_iter().find(|word| *word == now.reason)?;
     // Each input that is held is told of by itself.
-    if word == reason::CONFIG_REJECTED && !plan.held.is_empty() {
+    if word == reason::CONFIG_REJECTED && !plan.configuration.held.is_empty() {
         return None;
     }
     // Since then this leader has said that it asks the agent.
-    if let ConfigState::Rejected { rejection, .. } = &plan.config
-        && configuration::was_rejected_before(observed, rejection)
+    if let ConfigState::Rejected { rejection, .. } = &plan.configuration.state
+        && report::was_rejected_before(&observed.inputs, &observed.snapshot.report, rejection)
     {
         return None;
     }
@@ -383,14 +399,14 @@ pub(super) fn setback<'a>(
 }
 
 fn supervised(observed: &Observed) -> Option<Wanted> {
-    let controller = observed.controller.as_ref();
+    let controller = observed.inputs.controller.as_ref();
     if controller.spec.is_external() {
         return None;
     }
     if let Some(message) = agentless(observed) {
         return Some(Wanted::fails(SUPERVISED, reason::AGENT_MISSING, message));
     }
-    Some(if is_supervised(&Parent::new(controller)) {
+    Some(if Parent::new(controller).is_supervised() {
         Wanted::holds(SUPERVISED, reason::AGENT, "slurmctld runs under slurm-agent")
     } else {
         Wanted::fails(
@@ -402,29 +418,20 @@ fn supervised(observed: &Observed) -> Option<Wanted> {
 }
 
 fn agentless(observed: &Observed) -> Option<String> {
-    let pod = observed.pods.iter().find(|pod| !pods::has_agent(pod))?;
+    let pod = observed.inputs.pods.iter().find(|pod| !pods::has_agent(pod))?;
     Some(format!(
         "pod {} was made by another operator and has no agent, so changes of the configuration reach it late; restart it once with `kubectl annotate controller.slinky.slurm.net {} restart-trigger=1`",
         pod.name_any(),
-        observed.controller.name_any()
+        observed.inputs.controller.name_any()
     ))
 }
 
 fn conditions_of(observed: &Observed) -> &[Condition] {
     observed
+        .inputs
         .controller
         .status
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default()
-}
-
-/// Whether the status says that slurmctld runs with this configuration.
-pub(super) fn says_applied(observed: &Observed, digest: &Digest) -> bool {
-    configuration::says_applied(observed, digest)
-        || conditions_of(observed).iter().any(|condition| {
-            condition.type_ == CONFIG_APPLIED
-                && condition.status == ConditionStatus::True
-                && condition.message.contains(&digest.to_string())
-        })
 }

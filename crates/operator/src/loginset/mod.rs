@@ -63,7 +63,7 @@ impl Reconciler for LoginSetReconciler {
         );
         observed.complaints = observe::read_complaints(&context.client, &observed.pods).await;
         observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
-            let mismatch = find_key_mismatch(controller, &context.caches, &context.access, context.clock.now())?;
+            let mismatch = find_key_mismatch(controller, &context.caches, &context.clusters, context.clock.now())?;
             Some(mismatch.of_pods(&observed.pods)?.message())
         });
         let plan = plan::plan(&observed);

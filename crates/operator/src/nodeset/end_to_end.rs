@@ -20,7 +20,7 @@ use tokio::{net::TcpListener, time::sleep};
 
 use super::{NodeSetReconciler, fixture};
 use crate::{
-    access::Access,
+    cluster::Clusters,
     defaults::Defaults,
     runtime::{
         Clients, Operator, Options, Stopper, Triggers,
@@ -191,7 +191,7 @@ impl World {
         let (triggers, inboxes) = Triggers::new();
         let clients = Clients::same(server.client());
         let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
-            Access::new(found.caches, found.fence, found.clock, found.triggers)
+            Clusters::new(found.caches, found.fence, found.clock, found.triggers, found.metrics)
         });
         operator.add(NodeSetReconciler::new(operator.context()), inboxes.node_set);
         let (stopper, stop) = Stopper::new();

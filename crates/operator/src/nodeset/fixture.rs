@@ -9,7 +9,7 @@ use super::{
     plan::Plan,
 };
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     defaults::Images,
     runtime::{Caches, Key},
 };

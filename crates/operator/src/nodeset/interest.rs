@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 
 use super::plan::Worker;
 use crate::{
-    partition::mark::has_mark,
+    partition::rules::mark::has_mark,
     runtime::{Caches, Change, Delta, Key},
 };
 

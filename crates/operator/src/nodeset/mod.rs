@@ -38,7 +38,7 @@ use self::{
     plan::{Plan, Wait, Worker, plan},
 };
 use crate::{
-    access::{Follower, Knowledge},
+    cluster::{Follower, Knowledge},
     cluster_domain,
     key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
@@ -106,7 +106,7 @@ impl NodeSetReconciler {
         {
             return Knowledge::unknown(format!("there is no Controller {:?}", controller.name));
         }
-        self.ctx.access.knowledge_within(&controller, FIRST_LOOK).await
+        self.ctx.clusters.knowledge_within(&controller, FIRST_LOOK).await
     }
 
     async fn write_status(
@@ -209,7 +209,7 @@ impl Reconciler for NodeSetReconciler {
             return Ok(Outcome::settled());
         };
         observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
-            let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.access, observed.now)?;
+            let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.clusters, observed.now)?;
             Some(mismatch.of_pods(&observed.pods)?.message())
         });
         let plan = plan(&observed);
@@ -228,7 +228,7 @@ impl Reconciler for NodeSetReconciler {
         };
         let follower = Follower::NodeSet(key.clone());
         self.ctx
-            .access
+            .clusters
             .follow_jobs(&hands.cluster(), &follower, plan.needs_jobs);
         let mut applied = hands.apply(&plan).await;
         let mirror = self.apply_mirror(key, &hands).await;

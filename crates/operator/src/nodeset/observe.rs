@@ -25,9 +25,9 @@ use super::{
     plan::{Worker, fit},
 };
 use crate::{
-    access::Knowledge,
+    cluster::Knowledge,
     defaults::Images,
-    partition::mark::has_mark,
+    partition::rules::mark::has_mark,
     runtime::{Caches, Key},
 };
 

@@ -16,7 +16,7 @@ use super::{
     plan::{Booking, Effect, Plan, Wait, Worker, cut_off, fit, trouble},
 };
 use crate::{
-    access::Knowledge,
+    cluster::Knowledge,
     key_mismatch::KEY_MISMATCH,
     runtime::{Failure, State, Wanted, remarks, settle},
 };

@@ -9,7 +9,7 @@ use super::{
     plan::{Effect, Plan},
 };
 use crate::{
-    access::{CommandError, JobOrder},
+    cluster::{CommandError, JobOrder},
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
@@ -27,7 +27,7 @@ pub(super) async fn apply(context: &Context, writer: &Writer, observed: &Observe
                     &partition.spec.controller_ref.name,
                 );
                 for job in jobs {
-                    match context.access.command_job(&controller, job, JobOrder::Cancel).await {
+                    match context.clusters.command_job(&controller, job, JobOrder::Cancel).await {
                         Ok(()) | Err(CommandError::NotFound(_)) => {}
                         Err(error) => drop(applied.note(Err::<(), Error>(Error::other(error)))),
                     }

@@ -17,9 +17,9 @@ use slurm::{
 };
 
 use super::{
-    line::{settings_in, strictness},
     observe::Observed,
     restore::Settled,
+    rules::line::{settings_in, strictness},
 };
 use crate::runtime::Key;
 
@@ -218,7 +218,10 @@ fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String
 /// The state that was written, and that of Slurm, if somebody opened the partition. One that was closed is the Controller's affair.
 fn opened(observed: &Observed) -> Option<(String, String)> {
     // Where it was closed by hand before, opening it is as it should be.
-    let standing = observed.standing.as_ref().filter(|standing| standing.kept.is_none())?;
+    let standing = observed
+        .standing
+        .as_ref()
+        .filter(|standing| standing.manual_state.is_none())?;
     let line = standing.line.as_ref()?;
     let written = &line.state;
     let shown = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;

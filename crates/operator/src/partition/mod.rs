@@ -1,20 +1,17 @@
 //! Partition: a partition of its own, across NodeSets and machines outside Kubernetes.
 //!
 //! Its line is written by the [`crate::controller`], which alone changes a slurmctld: Partitions are an input of its
-//! configuration as NodeSets are. What a line says and which nodes it names is decided here ([`line`], [`members`]); how it
-//! stands comes back over the [`Board`].
+//! configuration as NodeSets are. What a line says and which nodes it names is decided here ([`rules`]); how it
+//! is comes back by [`crate::cluster::partition_reports`].
 
 mod apply;
-pub(crate) mod board;
 mod counts;
 mod drift;
-pub(crate) mod line;
-pub(crate) mod mark;
-pub(crate) mod members;
 mod observe;
 mod outside;
 mod plan;
 mod restore;
+pub(crate) mod rules;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -24,8 +21,7 @@ use std::{sync::Arc, time::Duration};
 use kube::ResourceExt as _;
 use tracing::info;
 
-pub use self::board::Board;
-use crate::access::Follower;
+use crate::cluster::Follower;
 use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
 
 /// Slurm is looked at every few seconds, so by then it was.
@@ -71,7 +67,7 @@ impl Reconciler for PartitionReconciler {
             return Ok(Outcome::settled());
         };
         let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
-        let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.board, &context.access);
+        let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.clusters);
         let errand = observed.is_told_directly().then(|| outside::Errand {
             context,
             writer: &self.writer,
@@ -98,7 +94,7 @@ impl Reconciler for PartitionReconciler {
         let plan = plan::plan(&observed);
         let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::warning));
         context
-            .access
+            .clusters
             .follow_jobs(&controller, &Follower::Partition(key.clone()), plan.needs_jobs);
         let mut applied = apply::apply(context, &self.writer, &observed, &plan).await;
         applied.note(restored);
@@ -120,7 +116,7 @@ impl Reconciler for PartitionReconciler {
         // Slurm that says the same as before is no news, and yet it may have been changed again.
         let judge_again = (!keys.is_empty()).then_some(LOOKED_AGAIN);
         let found_by = plan.needs_look.then(|| {
-            let is_asked = context.access.look_soon(&controller);
+            let is_asked = context.clusters.poll_soon(&controller);
             if is_asked { LOOKED } else { LOOKED_AGAIN }
         });
         let look_again = look_again
@@ -152,7 +148,7 @@ impl PartitionReconciler {
         let restored = if let Some(errand) = errand {
             errand.restore(keys).await?
         } else {
-            let restored = context.access.restore_partition(controller, &name, keys).await;
+            let restored = context.clusters.restore_partition(controller, &name, keys).await;
             restored.map_err(Error::other)?
         };
         let settled = restore::settle_restored(&observed.found, keys, &restored);

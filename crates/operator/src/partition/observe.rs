@@ -5,12 +5,9 @@ use std::sync::Arc;
 use api::{Controller, Partition, Validate as _};
 use kube::ResourceExt as _;
 
-use super::{
-    board::{Board, Standing},
-    drift::Found,
-};
+use super::drift::Found;
 use crate::{
-    access::{Access, Knowledge},
+    cluster::{Clusters, Knowledge, partition_reports::PartitionReport},
     runtime::{Caches, Key},
 };
 
@@ -22,7 +19,7 @@ pub(super) struct Observed {
     /// Its namespace is being deleted.
     pub(super) namespace_goes: bool,
     /// None until its Controller has been looked at.
-    pub(super) standing: Option<Standing>,
+    pub(super) standing: Option<PartitionReport>,
     pub(super) knowledge: Knowledge,
     /// What people changed in Slurm beside closing it.
     pub(super) found: Found,
@@ -45,17 +42,17 @@ impl Observed {
     }
 }
 
-pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, board: &Board, access: &Access) -> Observed {
+pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, clusters: &Clusters) -> Observed {
     let namespace = partition.namespace().unwrap_or_default();
     let key = Key::new(&namespace, &partition.spec.controller_ref.name);
     let controller = caches.controllers.get(&key.namespace, &key.name);
     let knowledge = match &controller {
-        Some(_) => access.knowledge(&key),
+        Some(_) => clusters.knowledge(&key),
         None => Knowledge::unknown("there is no Controller"),
     };
     Observed {
         namespace_goes: caches.is_ending(&namespace),
-        standing: board.find(&key, &partition.name_any()),
+        standing: clusters.partition_report(&key, &partition.name_any()),
         partition,
         controller,
         knowledge,

@@ -8,7 +8,7 @@ use slurm::{Job, JobHandle, job::JobStateName};
 
 use super::observe::Observed;
 use crate::{
-    access::Knowledge,
+    cluster::Knowledge,
     fault::{self, Fault},
     runtime::Warning,
 };
@@ -64,12 +64,12 @@ impl Progress {
 
 /// Reasons of conditions and events. Those of the Controller come beside them.
 pub(super) mod reason {
-    pub(in crate::partition) const CANNOT_CREATE: &str = "CannotCreate";
-    pub(in crate::partition) const BAD_MEMBERS: &str = "BadMembers";
-    pub(in crate::partition) const APPLYING: &str = "Applying";
-    pub(in crate::partition) const WAITING: &str = "Waiting";
-    pub(in crate::partition) const CLOSING: &str = "Closing";
-    pub(in crate::partition) const NOT_IN_SLURM: &str = "NotInSlurm";
+    pub(crate) const CANNOT_CREATE: &str = "CannotCreate";
+    pub(crate) const BAD_MEMBERS: &str = "BadMembers";
+    pub(crate) const APPLYING: &str = "Applying";
+    pub(crate) const WAITING: &str = "Waiting";
+    pub(crate) const CLOSING: &str = "Closing";
+    pub(crate) const NOT_IN_SLURM: &str = "NotInSlurm";
 }
 
 pub(super) fn plan(observed: &Observed) -> Plan {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use api::partition::{Drift, DriftPolicy, DriftSettled};
 use slurm::agent::Restored;
 
-use super::{drift::Found, line::strictness, observe::Observed};
+use super::{drift::Found, observe::Observed, rules::line::strictness};
 
 /// How many values are remembered as put back. With more of them somebody else rules here, and they are only shown.
 const MOST: usize = 16;

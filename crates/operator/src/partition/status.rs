@@ -8,13 +8,17 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{line::Line, observe::Observed, plan::Plan, restore::is_reverted};
+use super::{
+    observe::Observed,
+    plan::Plan,
+    restore::is_reverted,
+    rules::{line::Line, manual_state::ManualState},
+};
 use crate::{
-    access::{
+    cluster::{
         Seen,
         load::{self, NodeLoad},
     },
-    controller::Kept,
     runtime::{Failure, State, Wanted, settle},
 };
 
@@ -95,8 +99,11 @@ fn count_cpus(load: &NodeLoad) -> PartitionCpus {
 
 /// Where Slurm differs from what was written to it.
 fn drift(observed: &Observed) -> Vec<Drift> {
-    let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
-    let state = kept.map(|Kept { state, wanted, since }| Drift {
+    let kept = observed
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.manual_state.as_ref());
+    let state = kept.map(|ManualState { state, wanted, since }| Drift {
         key: "State".to_owned(),
         wanted: wanted.clone(),
         live: state.clone(),
@@ -109,14 +116,17 @@ fn drift(observed: &Observed) -> Vec<Drift> {
 fn drifted(observed: &Observed) -> Option<Wanted> {
     let name = observed.partition.slurm_name();
     let own = observed.partition.name_any();
-    let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
+    let kept = observed
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.manual_state.as_ref());
     // Files of others know nothing of it.
     let lasts = if observed.is_outside() {
         ""
     } else {
         ", after a restart too,"
     };
-    let state = kept.map(|Kept { state, wanted, since }| {
+    let state = kept.map(|ManualState { state, wanted, since }| {
         format!(
             "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so{lasts} until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
         )

@@ -8,18 +8,19 @@ use serde_json::{Value, json};
 use slurm::agent::Restored;
 
 use super::{
-    board::{Board, Change, Standing, Standings},
     drift::{Baselines, Found},
-    line::Line,
     observe::Observed,
     plan::{Effect, plan},
     restore::{plan_restore, settle_restored},
     status::build_status,
 };
 use crate::{
-    access::{Knowledge, Seen},
-    controller::Kept,
+    cluster::{
+        Knowledge, Seen,
+        partition_reports::{AllReports, Change, PartitionReport, PartitionReports},
+    },
     fault::Fault,
+    partition::rules::{line::Line, manual_state::ManualState},
     runtime::Key,
 };
 
@@ -40,7 +41,7 @@ fn line(generation: i64) -> Line {
     }
 }
 
-fn observed(spec: &Value, standing: Option<Standing>) -> Observed {
+fn observed(spec: &Value, standing: Option<PartitionReport>) -> Observed {
     let mut spec = spec.clone();
     spec["controllerRef"] = json!({ "name": "slurm" });
     let partition: Partition = serde_json::from_value(json!({
@@ -67,11 +68,11 @@ fn observed(spec: &Value, standing: Option<Standing>) -> Observed {
     }
 }
 
-fn live(generation: i64) -> Standing {
-    Standing {
+fn live(generation: i64) -> PartitionReport {
+    PartitionReport {
         line: Some(line(generation)),
         runs: true,
-        ..Standing::default()
+        ..PartitionReport::default()
     }
 }
 
@@ -94,18 +95,18 @@ fn ready(observed: &Observed) -> (ConditionStatus, String) {
 #[test]
 fn ready_is_what_slurmctld_has_as_it_is_written() {
     let spec = json!({ "nodeSets": ["a"] });
-    let trouble = Standing {
+    let trouble = PartitionReport {
         trouble: Some(Fault {
             reason: "BadMembers",
             message: "spec.nodeSets[0] …".to_owned(),
         }),
         ..live(1)
     };
-    let waits = Standing {
+    let waits = PartitionReport {
         waits: Some("slurmctld's agent cannot be reached".to_owned()),
         ..live(1)
     };
-    let started = Standing { runs: false, ..live(2) };
+    let started = PartitionReport { runs: false, ..live(2) };
     let ready = |observed: Observed| {
         let knowledge = seen(60, 1, "UP", 0);
         ready(&Observed { knowledge, ..observed })
@@ -113,7 +114,7 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
     for (standing, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
         (Some(live(1)), ConditionStatus::False, "Applying"),
-        (Some(Standing::default()), ConditionStatus::False, "Applying"),
+        (Some(PartitionReport::default()), ConditionStatus::False, "Applying"),
         (Some(started), ConditionStatus::False, "Applying"),
         (Some(waits), ConditionStatus::False, "Waiting"),
         (Some(trouble), ConditionStatus::False, "BadMembers"),
@@ -146,7 +147,7 @@ fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
     };
     let tells_none = Knowledge::Known(Seen::of_nodes(Vec::new(), at(9)).into());
     let away = Knowledge::unknown("slurmctld does not answer");
-    let since = |second: i64| Standing {
+    let since = |second: i64| PartitionReport {
         live_since: Some(at(second)),
         ..live(2)
     };
@@ -199,23 +200,26 @@ fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
 
 #[test]
 fn since_when_a_line_is_live_is_not_moved_by_changes_of_others() {
-    let board = Board::default();
-    let cluster = Key::new("hpc", "slurm");
+    let reports = std::cell::RefCell::new(AllReports::default());
     let at = |second: i64| Timestamp::from_second(second).unwrap();
-    let stands = |standing: Standing| Standings::from([("long".to_owned(), standing)]);
-    let since = |generation, second| Standing {
+    let report = |standing: PartitionReport| PartitionReports::from([("long".to_owned(), standing)]);
+    let since = |generation, second| PartitionReport {
         live_since: Some(at(second)),
         ..live(generation)
     };
-    let known = || board.find(&cluster, "long").unwrap().live_since;
-    assert_eq!(board.publish(&cluster, stands(since(2, 5))).len(), 1);
-    assert_eq!(board.publish(&cluster, stands(since(2, 8))).len(), 0, "nobody is woken");
+    let known = || reports.borrow().find("long").unwrap().live_since;
+    assert_eq!(reports.borrow_mut().publish(report(since(2, 5))).len(), 1);
+    assert_eq!(
+        reports.borrow_mut().publish(report(since(2, 8))).len(),
+        0,
+        "nothing is woken"
+    );
     assert_eq!(known(), Some(at(5)));
-    board.publish(&cluster, stands(since(3, 9)));
+    reports.borrow_mut().publish(report(since(3, 9)));
     assert_eq!(known(), Some(at(9)), "another line");
-    let stopped = Standing { runs: false, ..live(3) };
-    board.publish(&cluster, stands(stopped));
-    board.publish(&cluster, stands(since(3, 12)));
+    let stopped = PartitionReport { runs: false, ..live(3) };
+    reports.borrow_mut().publish(report(stopped));
+    reports.borrow_mut().publish(report(since(3, 12)));
     assert_eq!(known(), Some(at(12)), "slurmctld started anew");
 }
 
@@ -226,8 +230,8 @@ fn the_finalizer_comes_with_the_object_and_goes_with_the_line() {
     Arc::make_mut(&mut new.partition).metadata.finalizers = None;
     assert_eq!(plan(&new).effects, [Effect::AddFinalizer]);
 
-    let of = |standing: Option<Standing>| plan(&deleted(observed(&spec, standing)));
-    assert_eq!(of(Some(Standing::default())).effects, [Effect::RemoveFinalizer]);
+    let of = |standing: Option<PartitionReport>| plan(&deleted(observed(&spec, standing)));
+    assert_eq!(of(Some(PartitionReport::default())).effects, [Effect::RemoveFinalizer]);
     // Nobody has said yet how it stands, or it is still there.
     assert_eq!(of(None).effects, []);
     let waits = of(Some(live(1)));
@@ -262,7 +266,7 @@ fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
         ("Cancel", "UP", None),
         ("Cancel", "DRAIN", Some(vec!["1", "2"])),
     ] {
-        let standing = Standing {
+        let standing = PartitionReport {
             line: Some(line(1).with_state(state)),
             ..live(1)
         };
@@ -289,7 +293,7 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
         way: None,
         milliseconds: 7,
     };
-    let with_change = |sequence, generation| Standing {
+    let with_change = |sequence, generation| PartitionReport {
         change: Some(change(sequence)),
         ..live(generation)
     };
@@ -306,13 +310,12 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
     let same = build_status(&first, &plan(&first), None, now()).applied.unwrap();
     assert_eq!((same.generation, same.sequence), (5, Some(3)), "the line is the same");
 
-    // And the board remembers it over changes of other partitions.
-    let board = Board::default();
-    let cluster = Key::new("hpc", "slurm");
-    let standings = |sequence| Standings::from([("long".to_owned(), with_change(sequence, 2))]);
-    assert_eq!(board.publish(&cluster, standings(3)).len(), 1);
-    assert_eq!(board.publish(&cluster, standings(4)).len(), 0);
-    assert_eq!(board.find(&cluster, "long").unwrap().change, Some(change(3)));
+    // And the reports keep it over changes of other partitions.
+    let reports = std::cell::RefCell::new(AllReports::default());
+    let standings = |sequence| PartitionReports::from([("long".to_owned(), with_change(sequence, 2))]);
+    assert_eq!(reports.borrow_mut().publish(standings(3)).len(), 1);
+    assert_eq!(reports.borrow_mut().publish(standings(4)).len(), 0);
+    assert_eq!(reports.borrow().find("long").unwrap().change.clone(), Some(change(3)));
 }
 
 #[test]
@@ -325,8 +328,8 @@ fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
         [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
     ));
     seen.job_loads = Some(Arc::default());
-    let closed = Standing {
-        kept: Some(Kept {
+    let closed = PartitionReport {
+        manual_state: Some(ManualState {
             state: "DRAIN".to_owned(),
             wanted: "UP".to_owned(),
             since: NOW.to_owned(),
@@ -367,7 +370,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(spec: &Value, standing: Standing) -> Self {
+    fn new(spec: &Value, standing: PartitionReport) -> Self {
         Self {
             observed: observed(spec, Some(standing)),
             baselines: Baselines::default(),

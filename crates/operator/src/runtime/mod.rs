@@ -67,7 +67,7 @@ pub use stop::{Stop, Stopper};
 pub use trigger::{Inbox, Inboxes, Trigger, Triggers};
 pub use write::{Created, TAKEN_AGAIN, Writer, Written};
 
-use crate::{access::Access, defaults::Defaults, outside::Outsides, partition::Board};
+use crate::{cluster::Clusters, defaults::Defaults};
 
 /// What a kind is given to work with. A clone shares it.
 #[derive(Clone)]
@@ -82,11 +82,7 @@ pub struct Context {
     pub definitions: Definitions,
     pub metrics: Metrics,
     pub triggers: Triggers,
-    pub access: Arc<Access>,
-    /// How partitions stand, from Controllers to Partitions.
-    pub board: Board,
-    /// The slurmctlds that run elsewhere.
-    pub outsides: Outsides,
+    pub clusters: Arc<Clusters>,
 }
 
 impl Context {
@@ -105,9 +101,7 @@ impl Context {
             definitions: Definitions::default(),
             metrics: Metrics::new(),
             triggers: Triggers::nowhere(),
-            access: Arc::default(),
-            board: Board::default(),
-            outsides: Outsides::default(),
+            clusters: Arc::default(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     watch::{Reach, Sinks, watch_kind},
     work::{Desk, work},
 };
-use crate::{access::Access, defaults::Defaults, outside::Outsides, partition::Board};
+use crate::{cluster::Clusters, defaults::Defaults};
 
 /// How the process runs.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Operator {
     }
 }
 
-/// What [`Access`] is made from.
+/// What [`Clusters`] is made from.
 #[derive(Debug, Clone)]
 pub struct Foundations {
     pub clients: Clients,
@@ -74,6 +74,7 @@ pub struct Foundations {
     pub clock: Clock,
     pub fence: Fence,
     pub triggers: Triggers,
+    pub metrics: Metrics,
 }
 
 impl Operator {
@@ -82,7 +83,7 @@ impl Operator {
         options: Options,
         defaults: Defaults,
         triggers: Triggers,
-        access: impl FnOnce(Foundations) -> Access,
+        clusters: impl FnOnce(Foundations) -> Clusters,
     ) -> Self {
         let clock = Clock::system();
         let metrics = Metrics::new();
@@ -93,6 +94,7 @@ impl Operator {
             clock: clock.clone(),
             fence: Fence::new(),
             triggers: triggers.clone(),
+            metrics: metrics.clone(),
         };
         let context = Context {
             client: clients.calls.clone(),
@@ -104,9 +106,7 @@ impl Operator {
             definitions: Definitions::default(),
             metrics,
             triggers,
-            access: Arc::new(access(foundations)),
-            board: Board::default(),
-            outsides: Outsides::default(),
+            clusters: Arc::new(clusters(foundations)),
         };
         Self {
             clients,

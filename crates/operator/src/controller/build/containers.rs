@@ -7,19 +7,17 @@ use api::{
 use serde_json::{Map, Value, json};
 use slurm::agent;
 
-use super::{
-    Parent,
+use super::Parent;
+use crate::{
     layout::{
         AGENT, AGENT_COMMAND, AGENT_DIR, AGENT_FILE, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR,
         BUNDLE_FILE, BUNDLE_VOLUME, CANDIDATE_DIR, CANDIDATE_VOLUME, CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME,
         LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir, state_mount, variable,
     },
-};
-use crate::{
     overlay::lay_over,
     template::{
         self, LOGFILE_SCRIPT,
-        container::{container, default_pull_policy, user_command, user_image},
+        container::{container, default_pull_policy, user_image},
         fields, set,
     },
 };
@@ -36,26 +34,21 @@ const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT 
 
 /// Images for containers whose user names none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Images {
+pub(crate) struct Images {
     /// Has the agent in it.
-    pub(in crate::controller) operator: String,
-    pub(in crate::controller) slurmctld: String,
-    pub(in crate::controller) logfile: String,
+    pub(crate) operator: String,
+    pub(crate) slurmctld: String,
+    pub(crate) logfile: String,
 }
 
 /// The containers of the pod, in the order they start.
 #[derive(Clone, Debug)]
-pub(in crate::controller) struct Containers {
-    pub(in crate::controller) init: Vec<Container>,
-    pub(in crate::controller) main: Vec<Container>,
+pub(crate) struct Containers {
+    pub(crate) init: Vec<Container>,
+    pub(crate) main: Vec<Container>,
 }
 
-/// Whether slurmctld runs under the agent: it does unless the user brought a command.
-pub(in crate::controller) fn is_supervised(parent: &Parent) -> bool {
-    user_command(parent.controller.spec.slurmctld.as_ref()).is_none()
-}
-
-pub(in crate::controller) fn build_containers(parent: &Parent, images: &Images) -> Containers {
+pub(crate) fn build_containers(parent: &Parent, images: &Images) -> Containers {
     let slurmctld = build_slurmctld(parent, &images.slurmctld);
     Containers {
         init: vec![
@@ -93,7 +86,7 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
             { "mountPath": AGENT_COMMAND, "name": AGENT_VOLUME, "readOnly": true, "subPath": AGENT_FILE },
         ],
     }));
-    if is_supervised(parent) {
+    if parent.is_supervised() {
         set(
             &mut base,
             "command",
@@ -139,7 +132,7 @@ fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
     environment
         .push(json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }));
     environment.push(json!({ "name": variable::CANDIDATE, "value": CANDIDATE_DIR }));
-    if !is_supervised(parent) {
+    if !parent.is_supervised() {
         environment.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
     }
     let own = json!({
@@ -217,7 +210,7 @@ fn places(parent: &Parent) -> Vec<Value> {
 }
 
 /// Which images a pod template has in the containers whose user names none.
-pub(in crate::controller) fn images_of(parent: &Parent, template: &Value, otherwise: &Images) -> Images {
+pub(crate) fn images_of(parent: &Parent, template: &Value, otherwise: &Images) -> Images {
     let image = |container: &str, field: &str| {
         let containers = template.get("spec")?.get(field)?.as_array()?;
         let container = containers

@@ -7,18 +7,18 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use super::Parent;
 
 /// As long as the charts', and longer than any hash needs.
-pub(in crate::controller) const KEY_LENGTH: usize = 1024;
+pub(crate) const KEY_LENGTH: usize = 1024;
 
 /// A key to make, once. It is never overwritten: every daemon of the cluster has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct NewKey {
-    pub(in crate::controller) secret: String,
-    pub(in crate::controller) entry: String,
+pub(crate) struct NewKey {
+    pub(crate) secret: String,
+    pub(crate) entry: String,
 }
 
 /// The Secret of a new key with these bytes. It is mutable: kubelets stop watching an immutable Secret, and give its old
 /// content to new pods after it was deleted and created again under the same name.
-pub(in crate::controller) fn build_key(parent: &Parent, key: &NewKey, bytes: Vec<u8>) -> Secret {
+pub(crate) fn build_key(parent: &Parent, key: &NewKey, bytes: Vec<u8>) -> Secret {
     Secret {
         metadata: parent
             .marks()

@@ -18,7 +18,7 @@ const PATHS: [&str; 4] = [
     "/metrics/scheduler",
 ];
 
-pub(in crate::controller) fn build_monitor(parent: &Parent, wanted: &Wanted) -> ServiceMonitor {
+pub(crate) fn build_monitor(parent: &Parent, wanted: &Wanted) -> ServiceMonitor {
     let given = Metadata {
         labels: wanted.labels.clone(),
         annotations: wanted.annotations.clone(),

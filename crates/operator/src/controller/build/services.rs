@@ -13,7 +13,7 @@ use crate::template::{
 };
 
 /// Leads clients to the slurmctld that is active.
-pub(in crate::controller) fn build_service(parent: &Parent) -> Result<Value, PortClash> {
+pub(crate) fn build_service(parent: &Parent) -> Result<Value, PortClash> {
     let template = parent.controller.spec.service.as_ref();
     let mut selector = parent.selector();
     selector.insert(labels::CONTROLLER_ACTIVE.to_owned(), ON.to_owned());
@@ -31,7 +31,7 @@ pub(in crate::controller) fn build_service(parent: &Parent) -> Result<Value, Por
 }
 
 /// Gives every slurmctld pod the name that SlurmctldHost has for it.
-pub(in crate::controller) fn build_internal_service(parent: &Parent) -> Result<Value, PortClash> {
+pub(crate) fn build_internal_service(parent: &Parent) -> Result<Value, PortClash> {
     Service {
         meta: parent
             .marks()

@@ -13,17 +13,17 @@ use slurm::revision::Digest;
 use super::{
     Parent,
     containers::{Containers, Images, build_containers, images_of},
-    layout::{
-        AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME,
-        LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
-    },
+};
+use crate::layout::{
+    AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME, LIVE_VOLUME,
+    LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
 };
 use crate::template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy};
 
 /// On the StatefulSet: digest of everything that is a reason to restart slurmctld.
-pub(in crate::controller) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
+pub(crate) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
 /// On the StatefulSet: which release's idea of the pod it carries.
-pub(in crate::controller) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
+pub(crate) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
 /// Goes up with every change to the pod template that is ours and not a user's. A pod made from an older one stays as it
 /// is until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
 const TEMPLATE_VERSION: &str = "4";
@@ -34,22 +34,19 @@ const DEFAULT_STORAGE: &str = "4Gi";
 
 /// What a StatefulSet is built from besides the Controller.
 #[derive(Clone, Debug)]
-pub(in crate::controller) struct Ingredients<'a> {
+pub(crate) struct Ingredients<'a> {
     /// Digests of the keys' bytes.
-    pub(in crate::controller) slurm_key: Digest,
-    pub(in crate::controller) jwt_key: Digest,
+    pub(crate) slurm_key: Digest,
+    pub(crate) jwt_key: Digest,
     /// Digest of the configuration, if a change of it is to restart slurmctld.
-    pub(in crate::controller) config: Option<Digest>,
-    pub(in crate::controller) images: &'a Images,
-    pub(in crate::controller) observed: Option<&'a StatefulSet>,
+    pub(crate) config: Option<Digest>,
+    pub(crate) images: &'a Images,
+    pub(crate) observed: Option<&'a StatefulSet>,
     /// Keep the pods that run, although the template is new: they were made by another operator.
-    pub(in crate::controller) hold: bool,
+    pub(crate) hold: bool,
 }
 
-pub(in crate::controller) fn build_stateful_set(
-    parent: &Parent,
-    ingredients: &Ingredients,
-) -> Result<StatefulSet, serde_json::Error> {
+pub(crate) fn build_stateful_set(parent: &Parent, ingredients: &Ingredients) -> Result<StatefulSet, serde_json::Error> {
     let spec = &parent.controller.spec;
     let observed = ingredients.observed.map(serde_json::to_value).transpose()?;
     let reasons = digest_reasons(parent, ingredients);

@@ -7,12 +7,9 @@ use k8s_openapi::api::core::v1::Secret;
 use slurm::revision::Digest;
 
 use crate::{
-    controller::{
-        build::keys::NewKey,
-        fault::{Blocks, Fault},
-        observe::Observed,
-        reason,
-    },
+    controller::{build::keys::NewKey, observe::Observed},
+    finding::{Blocks, Finding},
+    reason,
     secret::entry,
 };
 
@@ -25,10 +22,10 @@ pub(super) struct Keys {
 }
 
 /// Both keys if they are there, the keys to make, and what is missing.
-pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<Fault>) {
-    let controller = observed.controller.as_ref();
+pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<Finding>) {
+    let controller = observed.inputs.controller.as_ref();
     let mut new = Vec::new();
-    let mut faults = Vec::new();
+    let mut findings = Vec::new();
     let remedy = if controller.spec.is_external() {
         "make it from the key that the cluster has"
     } else {
@@ -40,7 +37,7 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
             Some(secret) => {
                 let bytes = entry(Some(secret), &reference.key).map(<[u8]>::to_vec);
                 if bytes.is_none() {
-                    faults.push(Fault::new(
+                    findings.push(Finding::new(
                         Blocks::Pods,
                         reason::SECRET_MISSING,
                         format!(
@@ -52,7 +49,7 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
                 bytes
             }
             None if given => {
-                faults.push(Fault::new(
+                findings.push(Finding::new(
                     Blocks::Pods,
                     reason::SECRET_MISSING,
                     format!(
@@ -97,5 +94,5 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
         }),
         _ => None,
     };
-    (keys, new, faults)
+    (keys, new, findings)
 }

@@ -1,39 +1,53 @@
 //! slurmctld's StatefulSet, and when it is left alone.
 
 use api::wellknown::STATE_VOLUME;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::ResourceExt as _;
-use slurm::revision::Digest;
 
-use super::{Effect, Plan, keys::Keys};
+use super::{Effect, keys::Keys};
 use crate::{
+    cluster::pods,
+    configuration::Outcome,
     controller::{
         build::{
-            Parent,
             containers::Images,
             stateful_set::{Ingredients, build_stateful_set},
         },
-        fault::{Blocks, Fault, is_blocked},
         observe::Observed,
-        pods, reason,
     },
+    finding::{Blocks, Finding, is_blocked},
+    parent::Parent,
+    reason,
     template::metadata::Marks,
 };
 
+/// slurmctld's StatefulSet, or what is to be done before there can be one.
+#[derive(Debug, Default)]
+pub(super) struct Workload {
+    pub(super) stateful_set: Option<StatefulSet>,
+    pub(super) replace: Option<Effect>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Plans the StatefulSet. `findings` are those found before.
 pub(super) fn plan_pods(
     observed: &Observed,
     parent: &Parent,
     keys: Option<&Keys>,
-    restart: Option<Digest>,
-    plan: &mut Plan,
-    faults: &mut Vec<Fault>,
-) {
-    faults.extend(check_storage_change(observed, parent));
-    // A pod that finds no configuration at all only fails; it is made when there is one.
-    let has_config = observed.bundle.is_some() || !plan.config_maps.is_empty();
-    let (Some(keys), true) = (keys, has_config) else { return };
-    if is_blocked(faults, Blocks::Pods) {
-        return;
+    configuration: &Outcome,
+    findings: &[Finding],
+) -> Workload {
+    let mut workload = Workload {
+        findings: check_storage_change(observed, parent).into_iter().collect(),
+        ..Workload::default()
+    };
+    // A pod that finds no configuration at all would only fail; it is created once there is one.
+    let has_config = observed.inputs.bundle.is_some() || !configuration.config_maps.is_empty();
+    let (Some(keys), true) = (keys, has_config) else {
+        return workload;
+    };
+    if is_blocked(findings, Blocks::Pods) || is_blocked(&workload.findings, Blocks::Pods) {
+        return workload;
     }
     let service = parent.names.internal_service();
     if let Some(set) = &observed.stateful_set
@@ -44,12 +58,12 @@ pub(super) fn plan_pods(
             .filter(|before| *before != service)
         && set.metadata.deletion_timestamp.is_none()
     {
-        plan.effects.push(Effect::DeleteStatefulSet {
+        workload.replace = Some(Effect::DeleteStatefulSet {
             name: set.name_any(),
             uid: set.uid().unwrap_or_default(),
             why: format!("its Service is {before:?} and must be {service:?}, which cannot be changed in place"),
         });
-        return;
+        return workload;
     }
     let images = Images {
         operator: observed.images.operator.clone(),
@@ -59,38 +73,40 @@ pub(super) fn plan_pods(
     let ingredients = Ingredients {
         slurm_key: keys.slurm,
         jwt_key: keys.jwt,
-        config: restart,
+        config: configuration.restart,
         images: &images,
         observed: observed.stateful_set.as_deref(),
         hold: is_held(observed),
     };
     match build_stateful_set(parent, &ingredients) {
-        Ok(set) => plan.stateful_set = Some(set),
-        Err(error) => faults.push(Fault::new(
+        Ok(set) => workload.stateful_set = Some(set),
+        Err(error) => workload.findings.push(Finding::new(
             Blocks::Pods,
             reason::INVALID_SPEC,
-            format!("spec.template.spec, or what is laid over a container, is not what Kubernetes has there: {error}; correct it"),
+            format!("spec.template.spec, or what is laid over a container, does not fit the PodSpec schema: {error}; correct it"),
         )),
     }
+    workload
 }
 
 /// Whether pods of another operator run, which are not to be restarted just because this one took over. A new annotation on
 /// the Controller, such as `restart-trigger`, is a wish to restart them.
 fn is_held(observed: &Observed) -> bool {
-    let wanted = Marks::of_for_pods(&observed.controller.metadata).annotations;
+    let wanted = Marks::of_for_pods(&observed.inputs.controller.metadata).annotations;
     let untouched = |pod: &Pod| {
         wanted
             .iter()
             .all(|(key, value)| pod.annotations().get(key) == Some(value))
     };
     observed
+        .inputs
         .pods
         .iter()
         .any(|pod| pods::is_ready(pod) && !pods::has_agent(pod) && untouched(pod))
 }
 
 /// Kubernetes does not let a StatefulSet change its claims, and the cluster's state would be left behind.
-fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Fault> {
+fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Finding> {
     let spec = observed.stateful_set.as_ref()?.spec.as_ref()?;
     let claims = spec
         .volume_claim_templates
@@ -116,7 +132,7 @@ fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Fault> {
         None => "no volume".to_owned(),
     };
     (before != now).then(|| {
-        Fault::new(
+        Finding::new(
             Blocks::Pods,
             reason::INVALID_SPEC,
             format!("spec.persistence cannot be changed, since the cluster's state would be left behind: it is on {before} and now asks for {now}; set it back, or make another Controller"),

@@ -23,7 +23,7 @@ use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
 use super::super::ControllerReconciler;
 use crate::{
-    access::Access,
+    cluster::Clusters,
     defaults::Defaults,
     runtime::{
         Clients, Ended, Operator, Options, Stopper, Triggers,
@@ -279,8 +279,8 @@ impl World {
 fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<Result<(), Ended>>) {
     let (triggers, inboxes) = Triggers::new();
     let clients = Clients::same(server.client());
-    let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |_| {
-        Access::default()
+    let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
+        Clusters::new(found.caches, found.fence, found.clock, found.triggers, found.metrics)
     });
     operator.add(ControllerReconciler::new(operator.context()), inboxes.controller);
     let (stopper, stop) = Stopper::new();
@@ -300,7 +300,7 @@ async fn run_pods(server: FakeServer, agent: FakeAgent, port: u16) {
         let bundle = server.store().get(&at("configmaps", "slurm-bundle")).unwrap();
         let bundle = serde_json::from_value(bundle).unwrap();
         let stored = agent.lock().live.clone();
-        let bundled = super::super::build::config::read_bundle(&bundle);
+        let bundled = crate::configuration::render::read_bundle(&bundle);
         agent.lock().live = [stored, bundled]
             .into_iter()
             .flatten()

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Caches, Images, Report, observe, plan};
+use super::{Caches, Images, observe_objects, plan, rules::NOW};
+use crate::cluster::Snapshot;
 use crate::testing::recorded::{MEANT, Objects, Recording, flatten_all, judge, recordings};
 
 #[test]
@@ -30,16 +31,12 @@ fn children(recording: &Recording) -> Vec<Value> {
         ..Images::default()
     };
     let controller = caches.controllers.all().remove(0);
-    let plan = plan(&observe(
-        controller,
-        &caches,
-        Report::default(),
-        crate::access::Knowledge::unknown("nobody was asked"),
-        images.clone(),
-        Vec::new(),
-        true,
-    ));
-    assert_eq!(plan.faults, []);
+    let plan = plan(&super::Observed {
+        images: images.clone(),
+        has_service_monitors: true,
+        ..observe_objects(controller, &caches, Snapshot::default(), NOW.parse().unwrap())
+    });
+    assert_eq!(plan.findings, []);
     let mut ours = super::written(&plan);
     inputs.extend(ours.iter().filter(|object| object["kind"] == "ConfigMap").cloned());
     inputs.extend(host_keys(recording));

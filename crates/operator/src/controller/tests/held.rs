@@ -8,16 +8,18 @@ use serde_json::{Value, json};
 use slurm::revision::Digest;
 
 use super::{
-    super::{
-        build::config::{Files, read_bundle},
-        plan::{ConfigState, Effect, Plan, plan},
-        push::{Live, Report, State},
-    },
+    super::plan::{Effect, Plan, plan},
     config_map, node_set, observed, planned,
     rules::{NOW, annotated, bundled, changed, condition, live_as_bundled, replace, running, with_keys},
     slurm_conf, written,
 };
-use crate::access::{Knowledge, Seen};
+use crate::{
+    cluster::{
+        Knowledge, Seen,
+        deliver::{Files, Live, Report, State},
+    },
+    configuration::{ConfigState, DeliveryChange, render::read_bundle},
+};
 
 /// The word a slurmctld of these tests refuses wherever it stands, and that the checker knows nothing of.
 const REFUSED: &str = "AllowGroups=refused";
@@ -42,7 +44,12 @@ struct Converged {
 
 impl Converged {
     fn held(&self) -> BTreeSet<&str> {
-        self.plan.held.iter().map(|held| held.source.as_str()).collect()
+        self.plan
+            .configuration
+            .held
+            .iter()
+            .map(|held| held.source.as_str())
+            .collect()
     }
 
     fn conf(&self) -> String {
@@ -60,7 +67,7 @@ fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, kno
     let mut pushes = 0;
     for _ in 0..1000 {
         let mut seen = observed(objects.clone(), report.clone());
-        seen.knowledge = knowledge.clone();
+        seen.snapshot.knowledge = knowledge.clone();
         let plan = plan(&seen);
         let before = objects.clone();
         replace(&mut objects, written(&plan));
@@ -95,7 +102,7 @@ fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, kno
 
 fn pushed(plan: &Plan) -> (Digest, Files) {
     let wanted = plan.effects.iter().find_map(|effect| match effect {
-        Effect::PushConfig(wanted) => Some((wanted.digest, (*wanted.files).clone())),
+        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some((wanted.digest, (*wanted.files).clone())),
         _ => None,
     });
     wanted.unwrap()
@@ -195,7 +202,7 @@ fn each_source_is_held_at_its_own_last_good_version_and_a_new_one_is_left_out() 
         let conf = end.conf();
         let without_new = conf.replace("NodeSet=gpu Feature=gpu\n", "");
         assert_eq!(without_new, before, "{held}");
-        let fault = &end.plan.faults[0];
+        let fault = &end.plan.findings[0];
         assert!(fault.message.starts_with(place), "{}", fault.message);
         assert!(!all_text(&pushed(&end.plan).1).contains("Foo"));
     }
@@ -214,9 +221,9 @@ fn what_slurmctld_refuses_is_found_and_held_and_the_rest_goes_live() {
     );
     assert!(!conf.contains(REFUSED));
     assert_eq!(end.held(), BTreeSet::from(["NodeSet \"a\" spec.partition"]));
-    assert!(end.plan.held[0].why.contains("fatal: refused"));
+    assert!(end.plan.configuration.held[0].why.contains("fatal: refused"));
     assert!(end.pushes <= 5, "{}", end.pushes);
-    assert!(matches!(end.plan.config, ConfigState::Applied { .. }));
+    assert!(matches!(end.plan.configuration.state, ConfigState::Applied { .. }));
 
     // Another operator, which knows of no refusal, comes to the same.
     let again = converge(end.objects.clone(), &|text| text.contains(REFUSED));
@@ -298,17 +305,17 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         ),
     ] {
         let end = converge_knowing(objects.clone(), &|_| false, &known);
-        let held = &end.plan.held[0];
+        let held = &end.plan.configuration.held[0];
         assert_eq!((held.reason, held.soon), (reason, soon), "{}", held.why);
         assert!(held.why.contains(words), "{}", held.why);
         assert!(!end.conf().contains("Fast") && end.conf().contains("Nodes=b MaxTime=5"));
-        assert_eq!(end.plan.needs_answers, reason == "WaitsForAccounting");
+        assert_eq!(end.plan.configuration.needs_answers, reason == "WaitsForAccounting");
     }
     let end = converge_knowing(objects, &|_| false, &qos(Some(Ok(&["normal", "fast"]))));
     assert!(end.conf().contains("AllowQos=ALL,Fast") && end.held().is_empty());
     // What is live is not looked up again.
     let end = converge_knowing(end.objects, &|_| false, &qos(None));
-    assert!(end.held().is_empty() && !end.plan.needs_answers);
+    assert!(end.held().is_empty() && !end.plan.configuration.needs_answers);
 }
 
 #[test]
@@ -316,7 +323,7 @@ fn what_is_held_is_told_once_and_what_only_waits_for_a_look_is_not() {
     let objects = running_with(&json!({}), vec![partition("a", "")]);
     let mut plan = converge(changed(objects, &json!({ "extraConf": "Nonsense=1" })), &|_| false).plan;
     let noted = |plan: &Plan| {
-        let held = &plan.held[0];
+        let held = &plan.configuration.held[0];
         vec![api::configuration::HeldInput {
             source: held.source.clone(),
             reason: held.reason.to_owned(),
@@ -328,7 +335,7 @@ fn what_is_held_is_told_once_and_what_only_waits_for_a_look_is_not() {
     let mut another = noted(&plan);
     another[0].message = "something else is wrong".to_owned();
     assert_eq!(plan.warnings(&another).count(), 1);
-    plan.held[0].soon = true;
+    plan.configuration.held[0].soon = true;
     assert_eq!(plan.warnings(&[]).count(), 0);
 }
 
@@ -394,7 +401,7 @@ fn a_new_cluster_starts_without_what_is_bad() {
     let conf = slurm_conf(&plan);
     assert!(conf.contains("ClusterName=") && !conf.contains("Nonsense"), "{conf}");
     assert!(plan.stateful_set.is_some());
-    assert_eq!(plan.held[0].source, "spec.extraConf");
+    assert_eq!(plan.configuration.held[0].source, "spec.extraConf");
 }
 
 #[test]
@@ -404,8 +411,8 @@ fn a_cluster_of_another_operator_is_not_taken_over_without_what_is_bad() {
     objects.extend(written(&planned(with_keys(&json!({})))));
     objects.retain(|object| object["metadata"]["name"] != "slurm-bundle");
     let plan = planned(objects);
-    assert!(plan.config_maps.is_empty() && plan.stateful_set.is_none());
-    assert_eq!(plan.faults[0].reason, "ConfigRejected");
+    assert!(plan.configuration.config_maps.is_empty() && plan.stateful_set.is_none());
+    assert_eq!(plan.findings[0].reason, "ConfigRejected");
 }
 
 #[test]
@@ -424,14 +431,14 @@ fn the_identity_of_a_cluster_is_not_for_extra_conf() {
     ] {
         let spec = json!({ "extraConf": other });
         let first = planned(with_keys(&spec));
-        assert_eq!(first.held.len(), 1, "{other} at the first start");
+        assert_eq!(first.configuration.held.len(), 1, "{other} at the first start");
         assert!(!slurm_conf(&first).contains(other), "{other}");
         let end = converge(changed(running(&json!({})), &spec), &|_| false);
         assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]), "{other}");
         assert_eq!(end.pushes, 0, "{other}");
         if let Some(key) = same {
             let spec = json!({ "extraConf": own(key) });
-            assert_eq!(planned(with_keys(&spec)).held, [], "{key}");
+            assert_eq!(planned(with_keys(&spec)).configuration.held, [], "{key}");
             assert!(
                 converge(changed(running(&json!({})), &spec), &|_| false)
                     .held()
@@ -441,7 +448,7 @@ fn the_identity_of_a_cluster_is_not_for_extra_conf() {
     }
     let more = json!({ "extraConf": "AuthAltParameters=disable_token_creation" });
     assert_eq!(
-        planned(with_keys(&more)).held,
+        planned(with_keys(&more)).configuration.held,
         [],
         "a new cluster takes options beside ours"
     );
@@ -454,7 +461,7 @@ fn what_the_spec_itself_changes_is_not_held_against_the_inputs() {
     objects.push(config_map("jwks", &json!({ "set": "{}" })));
     let spec = json!({ "jwksKeyRef": { "name": "jwks", "key": "set" }, "extraConf": "SchedulerParameters=defer" });
     let end = converge(changed(objects, &spec), &|_| false);
-    assert!(end.held().is_empty(), "{:?}", end.plan.held);
+    assert!(end.held().is_empty(), "{:?}", end.plan.configuration.held);
     assert!(end.conf().contains("jwks=/etc/slurm/jwks.json"));
 }
 
@@ -476,11 +483,11 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
         let end = converge_knowing(objects.clone(), &|_| false, &knowledge);
         assert!(end.conf().contains("Nodes=a MaxTime=5"), "{knowledge:?}");
         assert_eq!(end.conf().contains("GresTypes=gpu"), !waits, "{knowledge:?}");
-        assert_eq!(end.plan.needs_answers, waits, "{knowledge:?}");
+        assert_eq!(end.plan.configuration.needs_answers, waits, "{knowledge:?}");
         if waits {
             assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
             let mut seen = observed(end.objects, end.report);
-            seen.knowledge = knowledge;
+            seen.snapshot.knowledge = knowledge;
             let status = super::super::status::build_status(&seen, &end.plan, None, NOW.parse().unwrap());
             let reasons: Vec<(&str, &str)> = status
                 .conditions
@@ -518,8 +525,8 @@ fn a_partition_does_not_vanish_under_its_jobs() {
             "the rest goes live"
         );
         assert!(busy.held().is_empty(), "{way}");
-        assert_eq!(busy.plan.retained, ["b"], "{way}");
-        let condition = busy.plan.needs_answers;
+        assert_eq!(busy.plan.configuration.retained, ["b"], "{way}");
+        let condition = busy.plan.configuration.needs_answers;
         assert!(condition, "{way}: its jobs are followed");
         let idle = converge_knowing(busy.objects, &|_| false, &jobs(&[job("RUNNING", "a")]));
         assert!(!idle.conf().contains("PartitionName=b "), "{way}");
@@ -532,7 +539,7 @@ fn who_forces_a_change_does_not_wait() {
     let objects = changed(running(&json!({})), &json!({ "extraConf": "GresTypes=gpu" }));
     let busy = jobs(&[job("RUNNING", "a")]);
     let waiting = converge_knowing(objects.clone(), &|_| false, &busy);
-    let words = waiting.plan.held[0].why.clone();
+    let words = waiting.plan.configuration.held[0].why.clone();
     let (_, value) = words.split_once("slinky.slurm.net/force-config=").unwrap();
     for (value, forced) in [(value, true), ("true", true), ("false", false), (&value[1..], false)] {
         let objects = annotated(objects.clone(), "slinky.slurm.net/force-config", value);
@@ -558,7 +565,7 @@ fn a_cluster_that_never_served_has_no_jobs_to_wait_for() {
     replace(&mut objects, made);
     let objects = changed(objects, &json!({ "extraConf": "SelectType=select/cons_tres" }));
     let plan = plan(&observed(objects, down));
-    assert_eq!(plan.held, []);
+    assert_eq!(plan.configuration.held, []);
     assert!(all_text(&pushed(&plan).1).contains("cons_tres"));
 }
 
@@ -640,6 +647,6 @@ proptest! {
             prop_assert_eq!((good, old), (*quality == Quality::Good, *quality != Quality::Good), "{}", conf);
         }
         let bad = partitions.iter().chain([&extra, &file]).filter(|quality| **quality != Quality::Good).count();
-        prop_assert_eq!(end.plan.held.len(), bad);
+        prop_assert_eq!(end.plan.configuration.held.len(), bad);
     }
 }

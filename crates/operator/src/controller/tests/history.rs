@@ -7,16 +7,17 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
 use super::{
-    super::{history::build_history, plan::plan, push::Report},
+    super::plan::plan,
     config_map, controller, keys, node_set, observed, planned,
-    rules::{NOW, changed, live_as_bundled, running},
+    rules::{changed, live_as_bundled, running},
     visible::{edited, ended, pushed, refused, taken},
     written,
 };
+use crate::cluster::deliver::Report;
 
 fn history(objects: &[Value], report: &Report) -> Option<ConfigMap> {
     let observed = observed(objects.to_vec(), report.clone());
-    build_history(&observed, &plan(&observed), NOW.parse().unwrap())
+    plan(&observed).configuration.history
 }
 
 fn entries(objects: &[Value], report: &Report) -> BTreeMap<String, String> {

@@ -16,11 +16,14 @@ use api::Controller;
 use serde_json::{Value, json};
 
 use super::{
-    observe::{Observed, observe},
+    observe::{Observed, observe_objects},
     plan::{Plan, plan},
-    push::Report,
 };
-use crate::{access::Knowledge, defaults::Images, runtime::Caches};
+use crate::{
+    cluster::{Knowledge, Snapshot, deliver::Report},
+    defaults::Images,
+    runtime::Caches,
+};
 
 pub(super) const UID: &str = "c0000000-0000-0000-0000-000000000001";
 
@@ -84,16 +87,15 @@ fn observed(objects: Vec<Value>, report: Report) -> Observed {
         .iter()
         .find(|controller| controller.metadata.uid.as_deref() == Some(UID))
         .unwrap();
-    let knowledge = Knowledge::unknown("nobody was asked");
-    observe(
-        Arc::clone(controller),
-        &caches,
+    let snapshot = Snapshot {
         report,
-        knowledge,
-        images(),
-        Vec::new(),
-        true,
-    )
+        ..Snapshot::default()
+    };
+    Observed {
+        images: images(),
+        has_service_monitors: true,
+        ..observe_objects(Arc::clone(controller), &caches, snapshot, rules::NOW.parse().unwrap())
+    }
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
@@ -105,7 +107,8 @@ fn written(plan: &Plan) -> Vec<Value> {
     let mut objects: Vec<Value> = Vec::new();
     objects.extend(plan.services.iter().map(|object| serde_json::to_value(object).unwrap()));
     objects.extend(
-        plan.config_maps
+        plan.configuration
+            .config_maps
             .iter()
             .map(|object| serde_json::to_value(object).unwrap()),
     );
@@ -124,6 +127,7 @@ fn written(plan: &Plan) -> Vec<Value> {
 
 fn slurm_conf(plan: &Plan) -> String {
     let data = plan
+        .configuration
         .config_maps
         .iter()
         .find_map(|config_map| config_map.data.as_ref()?.get("slurm.conf"));

@@ -5,15 +5,13 @@ use slurm::agent::PartitionInUse;
 
 use super::*;
 use crate::{
-    access::Seen,
-    controller::{
-        build::config::read_bundle,
-        inputs::{Inputs, gather},
-        partitions::gather_partitions,
-        plan::Effect,
-        push::{Live, State},
+    cluster::{
+        Seen,
+        deliver::{Live, State, Wanted},
     },
-    partition::line::Line,
+    configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle},
+    controller::plan::Effect,
+    partition::rules::line::Line,
 };
 
 const READ: &str = "2026-01-02T00:01:00Z";
@@ -67,7 +65,10 @@ fn a_partition_stands_in_slurm_conf_after_those_of_nodesets_and_before_the_users
     );
     let at = |name: &str| conf.find(&format!("PartitionName={name} ")).unwrap();
     assert!(at("cpu") < at("both") && at("both") < at("mine"), "{conf}");
-    assert_eq!(plan.standings["both"].line.as_ref().unwrap().generation, 1);
+    assert_eq!(
+        plan.configuration.partitions["both"].line.as_ref().unwrap().generation,
+        1
+    );
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
         let plan = planned(objects);
         let conf = slurm_conf(&plan);
         assert!(line(&conf, "good").is_some(), "{name} {spec}: {conf}");
-        let standing = &plan.standings[name];
+        let standing = &plan.configuration.partitions[name];
         assert_eq!(standing.line, None, "{name} {spec}");
         let trouble = standing.trouble.clone().unwrap();
         assert_eq!(trouble.reason, reason, "{name} {spec}: {}", trouble.message);
@@ -198,11 +199,11 @@ fn a_line_of_an_older_operator_that_takes_the_next_one_along_is_not_kept() {
         ),
     ] {
         let observed = observed(with(cluster(""), [object]), Report::default());
-        let mut before = Inputs::default();
+        let mut before = Content::default();
         before.partitions.insert("gpt".to_owned(), of_before(settings));
-        let (mut inputs, ..) = gather(&observed, &before);
-        gather_partitions(&observed, &mut inputs, &before, true);
-        assert_eq!(inputs.partitions.contains_key("gpt"), is_kept, "{settings:?}");
+        let mut content = Content::default();
+        gather_partitions(&observed.inputs, &observed.snapshot, &mut content, &before, true);
+        assert_eq!(content.partitions.contains_key("gpt"), is_kept, "{settings:?}");
     }
 }
 
@@ -222,8 +223,8 @@ fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
             named("older", "2026-01-02T00:00:00Z"),
         ],
     ));
-    assert!(plan.standings["older"].line.is_some());
-    let refused = plan.standings["a"].trouble.clone().unwrap();
+    assert!(plan.configuration.partitions["older"].line.is_some());
+    let refused = plan.configuration.partitions["a"].trouble.clone().unwrap();
     assert!(refused.message.contains("Partition \"older\""), "{}", refused.message);
     assert_eq!(
         line(&slurm_conf(&plan), "long"),
@@ -235,8 +236,8 @@ fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
 fn served(mut objects: Vec<Value>) -> Observed {
     objects.push(pod(0));
     let mut observed = observed(objects, Report::default());
-    let bundle = observed.bundle.as_deref().and_then(read_bundle).unwrap();
-    observed.report = Report {
+    let bundle = observed.inputs.bundle.as_deref().and_then(read_bundle).unwrap();
+    observed.snapshot.report = Report {
         pod: "pod-0".to_owned(),
         live: Some(Live {
             sequence: bundle.sequence,
@@ -259,8 +260,8 @@ fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
     // Once with slurmctld at work, so that jobs are possible.
     let serving = plan(&served(with(objects, written(&first))));
     let mut observed = served(with(now, written(&serving)));
-    let digest = observed.report.live.unwrap().digest;
-    observed.lives = vec![(digest, "2026-01-02T00:00:30Z".parse().unwrap())];
+    let digest = observed.snapshot.report.live.unwrap().digest;
+    observed.snapshot.lives = vec![(digest, "2026-01-02T00:00:30Z".parse().unwrap())];
     let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(jobs).unwrap());
     let partition = |(name, state): &(&str, &str)| {
@@ -268,13 +269,13 @@ fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
         ((*name).to_owned(), serde_json::from_value(shown).unwrap())
     };
     seen.partitions = Some(Arc::new(states.iter().map(partition).collect()));
-    observed.knowledge = Knowledge::Known(seen.into());
+    observed.snapshot.knowledge = Knowledge::Known(seen.into());
     observed
 }
 
-fn pushed(plan: &Plan) -> crate::controller::push::Wanted {
+fn pushed(plan: &Plan) -> Wanted {
     let wanted = plan.effects.iter().find_map(|effect| match effect {
-        Effect::PushConfig(wanted) => Some(wanted),
+        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted),
         _ => None,
     });
     wanted.unwrap().as_ref().clone()
@@ -334,24 +335,29 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
     }
     // While that is on its way it is still what is wanted.
     let mut on_its_way = after(objects("Up"), objects("Up"), &says("DRAIN"), json!([]), READ);
-    on_its_way.report.state = State::Busy;
+    on_its_way.snapshot.report.state = State::Busy;
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
     // Nor is it taken back when slurmctld has it and Kubernetes does not say so yet.
     let sent = super::plan(&on_its_way);
     let wanted = pushed(&sent);
-    on_its_way.report.state = State::Done;
-    on_its_way.report.live = Some(Live {
+    on_its_way.snapshot.report.state = State::Done;
+    on_its_way.snapshot.report.live = Some(Live {
         sequence: 9,
         digest: wanted.digest,
     });
     on_its_way
+        .snapshot
         .lives
         .push((wanted.digest, "2026-01-02T00:02:00Z".parse().unwrap()));
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
     // Slurm may be heard again before that: what it says is about what it has.
-    on_its_way.served = on_its_way.report.live.zip(sent.tried.map(Arc::new));
+    on_its_way.snapshot.served = on_its_way
+        .snapshot
+        .report
+        .live
+        .zip(sent.configuration.sent.map(Arc::new));
     for (state, expected) in [("DRAIN", "DRAIN"), ("UP", "UP")] {
         let heard = after(
             objects("Up"),
@@ -360,7 +366,7 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             json!([]),
             "2026-01-02T00:03:00Z",
         );
-        on_its_way.knowledge = heard.knowledge;
+        on_its_way.snapshot.knowledge = heard.snapshot.knowledge;
         let conf = pushed_conf(&super::plan(&on_its_way));
         let line = line(&conf, "both").unwrap();
         assert!(line.contains(&format!(" State={expected}")), "{line}");
@@ -441,22 +447,25 @@ fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_anot
             [pod],
         );
         let mut observed = after(objects(json!({ "nodeSets": ["cpu"] })), now, &[], json!([]), READ);
-        let mark = crate::partition::members::resolve_members(&observed.partitions[0], &observed.node_sets)
-            .unwrap()
-            .mark
-            .unwrap()
-            .name;
+        let mark = crate::partition::rules::members::resolve_members(
+            &observed.inputs.partitions[0],
+            &observed.inputs.node_sets,
+        )
+        .unwrap()
+        .mark
+        .unwrap()
+        .name;
         let node = |name: &str, features: Value| -> slurm::Node {
             serde_json::from_value(json!({ "name": name, "features": features, "state": ["IDLE"] })).unwrap()
         };
         let nodes = vec![node("cpu-0", json!(["cpu"])), node("cpu-2", json!(["cpu", mark]))];
-        observed.knowledge = Knowledge::Known(Seen::of_nodes(nodes, READ.parse().unwrap()).into());
+        observed.snapshot.knowledge = Knowledge::Known(Seen::of_nodes(nodes, READ.parse().unwrap()).into());
         let plan = super::plan(&observed);
         let conf = pushed_conf(&plan);
         let nodes = if waits { "cpu" } else { mark.as_str() };
         let expected = format!("PartitionName=both Nodes={nodes} State=UP");
         assert_eq!(line(&conf, "both"), Some(expected.as_str()), "one that {what}");
-        assert_eq!(plan.needs_answers, waits, "one that {what}");
+        assert_eq!(plan.configuration.needs_answers, waits, "one that {what}");
     }
 }
 
@@ -482,11 +491,14 @@ fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
         "2026-01-02T00:03:00Z",
     );
     let told = pushed(&closing).digest;
-    reopened.report.live = Some(Live {
+    reopened.snapshot.report.live = Some(Live {
         sequence: 9,
         digest: told,
     });
-    reopened.lives.push((told, "2026-01-02T00:02:00Z".parse().unwrap()));
+    reopened
+        .snapshot
+        .lives
+        .push((told, "2026-01-02T00:02:00Z".parse().unwrap()));
     let conf = pushed_conf(&plan(&reopened));
     assert_eq!(line(&conf, "both"), Some("PartitionName=both Nodes=cpu State=UP"));
 }
@@ -519,7 +531,7 @@ fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
         json!([]),
         READ,
     );
-    on_its_way.report.state = State::Busy;
+    on_its_way.snapshot.report.state = State::Busy;
     assert_eq!(line(&pushed_conf(&super::plan(&on_its_way)), "both"), None);
     // Closed: it goes, unless jobs are there, or what is known of them is older than that.
     for (jobs, read, goes) in [
@@ -556,7 +568,10 @@ fn the_only_default_partition_stays_and_another_may_take_its_place() {
         json!([]),
         READ,
     );
-    assert_eq!(plan.standings["a"].trouble.clone().unwrap().reason, "LastDefault");
+    assert_eq!(
+        plan.configuration.partitions["a"].trouble.clone().unwrap().reason,
+        "LastDefault"
+    );
     assert_eq!(
         line(&pushed_conf(&plan), "a"),
         Some("PartitionName=a Nodes=cpu State=UP Default=YES")
@@ -590,18 +605,18 @@ fn what_slurmctld_does_not_let_go_keeps_its_line_and_the_rest_goes_on() {
     let now = with(cluster("PartitionName=new Nodes=ALL\n"), [deleted(closed())]);
     let mut observed = after(before, now, &[("both", "DRAIN")], json!([]), READ);
     assert!(line(&pushed_conf(&plan(&observed)), "both").is_none());
-    observed.report.in_use = vec![in_use("both", false)];
+    observed.snapshot.report.in_use = vec![in_use("both", false)];
     let plan = plan(&observed);
     let conf = pushed_conf(&plan);
     assert!(line(&conf, "both").is_some() && line(&conf, "new").is_some(), "{conf}");
-    let trouble = plan.standings["both"].trouble.clone().unwrap();
+    let trouble = plan.configuration.partitions["both"].trouble.clone().unwrap();
     assert!(trouble.message.contains("a reservation"), "{}", trouble.message);
 }
 
 #[test]
 fn a_partition_made_by_hand_with_jobs_is_written_down_until_it_is_gone_or_has_an_owner() {
     let mut observed = after(cluster(""), cluster(""), &[], json!([]), READ);
-    observed.report.in_use = vec![in_use("hand", true)];
+    observed.snapshot.report.in_use = vec![in_use("hand", true)];
     let plan = plan(&observed);
     assert_eq!(
         line(&pushed_conf(&plan), "hand"),
@@ -617,7 +632,7 @@ fn a_partition_made_by_hand_with_jobs_is_written_down_until_it_is_gone_or_has_an
         )],
     );
     let mut observed = after(cluster(""), own, &[], json!([]), READ);
-    observed.report.in_use = vec![in_use("hand", true)];
+    observed.snapshot.report.in_use = vec![in_use("hand", true)];
     assert_eq!(
         line(&pushed_conf(&super::plan(&observed)), "hand"),
         Some("PartitionName=hand Nodes=cpu State=UP")

@@ -6,12 +6,14 @@ use serde_json::{Value, json};
 use super::{
     super::{
         plan::plan,
-        push::{Live, Report, State},
         status::{build_status, state},
     },
     UID, config_map, keys, observed, pod, written,
 };
-use crate::testing::any_spec::any_spec;
+use crate::{
+    cluster::deliver::{Live, Report, State},
+    testing::any_spec::any_spec,
+};
 
 fn object(kind: &str, name: &str, spec: &Value) -> Value {
     json!({

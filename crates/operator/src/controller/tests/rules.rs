@@ -8,15 +8,18 @@ use slurm::revision::Digest;
 
 use super::{
     super::{
-        build::config::read_bundle,
-        plan::{ConfigState, Effect, Plan, plan},
-        push::{Goal, Live, Report, State, Wanted},
+        plan::{Effect, Plan, plan},
         status::build_status,
     },
     UID, config_map, controller, keys, node_set, observed, planned, pod, secret, slurm_conf, written,
 };
 use crate::{
-    outside::{Unfit, View},
+    cluster::{
+        ExternalState,
+        deliver::{Goal, Live, Report, State, Wanted},
+        external::{Unfit, View},
+    },
+    configuration::{ConfigState, DeliveryChange, render::read_bundle},
     runtime::{Caches, Change, Delta, Key},
 };
 
@@ -113,7 +116,7 @@ pub(super) fn pushes(plan: &Plan) -> Vec<Digest> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::PushConfig(wanted) => Some(wanted.digest),
+            Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted.digest),
             _ => None,
         })
         .collect()
@@ -128,11 +131,14 @@ fn a_new_controller_gets_keys_first_and_everything_else_once_they_are_there() {
 
     let second = planned(with_keys(&json!({})));
     assert_eq!(second.keys, []);
-    assert_eq!(second.faults, []);
+    assert_eq!(second.findings, []);
     assert_eq!(second.services.len(), 2);
-    assert_eq!(second.config_maps.len(), 2);
+    assert_eq!(second.configuration.config_maps.len(), 2);
     assert!(second.stateful_set.is_some());
-    assert!(matches!(second.config, ConfigState::Written { sequence: 1, .. }));
+    assert!(matches!(
+        second.configuration.state,
+        ConfigState::Written { sequence: 1, .. }
+    ));
 }
 
 #[test]
@@ -142,7 +148,7 @@ fn a_key_that_is_there_is_never_made_again_and_one_that_is_named_never_generated
         secret("slurm-auth-jwt", "other-entry", "YQ=="),
     ]);
     assert_eq!(plan.keys, []);
-    let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
+    let messages: Vec<&str> = plan.findings.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(
         messages,
         [
@@ -276,7 +282,7 @@ fn what_a_controller_refers_to_and_is_not_there_is_named_and_what_runs_goes_on()
 #[test]
 fn without_a_configuration_no_pod_is_made() {
     let plan = planned(with_keys(&json!({ "accountingRef": { "name": "x" } })));
-    assert!(plan.stateful_set.is_none() && plan.config_maps.is_empty());
+    assert!(plan.stateful_set.is_none() && plan.configuration.config_maps.is_empty());
     assert_eq!(plan.services.len(), 2);
 }
 
@@ -294,8 +300,8 @@ fn files_and_scripts_of_config_maps_are_in_the_revision() {
     objects.push(config_map("scripts", &json!({ "p.sh": "#!/bin/sh\n" })));
     objects.push(config_map("jwks", &json!({ "set": "{}" })));
     let plan = planned(objects);
-    assert_eq!(plan.faults, []);
-    let revision = plan.config_maps.iter().find_map(read_bundle).unwrap();
+    assert_eq!(plan.findings, []);
+    let revision = plan.configuration.config_maps.iter().find_map(read_bundle).unwrap();
     let files: Vec<(&str, bool)> = revision
         .files
         .iter()
@@ -313,6 +319,7 @@ fn files_and_scripts_of_config_maps_are_in_the_revision() {
     );
     assert!(slurm_conf(&plan).contains("\nProlog=p.sh\n"));
     let shown: Vec<&String> = plan
+        .configuration
         .config_maps
         .iter()
         .filter(|map| map.metadata.name.as_deref() == Some("slurm-config"))
@@ -336,7 +343,7 @@ fn two_files_of_one_name_and_files_of_the_operators_own_are_refused() {
         let mut objects = with_keys(&json!({ "configFileRefs": [{ "name": "one" }, { "name": "two" }] }));
         objects.push(config_map("one", &one));
         objects.push(config_map("two", &other));
-        let [fault] = planned(objects).faults.try_into().unwrap();
+        let [fault] = planned(objects).findings.try_into().unwrap();
         assert_eq!(fault.reason, "BadFile");
         assert!(fault.message.contains(words), "{}", fault.message);
     }
@@ -363,7 +370,7 @@ fn an_invalid_spec_touches_nothing() {
         &json!({ "slurmctld": { "args": "-v" }, "ha": { "enabled": true } }),
     );
     let plan = planned(objects.clone());
-    assert!(plan.stateful_set.is_none() && plan.services.is_empty() && plan.config_maps.is_empty());
+    assert!(plan.stateful_set.is_none() && plan.services.is_empty() && plan.configuration.config_maps.is_empty());
     assert!(plan.keep.is_none() && plan.effects.is_empty());
     let (status, reason, message) = condition(objects, Report::default(), "Ready");
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "InvalidSpec"));
@@ -385,12 +392,12 @@ fn the_younger_of_two_controllers_with_one_cluster_name_is_refused_until_the_old
         "{message}"
     );
     objects.pop();
-    assert_eq!(planned(objects.clone()).faults, []);
+    assert_eq!(planned(objects.clone()).findings, []);
 
     // In other namespaces nothing is shared.
     older["metadata"]["namespace"] = "elsewhere".into();
     objects.push(older);
-    assert_eq!(planned(objects).faults, []);
+    assert_eq!(planned(objects).findings, []);
 }
 
 #[test]
@@ -410,7 +417,7 @@ fn a_name_that_somebody_wrote_into_the_configuration_is_put_right() {
         .unwrap();
     config["data"]["slurm.conf"] = "ClusterName=other\n".into();
     let plan = planned(objects);
-    assert_eq!(plan.faults, []);
+    assert_eq!(plan.findings, []);
     assert!(
         slurm_conf(&plan).contains("ClusterName=hpc_slurm"),
         "{}",
@@ -427,13 +434,15 @@ fn the_storage_of_a_running_cluster_cannot_be_changed() {
         let plan = planned(changed(running(&json!({})), &spec));
         assert!(plan.stateful_set.is_none());
         assert!(
-            plan.faults[0].message.starts_with("spec.persistence cannot be changed"),
+            plan.findings[0]
+                .message
+                .starts_with("spec.persistence cannot be changed"),
             "{:?}",
-            plan.faults
+            plan.findings
         );
     }
     assert_eq!(
-        planned(running(&json!({ "persistence": { "enabled": false } }))).faults,
+        planned(running(&json!({ "persistence": { "enabled": false } }))).findings,
         []
     );
 }
@@ -443,7 +452,10 @@ fn a_converged_cluster_plans_what_it_has() {
     let objects = running(&json!({ "extraConf": "SchedulerParameters=defer" }));
     let report = live_as_bundled(&objects);
     let plan = plan(&observed(objects.clone(), report));
-    assert!(matches!(plan.config, ConfigState::Applied { sequence: 1, .. }));
+    assert!(matches!(
+        plan.configuration.state,
+        ConfigState::Applied { sequence: 1, .. }
+    ));
     for object in written(&plan) {
         assert!(objects.contains(&object), "{object}");
     }
@@ -470,7 +482,7 @@ fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
         "the bundle and -config stay until the agent has accepted"
     );
     assert_eq!(
-        pushing.config,
+        pushing.configuration.state,
         ConfigState::Pushing {
             digest: wanted,
             pod: "slurm-controller-0".to_owned()
@@ -488,7 +500,7 @@ fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
         ),
     ));
     assert!(slurm_conf(&accepted).contains("SchedulerParameters=defer"));
-    let revision = accepted.config_maps.iter().find_map(read_bundle).unwrap();
+    let revision = accepted.configuration.config_maps.iter().find_map(read_bundle).unwrap();
     assert_eq!((revision.sequence, revision.digest()), (2, wanted));
     assert_eq!(
         pushing.stateful_set, accepted.stateful_set,
@@ -501,7 +513,10 @@ fn before_any_pod_has_started_a_change_is_written_at_once() {
     let mut objects = running(&json!({}));
     objects.retain(|object| object["kind"] != "Pod");
     let plan = planned(changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" })));
-    assert!(matches!(plan.config, ConfigState::Written { sequence: 2, .. }));
+    assert!(matches!(
+        plan.configuration.state,
+        ConfigState::Written { sequence: 2, .. }
+    ));
     assert!(slurm_conf(&plan).contains("defer"));
 }
 
@@ -515,7 +530,7 @@ fn while_the_agent_is_away_a_change_waits() {
     pod["status"]["initContainerStatuses"][0]["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
     let plan = planned(objects.clone());
     assert!(!slurm_conf(&plan).contains("defer"));
-    assert!(plan.effects.contains(&Effect::StopPushing));
+    assert!(plan.effects.contains(&Effect::Deliver(DeliveryChange::Pause)));
     let (status, reason, _) = condition(objects, Report::default(), "ConfigurationApplied");
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "AgentAway"));
 }
@@ -759,8 +774,8 @@ fn what_is_not_the_controllers_own_is_neither_believed_nor_replaced() {
         }
     }
     let seen = observed(objects.clone(), Report::default());
-    assert!(seen.stateful_set.is_none() && seen.pods.is_empty());
-    assert!(seen.bundle.is_none() && seen.config.is_none());
+    assert!(seen.stateful_set.is_none() && seen.inputs.pods.is_empty());
+    assert!(seen.inputs.bundle.is_none() && seen.inputs.config.is_none());
     let plan = planned(objects);
     assert!(
         !plan
@@ -812,7 +827,7 @@ fn clients_are_led_to_the_slurmctld_that_serves() {
 /// To whom a plan has the configuration pushed, and which standbys get it then.
 fn targets(plan: &Plan) -> Vec<(String, Vec<String>)> {
     let wanted = plan.effects.iter().filter_map(|effect| match effect {
-        Effect::PushConfig(wanted) => Some(wanted),
+        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted),
         _ => None,
     });
     let names = |wanted: &Wanted| {
@@ -834,7 +849,11 @@ fn a_standby_gets_nothing_before_the_active_slurmctld_has_it() {
     }
     let plan = plan(&observed(objects, Report::default()));
     assert_eq!(targets(&plan), []);
-    assert!(matches!(plan.config, ConfigState::Away { .. }), "{:?}", plan.config);
+    assert!(
+        matches!(plan.configuration.state, ConfigState::Away { .. }),
+        "{:?}",
+        plan.configuration.state
+    );
 }
 
 #[test]
@@ -856,7 +875,7 @@ fn an_external_controller_has_a_slurm_conf_and_nothing_else() {
     let plan = planned(vec![controller(&json!({
         "external": true, "externalConfig": { "host": "ctl.example.com", "port": 6817 }, "extraConf": "X=1",
     }))]);
-    assert_eq!(plan.faults, []);
+    assert_eq!(plan.findings, []);
     assert!(plan.services.is_empty() && plan.stateful_set.is_none() && plan.keys.is_empty());
     let conf = slurm_conf(&plan);
     assert!(
@@ -901,7 +920,7 @@ fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
             at: NOW.parse().unwrap(),
         })
     };
-    observed.outside = Some(look(Some(Unfit {
+    observed.snapshot.external = ExternalState::Polled(look(Some(Unfit {
         reason: "RequirementMissing",
         message: "it lacks configless".to_owned(),
     })));
@@ -917,7 +936,7 @@ fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
         assert_eq!(condition.message, "it lacks configless");
     }
     assert!(!slurm_conf(&unfit).is_empty());
-    observed.outside = Some(look(None));
+    observed.snapshot.external = ExternalState::Polled(look(None));
     let fit = plan(&observed);
     let status = build_status(&observed, &fit, None, NOW.parse().unwrap());
     let ready = status
@@ -951,7 +970,7 @@ fn a_restart_can_be_wished_for_instead() {
         assert_eq!(hash(&template(&untried)), hash(&before));
         assert!(slurm_conf(&untried).contains("SchedulerTimeSlice=10"));
         assert_eq!(goals(&untried), [Goal::Checked]);
-        assert!(!matches!(untried.config, ConfigState::Restarting { .. }));
+        assert!(!matches!(untried.configuration.state, ConfigState::Restarting { .. }));
     }
     let wanted = pushes(&plan(&observed(objects.clone(), report.clone())));
     let tried = Report {
@@ -962,7 +981,7 @@ fn a_restart_can_be_wished_for_instead() {
     assert_ne!(hash(&template(&after)), hash(&before));
     assert!(slurm_conf(&after).contains("SchedulerTimeSlice=20"));
     assert_eq!(goals(&after), [Goal::Checked], "what was tried stays known");
-    assert!(matches!(after.config, ConfigState::Restarting { .. }));
+    assert!(matches!(after.configuration.state, ConfigState::Restarting { .. }));
 
     // While no agent runs, as in a pod that starts, nobody can try it.
     let mut agentless = objects;
@@ -973,14 +992,14 @@ fn a_restart_can_be_wished_for_instead() {
     }
     let waiting = plan(&observed(agentless, Report::default()));
     assert_eq!(hash(&template(&waiting)), hash(&before));
-    assert!(matches!(waiting.config, ConfigState::Away { .. }));
+    assert!(matches!(waiting.configuration.state, ConfigState::Away { .. }));
 }
 
 fn goals(plan: &Plan) -> Vec<Goal> {
     plan.effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::PushConfig(wanted) => Some(wanted.goal),
+            Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted.goal),
             _ => None,
         })
         .collect()
@@ -1065,7 +1084,7 @@ fn the_seeds_controller_without_a_word_is_a_whole_one() {
     let plan = planned(with_keys(
         &json!({ "extraConf": "PartitionName=all Nodes=ALL Default=NO\n" }),
     ));
-    assert_eq!(plan.faults, []);
+    assert_eq!(plan.findings, []);
     let controller: Controller = serde_json::from_value(controller(&json!({}))).unwrap();
     assert_eq!(controller.cluster_name(), "hpc_slurm");
     let claim = &serde_json::to_value(plan.stateful_set).unwrap()["spec"]["volumeClaimTemplates"][0]["spec"];
@@ -1092,7 +1111,7 @@ fn a_service_monitor_is_made_when_metrics_are_on_and_the_cluster_knows_the_kind(
         let case = (enabled, monitor, known);
         assert_eq!(plan.service_monitor.is_some(), made, "{case:?}");
         assert_eq!(plan.keep.unwrap().service_monitors.len(), usize::from(made), "{case:?}");
-        assert_eq!(plan.faults.len(), faults, "{case:?}: {:?}", plan.faults);
+        assert_eq!(plan.findings.len(), faults, "{case:?}: {:?}", plan.findings);
         assert!(plan.stateful_set.is_some(), "{case:?}: the rest goes on");
     }
 }

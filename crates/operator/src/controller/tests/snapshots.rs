@@ -8,7 +8,7 @@ const CREATED: &str = "2026-01-01T00:00:00Z";
 
 fn children(objects: Vec<Value>) -> Vec<Value> {
     let plan = planned(objects);
-    assert_eq!(plan.faults, []);
+    assert_eq!(plan.findings, []);
     let mut children = written(&plan);
     for child in &mut children {
         // Compressed, and shown by the other tests.

@@ -12,15 +12,16 @@ use slurm::agent::{Action, Candidate, Phase, StepTime, Way};
 
 use super::{
     super::{
-        configuration::held_before,
         observe::Observed,
         plan::{Effect, plan},
-        push::{Ended, Live, Rejection, Report, Sent, Standby, State, Wanted},
-        revise::Refusals,
         status::{build_status, setback},
     },
     controller, keys, node_set, observed, planned, pod,
     rules::{NOW, changed, condition, live_as_bundled, report, running},
+};
+use crate::{
+    cluster::deliver::{Ended, Live, Refusals, Rejection, Report, Sent, Standby, State, Wanted},
+    configuration::{DeliveryChange, WakeKubelet, report::held_before},
 };
 
 const LATER: &str = "2026-02-02T00:00:00Z";
@@ -31,7 +32,8 @@ fn at(time: &str) -> Timestamp {
 }
 
 fn status_at(objects: Vec<Value>, report: Report, now: &str) -> ControllerStatus {
-    let observed = observed(objects, report);
+    let mut observed = observed(objects, report);
+    observed.inputs.now = at(now);
     build_status(&observed, &plan(&observed), None, at(now))
 }
 
@@ -50,7 +52,7 @@ fn with_status(mut objects: Vec<Value>, status: &ControllerStatus) -> Vec<Value>
 pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
     let plan = plan(&observed(objects.to_vec(), report.clone()));
     let mut pushes = plan.effects.into_iter().filter_map(|effect| match effect {
-        Effect::PushConfig(wanted) => Some(*wanted),
+        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(*wanted),
         _ => None,
     });
     pushes.next().unwrap()
@@ -119,6 +121,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     };
     let planned = plan(&observed(objects.clone(), sent.clone()));
     let map = planned
+        .configuration
         .config_maps
         .iter()
         .find(|map| map.metadata.name.as_deref() == Some("slurm-candidate"));
@@ -127,7 +130,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     let woken = planned
         .effects
         .iter()
-        .any(|effect| matches!(effect, Effect::NoteCandidate { pod, sequence: 2, .. } if pod == "slurm-controller-0"));
+        .any(|effect| matches!(effect, Effect::WakeKubelet(WakeKubelet { pod, sequence: 2, .. }) if pod == "slurm-controller-0"));
     assert!(woken);
     assert!(planned.keep.as_ref().unwrap().config_maps.contains("slurm-candidate"));
     assert_eq!(
@@ -302,11 +305,11 @@ fn different_keys_are_told_of_those_of_slurmdbd_too() {
         });
         Arc::new(serde_json::from_value(accounting).unwrap())
     };
-    own.accounting = Some(told("KeyMismatch"));
+    own.inputs.accounting = Some(told("KeyMismatch"));
     assert_eq!(degraded(&own).1, "pod w-0\npod slurm-accounting-0");
     own.key_mismatch = None;
     assert_eq!(degraded(&own).1, "pod slurm-accounting-0");
-    own.accounting = Some(told("DatabaseAway"));
+    own.inputs.accounting = Some(told("DatabaseAway"));
     assert_ne!(degraded(&own).0, "KeyMismatch");
 }
 
@@ -389,7 +392,9 @@ fn told(objects: &[Value], report: &Report) -> (Vec<String>, Vec<Value>) {
     let observed = observed(objects.to_vec(), report.clone());
     let plan = plan(&observed);
     let status = build_status(&observed, &plan, None, at(NOW));
-    let held = plan.warnings(held_before(&observed)).map(|warning| warning.reason);
+    let held = plan
+        .warnings(held_before(&observed.inputs))
+        .map(|warning| warning.reason);
     let setback = setback(&observed, &plan, &status).map(|(reason, _)| reason);
     let events = held.chain(setback).map(str::to_owned).collect();
     (events, with_status(objects.to_vec(), &status))
@@ -505,6 +510,6 @@ fn devices_of_a_node_set_that_no_job_would_get_are_told() {
     ] {
         let mut objects = vec![controller(&json!({ "extraConf": conf })), gpus(set)];
         objects.extend(keys());
-        assert_eq!(planned(objects).doubts, expected, "{conf} {set}");
+        assert_eq!(planned(objects).configuration.doubts, expected, "{conf} {set}");
     }
 }

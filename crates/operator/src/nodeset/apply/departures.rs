@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
 use crate::{
-    access::{CommandError, Knowledge, NodeOrder},
+    cluster::{CommandError, Knowledge, NodeOrder},
     nodeset::{
         DRAIN_REASON, DRAINED,
         plan::{
@@ -40,7 +40,7 @@ impl Hands<'_> {
             .iter()
             .any(|effect| matches!(effect, Effect::MarkLeaving { .. }));
         if chosen || ordered || applied.changed {
-            self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
+            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
         }
     }
 
@@ -146,7 +146,7 @@ impl Hands<'_> {
         info!(nodeset = %self.key(), node, ?order, "Telling Slurm about a node");
         match self
             .ctx
-            .access
+            .clusters
             .command(&self.cluster(), node, order, Some(expect))
             .await
         {
@@ -174,7 +174,7 @@ impl Hands<'_> {
         if removals.is_empty() && evictable.is_empty() {
             return;
         }
-        let seen = match self.ctx.access.observe(&self.cluster()).await {
+        let seen = match self.ctx.clusters.observe(&self.cluster()).await {
             Knowledge::Known(seen) => seen,
             Knowledge::Unknown { why } => {
                 warn!(nodeset = %self.key(), %why, "Slurm does not answer; nothing is removed");

@@ -10,7 +10,7 @@ use tracing::info;
 
 use super::{Applied, Hands, Ordered, PATIENCE};
 use crate::{
-    access::{CommandError, JobOrder, Knowledge, NodeOrder},
+    cluster::{CommandError, JobOrder, Knowledge, NodeOrder},
     nodeset::plan::{Effect, Evidence, Inherited, ObjectId, Plan, Remedy, Worker, inherited, reason_for_them},
     runtime::{Error, Key},
 };
@@ -64,7 +64,7 @@ impl Hands<'_> {
             }
         }
         if told {
-            self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
+            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
         }
     }
 
@@ -90,7 +90,7 @@ impl Hands<'_> {
                 return Ok(true);
             }
         }
-        let Knowledge::Known(seen) = self.ctx.access.observe(&self.cluster()).await else {
+        let Knowledge::Known(seen) = self.ctx.clusters.observe(&self.cluster()).await else {
             return Ok(false);
         };
         let still = inherited(&Evidence::new(&seen), worker);
@@ -116,7 +116,7 @@ impl Hands<'_> {
                 for job in willing {
                     let sent = self
                         .ctx
-                        .access
+                        .clusters
                         .command_job(&self.cluster(), job, JobOrder::Requeue)
                         .await;
                     match sent {

@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::{Applied, Hands};
 use crate::{
-    access::{CommandError, JobOrder, Knowledge},
+    cluster::{CommandError, JobOrder, Knowledge},
     nodeset::plan::{Effect, Evidence, Plan, may_be_ended},
     runtime::{Error, Key},
 };
@@ -63,7 +63,7 @@ impl Hands<'_> {
             return;
         }
         // By now the job may be elsewhere, or somebody may have taken the drain back.
-        let Knowledge::Known(seen) = self.ctx.access.observe(&self.cluster()).await else {
+        let Knowledge::Known(seen) = self.ctx.clusters.observe(&self.cluster()).await else {
             return;
         };
         let evidence = Evidence::new(&seen);
@@ -85,7 +85,7 @@ impl Hands<'_> {
             JobOrder::Cancel => ("cancel", "JobCancelled", "Cancelled"),
         };
         info!(nodeset = %self.key(), %job, node, verb, "Ending a job that was waited for long enough");
-        match self.ctx.access.command_job(&self.cluster(), job, *order).await {
+        match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
             Ok(()) => {
                 self.told.note(&self.key(), job, None);
                 let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout is over");

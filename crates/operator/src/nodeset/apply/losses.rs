@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 
 use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
 use crate::{
-    access::{Knowledge, NodeOrder},
+    cluster::{Knowledge, NodeOrder},
     nodeset::plan::{Death, Down, Effect, Evidence, ObjectId, Plan, death_of_node},
     runtime::Error,
 };
@@ -34,7 +34,7 @@ impl Hands<'_> {
         }
         let is_told = |effect: &Effect| matches!(effect, Effect::LoseWorker { down: Some(_), .. });
         if plan.effects.iter().any(is_told) {
-            self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
+            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
         }
         told
     }
@@ -98,7 +98,7 @@ impl Hands<'_> {
         if records.is_empty() {
             return;
         }
-        let seen = match self.ctx.access.observe(&self.cluster()).await {
+        let seen = match self.ctx.clusters.observe(&self.cluster()).await {
             Knowledge::Known(seen) => seen,
             Knowledge::Unknown { why } => {
                 warn!(nodeset = %self.key(), %why, "Slurm does not answer; no record is removed");

@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::{COMMANDS_AT_ONCE, Hands, at_once};
 use crate::{
-    access::{CommandError, NodeOrder},
+    cluster::{CommandError, NodeOrder},
     nodeset::{
         mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
         plan::Worker,
@@ -74,7 +74,7 @@ impl Hands<'_> {
     async fn tell(&self, Telling { node, description, .. }: &Telling) -> Result<(), CommandError> {
         info!(nodeset = %self.key(), node, ?description, "Describing node");
         let order = NodeOrder::Describe(description.clone());
-        self.ctx.access.command(&self.cluster(), node, &order, None).await
+        self.ctx.clusters.command(&self.cluster(), node, &order, None).await
     }
 
     fn note(

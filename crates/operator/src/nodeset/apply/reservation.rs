@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::{Applied, Hands, PATIENCE};
 use crate::{
-    access::CommandError,
+    cluster::CommandError,
     nodeset::plan::{Effect, Plan},
     runtime::{Error, Key},
 };
@@ -56,7 +56,7 @@ impl Hands<'_> {
             done |= applied.take(step).is_some();
         }
         if done {
-            self.ctx.access.look_now(&self.cluster(), PATIENCE).await;
+            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
         }
     }
 
@@ -64,7 +64,7 @@ impl Hands<'_> {
         let name = &request.name;
         info!(nodeset = %self.key(), ?request, new, "Asking Slurm for a reservation");
         self.ctx
-            .access
+            .clusters
             .reserve(&self.cluster(), request)
             .await
             .map_err(|error| Error::other(format!("cannot make or change reservation {name}: {error}")))?;
@@ -87,7 +87,7 @@ impl Hands<'_> {
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
         info!(nodeset = %self.key(), %name, "Removing a reservation from Slurm");
         self.asked.note(&self.key(), None);
-        match self.ctx.access.unreserve(&self.cluster(), name).await {
+        match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
                 let message = format!("Removed reservation {name}");
                 self.ctx.events.normal(self.nodeset(), "ReservationDeleted", message);

@@ -16,7 +16,7 @@ use crate::{
         observe::Observed,
         plan::{Marks as PodMarks, Phase, Worker, missed_address},
     },
-    partition::mark::Marks,
+    partition::rules::mark::Marks,
 };
 
 /// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become

@@ -27,7 +27,7 @@ use super::{
     observe::Observed,
     plan::{Marks, ObjectId, Worker},
 };
-use crate::access::Seen;
+use crate::cluster::Seen;
 
 /// What is to be written and told.
 #[derive(Clone, Debug, Default, PartialEq)]

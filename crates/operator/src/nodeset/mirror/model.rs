@@ -9,7 +9,7 @@ use super::{
     tests::{FEATURES, TOPOLOGY, host, known, node, seconds},
 };
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed, slurm_key, unknown, worker},
 };
 

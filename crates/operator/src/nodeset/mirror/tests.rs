@@ -6,7 +6,7 @@ use slurm::rest::Observation;
 
 use super::{Asked, Memory, Mirror, PodChange, mirror};
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
 };
 

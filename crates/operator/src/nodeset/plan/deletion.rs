@@ -14,7 +14,7 @@ use super::{
     reservation,
     worker::Worker,
 };
-use crate::{access::Knowledge, nodeset::observe::Observed};
+use crate::{cluster::Knowledge, nodeset::observe::Observed};
 
 /// Kubernetes' own: the children are to stay.
 const ORPHAN: &str = "orphan";
@@ -190,7 +190,7 @@ mod tests {
 
     use super::super::{Plan, Wait, plan, tests::steps};
     use crate::{
-        access::Knowledge,
+        cluster::Knowledge,
         nodeset::fixture::{
             DRAINED, DRAINING, IDLE, controller, known, nodeset, observed, slurm_key, terminating, unknown, with,
             worker,
@@ -211,7 +211,7 @@ mod tests {
             jobs: serde_json::from_value(jobs).unwrap(),
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
-        Knowledge::Known(crate::access::Seen::new(observation, crate::nodeset::fixture::now()).into())
+        Knowledge::Known(crate::cluster::Seen::new(observation, crate::nodeset::fixture::now()).into())
     }
 
     #[test]

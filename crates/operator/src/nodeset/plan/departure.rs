@@ -12,7 +12,7 @@ use super::{
     worker::Worker,
 };
 use crate::{
-    access::Knowledge,
+    cluster::Knowledge,
     nodeset::{build, observe::Observed},
 };
 

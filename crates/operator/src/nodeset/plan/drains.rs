@@ -17,7 +17,7 @@ use super::{
     worker::Worker,
 };
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::{DRAIN_REASON, DRAINED, build::TERMINATING, observe::Observed},
 };
 
@@ -251,7 +251,7 @@ mod tests {
 
     use super::super::{Effect, Plan, Wait, tests::steps};
     use crate::{
-        access::{Knowledge, Seen},
+        cluster::{Knowledge, Seen},
         nodeset::fixture::{now, planned, with, worker},
     };
 

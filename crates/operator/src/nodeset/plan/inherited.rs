@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
 use super::{Effect, Plan, Wait, drains::is_a_persons, fate::Fates, id, proof::Evidence, worker::Worker};
-use crate::{access::Seen, nodeset::observe::Observed};
+use crate::{cluster::Seen, nodeset::observe::Observed};
 
 /// By how much a job has to be older, because clocks differ, if slurmctld has been started since: then it may have forgotten.
 const OLDER_AND_FORGOTTEN: SignedDuration = SignedDuration::from_secs(15);
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        access::{Knowledge, Seen},
+        cluster::{Knowledge, Seen},
         nodeset::{
             fixture::{nodeset, now, planned, with, worker},
             plan::tests::steps,

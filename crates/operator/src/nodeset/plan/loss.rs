@@ -290,7 +290,7 @@ mod tests {
 
     use super::{super::tests::steps, *};
     use crate::{
-        access::Knowledge,
+        cluster::Knowledge,
         nodeset::{
             fixture::{
                 DRAINED, DRAINING, IDLE, controller, finished, host, known, marked, nodeset, observed_exactly,
@@ -332,7 +332,7 @@ mod tests {
         let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason,
             "reason_changed_at": { "set": true, "infinite": false, "number": at.as_second() } }]);
         let nodes = serde_json::from_value(nodes).unwrap();
-        Knowledge::Known(crate::access::Seen::of_nodes(nodes, crate::nodeset::fixture::now()).into())
+        Knowledge::Known(crate::cluster::Seen::of_nodes(nodes, crate::nodeset::fixture::now()).into())
     }
 
     const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
@@ -512,7 +512,7 @@ mod tests {
             r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"compute"}"#;
         let nodes = json!([{ "name": "compute-0", "state": IDLE, "comment": comment }]);
         let seen =
-            crate::access::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), crate::nodeset::fixture::now());
+            crate::cluster::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), crate::nodeset::fixture::now());
         let plan = planned(vec![not_ready(settled())], json!(null), Knowledge::Known(seen.into()));
         assert_eq!(steps(&plan), [""; 0]);
     }
@@ -599,7 +599,7 @@ mod tests {
             let Knowledge::Known(seen) = node(DOWN, lost, before) else {
                 panic!("it is known")
             };
-            let mut seen = crate::access::Seen::clone(&seen);
+            let mut seen = crate::cluster::Seen::clone(&seen);
             let record = seen.nodes.get_mut("compute-0").unwrap();
             record.address = address.to_owned();
             record.slurmd_start_time =

@@ -60,7 +60,7 @@ use super::{
     build::{self, Blueprint, SshFiles},
     observe::Observed,
 };
-use crate::{access::JobOrder, runtime::Key};
+use crate::{cluster::JobOrder, runtime::Key};
 
 /// Which object, and exactly which: another one of the same name is not meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -22,7 +22,7 @@ use slurm::{
 
 use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan, reason_to_leave};
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::{
         DRAIN_REASON, DRAINED,
         fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},

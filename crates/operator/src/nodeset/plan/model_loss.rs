@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::{Down, Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
 };
 

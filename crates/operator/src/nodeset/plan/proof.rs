@@ -11,7 +11,7 @@ use std::{
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 
-use crate::access::Seen;
+use crate::cluster::Seen;
 
 /// How a worker's node stands with Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use super::worker::{Phase, Worker};
-use crate::access::Seen;
+use crate::cluster::Seen;
 
 /// Sorts those that should go first to the front.
 pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {

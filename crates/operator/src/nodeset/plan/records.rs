@@ -58,7 +58,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::{
-        access::{Knowledge, Seen},
+        cluster::{Knowledge, Seen},
         nodeset::{
             fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
             plan::{Effect, plan, tests::steps},

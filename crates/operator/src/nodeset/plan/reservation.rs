@@ -16,7 +16,7 @@ use super::{
     worker::Worker,
 };
 use crate::{
-    access::{Knowledge, Seen},
+    cluster::{Knowledge, Seen},
     nodeset::observe::Observed,
     runtime::Wanted,
 };

@@ -146,7 +146,7 @@ mod tests {
         plan.revision.unwrap().hash
     }
 
-    fn idle() -> crate::access::Knowledge {
+    fn idle() -> crate::cluster::Knowledge {
         let nodes: Vec<String> = (0..4).map(|n| format!("compute-{n}")).collect();
         let nodes: Vec<(&str, &[&str])> = nodes.iter().map(|name| (name.as_str(), IDLE)).collect();
         known(&nodes, &[])
@@ -317,8 +317,8 @@ mod tests {
             jobs: Vec::new(),
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
-        let seen = crate::access::Seen::new(observation, crate::nodeset::fixture::now());
-        let plan = planned(&rolling(&json!(1)), pods, crate::access::Knowledge::Known(seen.into()));
+        let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
+        let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
         let [super::super::Effect::RemoveWorker { record, .. }] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };

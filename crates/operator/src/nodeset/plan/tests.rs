@@ -176,7 +176,7 @@ fn scaling_out_again_spares_the_chosen() {
             { "name": "compute-1", "state": DRAINED, "reason": reason },
         ]);
         let nodes = serde_json::from_value(seen).unwrap();
-        crate::access::Knowledge::Known(std::sync::Arc::new(crate::access::Seen::of_nodes(
+        crate::cluster::Knowledge::Known(std::sync::Arc::new(crate::cluster::Seen::of_nodes(
             nodes,
             jiff::Timestamp::UNIX_EPOCH,
         )))
@@ -200,11 +200,11 @@ fn scaling_out_again_spares_the_chosen() {
 #[test]
 fn a_foreign_drain_reason_is_kept() {
     let nodes = json!([{ "name": "compute-0", "state": ["DOWN", "DYNAMIC_NORM"], "reason": "broken fan" }]);
-    let seen = crate::access::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), jiff::Timestamp::UNIX_EPOCH);
+    let seen = crate::cluster::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), jiff::Timestamp::UNIX_EPOCH);
     let plan = planned(
         &replicas(0),
         vec![marked(worker(0))],
-        crate::access::Knowledge::Known(std::sync::Arc::new(seen)),
+        crate::cluster::Knowledge::Known(std::sync::Arc::new(seen)),
     );
     let [Effect::DrainNode { reason, .. }] = plan.effects.as_slice() else {
         panic!("{:?}", plan.effects)

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use slurm::{Job, job::JobStateName};
 
 use super::{Effect, Plan, Wait, proof::Evidence, worker::Worker};
-use crate::{access::JobOrder, nodeset::observe::Observed};
+use crate::{cluster::JobOrder, nodeset::observe::Observed};
 
 /// A worker that leaves has jobs, or may have, as `why` tells.
 pub(super) fn plan_patience(
@@ -120,7 +120,7 @@ mod tests {
 
     use super::super::{Plan, Wait, plan, tests::steps};
     use crate::{
-        access::{Knowledge, Seen},
+        cluster::{Knowledge, Seen},
         nodeset::fixture::{
             DRAINED, DRAINING, IDLE, controller, known, marked, nodeset, now, observed, planned, slurm_key,
             terminating, unknown, worker,

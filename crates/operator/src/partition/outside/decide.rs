@@ -1,6 +1,6 @@
 //! What is to be done about a Partition in a slurmctld outside Kubernetes. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use api::{Partition, keys::annotations, partition::DriftPolicy};
 use jiff::Timestamp;
@@ -13,13 +13,15 @@ use slurm::{
 
 use super::wish::Wish;
 use crate::{
-    controller::{Kept, reason},
+    cluster::external::ExternalCluster,
     fault::Fault,
-    outside::Cluster,
     partition::{
         drift::kept_since,
-        line::{settings_in, strictness},
         plan::reason::CANNOT_CREATE,
+        rules::{
+            line::{settings_in, strictness},
+            manual_state::ManualState,
+        },
     },
 };
 
@@ -31,13 +33,13 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(2);
 pub(super) enum Decision {
     /// slurmctld has it, but for what people changed there.
     Rest {
-        kept: Option<Kept>,
+        kept: Option<ManualState>,
         /// Since just now: it is another wish, or another slurmctld.
         is_news: bool,
     },
     Update {
         updates: Vec<PartitionUpdate>,
-        kept: Option<Kept>,
+        kept: Option<ManualState>,
     },
     Create(Box<PartitionUpdate>),
     Refuse(Fault),
@@ -56,7 +58,13 @@ pub(super) enum Farewell {
     Release,
 }
 
-pub(super) fn decide(partition: &Partition, wish: &Wish, cluster: &Cluster, address: &str, now: Timestamp) -> Decision {
+pub(super) fn decide(
+    partition: &Partition,
+    wish: &Wish,
+    cluster: &ExternalCluster,
+    address: &str,
+    now: Timestamp,
+) -> Decision {
     let Some(live) = cluster.partition(&wish.line.name) else {
         return decide_missing(wish, cluster, address);
     };
@@ -96,7 +104,7 @@ pub(super) fn decide(partition: &Partition, wish: &Wish, cluster: &Cluster, addr
             || is_resumed(partition, &since)
             || (is_lost && is_of_file && !was_kept);
         update.state = opens.then(|| PartitionStateName::from_name(wanted)).flatten();
-        kept = (!opens).then(|| Kept {
+        kept = (!opens).then(|| ManualState {
             state: word,
             wanted: wanted.clone(),
             since,
@@ -112,12 +120,12 @@ pub(super) fn decide(partition: &Partition, wish: &Wish, cluster: &Cluster, addr
 }
 
 /// What was told before this time may have been forgotten.
-pub(super) fn told_after(cluster: &Cluster) -> Timestamp {
+pub(super) fn told_after(cluster: &ExternalCluster) -> Timestamp {
     let latest = cluster.booted_at.checked_add(CLOCKS_DIFFER);
     latest.unwrap_or(cluster.booted_at)
 }
 
-fn decide_missing(wish: &Wish, cluster: &Cluster, address: &str) -> Decision {
+fn decide_missing(wish: &Wish, cluster: &ExternalCluster, address: &str) -> Decision {
     let name = &wish.line.name;
     if cluster.keeps_partitions {
         let state = PartitionStateName::from_name(&wish.line.state);
@@ -159,7 +167,7 @@ pub(super) fn is_made_there(partition: &Partition, address: &str) -> bool {
     made_at.is_some_and(|made_at| made_at == address)
 }
 
-pub(super) fn decide_farewell(partition: &Partition, cluster: &Cluster, address: &str) -> Farewell {
+pub(super) fn decide_farewell(partition: &Partition, cluster: &ExternalCluster, address: &str) -> Farewell {
     let name = partition.slurm_name();
     if !is_made_there(partition, address) || cluster.line(&name).is_some() {
         return Farewell::Leave;
@@ -178,43 +186,8 @@ pub(super) fn decide_farewell(partition: &Partition, cluster: &Cluster, address:
     }
 }
 
-/// An object of the same cluster that asks for what only one can have, and was there first.
-pub(super) fn find_rival(partition: &Partition, others: &[Arc<Partition>]) -> Option<Fault> {
-    let age = |partition: &Partition| {
-        let created = partition.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (created, partition.name_any())
-    };
-    let older = || {
-        let others = others
-            .iter()
-            .filter(|other| other.spec.controller_ref == partition.spec.controller_ref);
-        others.filter(|other| age(other) < age(partition))
-    };
-    let name = partition.slurm_name();
-    if let Some(other) = older().find(|other| other.slurm_name() == name) {
-        return Some(Fault::new(
-            reason::PARTITION_NAME_TAKEN,
-            format!(
-                "{name:?} is Partition {:?} already; give this one another spec.partitionName in a new Partition, or remove the other",
-                other.name_any()
-            ),
-        ));
-    }
-    let is_default = |partition: &Partition| partition.spec.default == Some(true);
-    let other = older()
-        .find(|other| is_default(other))
-        .filter(|_| is_default(partition))?;
-    Some(Fault::new(
-        reason::TWO_DEFAULTS,
-        format!(
-            "spec.default is true, and Partition {:?} is the default partition already; take it from one of the two",
-            other.name_any()
-        ),
-    ))
-}
-
 /// How it was, for when slurmctld does not take all of an update.
-pub(super) fn plan_way_back(live: &LivePartition, cluster: &Cluster) -> Vec<PartitionUpdate> {
+pub(super) fn plan_way_back(live: &LivePartition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
     let default = cluster
         .partitions
         .iter()
@@ -231,7 +204,11 @@ fn make_default(name: &str) -> PartitionUpdate {
 }
 
 /// Who made one the default took that from another, which gets it back.
-fn hand_back_default(mut update: PartitionUpdate, live: &LivePartition, cluster: &Cluster) -> Vec<PartitionUpdate> {
+fn hand_back_default(
+    mut update: PartitionUpdate,
+    live: &LivePartition,
+    cluster: &ExternalCluster,
+) -> Vec<PartitionUpdate> {
     let is_default = |line: &Settings| {
         let value = line.get(&Key::new("Default"));
         value.is_some_and(|value| value.eq_ignore_ascii_case("YES"))

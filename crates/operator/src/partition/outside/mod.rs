@@ -34,23 +34,26 @@ use tracing::info;
 
 pub(super) use self::refusals::Refusals;
 use self::{
-    decide::{Decision, Farewell, decide, decide_farewell, find_rival, plan_way_back, told_after},
+    decide::{Decision, Farewell, decide, decide_farewell, plan_way_back, told_after},
     reach::{Commands, Reached, reach},
     refusals::{Refusal, TRY_AGAIN},
     saying::{create, take_back},
     wish::{Wish, plan_wish},
 };
-use super::{
-    board::{Change, Standing},
-    line::{Line, settings_in},
-    observe::Observed,
-    restore::is_reverted,
-};
+use super::{observe::Observed, restore::is_reverted};
 use crate::{
-    access::Seen,
-    controller::reason,
+    cluster::{
+        Seen,
+        external::{External, View},
+        partition_reports::{Change, PartitionReport},
+    },
     fault::Fault,
-    outside::{Outside, View},
+    partition::rules::{
+        default::LAST_DEFAULT,
+        line::{Line, settings_in},
+        names::find_rival,
+    },
+    reason,
     runtime::{Context, Error, Key, Writer},
 };
 
@@ -65,12 +68,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// How a Partition stands, and when to look again though nothing is heard.
 pub(super) struct Stand {
-    pub(super) standing: Option<Standing>,
+    pub(super) standing: Option<PartitionReport>,
     pub(super) again: Option<Duration>,
 }
 
-impl From<Standing> for Stand {
-    fn from(standing: Standing) -> Self {
+impl From<PartitionReport> for Stand {
+    fn from(standing: PartitionReport) -> Self {
         Self {
             standing: Some(standing),
             again: None,
@@ -91,8 +94,8 @@ pub(super) struct Errand<'a> {
 impl Errand<'_> {
     /// Does what there is to do, and says how it stands. An error is of Kubernetes only.
     pub(super) async fn run(&self) -> Result<Stand, Error> {
-        let outside = self.context.outsides.find(self.controller);
-        let view = outside.as_ref().and_then(Outside::view);
+        let outside = self.context.clusters.external(self.controller);
+        let view = outside.as_ref().and_then(External::view);
         let is_leaving = self.partition.metadata.deletion_timestamp.is_some();
         let was_made = self
             .partition
@@ -122,14 +125,14 @@ impl Errand<'_> {
         Ok(stand)
     }
 
-    async fn reach<'v>(&self, outside: &Outside, view: &'v View) -> Result<Reached<'v>, String> {
-        let Context { access, clock, .. } = self.context;
-        reach(outside, view, access, self.controller, clock).await
+    async fn reach<'v>(&self, outside: &External, view: &'v View) -> Result<Reached<'v>, String> {
+        let Context { clusters, clock, .. } = self.context;
+        reach(outside, view, clusters, self.controller, clock).await
     }
 
     /// Does so once more, after another look, if slurmrestd, which is asked more often, has said something else since the last one.
     pub(super) async fn run_again(&self, observed: &Observed) -> Result<Option<Stand>, Error> {
-        let outside = self.context.outsides.find(self.controller);
+        let outside = self.context.clusters.external(self.controller);
         let Some((outside, view)) = outside.and_then(|outside| Some((outside.clone(), outside.view()?))) else {
             return Ok(None);
         };
@@ -142,11 +145,11 @@ impl Errand<'_> {
         if !is_behind {
             return Ok(None);
         }
-        outside.look().await;
+        outside.poll().await;
         self.run().await.map(Some)
     }
 
-    async fn keep(&self, outside: &Outside, reached: &Reached<'_>) -> Result<Stand, Error> {
+    async fn keep(&self, outside: &External, reached: &Reached<'_>) -> Result<Stand, Error> {
         let Self {
             context,
             partition,
@@ -179,7 +182,10 @@ impl Errand<'_> {
                 };
                 let standing = live(wish, change);
                 Ok(Stand {
-                    standing: Some(Standing { kept, ..standing }),
+                    standing: Some(PartitionReport {
+                        manual_state: kept,
+                        ..standing
+                    }),
                     again: is_news.then_some(LOOK_AGAIN),
                 })
             }
@@ -203,7 +209,10 @@ impl Errand<'_> {
                 });
                 let stand = self.judge(told.await, outside, commands, wish, now).await;
                 Ok(Stand {
-                    standing: stand.standing.map(|standing| Standing { kept, ..standing }),
+                    standing: stand.standing.map(|standing| PartitionReport {
+                        manual_state: kept,
+                        ..standing
+                    }),
                     ..stand
                 })
             }
@@ -224,7 +233,7 @@ impl Errand<'_> {
     }
 
     /// What came of it, and what is there now.
-    async fn judge(&self, told: Told, outside: &Outside, commands: &Commands, wish: Wish, begin: Timestamp) -> Stand {
+    async fn judge(&self, told: Told, outside: &External, commands: &Commands, wish: Wish, begin: Timestamp) -> Stand {
         let now = self.context.clock.now();
         look_again(outside, commands).await;
         match told {
@@ -269,24 +278,21 @@ impl Errand<'_> {
         }
     }
 
-    async fn see_off(&self, outside: &Outside, reached: &Reached<'_>) -> Result<Stand, Error> {
+    async fn see_off(&self, outside: &External, reached: &Reached<'_>) -> Result<Stand, Error> {
         let Reached { cluster, commands } = reached;
         let name = self.partition.slurm_name();
-        let trouble = |reason, message: String| Standing {
+        let trouble = |reason, message: String| PartitionReport {
             line: self.known_line(),
             runs: true,
             trouble: Some(Fault::new(reason, message)),
-            ..Standing::default()
+            ..PartitionReport::default()
         };
         let farewell = decide_farewell(self.partition, cluster, &outside.address);
         let live = cluster.partition(&name);
         match (farewell, live) {
             (Farewell::Leave, _) => Ok(self.leave().into()),
-            (Farewell::Gone, _) | (_, None) => Ok(Standing::default().into()),
-            (Farewell::LastDefault, _) => {
-                let why = "it is the default partition, and jobs that name none would have no place; make another partition the default";
-                Ok(trouble(reason::LAST_DEFAULT, why.to_owned()).into())
-            }
+            (Farewell::Gone, _) | (_, None) => Ok(PartitionReport::default().into()),
+            (Farewell::LastDefault, _) => Ok(trouble(reason::LAST_DEFAULT, LAST_DEFAULT.to_owned()).into()),
             (Farewell::Close(state), _) => {
                 info!(partition = %self.key, %state, "closing a partition outside");
                 let update = [PartitionUpdate {
@@ -309,11 +315,11 @@ impl Errand<'_> {
     }
 
     /// Has a closed one deleted, once its jobs are known to be gone.
-    async fn release(&self, outside: &Outside, commands: &Commands, live: &LivePartition) -> Standing {
+    async fn release(&self, outside: &External, commands: &Commands, live: &LivePartition) -> PartitionReport {
         let jobs = || {
-            let (access, controller) = (Arc::clone(&self.context.access), self.controller.clone());
+            let (clusters, controller) = (Arc::clone(&self.context.clusters), self.controller.clone());
             async move {
-                let knowledge = access.observe(&controller).await;
+                let knowledge = clusters.observe(&controller).await;
                 let seen = knowledge.known().ok_or("Slurm cannot be asked through slurmrestd")?;
                 seen.jobs.clone().ok_or_else(|| "they were not told".to_owned())
             }
@@ -325,13 +331,13 @@ impl Errand<'_> {
         let why = match released {
             Ok(Ok(())) => {
                 info!(partition = %self.key, "slurmctld has let it go");
-                return Standing::default();
+                return PartitionReport::default();
             }
             Ok(Err(NotReleased { needed, .. })) => needed.into_iter().map(|needed| needed.why).collect::<Vec<_>>(),
             Err(why) => vec![why.to_owned()],
         };
         let standing = self.closed(live.state.name().unwrap_or(PartitionStateName::Drain));
-        Standing {
+        PartitionReport {
             trouble: Some(Fault::new(reason::WAITS_FOR_JOBS, why.join("; "))),
             ..standing
         }
@@ -340,7 +346,7 @@ impl Errand<'_> {
     /// Tells slurmctld again what is wanted for these keys.
     pub(super) async fn restore(&self, keys: &[String]) -> Result<Restored, Error> {
         let not_now = |why: &str| Ok(Restored::none_of(keys, why));
-        let outside = self.context.outsides.find(self.controller);
+        let outside = self.context.clusters.external(self.controller);
         let Some((outside, view)) = outside.and_then(|outside| Some((outside.clone(), outside.view()?))) else {
             return not_now("there is no way to slurmctld");
         };
@@ -394,7 +400,7 @@ impl Errand<'_> {
     }
 
     /// Others made it, so it stays.
-    fn leave(&self) -> Standing {
+    fn leave(&self) -> PartitionReport {
         let message = format!(
             "partition {:?} is left as it is in Slurm, since it was not made for this object; what was changed there lasts until slurmctld starts anew or reads its files",
             self.partition.slurm_name()
@@ -403,34 +409,34 @@ impl Errand<'_> {
         if finalizers.iter().any(|finalizer| finalizer == PARTITION_FINALIZER) {
             self.context.events.normal(self.partition, "LeftAsItIs", message);
         }
-        Standing::default()
+        PartitionReport::default()
     }
 
-    fn closed(&self, state: PartitionStateName) -> Standing {
-        Standing {
+    fn closed(&self, state: PartitionStateName) -> PartitionReport {
+        PartitionReport {
             line: self.known_line().map(|line| line.with_state(state.name())),
             runs: true,
-            ..Standing::default()
+            ..PartitionReport::default()
         }
     }
 
     /// As it was, and why it is no other.
     fn refused(&self, fault: Fault) -> Stand {
         Stand {
-            standing: Some(Standing {
+            standing: Some(PartitionReport {
                 line: self.known_line(),
                 trouble: Some(fault),
-                ..Standing::default()
+                ..PartitionReport::default()
             }),
             again: Some(TRY_AGAIN),
         }
     }
 
-    fn waits(&self, why: String) -> Standing {
-        Standing {
+    fn waits(&self, why: String) -> PartitionReport {
+        PartitionReport {
             line: self.known_line(),
             waits: Some(why),
-            ..Standing::default()
+            ..PartitionReport::default()
         }
     }
 
@@ -455,13 +461,13 @@ impl Errand<'_> {
     }
 }
 
-fn live(wish: Wish, change: Change) -> Standing {
-    Standing {
+fn live(wish: Wish, change: Change) -> PartitionReport {
+    PartitionReport {
         line: Some(wish.line),
         runs: true,
         change: Some(change),
         not_persistent: wish.not_persistent,
-        ..Standing::default()
+        ..PartitionReport::default()
     }
 }
 
@@ -477,9 +483,9 @@ fn is_behind(view: &View, seen: &Seen, observed: &Observed) -> bool {
 }
 
 /// Through slurmrestd it is looked at when there is something to do.
-async fn look_again(outside: &Outside, commands: &Commands) {
+async fn look_again(outside: &External, commands: &Commands) {
     if let Commands::Rpc(_) = commands {
-        outside.look().await;
+        outside.poll().await;
     }
 }
 

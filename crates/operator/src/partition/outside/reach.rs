@@ -10,14 +10,14 @@ use slurm::{
 };
 
 use crate::{
-    access::Access,
-    outside::{Cluster, Outside, View},
+    cluster::Clusters,
+    cluster::external::{External, ExternalCluster, View},
     runtime::{Clock, Key},
 };
 
 /// What it has, and how it is told.
 pub(super) struct Reached<'a> {
-    pub(super) cluster: Cow<'a, Cluster>,
+    pub(super) cluster: Cow<'a, ExternalCluster>,
     pub(super) commands: Commands,
 }
 
@@ -30,9 +30,9 @@ pub(super) enum Commands {
 
 /// By the first way that leads there; or why none does, and what to do.
 pub(super) async fn reach<'a>(
-    outside: &Outside,
+    outside: &External,
     view: &'a View,
-    access: &Access,
+    clusters: &Clusters,
     controller: &Key,
     clock: &Clock,
 ) -> Result<Reached<'a>, String> {
@@ -54,7 +54,7 @@ pub(super) async fn reach<'a>(
         View { cluster: Err(why), .. } => why,
     };
     let by_rest = async {
-        let client = access.slurmrestd(controller)?;
+        let client = clusters.slurmrestd(controller)?;
         let cluster = look(&client, clock).await.map_err(|error| error.to_string())?;
         Ok::<_, String>(Reached {
             cluster: Cow::Owned(cluster),
@@ -68,7 +68,7 @@ pub(super) async fn reach<'a>(
     })
 }
 
-async fn look(client: &rest::Client, clock: &Clock) -> Result<Cluster, rest::Error> {
+async fn look(client: &rest::Client, clock: &Clock) -> Result<ExternalCluster, rest::Error> {
     // It says at once what other questions wait ten seconds for.
     if !client.ping().await?.value.iter().any(|ping| ping.responding) {
         return Err(rest::Error::Unreachable {
@@ -82,7 +82,7 @@ async fn look(client: &rest::Client, clock: &Clock) -> Result<Cluster, rest::Err
     })?;
     let now = clock.now();
     let partitions = client.live_partitions().await?;
-    Ok(Cluster::without_file(&flags, partitions, &conf, now))
+    Ok(ExternalCluster::without_file(&flags, partitions, &conf, now))
 }
 
 impl Commands {

@@ -8,14 +8,14 @@ use std::{
 
 use jiff::Timestamp;
 
-use crate::{fault::Fault, partition::line::Line, runtime::Key};
+use crate::{fault::Fault, partition::rules::line::Line, runtime::Key};
 
 /// How soon it is tried again: its nodes may have come meanwhile.
 pub(super) const TRY_AGAIN: Duration = Duration::from_mins(1);
 
 /// What was refused last of each Partition, and when.
 #[derive(Debug, Default)]
-pub(in crate::partition) struct Refusals(Mutex<HashMap<Key, Refusal>>);
+pub(crate) struct Refusals(Mutex<HashMap<Key, Refusal>>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
@@ -25,7 +25,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusals {
-    pub(in crate::partition) fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &Key) {
         self.all().remove(key);
     }
 

@@ -12,7 +12,7 @@ use slurm::{
 };
 
 use super::*;
-use crate::outside::Cluster;
+use crate::cluster::external::ExternalCluster;
 
 const ADDRESS: &str = "ctl:6817";
 const FILE: &str = "NodeSet=cpu Feature=cpu\n\
@@ -40,7 +40,7 @@ fn live(name: &str, state: PartitionStateName) -> LivePartition {
 }
 
 /// It started at second 0.
-fn cluster(conf: &str, partitions: Vec<LivePartition>) -> Cluster {
+fn cluster(conf: &str, partitions: Vec<LivePartition>) -> ExternalCluster {
     let file = ServedFile {
         name: "slurm.conf".to_owned(),
         content: Some(conf.as_bytes().to_vec()),
@@ -51,7 +51,7 @@ fn cluster(conf: &str, partitions: Vec<LivePartition>) -> Cluster {
         now: 1500,
         hash: 0,
     };
-    Cluster::new(&[file], partitions, &boot, at(500))
+    ExternalCluster::new(&[file], partitions, &boot, at(500))
 }
 
 fn partition(spec: &Value) -> Partition {
@@ -68,12 +68,12 @@ fn partition(spec: &Value) -> Partition {
     .unwrap()
 }
 
-fn wish(partition: &Partition, cluster: &Cluster) -> Result<Wish, Fault> {
+fn wish(partition: &Partition, cluster: &ExternalCluster) -> Result<Wish, Fault> {
     plan_wish(partition, &[], cluster, ADDRESS)
 }
 
 /// As it is after slurmctld was told this spec at that second.
-fn told(spec: &Value, second: i64, cluster: &Cluster) -> Partition {
+fn told(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     let mut partition = partition(spec);
     let line = wish(&partition, cluster).unwrap().line.whole();
     partition.status = Some(
@@ -85,12 +85,12 @@ fn told(spec: &Value, second: i64, cluster: &Cluster) -> Partition {
     partition
 }
 
-fn decided(partition: &Partition, cluster: &Cluster) -> Decision {
+fn decided(partition: &Partition, cluster: &ExternalCluster) -> Decision {
     let wish = wish(partition, cluster).unwrap();
     decide(partition, &wish, cluster, ADDRESS, at(600))
 }
 
-fn updates(partition: &Partition, cluster: &Cluster) -> Vec<PartitionUpdate> {
+fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
     match decided(partition, cluster) {
         Decision::Update { updates, .. } => updates,
         Decision::Rest { .. } => Vec::new(),
@@ -339,13 +339,13 @@ fn of_two_objects_the_older_one_has_the_name_and_the_default() {
 }
 
 /// As slurmrestd shows it.
-fn cluster_without_file(flags: &[&str], partitions: Vec<LivePartition>) -> Cluster {
+fn cluster_without_file(flags: &[&str], partitions: Vec<LivePartition>) -> ExternalCluster {
     let boot = ServedConf {
         boot_time: 1000,
         now: 1500,
         hash: 0,
     };
-    Cluster::without_file(flags, partitions, &boot, at(500))
+    ExternalCluster::without_file(flags, partitions, &boot, at(500))
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn without_the_file_slurmctld_itself_knows_its_node_sets() {
     }))
     .unwrap();
     let partition = partition(&json!({ "nodeSets": ["cpu"] }));
-    let wish = |cluster: &Cluster| plan_wish(&partition, &[Arc::new(node_set.clone())], cluster, ADDRESS);
+    let wish = |cluster: &ExternalCluster| plan_wish(&partition, &[Arc::new(node_set.clone())], cluster, ADDRESS);
     assert!(wish(&cluster("", Vec::new())).is_err());
     assert_eq!(wish(&cluster_without_file(&[], Vec::new())).unwrap().line.nodes, "cpu");
 }

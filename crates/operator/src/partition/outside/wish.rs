@@ -13,13 +13,13 @@ use slurm::{
 };
 
 use crate::{
-    controller::reason,
+    cluster::external::ExternalCluster,
     fault::Fault,
-    outside::Cluster,
-    partition::{
+    partition::rules::{
         line::{Line, render_settings, settings_in},
         members::resolve_members,
     },
+    reason,
 };
 
 /// What is wanted there.
@@ -37,7 +37,7 @@ pub(super) struct Wish {
 pub(super) fn plan_wish(
     partition: &Partition,
     node_sets: &[Arc<NodeSet>],
-    cluster: &Cluster,
+    cluster: &ExternalCluster,
     address: &str,
 ) -> Result<Wish, Fault> {
     let name = partition.slurm_name();
@@ -99,7 +99,7 @@ pub(super) fn plan_wish(
 fn members(
     partition: &Partition,
     node_sets: &[Arc<NodeSet>],
-    cluster: &Cluster,
+    cluster: &ExternalCluster,
     address: &str,
 ) -> Result<String, Fault> {
     let bad = |why: String| Fault::new(reason::BAD_MEMBERS, why);

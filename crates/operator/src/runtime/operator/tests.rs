@@ -79,7 +79,7 @@ fn start(server: &FakeServer, identity: &str) -> Started {
         ..Options::default()
     };
     let clients = Clients::same(server.client());
-    let mut operator = Operator::new(clients, options, Defaults::default(), triggers, |_| Access::default());
+    let mut operator = Operator::new(clients, options, Defaults::default(), triggers, |_| Clusters::default());
     let context = operator.context();
     let (runs, stale) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let copier = Copier {

@@ -1,0 +1,148 @@
+//! When the last job on each node must have ended. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use slurm::Job;
+
+/// By the node's name; nodes without a running job are not in it.
+pub type Deadlines = BTreeMap<String, Timestamp>;
+
+/// Deadlines are written to pods at most this often, so jobs are not read more often for them.
+const EVERY: SignedDuration = SignedDuration::from_secs(5);
+/// Counts of jobs are written to Partitions at most this often.
+const COUNTS: SignedDuration = SignedDuration::from_secs(15);
+/// A time limit can be changed, and a job can follow another, without the node's state telling.
+const OLDEST: SignedDuration = SignedDuration::from_mins(1);
+/// What upstream adds to the start of a job without a limit.
+const NEVER: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
+
+/// The latest end of the jobs that run, node by node.
+pub(crate) fn of_jobs(jobs: &[Job]) -> Deadlines {
+    let mut deadlines = Deadlines::new();
+    for job in jobs.iter().filter(|job| job.state.is_running()) {
+        let (Some(end), Ok(nodes)) = (end_of(job), job.node_list()) else {
+            continue;
+        };
+        for node in nodes.names() {
+            let latest = deadlines.entry(node).or_insert(end);
+            *latest = end.max(*latest);
+        }
+    }
+    deadlines
+}
+
+fn end_of(job: &Job) -> Option<Timestamp> {
+    let start = job.start_time.finite()?;
+    let of_second = |second: u64| {
+        i64::try_from(second)
+            .ok()
+            .and_then(|second| Timestamp::from_second(second).ok())
+    };
+    match job.latest_end() {
+        Some(end) => of_second(end),
+        None => of_second(start)?.checked_add(NEVER).ok(),
+    }
+}
+
+/// When jobs are read for the sake of deadlines: not at every look. A list of jobs costs slurmctld and slurmrestd about
+/// as much as one of nodes, three kilobytes each.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    last: Option<Timestamp>,
+    /// Something has changed since.
+    outdated: bool,
+}
+
+impl Reading {
+    pub(crate) fn something_changed(&mut self) {
+        self.outdated = true;
+    }
+
+    pub(crate) fn was_done(&mut self, at: Timestamp) {
+        self.last = Some(at);
+        self.outdated = false;
+    }
+
+    /// Whether they are to be read now to be counted.
+    pub(crate) fn is_due_for_counts(&self, now: Timestamp) -> bool {
+        self.last.is_none_or(|last| now.duration_since(last) >= COUNTS)
+    }
+
+    /// Whether they are to be read now, provided that a node is busy at all.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        let patience = if self.outdated { EVERY } else { OLDEST };
+        self.last.is_none_or(|last| now.duration_since(last) >= patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn job(state: &str, nodes: &str, limit: &Value) -> Job {
+        let start = at("2026-01-01T00:00:00Z").as_second();
+        serde_json::from_value(json!({
+            "job_id": 1, "job_state": [state], "nodes": nodes,
+            "start_time": { "set": true, "infinite": false, "number": start }, "time_limit": limit,
+        }))
+        .unwrap()
+    }
+
+    fn minutes(count: u64) -> Value {
+        json!({ "set": true, "infinite": false, "number": count })
+    }
+
+    #[test]
+    fn the_latest_end_of_a_running_job_counts() {
+        let deadlines = of_jobs(&[
+            job("RUNNING", "n[1-2]", &minutes(60)),
+            job("RUNNING", "n2", &minutes(90)),
+            job("RUNNING", "n2", &minutes(5)),
+            job("SUSPENDED", "n3", &minutes(60)),
+            job("PENDING", "", &minutes(60)),
+        ]);
+        let expected = [
+            ("n1".to_owned(), at("2026-01-01T01:00:00Z")),
+            ("n2".to_owned(), at("2026-01-01T01:30:00Z")),
+        ];
+        assert_eq!(deadlines, expected.into());
+    }
+
+    #[test]
+    fn a_job_without_a_limit_ends_in_another_age() {
+        for limit in [
+            json!({ "set": true, "infinite": true, "number": 0 }),
+            json!({ "set": false }),
+        ] {
+            let deadlines = of_jobs(&[job("RUNNING", "n1", &limit)]);
+            assert_eq!(format!("{:.0}", deadlines["n1"]), "2318-04-12T23:47:16Z", "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_limit_beyond_all_times_is_none() {
+        let deadlines = of_jobs(&[job("RUNNING", "n1", &minutes(u64::MAX))]);
+        assert_eq!(format!("{:.0}", deadlines["n1"]), "2318-04-12T23:47:16Z");
+    }
+
+    #[test]
+    fn jobs_are_read_soon_after_a_change_and_now_and_then_without_one() {
+        let start = at("2026-01-01T00:00:00Z");
+        let after = |seconds: i64| start + SignedDuration::from_secs(seconds);
+        let mut reading = Reading::default();
+        assert!(reading.is_due(start));
+        reading.was_done(start);
+        assert!(!reading.is_due(after(59)) && reading.is_due(after(60)));
+        reading.something_changed();
+        assert!(!reading.is_due(after(4)) && reading.is_due(after(5)));
+        reading.was_done(after(5));
+        assert!(!reading.is_due(after(10)));
+    }
+}

@@ -1,0 +1,153 @@
+//! A slurmctld outside Kubernetes: whether pods can work with it, and which partitions it has. Slurm does not report changes, so it
+//! is polled.
+
+mod requirements;
+mod view;
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use api::Controller;
+use kube::ResourceExt as _;
+use slurm::{
+    rpc::{Client, Options},
+    token::{Issuer, SigningKey},
+};
+use tokio::time::Instant;
+
+pub(crate) use self::{
+    requirements::Unfit,
+    view::{ExternalCluster, View},
+};
+use super::{Cluster, Follower, lock};
+use crate::{
+    runtime::{Caches, Clock, Key},
+    secret::entry,
+};
+
+/// Well above an intercontinental round trip.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The poll interval while something is wrong: a person may be waiting for it.
+const SOON: Duration = Duration::from_secs(5);
+/// The poll interval where Partitions exist: slurmctld loses their changes when it restarts.
+const OFTEN: Duration = Duration::from_secs(15);
+/// The poll interval otherwise.
+const LATER: Duration = Duration::from_mins(1);
+const USER: &str = "slurm";
+const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
+
+/// The slurmctld outside Kubernetes of one cluster, and the result of the last poll.
+#[derive(Clone, Debug)]
+pub(crate) struct External {
+    /// `host:port`.
+    pub(crate) address: String,
+    pub(crate) client: Arc<Client>,
+    /// Hash of the address and the key.
+    identity: u64,
+    latest: Arc<Mutex<Option<Arc<View>>>>,
+    clock: Clock,
+}
+
+impl External {
+    /// `None` until the first poll has ended.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        lock(&self.latest).clone()
+    }
+
+    /// Polls now. The second result is whether something changed.
+    pub(crate) async fn poll(&self) -> (Arc<View>, bool) {
+        let now = Arc::new(View::of(&self.address, &self.client, &self.clock).await);
+        let before = lock(&self.latest).replace(Arc::clone(&now));
+        let has_changed = before.is_none_or(|before| !now.is_same(&before));
+        (now, has_changed)
+    }
+}
+
+impl Cluster {
+    /// Polls the slurmctld that an external Controller names from now on; none where the Controller names none or its key
+    /// is missing, which is reported elsewhere.
+    pub(super) fn update_external(&self, controller: &Controller) {
+        let endpoint = endpoint(controller, &self.shared.caches);
+        self.external.send_if_modified(|current| {
+            let identity = endpoint.as_ref().map(|(address, key)| hash(&(address, key)));
+            if current.as_ref().map(|external| external.identity) == identity {
+                return false;
+            }
+            *current = endpoint.zip(identity).and_then(|((address, key), identity)| {
+                Some(External {
+                    client: Arc::new(client_of(address.clone(), &key)?),
+                    address,
+                    identity,
+                    latest: Arc::default(),
+                    clock: self.shared.clock.clone(),
+                })
+            });
+            true
+        });
+    }
+}
+
+/// Polls again and again, and wakes the Controller and its Partitions when something changed.
+pub(super) async fn run(cluster: &Cluster) {
+    let mut externals = cluster.external.subscribe();
+    loop {
+        let external = externals.borrow_and_update().clone();
+        let Some(external) = external else {
+            // The sender is part of the cluster.
+            let _ = externals.changed().await;
+            continue;
+        };
+        let (view, has_changed) = external.poll().await;
+        let polled = Instant::now();
+        if has_changed {
+            cluster.wake(Follower::Controller);
+            for partition in cluster.partitions_of() {
+                cluster.wake(Follower::Partition(Key::of(partition.as_ref())));
+            }
+        }
+        // A Partition may be created meanwhile.
+        while polled.elapsed() < interval(&view, cluster.partitions_of().is_empty()) {
+            if tokio::time::timeout(SOON, externals.changed()).await.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+fn interval(view: &View, is_without_partitions: bool) -> Duration {
+    match (&view.unfit, is_without_partitions) {
+        (Some(_), _) => SOON,
+        (None, false) => OFTEN,
+        (None, true) => LATER,
+    }
+}
+
+/// The address of slurmctld, and the JWT key it shares with the operator.
+fn endpoint(controller: &Controller, caches: &Caches) -> Option<(String, Vec<u8>)> {
+    let (host, port) = controller.spec.external_address()?;
+    let reference = controller.jwt_key()?;
+    let secret = caches
+        .secrets
+        .get(&controller.namespace().unwrap_or_default(), &reference.name)?;
+    let key = entry(Some(&secret), &reference.key)?.to_vec();
+    Some((format!("{host}:{port}"), key))
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The client of a daemon outside Kubernetes that accepts tokens of this key. `None` if the key is invalid.
+pub(crate) fn client_of(address: String, key: &[u8]) -> Option<Client> {
+    let issuer = Issuer::new(SigningKey::new(key).ok()?, USER, TOKEN_LIFETIME);
+    let options = Options {
+        timeout: TIMEOUT,
+        ..Options::default()
+    };
+    Some(Client::new(address, issuer, options))
+}

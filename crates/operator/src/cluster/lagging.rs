@@ -1,0 +1,302 @@
+//! Which nodes have not taken the last change of the configuration over. Nodes get their files from slurmctld by themselves, and
+//! a change does not wait for them.
+//!
+//! A slurmd starts anew when it takes a reconfigure, and tells Slurm when it started. One that still has the start it had before
+//! the change has not taken it: it is away, or hangs. slurmctld may forget the start of a node until that is heard of again, so one
+//! that had a start and has none lags too (both seen on 26.05). Whose start before is not known is judged by the clock.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::configuration::ConfigurationStatus;
+use jiff::Timestamp;
+use slurm::{Hostlist, agent::Action, node::NodeFlag};
+
+use super::{
+    Knowledge, Seen,
+    deliver::{Ended, Report},
+};
+
+/// A hundred nodes have it within two seconds.
+const SETTLE: Duration = Duration::from_secs(3);
+/// How often those that lag are looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// By which clocks of machines may differ that Slurm runs on.
+const SKEW: Duration = Duration::from_secs(5);
+
+/// When each slurmd started, in seconds since 1970.
+type Starts = BTreeMap<String, u64>;
+
+/// slurmctld has not heard of it since it read its files.
+const UNHEARD: u64 = 0;
+
+/// What Slurm said about the nodes before the last change.
+#[derive(Debug, Default)]
+pub(crate) struct NodeStarts {
+    /// At the last reconcile of the Controller: a change may be seen only after its end.
+    last: Option<Arc<Seen>>,
+    /// The sequence of the last change, and what was known before it.
+    change: Option<(u64, Option<Arc<Seen>>)>,
+}
+
+/// The nodes that lag, and when to check again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lagging {
+    pub(crate) nodes: Option<String>,
+    pub(crate) look_again: Option<Duration>,
+}
+
+impl NodeStarts {
+    /// Returns the nodes that have not taken the last change. `status` is that of the Controller, `now` is what Slurm said last.
+    pub(crate) fn find_lagging(
+        &mut self,
+        status: Option<&ConfigurationStatus>,
+        report: &Report,
+        now: &Knowledge,
+    ) -> Lagging {
+        let listed = status.and_then(|status| status.lagging_nodes.clone());
+        let seen = match now {
+            Knowledge::Known(seen) => Some(seen),
+            Knowledge::Unknown { .. } => None,
+        };
+        let change = last_change(report);
+        let before = change.and_then(|change| self.before(change, seen));
+        if seen.is_some() {
+            self.last = seen.cloned();
+        }
+        match change {
+            Some(change) => {
+                let before = before.map(|seen| starts_of(&seen));
+                find(change, before.as_ref(), listed, now)
+            }
+            None => {
+                let last_change = status.and_then(|status| status.last_change.as_ref());
+                let changed = last_change.and_then(|change| change.time.as_str().parse().ok());
+                catch_up(listed, changed, now)
+            }
+        }
+    }
+
+    /// What was known before this change.
+    fn before(&mut self, change: &Ended, now: Option<&Arc<Seen>>) -> Option<Arc<Seen>> {
+        if let Some((_, before)) = self.change.as_ref().filter(|(noted, _)| *noted == change.sequence) {
+            return before.clone();
+        }
+        let mut known = [now, self.last.as_ref()].into_iter().flatten();
+        let before = known.find(|seen| seen.at < begin_of(change)).cloned();
+        self.change = Some((change.sequence, before.clone()));
+        before
+    }
+}
+
+/// The last change that nodes had to take.
+fn last_change(report: &Report) -> Option<&Ended> {
+    let newest = report.ended.iter().rev();
+    let reaches_nodes = |action| !matches!(action, Action::Nothing | Action::PartitionRpc);
+    let mut taken = newest.filter(|ended| ended.rejection.is_none() && reaches_nodes(ended.action));
+    taken.next().map(AsRef::as_ref)
+}
+
+fn begin_of(change: &Ended) -> Timestamp {
+    let took = Duration::from_millis(change.milliseconds);
+    change.at.checked_sub(took).unwrap_or(change.at)
+}
+
+fn starts_of(seen: &Seen) -> Starts {
+    let started = |(name, node): (&String, &slurm::Node)| {
+        let start = node.slurmd_start_time.finite();
+        (name.clone(), start.unwrap_or(UNHEARD))
+    };
+    seen.nodes.iter().map(started).collect()
+}
+
+fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Knowledge) -> Lagging {
+    let settled = change.at.checked_add(SETTLE).unwrap_or(change.at);
+    let Some(seen) = now.known().filter(|seen| seen.at >= settled) else {
+        return Lagging {
+            nodes: said,
+            look_again: Some(SETTLE),
+        };
+    };
+    let earliest = seconds(begin_of(change)).saturating_sub(SKEW.as_secs());
+    let silent = |name: &str| {
+        let node = seen.nodes.get(name);
+        node.is_some_and(|node| node.state.has(NodeFlag::NotResponding))
+    };
+    let lags = |name: &str, start: u64| match before.and_then(|before| before.get(name)).copied() {
+        Some(UNHEARD) | None if start == UNHEARD => silent(name),
+        Some(before) => start == UNHEARD || start == before,
+        // It may have joined between the look before the change and the change.
+        None => start < earliest,
+    };
+    told(&starts_of(seen), lags)
+}
+
+/// A new leader has seen nothing of the change: those that lagged do so until their slurmd is younger than it.
+fn catch_up(said: Option<String>, changed: Option<Timestamp>, now: &Knowledge) -> Lagging {
+    let (Some(listed), Some(changed)) = (said, changed) else {
+        return Lagging::default();
+    };
+    let Some(seen) = now.known() else {
+        return Lagging {
+            nodes: Some(listed),
+            look_again: Some(LOOK_AGAIN),
+        };
+    };
+    let listed = Hostlist::parse(&listed).unwrap_or_default();
+    told(&starts_of(seen), |name, start| {
+        start < seconds(changed) && listed.contains(name)
+    })
+}
+
+fn told(starts: &Starts, lags: impl Fn(&str, u64) -> bool) -> Lagging {
+    let lagging = starts.iter().filter(|(name, start)| lags(name, **start));
+    let names: Vec<&String> = lagging.map(|(name, _)| name).collect();
+    if names.is_empty() {
+        return Lagging::default();
+    }
+    Lagging {
+        nodes: Hostlist::of_names(&names).ok().map(|names| names.to_string()),
+        look_again: Some(LOOK_AGAIN),
+    }
+}
+
+fn seconds(at: Timestamp) -> u64 {
+    u64::try_from(at.as_second()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm::{agent::Way, revision::Digest};
+
+    use super::*;
+
+    const CHANGED: i64 = 1_000_000;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn change() -> Ended {
+        Ended {
+            sequence: 7,
+            digest: Digest::of(b"x"),
+            files: Arc::default(),
+            at: at(CHANGED),
+            action: Action::Reconfigure,
+            way: Way::default(),
+            milliseconds: 100,
+            steps: Vec::new(),
+            rejection: None,
+            by_candidate: false,
+        }
+    }
+
+    fn seen(second: i64, starts: &[(&str, i64)]) -> Knowledge {
+        let node = |(name, start): &(&str, i64)| -> slurm::Node {
+            serde_json::from_value(serde_json::json!({ "name": name, "state": ["IDLE"], "slurmd_start_time": start }))
+                .unwrap()
+        };
+        let nodes = starts.iter().map(node).collect();
+        Knowledge::Known(Arc::new(Seen::of_nodes(nodes, at(second))))
+    }
+
+    fn starts(starts: &[(&str, u64)]) -> Starts {
+        starts
+            .iter()
+            .map(|(name, start)| ((*name).to_owned(), *start))
+            .collect()
+    }
+
+    fn listed(lagging: &Lagging) -> Option<&str> {
+        lagging.nodes.as_deref()
+    }
+
+    #[test]
+    fn a_slurmd_that_did_not_start_anew_lags_whatever_its_clock_says() {
+        // n2's clock is ahead of ours.
+        let before = starts(&[("n1", 5), ("n2", 2_000_000), ("n3", 5)]);
+        let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED)]);
+        let lagging = find(&change(), Some(&before), None, &now);
+        assert_eq!(listed(&lagging), Some("n[1-2]"));
+        assert_eq!(lagging.look_again, Some(LOOK_AGAIN));
+        let caught_up = seen(CHANGED + 20, &[("n1", CHANGED + 9), ("n2", 2_000_009), ("n3", CHANGED)]);
+        assert_eq!(find(&change(), Some(&before), None, &caught_up), Lagging::default());
+    }
+
+    #[test]
+    fn a_node_that_slurmctld_has_not_heard_of_since_lags_if_it_was_heard_of_before() {
+        let before = starts(&[("n1", 5), ("n2", UNHEARD)]);
+        let now = seen(CHANGED + 5, &[("n1", 0), ("n2", 0), ("n3", 0)]);
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n1"));
+        assert_eq!(find(&change(), None, None, &now), Lagging::default());
+        let Knowledge::Known(mut silent) = now else {
+            panic!("it is known")
+        };
+        let flags = &mut Arc::make_mut(&mut silent).nodes.get_mut("n2").unwrap().state.flags;
+        flags.insert(NodeFlag::NotResponding);
+        let now = Knowledge::Known(silent);
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n[1-2]"));
+        assert_eq!(listed(&find(&change(), None, None, &now)), Some("n2"));
+    }
+
+    #[test]
+    fn what_was_known_before_a_change_is_known_also_if_nodes_were_looked_at_meanwhile() {
+        let known = |second| match seen(second, &[("n1", second)]) {
+            Knowledge::Known(seen) => seen,
+            Knowledge::Unknown { .. } => panic!("it is known"),
+        };
+        let (early, late) = (known(CHANGED - 2), known(CHANGED));
+        let mut looks = NodeStarts {
+            last: Some(Arc::clone(&early)),
+            change: None,
+        };
+        assert_eq!(looks.before(&change(), Some(&late)), Some(Arc::clone(&early)));
+        looks.last = Some(Arc::clone(&late));
+        assert_eq!(looks.before(&change(), Some(&late)), Some(early));
+        let mut looks = NodeStarts::default();
+        assert_eq!(looks.before(&change(), Some(&late)), None);
+    }
+
+    #[test]
+    fn without_a_look_before_the_clock_decides_and_is_given_room() {
+        let now = seen(
+            CHANGED + 5,
+            &[("n1", CHANGED - 60), ("n2", CHANGED - 3), ("n3", CHANGED)],
+        );
+        assert_eq!(listed(&find(&change(), None, None, &now)), Some("n1"));
+    }
+
+    #[test]
+    fn a_node_that_joined_after_the_look_before_a_change_is_judged_by_the_clock() {
+        let before = starts(&[("n1", 5)]);
+        let now = seen(
+            CHANGED + 5,
+            &[("n1", CHANGED), ("n2", CHANGED - 20), ("n3", CHANGED + 2)],
+        );
+        assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n2"));
+    }
+
+    #[test]
+    fn nodes_are_given_a_moment_and_an_old_look_says_nothing() {
+        let said = Some("n9".to_owned());
+        for now in [
+            seen(CHANGED + 1, &[("n1", 5)]),
+            seen(CHANGED - 9, &[("n1", 5)]),
+            Knowledge::unknown("away"),
+        ] {
+            let lagging = find(&change(), None, said.clone(), &now);
+            assert_eq!(listed(&lagging), Some("n9"));
+            assert_eq!(lagging.look_again, Some(SETTLE));
+        }
+    }
+
+    #[test]
+    fn a_new_leader_goes_on_with_what_was_said() {
+        let said = || Some("n[1-2]".to_owned());
+        let now = seen(CHANGED + 60, &[("n1", 5), ("n2", CHANGED + 1), ("n3", 5)]);
+        assert_eq!(listed(&catch_up(said(), Some(at(CHANGED)), &now)), Some("n1"));
+        let unknown = catch_up(said(), Some(at(CHANGED)), &Knowledge::unknown("away"));
+        assert_eq!(listed(&unknown), Some("n[1-2]"));
+        assert_eq!(catch_up(None, Some(at(CHANGED)), &now), Lagging::default());
+    }
+}

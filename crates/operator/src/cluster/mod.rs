@@ -1,0 +1,433 @@
+//! Everything the operator keeps per Slurm cluster, wherever its slurmctld runs: one task, one memory, one [`Snapshot`].
+//!
+//! Each cluster has a task of its own, so a cluster that hangs delays no other. The task polls Slurm ([`poll`]), asks
+//! the agent about keys ([`key_report`]), delivers the configuration ([`deliver`]) and polls a slurmctld outside
+//! Kubernetes ([`external`]). Reconcilers read the latest results at once; what decides over a deletion is read again
+//! ([`Clusters::observe`]).
+
+pub(crate) mod connection;
+mod deadlines;
+pub(crate) mod deliver;
+pub(crate) mod external;
+mod key_report;
+mod knowledge;
+pub(crate) mod lagging;
+pub(crate) mod live_since;
+pub mod load;
+mod oldest_job;
+pub(crate) mod partition_reports;
+pub(crate) mod pods;
+mod poll;
+mod route;
+pub(crate) mod sent_revisions;
+mod snapshot;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use api::{Controller, NodeSet, Partition};
+use jiff::Timestamp;
+use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
+use tokio::{sync::watch, task::JoinHandle};
+
+pub(crate) use self::snapshot::{ExternalState, Snapshot};
+pub use self::{
+    connection::{CommandError, JobOrder, NodeOrder},
+    deadlines::Deadlines,
+    key_report::KeyReport,
+    knowledge::{Knowledge, Seen},
+    oldest_job::OldestJobs,
+    poll::Follower,
+};
+use self::{
+    connection::{Connection, Order, Unanswered},
+    deliver::{Delivery, Wanted},
+    external::External,
+    partition_reports::{PartitionReport, PartitionReports},
+    poll::Poll,
+    sent_revisions::SentRevision,
+    snapshot::Memory,
+};
+use crate::runtime::{Caches, Clock, Fence, Key, Metrics, Triggers};
+
+/// The poll interval is at most 5 s and a poll times out after 20 s: what is older than this is no longer known.
+const MAX_AGE: Duration = Duration::from_secs(30);
+
+/// Between two polls that are requested.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// All Slurm clusters. This is the only map by cluster.
+#[derive(Debug)]
+pub struct Clusters {
+    shared: Arc<Shared>,
+    clusters: Mutex<HashMap<Key, Running>>,
+}
+
+/// What the tasks of all clusters work with.
+#[derive(Debug)]
+struct Shared {
+    caches: Caches,
+    fence: Fence,
+    clock: Clock,
+    triggers: Triggers,
+    metrics: Metrics,
+}
+
+/// A cluster and its task, which ends with this.
+#[derive(Debug)]
+struct Running {
+    cluster: Arc<Cluster>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// One Slurm cluster, known by the key of its Controller.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    key: Key,
+    shared: Arc<Shared>,
+    connection: Mutex<Option<Arc<Connection>>>,
+    unanswered: Unanswered,
+    followers: Mutex<BTreeSet<Follower>>,
+    poll: Poll,
+    key_report: watch::Sender<Option<KeyReport>>,
+    delivery: Delivery,
+    external: watch::Sender<Option<External>>,
+    memory: Mutex<Memory>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shared.metrics.configuration().forget(&self.key);
+    }
+}
+
+/// For tests of a kind alone: no cluster is known.
+impl Default for Clusters {
+    fn default() -> Self {
+        Self::new(
+            Caches::default(),
+            Fence::new(),
+            Clock::system(),
+            Triggers::nowhere(),
+            Metrics::new(),
+        )
+    }
+}
+
+impl Clusters {
+    /// `triggers` wake NodeSets whose nodes changed in Slurm, and everything that follows jobs.
+    pub fn new(caches: Caches, fence: Fence, clock: Clock, triggers: Triggers, metrics: Metrics) -> Self {
+        let shared = Arc::new(Shared {
+            caches,
+            fence,
+            clock,
+            triggers,
+            metrics,
+        });
+        Self {
+            shared,
+            clusters: Mutex::default(),
+        }
+    }
+
+    /// Everything known about the cluster of this Controller.
+    pub(crate) fn snapshot(&self, controller: &Controller) -> Snapshot {
+        let cluster = self.cluster(&Key::of(controller));
+        cluster.update_external(controller);
+        cluster.snapshot(controller, self.knowledge(&cluster.key))
+    }
+
+    /// The last response of the cluster's Slurm. Polling starts with this call, and stops once no NodeSet and no Partition
+    /// refers to the Controller and nothing follows its jobs.
+    pub fn knowledge(&self, controller: &Key) -> Knowledge {
+        match self.cluster(controller).poll.latest() {
+            Knowledge::Known(seen) if self.age(&seen) > MAX_AGE => {
+                Knowledge::unknown(format!("Slurm has not answered for more than {} s", MAX_AGE.as_secs()))
+            }
+            knowledge => knowledge,
+        }
+    }
+
+    /// Like [`knowledge`](Self::knowledge), but waits for the first response of a cluster that is not polled yet.
+    pub async fn knowledge_within(&self, controller: &Key, timeout: Duration) -> Knowledge {
+        let cluster = self.cluster(controller);
+        cluster.poll.start();
+        let mut polls = cluster.poll.subscribe();
+        // Without a response by then, the next line says so.
+        drop(tokio::time::timeout(timeout, polls.wait_for(Option::is_some)).await);
+        self.knowledge(controller)
+    }
+
+    /// Polls now and waits for the result, so that the decision after an order is not made on the state before it.
+    pub async fn poll_now(&self, controller: &Key, timeout: Duration) {
+        let begin = self.shared.clock.now();
+        let cluster = self.cluster(controller);
+        let mut polls = cluster.poll.subscribe();
+        polls.mark_unchanged();
+        cluster.poll.request_with_jobs();
+        let is_new = |latest: &Option<Knowledge>| match latest {
+            Some(Knowledge::Known(seen)) => seen.at >= begin,
+            Some(Knowledge::Unknown { .. }) => true,
+            None => false,
+        };
+        let polled = async {
+            while polls.changed().await.is_ok() {
+                if is_new(&polls.borrow_and_update()) {
+                    return;
+                }
+            }
+        };
+        // Without a response in time, the next reconcile uses the last one.
+        drop(tokio::time::timeout(timeout, polled).await);
+    }
+
+    /// Requests a poll without waiting for it. Returns false if Slurm did not respond last time: polling more often would not help.
+    /// Skips the request if the last poll is recent, since many may call this.
+    pub fn poll_soon(&self, controller: &Key) -> bool {
+        let Knowledge::Known(seen) = self.knowledge(controller) else {
+            return false;
+        };
+        if self.age(&seen) >= MIN_POLL_INTERVAL {
+            self.cluster(controller).poll.request();
+        }
+        true
+    }
+
+    /// While something follows jobs, every poll reads them, and wakes it.
+    pub fn follow_jobs(&self, controller: &Key, follower: &Follower, follows: bool) {
+        let cluster = self.cluster(controller);
+        let mut followers = lock(&cluster.followers);
+        if !follows {
+            followers.remove(follower);
+        } else if followers.insert(follower.clone()) {
+            cluster.poll.request_with_jobs();
+        }
+    }
+
+    /// Reads nodes and jobs from Slurm, both after this call.
+    pub async fn observe(&self, controller: &Key) -> Knowledge {
+        self.cluster(controller).observe(true).await
+    }
+
+    /// Sends an order for a node, which is carried out only if the node is still in the expected state. A process that does
+    /// not lead sends nothing.
+    pub async fn command(
+        &self,
+        controller: &Key,
+        node: &str,
+        order: &NodeOrder,
+        expect: Option<&AdminState>,
+    ) -> Result<(), CommandError> {
+        self.cluster(controller).command(Order::Node(node, order, expect)).await
+    }
+
+    /// Sends an order for a job ([`slurm::Job::handle`]). It may have been carried out already.
+    pub async fn command_job(&self, controller: &Key, job: &JobHandle, order: JobOrder) -> Result<(), CommandError> {
+        self.cluster(controller).command(Order::Job(job, order)).await
+    }
+
+    /// Makes slurmctld take these keys of a partition from its files again.
+    pub async fn restore_partition(
+        &self,
+        controller: &Key,
+        partition: &str,
+        keys: &[String],
+    ) -> Result<Restored, CommandError> {
+        self.cluster(controller).restore_partition(partition, keys).await
+    }
+
+    /// The cluster's slurmrestd. The caller checks the fence.
+    pub(crate) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, String> {
+        self.cluster(controller).slurmrestd()
+    }
+
+    /// Reads now why slurmdbd does not answer from its database. `None` also where Slurm itself cannot be reached, which says
+    /// nothing about the database.
+    pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
+        self.knowledge(controller).known()?;
+        self.cluster(controller).database_trouble().await
+    }
+
+    /// What the agent of this Controller last reported about keys.
+    pub fn key_report(&self, controller: &Key) -> Option<KeyReport> {
+        self.cluster(controller).key_report.borrow().clone()
+    }
+
+    /// Reads all reservations now.
+    pub async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
+        self.cluster(controller).reservations().await
+    }
+
+    /// Creates or changes a reservation.
+    pub async fn reserve(&self, controller: &Key, request: &ReservationRequest) -> Result<(), CommandError> {
+        self.cluster(controller).command(Order::Reserve(request)).await
+    }
+
+    /// Removes a reservation. Slurm refuses while jobs run in it.
+    pub async fn unreserve(&self, controller: &Key, name: &ReservationName) -> Result<(), CommandError> {
+        self.cluster(controller).command(Order::Unreserve(name)).await
+    }
+
+    /// Makes slurmctld run with this configuration, in place of what was wanted before.
+    pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
+        self.cluster(controller).delivery.want(wanted);
+    }
+
+    /// Stops delivering: no pod can take the configuration.
+    pub(crate) fn pause_delivery(&self, controller: &Key) {
+        self.cluster(controller).delivery.pause();
+    }
+
+    /// Finds out which of these pods has the active slurmctld.
+    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<deliver::Candidate>) {
+        self.cluster(controller).delivery.watch_active(candidates);
+    }
+
+    /// Remembers a revision that is about to be sent.
+    pub(crate) fn note_sent(&self, controller: &Key, sent: SentRevision) {
+        lock(&self.cluster(controller).memory).sent.note(sent);
+    }
+
+    /// Publishes how the Partitions of a Controller are, and wakes those whose report changed.
+    pub(crate) fn publish(&self, controller: &Key, reports: PartitionReports) {
+        let changed = lock(&self.cluster(controller).memory).partitions.publish(reports);
+        for name in changed {
+            self.shared
+                .triggers
+                .partition
+                .add(Key::new(&controller.namespace, name));
+        }
+    }
+
+    /// How a Partition is. `None` until its Controller has been reconciled with it.
+    pub(crate) fn partition_report(&self, controller: &Key, partition: &str) -> Option<PartitionReport> {
+        let cluster = self.cluster(controller);
+        let memory = lock(&cluster.memory);
+        memory.partitions.find(partition).cloned()
+    }
+
+    /// The slurmctld outside Kubernetes of this Controller, if it is polled.
+    pub(crate) fn external(&self, controller: &Key) -> Option<External> {
+        self.cluster(controller).external.borrow().clone()
+    }
+
+    /// Ends the task of a cluster whose Controller is gone, and forgets everything about it.
+    pub(crate) fn remove(&self, controller: &Key) {
+        lock(&self.clusters).remove(controller);
+    }
+
+    fn cluster(&self, controller: &Key) -> Arc<Cluster> {
+        let mut clusters = lock(&self.clusters);
+        clusters.retain(|_, running| !running.task.is_finished());
+        let running = clusters
+            .entry(controller.clone())
+            .or_insert_with(|| Cluster::start(controller.clone(), Arc::clone(&self.shared)));
+        Arc::clone(&running.cluster)
+    }
+
+    fn age(&self, seen: &Seen) -> Duration {
+        Duration::try_from(self.shared.clock.now().duration_since(seen.at)).unwrap_or_default()
+    }
+}
+
+impl Cluster {
+    fn start(key: Key, shared: Arc<Shared>) -> Running {
+        let (delivery, deliver) = Delivery::new(&key, &shared);
+        let cluster = Arc::new(Self {
+            key,
+            shared,
+            connection: Mutex::default(),
+            unanswered: Unanswered::default(),
+            followers: Mutex::default(),
+            poll: Poll::default(),
+            key_report: watch::Sender::new(None),
+            delivery,
+            external: watch::Sender::new(None),
+            memory: Mutex::default(),
+        });
+        let task = tokio::spawn({
+            let cluster = Arc::clone(&cluster);
+            async move {
+                tokio::select! {
+                    () = poll::run(&cluster) => {}
+                    () = key_report::run(&cluster) => {}
+                    () = deliver.run() => {}
+                    () = external::run(&cluster) => {}
+                }
+            }
+        });
+        Running { cluster, task }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    fn controller(&self) -> Option<Arc<Controller>> {
+        let Key { namespace, name } = &self.key;
+        self.shared.caches.controllers.get(namespace, name)
+    }
+
+    fn node_sets(&self) -> Vec<Arc<NodeSet>> {
+        let all = self.shared.caches.node_sets.list(&self.key.namespace).into_iter();
+        all.filter(|set| set.spec.controller_ref.name == self.key.name)
+            .collect()
+    }
+
+    fn partitions_of(&self) -> Vec<Arc<Partition>> {
+        let all = self.shared.caches.partitions.list(&self.key.namespace).into_iter();
+        all.filter(|partition| partition.spec.controller_ref.name == self.key.name)
+            .collect()
+    }
+
+    fn wake(&self, follower: Follower) {
+        let triggers = &self.shared.triggers;
+        match follower {
+            Follower::Controller => triggers.controller.add(self.key.clone()),
+            Follower::NodeSet(key) => triggers.node_set.add(key),
+            Follower::Partition(key) => triggers.partition.add(key),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_that_follows_jobs_is_woken_by_every_poll_without_nodesets_too() {
+        let (triggers, mut inboxes) = Triggers::new();
+        let clusters = Clusters::new(
+            Caches::default(),
+            Fence::new(),
+            Clock::system(),
+            triggers,
+            Metrics::new(),
+        );
+        let controller = Key::new("hpc", "slurm");
+        clusters.follow_jobs(&controller, &Follower::Controller, true);
+        for _ in 0..3 {
+            assert_eq!(inboxes.controller.recv().await, Some(controller.clone()));
+        }
+        clusters.follow_jobs(&controller, &Follower::Controller, false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let running = lock(&clusters.clusters);
+        assert!(
+            running[&controller].task.is_finished(),
+            "a cluster without a Controller has ended"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! How the Partitions of a cluster are, reported by the reconcile of their Controller, which alone writes slurm.conf. The
+//! reconciles of the Partitions write it into their status.
+
+use std::collections::BTreeMap;
+
+use api::partition::PartitionWay;
+use jiff::Timestamp;
+
+use crate::{
+    fault::Fault,
+    partition::rules::{line::Line, manual_state::ManualState},
+};
+
+/// By the names of the Partition objects.
+pub(crate) type PartitionReports = BTreeMap<String, PartitionReport>;
+
+/// How one Partition is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartitionReport {
+    /// As it is in the last configuration that was accepted.
+    pub(crate) line: Option<Line>,
+    /// slurmctld has started with it, or been given it.
+    pub(crate) runs: bool,
+    /// Since when it is known that slurmctld runs with it. What Slurm said before that may be of how things were before.
+    pub(crate) live_since: Option<Timestamp>,
+    /// Why the newest version is not in it.
+    pub(crate) trouble: Option<Fault>,
+    /// The state that somebody set in Slurm and that stays.
+    pub(crate) manual_state: Option<ManualState>,
+    /// What the cluster's configuration waits for, if it does.
+    pub(crate) waits: Option<String>,
+    /// The change of the configuration that brought the line.
+    pub(crate) change: Option<Change>,
+    /// Why slurmctld forgets it, where its files are not ours.
+    pub(crate) not_persistent: Option<String>,
+}
+
+/// A change of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Of the revision. None where slurmctld was told without one.
+    pub(crate) sequence: Option<u64>,
+    pub(crate) at: Timestamp,
+    pub(crate) way: Option<PartitionWay>,
+    pub(crate) milliseconds: u64,
+}
+
+/// The last reports of one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct AllReports(PartitionReports);
+
+impl AllReports {
+    /// Replaces the reports. Returns the names of the Partitions whose report changed.
+    pub(crate) fn publish(&mut self, mut reports: PartitionReports) -> Vec<String> {
+        let Self(before) = self;
+        for (name, report) in &mut reports {
+            let Some(before) = before.get(name).filter(|before| before.line == report.line) else {
+                continue;
+            };
+            // Later changes concerned other lines.
+            if before.change.is_some() {
+                report.change.clone_from(&before.change);
+            }
+            if before.runs && report.runs && before.live_since.is_some() {
+                report.live_since = before.live_since;
+            }
+        }
+        let names = reports
+            .keys()
+            .chain(before.keys().filter(|name| !reports.contains_key(*name)));
+        let changed = names
+            .filter(|name| before.get(*name) != reports.get(*name))
+            .cloned()
+            .collect();
+        *before = reports;
+        changed
+    }
+
+    pub(crate) fn find(&self, partition: &str) -> Option<&PartitionReport> {
+        self.0.get(partition)
+    }
+}

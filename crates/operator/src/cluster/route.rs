@@ -1,0 +1,290 @@
+//! Where a cluster's Slurm is, by the objects around it. Pure.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use api::{
+    Controller, RestApi,
+    keys::{apps, labels},
+    wellknown,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use slurm::agent;
+
+use crate::runtime::{Caches, Key};
+
+/// The ways to one cluster, best first, and the key they all need.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Routes {
+    pub(crate) key: Vec<u8>,
+    /// The address of slurmrestd.
+    pub(crate) rest: Option<String>,
+    pub(crate) agent: Option<AgentRoute>,
+    /// There is no agent beside slurmctld and none is about to come: it runs outside Kubernetes, or in a pod that was made
+    /// without one.
+    pub(crate) agentless: bool,
+}
+
+/// The agent in one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AgentRoute {
+    pub(crate) address: SocketAddr,
+    pub(crate) pod: String,
+}
+
+impl Routes {
+    /// Tells one set of routes from another without keeping the key.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.key, &self.rest, &self.agent, self.agentless).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes")
+            .field("rest", &self.rest)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The ways to the cluster of this Controller, or why there is none.
+pub(crate) fn find(caches: &Caches, key: &Key) -> Result<Routes, String> {
+    let Key { namespace, name } = key;
+    let controller = caches
+        .controllers
+        .get(namespace, name)
+        .ok_or_else(|| format!("there is no Controller {name:?}"))?;
+    let secret_key = jwt_key(caches, &controller)?;
+    let rest = rest_server(caches, key);
+    let agent = agent_of(caches, key);
+    if rest.is_none() && agent.is_none() {
+        return Err(if controller.spec.is_external() {
+            format!("Controller {name:?} is external and no RestApi refers to it; create one")
+        } else {
+            format!("no RestApi refers to Controller {name:?}, and its pod does not run yet")
+        });
+    }
+    Ok(Routes {
+        key: secret_key,
+        rest,
+        agent,
+        agentless: controller.spec.is_external() || is_agentless(caches, key),
+    })
+}
+
+fn jwt_key(caches: &Caches, controller: &Controller) -> Result<Vec<u8>, String> {
+    let namespace = controller.namespace().unwrap_or_default();
+    let name = controller.name_any();
+    let Some(reference) = controller.jwt_key() else {
+        return Err(format!("Controller {name:?} is external and names no jwtKeyRef"));
+    };
+    let secret = caches.secrets.get(&namespace, &reference.name).ok_or_else(|| {
+        format!(
+            "Secret {:?} with the JWT key of Controller {name:?} does not exist",
+            reference.name
+        )
+    })?;
+    let entry = secret.data.as_ref().and_then(|data| data.get(&reference.key));
+    match entry {
+        Some(bytes) if !bytes.0.is_empty() => Ok(bytes.0.clone()),
+        _ => Err(format!(
+            "Secret {:?} has no entry {:?} with the JWT key of Controller {name:?}",
+            reference.name, reference.key
+        )),
+    }
+}
+
+/// The oldest RestApi of the Controller, as upstream has it.
+fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
+    let all = caches.rest_apis.list(&controller.namespace);
+    let of_it = all
+        .iter()
+        .filter(|rest| rest.spec.controller_ref.name == controller.name);
+    let alive = of_it.filter(|rest| rest.metadata.deletion_timestamp.is_none() && rest.spec.replicas() > 0);
+    let oldest: &RestApi = alive.min_by_key(|rest| {
+        let created = rest.metadata.creation_timestamp.as_ref();
+        (created.map(|time| time.0), rest.name_any())
+    })?;
+    let service = oldest.spec.service.as_ref();
+    let port = service.and_then(|service| service.port).filter(|port| *port > 0);
+    Some(format!(
+        "http://{}.{}:{}",
+        oldest.child_names().service(),
+        controller.namespace,
+        port.unwrap_or_else(|| wellknown::SLURMRESTD_PORT.into()),
+    ))
+}
+
+/// The pods of this Controller's slurmctld that are not about to go.
+fn slurmctlds(caches: &Caches, controller: &Key) -> impl Iterator<Item = Arc<Pod>> {
+    let name = controller.name.clone();
+    let is_label = |pod: &Pod, key: &str, value: &str| pod.labels().get(key).is_some_and(|found| found == value);
+    caches.pods.list(&controller.namespace).into_iter().filter(move |pod| {
+        is_label(pod, labels::NAME, apps::SLURMCTLD)
+            && is_label(pod, labels::INSTANCE, &name)
+            && pod.metadata.deletion_timestamp.is_none()
+    })
+}
+
+/// slurmctld runs in a pod that has no agent in it, as after a takeover of a cluster that another operator has made.
+fn is_agentless(caches: &Caches, controller: &Key) -> bool {
+    let mut pods = slurmctlds(caches, controller).peekable();
+    pods.peek().is_some() && pods.all(|pod| agent_port(&pod).is_none())
+}
+
+/// The agent beside the slurmctld that is active; where none is marked, beside the first.
+fn agent_of(caches: &Caches, controller: &Key) -> Option<AgentRoute> {
+    slurmctlds(caches, controller)
+        .filter_map(|pod| {
+            let active = pod.labels().get(labels::CONTROLLER_ACTIVE);
+            let is_active = active.is_some_and(|active| active == api::keys::ON);
+            Some(((!is_active, pod.name_any()), agent_in(&pod)?))
+        })
+        .min_by(|(one, _), (other, _)| one.cmp(other))
+        .map(|(_, route)| route)
+}
+
+fn agent_port(pod: &Pod) -> Option<u16> {
+    let spec = pod.spec.as_ref()?;
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    containers.find_map(|container| {
+        let mut ports = container.ports.iter().flatten();
+        let port = ports.find(|port| port.name.as_deref() == Some(agent::PORT_NAME))?;
+        u16::try_from(port.container_port).ok()
+    })
+}
+
+fn agent_in(pod: &Pod) -> Option<AgentRoute> {
+    let port = agent_port(pod)?;
+    let address: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
+    Some(AgentRoute {
+        address: SocketAddr::new(address, port),
+        pod: pod.uid()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn controller(spec: &Value) -> Value {
+        json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller",
+                "metadata": { "namespace": "ns", "name": "slurm", "uid": "c" }, "spec": spec })
+    }
+
+    fn secret() -> Value {
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "ns", "name": "slurm-auth-jwt" },
+                "data": { "jwt.key": "a2V5" } })
+    }
+
+    fn restapi(name: &str, created: &str) -> Value {
+        json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "RestApi",
+                "metadata": { "namespace": "ns", "name": name, "creationTimestamp": created },
+                "spec": { "controllerRef": { "name": "slurm" } } })
+    }
+
+    fn pod(name: &str, ip: &str, active: bool) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "namespace": "ns", "name": name, "uid": format!("uid-{name}"), "labels": {
+                    "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm",
+                    "controller.slinky.slurm.net/active": active.to_string(),
+                } },
+                "spec": { "containers": [{ "name": "reconfigure", "ports": [{ "name": "agent", "containerPort": 6822 }] }] },
+                "status": { "podIP": ip } })
+    }
+
+    fn routes(objects: Vec<Value>) -> Result<Routes, String> {
+        find(&Caches::of(objects), &Key::new("ns", "slurm"))
+    }
+
+    #[test]
+    fn slurmrestd_of_the_oldest_restapi_is_asked() {
+        let found = routes(vec![
+            controller(&json!({})),
+            secret(),
+            restapi("young", "2026-01-02T00:00:00Z"),
+            restapi("old", "2026-01-01T00:00:00Z"),
+        ])
+        .unwrap();
+        assert_eq!(found.rest.as_deref(), Some("http://old-restapi.ns:6820"));
+        assert_eq!(found.key, b"key");
+    }
+
+    #[test]
+    fn the_agent_beside_the_active_slurmctld_is_asked() {
+        let pods = |active: bool| {
+            vec![
+                controller(&json!({})),
+                secret(),
+                pod("slurm-controller-0", "10.0.0.1", !active),
+                pod("slurm-controller-1", "10.0.0.2", active),
+            ]
+        };
+        let agent = |active| routes(pods(active)).unwrap().agent.unwrap();
+        assert_eq!(agent(true).address.to_string(), "10.0.0.2:6822");
+        assert_eq!(agent(false).pod, "uid-slurm-controller-0");
+    }
+
+    #[test]
+    fn slurmrestd_carries_orders_only_where_no_agent_is_or_comes() {
+        let agentless = |spec: &Value, pods: Vec<Value>| {
+            let all = [
+                vec![controller(spec), secret(), restapi("old", "2026-01-01T00:00:00Z")],
+                pods,
+            ]
+            .concat();
+            routes(all).unwrap().agentless
+        };
+        let external = json!({ "external": true, "jwtKeyRef": { "name": "slurm-auth-jwt", "key": "jwt.key" } });
+        let inside = json!({});
+        let with_agent = pod("slurm-controller-0", "10.0.0.1", true);
+        let mut without = with_agent.clone();
+        without["spec"] = json!({ "containers": [{ "name": "reconfigure" }] });
+        assert!(agentless(&external, vec![]));
+        assert!(agentless(&inside, vec![without]));
+        assert!(!agentless(&inside, vec![with_agent]));
+        assert!(!agentless(&inside, vec![]), "its pod is about to come");
+    }
+
+    #[test]
+    fn without_a_way_it_is_said_what_is_missing() {
+        assert!(routes(vec![]).unwrap_err().contains("no Controller"));
+        assert!(
+            routes(vec![controller(&json!({}))])
+                .unwrap_err()
+                .contains("slurm-auth-jwt")
+        );
+        assert!(
+            routes(vec![controller(&json!({})), secret()])
+                .unwrap_err()
+                .contains("no RestApi")
+        );
+        let external = json!({ "external": true, "jwtKeyRef": { "name": "slurm-auth-jwt", "key": "jwt.key" } });
+        assert!(
+            routes(vec![controller(&external), secret()])
+                .unwrap_err()
+                .contains("external")
+        );
+    }
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let found = routes(vec![
+            controller(&json!({})),
+            secret(),
+            pod("slurm-controller-0", "10.0.0.1", true),
+        ])
+        .unwrap();
+        assert!(!format!("{found:?}").contains("107"));
+    }
+}

@@ -1,0 +1,90 @@
+//! What the files of a revision are rendered from, by where people wrote it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use slurm::{
+    conf::{AccountingStorage, Document, RecordKind},
+    revision::{File, FileName},
+};
+
+use crate::partition::rules::{closing::RetainedLines, line::Line, manual_state::ManualStates};
+
+/// Everything a person wrote that the files are rendered from, by where it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) extra_conf: String,
+    pub(crate) accounting: Option<AccountingStorage>,
+    /// By their own names.
+    pub(crate) node_sets: BTreeMap<String, NodeSetInput>,
+    /// By the names of the Partitions.
+    pub(crate) partitions: BTreeMap<String, Line>,
+    /// States that people set in Slurm.
+    pub(crate) manual_states: ManualStates,
+    /// Partitions that people made in Slurm by hand, which have jobs: what stands after `PartitionName=`, by name.
+    pub(crate) adopted: BTreeMap<String, String>,
+    /// Partitions whose lines nobody wants any more, for the jobs that are in them.
+    pub(crate) retained: RetainedLines,
+    pub(crate) files: BTreeMap<FileName, UserFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeSetInput {
+    /// In Slurm.
+    pub(crate) name: String,
+    /// The rest of the partition's line, if there is a partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) partition: Option<String>,
+}
+
+/// An entry of a ConfigMap that becomes a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserFile {
+    pub(crate) file: File,
+    pub(crate) origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Origin {
+    pub(crate) config_map: String,
+    pub(crate) entry: String,
+    /// What runs it, if it is a script.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) runs_as: BTreeSet<Script>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Script {
+    Prolog,
+    Epilog,
+    PrologSlurmctld,
+    EpilogSlurmctld,
+}
+
+impl Content {
+    /// Names of the scripts that run as this.
+    pub(crate) fn scripts(&self, script: Script) -> Vec<String> {
+        let runs = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.origin.runs_as.contains(&script));
+        runs.map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// Names of all partitions that have an owner.
+    pub(crate) fn partition_names(&self) -> BTreeSet<String> {
+        let node_sets = self.node_sets.values().filter(|node_set| node_set.partition.is_some());
+        let extra = Document::parse(&self.extra_conf);
+        let lines = extra
+            .records(RecordKind::Partition)
+            .map(|record| record.name.to_owned());
+        let objects = self.partitions.values().map(|line| line.name.clone());
+        node_sets
+            .map(|node_set| node_set.name.clone())
+            .chain(lines)
+            .chain(objects)
+            .chain(self.adopted.keys().cloned())
+            .collect()
+    }
+}

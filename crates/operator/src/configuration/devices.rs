@@ -1,0 +1,50 @@
+//! Devices of NodeSets that no job would get. The checker sees the files only, and a worker brings its `Gres=` along when it
+//! registers. Pure.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::NodeSet;
+use kube::ResourceExt as _;
+use slurm::conf::Configuration;
+
+use crate::{cluster::deliver::Files, nodeset::build::devices_in};
+
+/// What is to be told about NodeSets with these files. `GresTypes` is not added for them: a change of it ends jobs, so it is the
+/// owner's to make.
+pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> Vec<String> {
+    let with_devices: Vec<(String, BTreeSet<String>)> = node_sets
+        .iter()
+        .filter(|node_set| node_set.metadata.deletion_timestamp.is_none())
+        .filter_map(|node_set| {
+            let kinds = devices_in(node_set.spec.extra_conf.as_deref()?);
+            (!kinds.is_empty()).then(|| (node_set.name_any(), kinds))
+        })
+        .collect();
+    if with_devices.is_empty() {
+        return Vec::new();
+    }
+    let texts = files
+        .iter()
+        .map(|(name, file)| (name.as_str(), file.content.as_slice()));
+    let configuration = Configuration::parse(texts);
+    if configuration.includes_elsewhere() {
+        return Vec::new();
+    }
+    let declared: BTreeSet<&str> = configuration
+        .value("GresTypes")
+        .into_iter()
+        .flat_map(|types| types.split(',').map(str::trim))
+        .collect();
+    let told = with_devices.into_iter().filter_map(|(name, kinds)| {
+        let absent: Vec<&str> = kinds
+            .iter()
+            .map(String::as_str)
+            .filter(|kind| !declared.contains(kind))
+            .collect();
+        let absent = (!absent.is_empty()).then(|| absent.join(","))?;
+        Some(format!(
+            "NodeSet {name:?} has {absent} in Gres= of its spec.extraConf, which GresTypes does not name, so no job gets any; add {absent} to GresTypes in spec.extraConf of the Controller"
+        ))
+    });
+    told.collect()
+}

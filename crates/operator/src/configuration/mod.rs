@@ -1,0 +1,314 @@
+//! The configuration of a Slurm cluster: which files its slurmctld is to run with. Pure.
+//!
+//! ```text
+//!  gather ▶ revise (check, choose) ▶ render ▶ delivery ▶ report, history
+//! ```
+//! [`plan`] takes what Kubernetes declares ([`Inputs`]) and what is known about the cluster ([`Snapshot`]), and returns everything
+//! that follows from it ([`Outcome`]).
+
+pub(crate) mod accepted;
+mod check;
+mod choose;
+pub(crate) mod content;
+pub(crate) mod delivery;
+mod devices;
+mod explain;
+mod gather;
+pub(crate) mod history;
+mod jobs;
+mod node_count;
+mod partitions;
+mod records;
+pub(crate) mod render;
+pub(crate) mod report;
+pub(crate) mod revise;
+mod source;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{Accounting, Controller, NodeSet, Partition, configuration::ConfigurationStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use slurm::{
+    Revision,
+    revision::{ControllerUid, Digest},
+};
+
+#[cfg(test)]
+pub(crate) use self::partitions::gather_partitions;
+use self::{
+    accepted::Accepted,
+    delivery::{Deployment, Method, deliver},
+    devices::undeclared_devices,
+    gather::{Former, Gathered, gather},
+    history::build_history,
+    node_count::max_node_count,
+    render::{build_bundle, build_candidate, build_config_map},
+    report::build_report,
+    revise::{Revised, Surroundings, revise},
+};
+pub(crate) use self::{
+    delivery::{ConfigState, DeliveryChange, WakeKubelet},
+    gather::gather_accounting,
+    partitions::report_partitions,
+    revise::Held,
+};
+use crate::{
+    cluster::{Snapshot, deliver::JwtKey, partition_reports::PartitionReports, sent_revisions::SentRevision},
+    finding::{Blocks, Finding, is_blocked},
+    parent::Parent,
+    partition::rules::{joining::Joining, manual_state::ManualStates},
+    reason,
+};
+
+/// What Kubernetes declares, and what the operator wrote there before.
+#[derive(Clone, Debug)]
+pub(crate) struct Inputs {
+    pub(crate) controller: Arc<Controller>,
+    /// The one the Controller refers to.
+    pub(crate) accounting: Option<Arc<Accounting>>,
+    /// Those that refer to the Controller, by name.
+    pub(crate) node_sets: Vec<Arc<NodeSet>>,
+    /// Those that refer to the Controller, by name.
+    pub(crate) partitions: Vec<Arc<Partition>>,
+    /// Workers of the NodeSets that Slurm may not have shown yet.
+    pub(crate) joining: Vec<Joining>,
+    /// Those the Controller refers to, by name.
+    pub(crate) config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub(crate) config: Option<Arc<ConfigMap>>,
+    pub(crate) bundle: Option<Arc<ConfigMap>>,
+    pub(crate) history: Option<Arc<ConfigMap>>,
+    /// The revision for an agent that cannot be reached.
+    pub(crate) candidate: Option<Arc<ConfigMap>>,
+    /// slurmctld's, by name.
+    pub(crate) pods: Vec<Arc<Pod>>,
+    /// When these were read.
+    pub(crate) now: Timestamp,
+}
+
+impl Inputs {
+    /// What the Controller's status says about the configuration.
+    pub(crate) fn status(&self) -> Option<&ConfigurationStatus> {
+        self.controller.status.as_ref()?.configuration.as_ref()
+    }
+}
+
+/// Everything that follows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) findings: Vec<Finding>,
+    /// Where the newest configuration is.
+    pub(crate) state: ConfigState,
+    /// The history with the new entries, if there are any. It is written before the revision: a leader that takes over in between
+    /// writes both again.
+    pub(crate) history: Option<ConfigMap>,
+    /// To be written, in this order.
+    pub(crate) config_maps: Vec<ConfigMap>,
+    pub(crate) delivery: DeliveryChange,
+    /// A revision was sent by a ConfigMap; the kubelet should look for it.
+    pub(crate) wake_kubelet: Option<WakeKubelet>,
+    /// The newest revision, if it is not the accepted one.
+    pub(crate) sent: Option<SentRevision>,
+    /// Digest of the configuration, if a change of it is to restart slurmctld.
+    pub(crate) restart: Option<Digest>,
+    /// Inputs that are not in the newest configuration as their owners wrote them.
+    pub(crate) held: Vec<Held>,
+    /// What Slurm accepts, but is hardly meant.
+    pub(crate) doubts: Vec<String>,
+    /// How the Partitions are.
+    pub(crate) partitions: PartitionReports,
+    /// Partition states that people set in Slurm.
+    pub(crate) manual_states: ManualStates,
+    /// Names of partitions that stay only for their jobs.
+    pub(crate) retained: Vec<String>,
+    /// Slurm may have other states than were written to it.
+    pub(crate) is_unsure: bool,
+    /// Jobs or QOS in Slurm decide over what is held.
+    pub(crate) needs_answers: bool,
+    /// `status.configuration`.
+    pub(crate) status: Option<ConfigurationStatus>,
+}
+
+impl Outcome {
+    /// The configuration cannot be made, or is not the operator's.
+    pub(crate) fn without_files(inputs: &Inputs, snapshot: &Snapshot, state: ConfigState) -> Self {
+        Self {
+            partitions: report_partitions(inputs, snapshot, None, &[], &state),
+            status: build_report(inputs, snapshot, &state, &[]),
+            state,
+            ..Self::default()
+        }
+    }
+}
+
+/// Decides what the newest configuration is and where it goes. `jwt_key` is the cluster's, which orders to agents are signed with.
+pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Outcome {
+    let Ok(uid) = ControllerUid::new(inputs.controller.metadata.uid.clone().unwrap_or_default()) else {
+        return Outcome::default();
+    };
+    let parent = Parent::new(&inputs.controller);
+    let former = Former::of(inputs, snapshot, &uid);
+    let method = Method::of(&parent);
+    let max_node_count = max_node_count(&inputs.node_sets, former.revision.as_ref());
+    let Gathered {
+        content,
+        mut findings,
+        mut held,
+        manual_states,
+        is_unsure,
+        mut needs_answers,
+    } = gather(inputs, snapshot, &parent, &former, method, max_node_count);
+    let revised = if is_blocked(&findings, Blocks::Configuration) {
+        None
+    } else {
+        let surroundings = Surroundings {
+            parent: &parent,
+            before: former.before(inputs),
+            knowledge: &snapshot.knowledge,
+            refusals: &snapshot.report.refusals,
+            in_use: &snapshot.report.in_use,
+            max_node_count,
+        };
+        revise(&surroundings, &content)
+            .map_err(|finding| findings.push(finding))
+            .ok()
+    };
+    let Some(revised) = revised else {
+        return keep_accepted(
+            inputs,
+            snapshot,
+            &parent,
+            &former,
+            method,
+            Outcome {
+                findings,
+                held,
+                manual_states,
+                is_unsure,
+                needs_answers,
+                ..Outcome::default()
+            },
+        );
+    };
+    let Revised {
+        content,
+        files,
+        held: held_by_checks,
+        warnings: mut doubts,
+        needs_answers: checks_need_answers,
+    } = revised;
+    findings.extend(held_by_checks.iter().map(Held::finding));
+    held.extend(held_by_checks);
+    doubts.extend(undeclared_devices(&inputs.node_sets, &files));
+    needs_answers |= checks_need_answers;
+    let newest = Revision {
+        sequence: 0,
+        controller: uid,
+        files,
+        closed_by_hand: content.manual_states.keys().cloned().collect(),
+    };
+    let newest_accepted = Accepted {
+        content,
+        served: former.accepted.as_ref().is_some_and(|accepted| accepted.served),
+    };
+    let is_change = former.revision.as_ref().map(Revision::digest) != Some(newest.digest());
+    let sent = is_change.then(|| SentRevision {
+        record: newest_accepted.to_json(&newest),
+        revision: newest.clone(),
+    });
+    let deployment = Deployment::of(inputs, snapshot, former.revision.as_ref(), &newest, method);
+    let (accepted, state) = deployment.settle(newest.clone(), former.revision);
+    let record = match &accepted {
+        Some(accepted) if accepted.digest() == newest.digest() => Some(Accepted {
+            served: newest_accepted.served || matches!(state, ConfigState::Applied { .. }),
+            ..newest_accepted
+        }),
+        _ => former.accepted,
+    };
+    let mut config_maps = Vec::new();
+    if let Some(accepted) = &accepted {
+        match write(&parent, accepted, record.as_ref()) {
+            Ok(written) => config_maps.extend(written),
+            Err(finding) => findings.push(finding),
+        }
+    }
+    let history = build_history(inputs, snapshot, &parent, &config_maps);
+    let candidate = deployment.sent(inputs, snapshot);
+    config_maps.extend(candidate.map(|(_, sent)| build_candidate(&parent, &sent.candidate)));
+    let highest = accepted.as_ref().map_or(0, |accepted| accepted.sequence);
+    Outcome {
+        delivery: deliver(inputs, &deployment, &newest, highest, jwt_key),
+        wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
+        // A revision that was not tried restarts nothing yet.
+        restart: method
+            .restarts()
+            .then(|| accepted.as_ref().map_or_else(|| newest.digest(), Revision::digest)),
+        retained: record
+            .iter()
+            .flat_map(|record| record.content.retained.keys())
+            .cloned()
+            .collect(),
+        partitions: report_partitions(
+            inputs,
+            snapshot,
+            record.as_ref().map(|record| &record.content),
+            &held,
+            &state,
+        ),
+        status: build_report(inputs, snapshot, &state, &held),
+        history,
+        config_maps,
+        findings,
+        state,
+        sent,
+        held,
+        doubts,
+        manual_states,
+        is_unsure,
+        needs_answers,
+    }
+}
+
+/// The accepted revision stays while no newer one can be made, and is restored if somebody changed it.
+fn keep_accepted(
+    inputs: &Inputs,
+    snapshot: &Snapshot,
+    parent: &Parent,
+    former: &Former,
+    method: Method,
+    outcome: Outcome,
+) -> Outcome {
+    let state = ConfigState::Unknown;
+    let mut findings = outcome.findings;
+    let mut config_maps = Vec::new();
+    if let Some(revision) = &former.revision {
+        match write(parent, revision, former.accepted.as_ref()) {
+            Ok(written) => config_maps.extend(written),
+            Err(finding) => findings.push(finding),
+        }
+    }
+    let digest = former.revision.as_ref().map(Revision::digest);
+    Outcome {
+        history: build_history(inputs, snapshot, parent, &config_maps),
+        restart: digest.filter(|_| method.restarts()),
+        partitions: report_partitions(inputs, snapshot, Some(former.content()), &outcome.held, &state),
+        status: build_report(inputs, snapshot, &state, &outcome.held),
+        config_maps,
+        findings,
+        state,
+        ..outcome
+    }
+}
+
+/// The ConfigMaps of an accepted revision.
+fn write(parent: &Parent, revision: &Revision, accepted: Option<&Accepted>) -> Result<[ConfigMap; 2], Finding> {
+    let bundle = build_bundle(parent, revision, accepted).map_err(|error| {
+        Finding::new(
+            Blocks::Configuration,
+            reason::CONFIG_TOO_LARGE,
+            format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
+        )
+    })?;
+    let content = accepted.map(|accepted| &accepted.content);
+    Ok([build_config_map(parent, &revision.files, content), bundle])
+}

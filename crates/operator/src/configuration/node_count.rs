@@ -1,0 +1,111 @@
+//! How many nodes slurmctld has room for.
+
+use std::sync::Arc;
+
+use api::{NodeSet, nodeset::ScalingMode, wellknown::SLURM_CONF_FILE};
+use slurm::{Revision, conf::Document};
+
+/// As many as upstream has room for.
+const LEAST: u32 = 1024;
+/// Slurm's `MAX_SLURM_NODES`. slurmctld does not start with a higher number.
+const MOST: u32 = 65_536;
+
+/// The next power of two above what all NodeSets ask for. What slurmctld runs with is never lowered: it would forget the
+/// nodes above.
+pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Revision>) -> u32 {
+    let asked = node_sets
+        .iter()
+        .map(|node_set| asked_for(node_set))
+        .fold(0, u32::saturating_add);
+    let room = asked.saturating_add(1).checked_next_power_of_two().unwrap_or(u32::MAX);
+    let room = room.max(LEAST).max(accepted.and_then(rendered).unwrap_or_default());
+    room.min(MOST)
+}
+
+fn asked_for(node_set: &NodeSet) -> u32 {
+    match node_set.spec.scaling_mode() {
+        // There are as many as nodes match, which its own reconcile has counted.
+        ScalingMode::DaemonSet => {
+            let pods = node_set.status.as_ref().map_or(0, |status| status.replicas);
+            u32::try_from(pods).unwrap_or_default()
+        }
+        _ => node_set.spec.replicas(),
+    }
+}
+
+/// The operator's own value; one of a person's comes after it.
+fn rendered(revision: &Revision) -> Option<u32> {
+    let (_, file) = revision
+        .files
+        .iter()
+        .find(|(name, _)| name.as_str() == SLURM_CONF_FILE)?;
+    let conf = Document::parse(&String::from_utf8_lossy(&file.content));
+    conf.values("MaxNodeCount").next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use serde_json::{Value, json};
+    use slurm::revision::{ControllerUid, File, FileName};
+
+    use super::*;
+
+    fn node_set(spec: Value, pods: i32) -> Arc<NodeSet> {
+        let mut spec = spec;
+        spec["controllerRef"] = json!({ "name": "slurm" });
+        Arc::new(
+            serde_json::from_value(json!({
+                "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "a" },
+                "spec": spec, "status": { "replicas": pods },
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn live(conf: &str) -> Revision {
+        Revision {
+            sequence: 1,
+            controller: ControllerUid::new("uid").unwrap(),
+            files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(conf))]),
+            closed_by_hand: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn there_is_room_for_all_and_it_never_shrinks() {
+        let sets = |replicas: &[i32]| -> Vec<Arc<NodeSet>> {
+            replicas
+                .iter()
+                .map(|replicas| node_set(json!({ "replicas": replicas }), 0))
+                .collect()
+        };
+        for (replicas, live, expected) in [
+            (&[][..], None, 1024),
+            (&[1023], None, 1024),
+            (&[1024], None, 2048),
+            (&[1000, 1000, 100], None, 4096),
+            (&[1], Some(4096), 4096),
+            (&[5000], Some(4096), 8192),
+            (&[40_000], None, 65_536),
+            (&[65_536], None, 65_536),
+            (&[40_000, 40_000], None, 65_536),
+            (&[i32::MAX, i32::MAX, i32::MAX], None, 65_536),
+            (&[-1], None, 1024),
+        ] {
+            let revision = live.map(|count| self::live(&format!("MaxNodeCount={count}\nMaxNodeCount=7\n")));
+            assert_eq!(
+                max_node_count(&sets(replicas), revision.as_ref()),
+                expected,
+                "{replicas:?} {live:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_daemon_set_counts_by_its_pods() {
+        let set = node_set(json!({ "replicas": 1, "scalingMode": "DaemonSet" }), 3000);
+        assert_eq!(max_node_count(&[set], None), 4096);
+    }
+}

@@ -1,0 +1,287 @@
+//! What Partition objects bring into the configuration, and how they are afterwards.
+//!
+//! A Partition that cannot be taken as it is keeps its last good line, and nothing else waits for it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{NodeSet, Partition, Validate, partition::PartitionWay};
+use kube::ResourceExt as _;
+use slurm::{
+    agent::{Action, Way},
+    conf::Document,
+};
+
+use super::{ConfigState, Held, Inputs, content::Content};
+use crate::{
+    cluster::{
+        Knowledge, Seen, Snapshot,
+        deliver::Ended,
+        partition_reports::{Change, PartitionReport, PartitionReports},
+    },
+    fault::Fault,
+    partition::rules::{
+        closing::closing_state,
+        default::LAST_DEFAULT,
+        joining::first_joining,
+        line::{Line, render_settings},
+        members::resolve_members,
+        names::{Taken, age},
+    },
+    reason,
+};
+
+/// Takes the Partitions into the content. Returns those that stay as they were. `is_fresh`: Slurm was read while slurmctld ran with the
+/// accepted revision.
+pub(crate) fn gather_partitions(
+    inputs: &Inputs,
+    snapshot: &Snapshot,
+    content: &mut Content,
+    before: &Content,
+    is_fresh: bool,
+) -> Vec<Held> {
+    let mut refused = Vec::new();
+    let mut taken = taken_by(content);
+    // An older operator may have accepted a line that joins the next one; that is not kept.
+    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.stands_alone());
+    let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
+        .into_iter()
+        .partition(|partition| partition.metadata.deletion_timestamp.is_some());
+    // A deleted Partition keeps its name to the end, but it is no longer the default.
+    for partition in &leaving {
+        if let Some(line) = accepted(&partition.name_any()) {
+            taken.add(&partition.name_any(), &line.without_default());
+        }
+    }
+    // A NodeSet that is left out of slurm.conf has no name there.
+    let known: Vec<Arc<NodeSet>> = inputs
+        .node_sets
+        .iter()
+        .filter(|node_set| content.node_sets.contains_key(&node_set.name_any()))
+        .cloned()
+        .collect();
+    for partition in staying {
+        let own = partition.name_any();
+        let line = build_line(snapshot, &known, &taken, partition)
+            .and_then(|line| wait_for_marks(inputs, snapshot, line, before.partitions.get(&own)));
+        match line {
+            Ok(line) => {
+                taken.add(&own, &line);
+                content.partitions.insert(own, line);
+            }
+            Err(Fault { reason, message }) => {
+                if let Some(line) = accepted(&own) {
+                    taken.add(&own, line);
+                    content.partitions.insert(own.clone(), line.clone());
+                }
+                refused.push(Held::partition(&own, reason, message));
+            }
+        }
+    }
+    for partition in leaving {
+        let own = partition.name_any();
+        let Some(line) = accepted(&own) else {
+            continue;
+        };
+        if line.is_default() && !taken.has_default() {
+            content.partitions.insert(own.clone(), line.clone());
+            refused.push(Held::partition(&own, reason::LAST_DEFAULT, LAST_DEFAULT.to_owned()));
+        } else if let Some(line) = close(before, line, is_fresh) {
+            content.partitions.insert(own, line);
+        }
+    }
+    refused
+}
+
+/// Whether nodes in Slurm decide when a Partition is taken.
+pub(super) fn is_waiting_for_nodes(held: &[Held]) -> bool {
+    held.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
+}
+
+/// Whether jobs decide when a Partition goes.
+pub(super) fn has_leaving(inputs: &Inputs, before: &Content) -> bool {
+    let mut leaving = inputs
+        .partitions
+        .iter()
+        .filter(|partition| partition.metadata.deletion_timestamp.is_some());
+    leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
+}
+
+/// Those that slurmctld has already, then by age: a later one gives way.
+fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Content) -> Vec<&'a Partition> {
+    let mut ordered: Vec<&Partition> = partitions.iter().map(AsRef::as_ref).collect();
+    ordered.sort_by_key(|partition| (!before.partitions.contains_key(&partition.name_any()), age(*partition)));
+    ordered
+}
+
+/// The names that are taken by NodeSets and extraConf.
+fn taken_by(content: &Content) -> Taken {
+    let mut taken = Taken::of_extra_conf(&Document::parse(&content.extra_conf));
+    for (own, node_set) in &content.node_sets {
+        taken.add_node_set(own, &node_set.name, node_set.partition.as_deref());
+    }
+    taken
+}
+
+/// The line of a deleted Partition: first it is closed, then it goes. Its jobs hold up the second step as with any other partition's
+/// line; they must have been read since it was closed.
+fn close(before: &Content, line: &Line, is_fresh: bool) -> Option<Line> {
+    let manual = before.manual_states.get(&line.name);
+    let is_closed = line.is_closed() && manual.is_none();
+    if is_closed && is_fresh {
+        return None;
+    }
+    let state = manual.map_or(&line.state, |manual| &manual.state);
+    let closed = line.without_default();
+    Some(if is_closed {
+        closed
+    } else {
+        closed.with_state(closing_state(state))
+    })
+}
+
+fn build_line(
+    snapshot: &Snapshot,
+    known: &[Arc<NodeSet>],
+    taken: &Taken,
+    partition: &Partition,
+) -> Result<Line, Fault> {
+    let problems: Vec<String> = partition.check().errors().map(ToString::to_string).collect();
+    if !problems.is_empty() {
+        return Err(Fault::new(reason::INVALID_SPEC, problems.join("\n")));
+    }
+    let seen = snapshot.knowledge.known();
+    taken.check(partition, known, |name| {
+        seen.is_some_and(|seen| seen.nodes.contains_key(name))
+    })?;
+    let members = resolve_members(partition, known).map_err(|why| Fault::new(reason::BAD_MEMBERS, why))?;
+    Ok(Line {
+        name: partition.slurm_name(),
+        nodes: members.nodes,
+        state: partition.spec.state().slurm_word(),
+        settings: render_settings(&partition.spec),
+        generation: partition.metadata.generation.unwrap_or_default(),
+        mark: members.mark,
+    })
+}
+
+/// A partition whose members are known by a mark has no members until they have the mark.
+fn wait_for_marks(inputs: &Inputs, snapshot: &Snapshot, line: Line, before: Option<&Line>) -> Result<Line, Fault> {
+    let Some(mark) = &line.mark else { return Ok(line) };
+    if before.is_some_and(|before| before.mark.as_ref() == Some(mark)) {
+        return Ok(line);
+    }
+    let why = match &snapshot.knowledge {
+        Knowledge::Unknown { why } => Some(format!("its nodes are not known: {why}")),
+        Knowledge::Known(seen) => mark
+            .first_without(seen.nodes.values())
+            .or_else(|| first_joining(&inputs.joining, mark, &seen.nodes, seen.at))
+            .map(|node| format!("node {node} has not been given feature {:?} yet", mark.name)),
+    };
+    why.map_or(Ok(line), |why| Err(Fault::new(reason::WAITS_FOR_NODES, why)))
+}
+
+/// Partitions that people made in Slurm and that have jobs, which a reconfigure would end. They stay until they are deleted in Slurm,
+/// or get another owner.
+pub(super) fn find_adopted(
+    snapshot: &Snapshot,
+    before: &BTreeMap<String, String>,
+    wanted: &Content,
+    fresh: Option<&Seen>,
+) -> BTreeMap<String, String> {
+    let taken = taken_by(wanted);
+    let is_taken = |name: &str| {
+        let mut objects = wanted.partitions.values();
+        taken.has(name) || objects.any(|line| line.name == name)
+    };
+    let listed = fresh.and_then(|seen| seen.partitions.as_ref());
+    let is_gone = |name: &str| listed.is_some_and(|listed| !listed.contains_key(name));
+    let stay = before.iter().filter(|(name, _)| !is_gone(name));
+    let stay = stay.map(|(name, line)| (name.clone(), line.clone()));
+    let made = snapshot.report.in_use.iter().filter(|partition| partition.made_by_hand);
+    let made = made.filter_map(|partition| {
+        let line = partition.line.strip_prefix("PartitionName=")?;
+        Some((partition.name.clone(), line.to_owned()))
+    });
+    let all = stay.chain(made);
+    all.filter(|(name, _)| !is_taken(name)).collect()
+}
+
+/// How all Partitions of the Controller are. `accepted` is what the accepted revision was made from.
+pub(crate) fn report_partitions(
+    inputs: &Inputs,
+    snapshot: &Snapshot,
+    accepted: Option<&Content>,
+    held: &[Held],
+    state: &ConfigState,
+) -> PartitionReports {
+    let runs = !matches!(
+        state,
+        ConfigState::Written { .. } | ConfigState::Restarting { .. } | ConfigState::Unknown | ConfigState::External
+    );
+    let mut newest = snapshot.report.ended.iter().rev();
+    let change = newest.find(|ended| ended.rejection.is_none());
+    let report = |partition: &Arc<Partition>| {
+        let own = partition.name_any();
+        let line = accepted.and_then(|content| content.partitions.get(&own)).cloned();
+        let is_newest = line
+            .as_ref()
+            .is_some_and(|line| Some(line.generation) == partition.metadata.generation);
+        let of_it = held.iter().find(|held| held.partition.as_deref() == Some(&own));
+        let (waits_for_nodes, trouble) = match of_it {
+            Some(held) if held.reason == reason::WAITS_FOR_NODES => (Some(held), None),
+            other => (None, other),
+        };
+        let live_since = snapshot.lives.last().map(|(_, at)| *at);
+        let report = PartitionReport {
+            runs,
+            live_since: live_since.filter(|_| runs && line.is_some()),
+            trouble: trouble.map(|held| Fault::new(held.reason, held.why.clone())),
+            waits: waits_for_nodes
+                .map(|held| held.why.clone())
+                .or_else(|| waits(state).filter(|_| !(runs && is_newest))),
+            change: change.filter(|_| line.is_some()).map(|ended| change_of(ended)),
+            manual_state: line
+                .as_ref()
+                .and_then(|line| accepted?.manual_states.get(&line.name))
+                .cloned(),
+            line,
+            not_persistent: None,
+        };
+        (own, report)
+    };
+    inputs.partitions.iter().map(report).collect()
+}
+
+/// What the newest configuration waits for. One that is being delivered waits for nothing.
+fn waits(state: &ConfigState) -> Option<String> {
+    match state {
+        ConfigState::Applied { .. } | ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => None,
+        ConfigState::Written { .. } => Some("slurmctld has not started yet".to_owned()),
+        ConfigState::Waiting { why, .. } => Some(format!(
+            "slurmctld does not run with the newest configuration yet: {why}"
+        )),
+        ConfigState::Away { why, .. } => Some(format!("slurmctld's agent cannot be reached: {why}")),
+        ConfigState::Retrying { why, .. } => Some(format!("the configuration is tried again: {why}")),
+        ConfigState::Rejected { rejection, .. } => Some(format!("the configuration was refused: {}", rejection.why)),
+        ConfigState::Unknown => {
+            Some("the configuration cannot be made; look at the Controller's conditions".to_owned())
+        }
+        ConfigState::External => Some("the Controller is external".to_owned()),
+    }
+}
+
+fn change_of(ended: &Ended) -> Change {
+    Change {
+        sequence: Some(ended.sequence),
+        at: ended.at,
+        way: match ended.action {
+            Action::PartitionRpc if ended.way == Way::Scontrol => Some(PartitionWay::Scontrol),
+            // Older agents do not report the channel; they know this one only.
+            Action::PartitionRpc => Some(PartitionWay::Rpc),
+            Action::Reconfigure => Some(PartitionWay::Reconfigure),
+            Action::Restart => Some(PartitionWay::Restart),
+            Action::Nothing | Action::Unknown => None,
+        },
+        milliseconds: ended.milliseconds,
+    }
+}

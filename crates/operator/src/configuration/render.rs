@@ -1,0 +1,247 @@
+//! slurm.conf and what goes with it: the files of a revision, and the two ConfigMaps they are kept in.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use api::{
+    keys::{apps, components},
+    wellknown::{CGROUP_CONF_FILE, JWKS_FILE, SLURM_CONF_FILE},
+};
+use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
+use slurm::{
+    Revision,
+    agent::{Candidate, candidate},
+    conf::{
+        AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost, render_cgroup_conf,
+        render_external_slurm_conf, render_slurm_conf,
+    },
+    revision::{File, FileName, MAX_BUNDLE, TooLarge},
+};
+
+use super::{
+    accepted::Accepted,
+    content::{Content, NodeSetInput, Script, UserFile},
+};
+use crate::{
+    cluster::deliver::Files,
+    layout,
+    parent::Parent,
+    partition::rules::{line::Line, manual_state::write_states},
+    template::metadata::{Marks, component_labels},
+};
+
+/// The files, and whose the lines of slurm.conf are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Built {
+    pub(crate) files: Files,
+    pub(crate) places: Places,
+}
+
+/// Which lines of slurm.conf come from where, counted from 1.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// The NodeSet's own name, its line, and that of its partition.
+    pub(crate) node_sets: Vec<(String, usize, Option<usize>)>,
+    /// The Partition's own name, and its line.
+    pub(crate) partitions: Vec<(String, usize)>,
+    pub(crate) extra: Option<RangeInclusive<usize>>,
+    /// Options of the user's beside those the cluster needs.
+    pub(crate) merged: Option<RangeInclusive<usize>>,
+}
+
+/// The files of the cluster: the user's, with ours beside them.
+pub(crate) fn build_files(parent: &Parent, content: &Content, max_node_count: u32) -> Built {
+    let RenderedSlurmConf {
+        text,
+        node_sets,
+        partitions,
+        extra,
+        merged,
+    } = render_conf(parent, content, max_node_count);
+    let text = write_states(&text, &content.manual_states);
+    let mut files: Files = content
+        .files
+        .iter()
+        .map(|(name, UserFile { file, .. })| (name.clone(), file.clone()))
+        .collect();
+    for (name, content) in [(SLURM_CONF_FILE, text), (CGROUP_CONF_FILE, render_cgroup_conf())] {
+        if let Ok(name) = FileName::new(name) {
+            files.entry(name).or_insert_with(|| File::config(content));
+        }
+    }
+    let owners = content.node_sets.keys().cloned();
+    let node_sets = owners
+        .zip(node_sets)
+        .map(|(own, (node_set, partition))| (own, node_set, partition));
+    Built {
+        files,
+        places: Places {
+            node_sets: node_sets.collect(),
+            partitions: content.partitions.keys().cloned().zip(partitions).collect(),
+            extra,
+            merged,
+        },
+    }
+}
+
+fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> RenderedSlurmConf {
+    let Parent {
+        controller,
+        names,
+        namespace,
+    } = parent;
+    let internal = names.internal_service();
+    let host = |ordinal| {
+        let name = names.pod(ordinal);
+        let address = format!("{name}.{internal}.{namespace}");
+        SlurmctldHost { name, address }
+    };
+    // After the NodeSets' own, whose lines are counted.
+    let marks = content
+        .partitions
+        .values()
+        .filter_map(|line| Some(&line.mark.as_ref()?.name));
+    let is_there = |name: &&String| content.node_sets.values().any(|node_set| node_set.name == **name);
+    let retained: BTreeSet<&String> = content.retained.values().flat_map(|line| &line.node_sets).collect();
+    let retained = retained.into_iter().filter(|name| !is_there(name));
+    render_slurm_conf(&SlurmConf {
+        cluster_name: controller.cluster_name(),
+        slurmctld_hosts: (0..controller.spec.replicas()).map(host).collect(),
+        slurmctld_address: format!("{}.{namespace}", names.service()),
+        max_node_count,
+        jwks: controller.spec.jwks_key_ref.is_some() && has_file(content, JWKS_FILE),
+        metrics: controller
+            .spec
+            .metrics
+            .as_ref()
+            .is_some_and(api::metrics::Metrics::is_enabled),
+        accounting: content.accounting.clone(),
+        prolog_slurmctld: content.scripts(Script::PrologSlurmctld),
+        epilog_slurmctld: content.scripts(Script::EpilogSlurmctld),
+        prolog: content.scripts(Script::Prolog),
+        epilog: content.scripts(Script::Epilog),
+        node_sets: content
+            .node_sets
+            .values()
+            .map(|NodeSetInput { name, partition }| NodeSetLines {
+                name: name.clone(),
+                partition: partition.clone(),
+            })
+            .chain(marks.chain(retained).map(|name| NodeSetLines {
+                name: name.clone(),
+                partition: None,
+            }))
+            .collect(),
+        partitions: content
+            .partitions
+            .values()
+            .map(Line::text)
+            .chain(content.adopted.values().cloned())
+            .chain(content.retained.values().map(|retained| retained.line.clone()))
+            .collect(),
+        extra: content.extra_conf.clone(),
+    })
+}
+
+fn has_file(content: &Content, name: &str) -> bool {
+    content.files.keys().any(|file| file.as_str() == name)
+}
+
+/// slurm.conf and cgroup.conf for people, diagnostics and slurmrestd. A cgroup.conf of the user's is in their own ConfigMap.
+pub(crate) fn build_config_map(parent: &Parent, files: &Files, content: Option<&Content>) -> ConfigMap {
+    let text = |name: &str| {
+        let (_, file) = files.iter().find(|(file, _)| file.as_str() == name)?;
+        Some((name.to_owned(), String::from_utf8_lossy(&file.content).into_owned()))
+    };
+    let users_cgroup = content.is_some_and(|content| has_file(content, CGROUP_CONF_FILE));
+    let cgroup = text(CGROUP_CONF_FILE).filter(|_| !users_cgroup);
+    let data = text(SLURM_CONF_FILE).into_iter().chain(cgroup).collect();
+    config_map(parent, parent.marks(), data)
+}
+
+/// The slurm.conf by which slurmrestd finds a slurmctld outside Kubernetes.
+pub(crate) fn build_external_config_map(parent: &Parent, accounting: Option<AccountingStorage>) -> Option<ConfigMap> {
+    let (host, port) = parent.controller.spec.external_address()?;
+    let conf = render_external_slurm_conf(&ExternalConf {
+        cluster_name: parent.controller.cluster_name(),
+        slurmctld_host: host.to_owned(),
+        slurmctld_port: u16::try_from(port).ok()?,
+        accounting,
+    });
+    let template = parent.controller.spec.template.as_ref();
+    let marks = Marks::default()
+        .and(template.and_then(|template| template.metadata.as_ref()))
+        .label(&component_labels(
+            apps::SLURMCTLD,
+            parent.names.as_str(),
+            components::CONTROLLER,
+        ));
+    let data = BTreeMap::from([(SLURM_CONF_FILE.to_owned(), conf)]);
+    Some(config_map(parent, marks, data))
+}
+
+fn config_map(parent: &Parent, marks: Marks, data: BTreeMap<String, String>) -> ConfigMap {
+    ConfigMap {
+        metadata: marks.into_meta(&parent.namespace, parent.names.config_map(), parent.owner()),
+        data: Some(data),
+        immutable: Some(false),
+        ..ConfigMap::default()
+    }
+}
+
+/// The last accepted revision, which a pod without state starts from, and what it was made from.
+pub(crate) fn build_bundle(
+    parent: &Parent,
+    revision: &Revision,
+    accepted: Option<&Accepted>,
+) -> Result<ConfigMap, TooLarge> {
+    let bundle = ByteString(revision.to_bundle()?);
+    // A ConfigMap has room for so much in all its entries. Without the inputs the revision is still a whole one.
+    let room = MAX_BUNDLE.saturating_sub(bundle.0.len());
+    let content = accepted
+        .map(|accepted| accepted.to_json(revision))
+        .filter(|json| json.len() <= room);
+    Ok(ConfigMap {
+        metadata: parent
+            .marks()
+            .into_meta(&parent.namespace, parent.names.bundle_config_map(), parent.owner()),
+        binary_data: Some(BTreeMap::from([(layout::BUNDLE_FILE.to_owned(), bundle)])),
+        data: content.map(|json| BTreeMap::from([(layout::INPUTS_FILE.to_owned(), json)])),
+        ..ConfigMap::default()
+    })
+}
+
+/// The revision in a bundle's ConfigMap. One that cannot be read is none: it will be written again.
+pub(crate) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
+    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE)?;
+    Revision::from_bundle(bundle).ok()
+}
+
+/// A revision on its way to an agent that cannot be reached.
+pub(crate) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigMap {
+    let Candidate { bundle, token } = candidate;
+    let entry = |name: &str, bytes: &[u8]| (name.to_owned(), ByteString(bytes.to_vec()));
+    ConfigMap {
+        metadata: parent
+            .marks()
+            .into_meta(&parent.namespace, parent.names.candidate_config_map(), parent.owner()),
+        binary_data: Some(BTreeMap::from([
+            entry(candidate::BUNDLE_FILE, bundle),
+            entry(candidate::TOKEN_FILE, token.as_bytes()),
+        ])),
+        ..ConfigMap::default()
+    }
+}
+
+/// The number of the revision in it.
+pub(crate) fn read_candidate(config_map: &ConfigMap) -> Option<u64> {
+    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(candidate::BUNDLE_FILE)?;
+    Some(Revision::from_bundle(bundle).ok()?.sequence)
+}
+
+/// What that revision was made from, if it is known.
+pub(crate) fn read_inputs(config_map: &ConfigMap, revision: &Revision) -> Option<Accepted> {
+    Accepted::from_json(config_map.data.as_ref()?.get(layout::INPUTS_FILE)?, revision)
+}

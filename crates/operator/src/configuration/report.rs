@@ -1,0 +1,287 @@
+//! What `status.configuration` says. Pure: times are those of facts, and what is known already keeps the time it has.
+
+use api::{
+    ConditionStatus,
+    configuration::{
+        AppliedRevision, ConfigurationAction, ConfigurationChange, ConfigurationStatus, ConfigurationStep, Delivery,
+        HeldInput, LaggingStandby, RejectedRevision, WantedRevision,
+    },
+};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use slurm::{
+    agent::{Action, StepTime},
+    revision::Digest,
+};
+
+use super::{ConfigState, Held, Inputs};
+use crate::{
+    cluster::{
+        Snapshot,
+        deliver::{Ended, Live, Rejection, Report},
+        pods,
+    },
+    reason,
+};
+
+/// The condition that slurmctld runs with the newest configuration; its message says which revision.
+pub(crate) const CONFIG_APPLIED: &str = "ConfigurationApplied";
+
+/// Where the configuration is; as before while it cannot be made, and `None` if it is not the operator's.
+pub(crate) fn build_report(
+    inputs: &Inputs,
+    snapshot: &Snapshot,
+    state: &ConfigState,
+    held: &[Held],
+) -> Option<ConfigurationStatus> {
+    let before = inputs.status().cloned().unwrap_or_default();
+    let wanted = match state {
+        ConfigState::External => return None,
+        ConfigState::Unknown => return inputs.status().cloned(),
+        ConfigState::Written { sequence, digest } | ConfigState::Applied { sequence, digest, .. } => {
+            revision(Some(*sequence), digest)
+        }
+        ConfigState::Rejected { rejection, .. } => revision(Some(rejection.sequence), &rejection.digest),
+        ConfigState::Pushing { digest, .. }
+        | ConfigState::Waiting { digest, .. }
+        | ConfigState::Away { digest, .. }
+        | ConfigState::Retrying { digest, .. }
+        | ConfigState::Restarting { digest } => revision(None, digest),
+    };
+    let report = &snapshot.report;
+    let last = report.ended.last();
+    Some(ConfigurationStatus {
+        applied: applied(report, state, &before, inputs.now),
+        rejected: rejected(report, state, held, &before),
+        held_inputs: held_inputs(report, state, held, &before),
+        delivery: Some(delivery(report, state, &wanted, &before)),
+        lagging_nodes: snapshot.lagging.nodes.clone(),
+        lagging_standbys: lagging_standbys(inputs, report, state, &before),
+        last_change: last.map(|ended| change(ended)).or(before.last_change),
+        wanted: Some(wanted),
+    })
+}
+
+/// Who does not have what the active slurmctld runs with. A new leader says what was said until it has asked.
+fn lagging_standbys(
+    inputs: &Inputs,
+    report: &Report,
+    state: &ConfigState,
+    before: &ConfigurationStatus,
+) -> Vec<LaggingStandby> {
+    let ConfigState::Applied { sequence, digest, pod } = state else {
+        return before.lagging_standbys.clone();
+    };
+    let controller = inputs.controller.as_ref();
+    let names = (0..controller.spec.replicas()).map(|ordinal| controller.child_names().pod(ordinal));
+    let lags = |name: &String| {
+        let pod = inputs.pods.iter().find(|pod| pod.name_any() == *name);
+        let Some(agent) = pod.and_then(|pod| pods::agent_of(pod)) else {
+            return Some("its pod does not run".to_owned());
+        };
+        let mut known = report.standbys.iter();
+        let Some(standby) = known.find(|standby| standby.pod == agent.uid) else {
+            let mut noted = before.lagging_standbys.iter();
+            return noted
+                .find(|noted| noted.pod == *name)
+                .map(|noted| noted.message.clone());
+        };
+        let others = |live: Live| format!("it has revision {} and not {sequence}", live.sequence);
+        let behind = standby.live.filter(|live| live.digest != *digest).map(others);
+        standby.why.clone().or(behind)
+    };
+    let standbys = names.filter(|name| name != pod);
+    standbys
+        .filter_map(|name| lags(&name).map(|message| LaggingStandby { pod: name, message }))
+        .collect()
+}
+
+/// Whether the status says that slurmctld runs with this configuration.
+pub(crate) fn says_applied(inputs: &Inputs, digest: &Digest) -> bool {
+    let digest = digest.to_string();
+    let applied = inputs.status().and_then(|before| before.applied.as_ref());
+    let mut conditions = inputs.controller.status.iter().flat_map(|status| &status.conditions);
+    applied.is_some_and(|applied| applied.digest == digest)
+        || conditions.any(|condition| {
+            condition.type_ == CONFIG_APPLIED
+                && condition.status == ConditionStatus::True
+                && condition.message.contains(&digest)
+        })
+}
+
+/// What the status says was refused, for a leader that has refused nothing itself yet.
+pub(crate) fn rejected_before(inputs: &Inputs) -> Option<Live> {
+    let rejected = inputs.status()?.rejected.as_ref()?;
+    Some(Live {
+        sequence: u64::try_from(rejected.sequence).ok()?,
+        digest: rejected.digest.parse().ok()?,
+    })
+}
+
+/// Whether a leader before this one saw this very revision refused, and the status says so.
+pub(crate) fn was_rejected_before(inputs: &Inputs, report: &Report, rejection: &Rejection) -> bool {
+    let refused = Live {
+        sequence: rejection.sequence,
+        digest: rejection.digest,
+    };
+    let mut own = report.ended.iter();
+    let is_own = own.any(|ended| ended.rejection.as_ref() == Some(rejection));
+    !is_own && rejected_before(inputs) == Some(refused)
+}
+
+/// Content that were held by what the status says.
+pub(crate) fn held_before(inputs: &Inputs) -> &[HeldInput] {
+    inputs
+        .status()
+        .map(|before| before.held_inputs.as_slice())
+        .unwrap_or_default()
+}
+
+fn revision(sequence: Option<u64>, digest: &Digest) -> WantedRevision {
+    WantedRevision {
+        sequence: sequence.map(number),
+        digest: digest.to_string(),
+    }
+}
+
+fn applied(
+    report: &Report,
+    state: &ConfigState,
+    before: &ConfigurationStatus,
+    now: Timestamp,
+) -> Option<AppliedRevision> {
+    let ConfigState::Applied { sequence, digest, .. } = state else {
+        return before.applied.clone();
+    };
+    let pushed = accepted(report, digest).map(|ended| time(ended.at));
+    let noted = before
+        .applied
+        .as_ref()
+        .filter(|applied| applied.digest == digest.to_string());
+    Some(AppliedRevision {
+        sequence: number(*sequence),
+        digest: digest.to_string(),
+        time: pushed
+            .or_else(|| noted.map(|applied| applied.time.clone()))
+            .unwrap_or_else(|| time(now)),
+    })
+}
+
+fn rejected(
+    report: &Report,
+    state: &ConfigState,
+    held: &[Held],
+    before: &ConfigurationStatus,
+) -> Option<RejectedRevision> {
+    if matches!(state, ConfigState::Applied { .. }) && held.is_empty() {
+        return None;
+    }
+    let mut newest = report.ended.iter().rev();
+    // Where inputs are held, others may have gone live since.
+    let last = if held.is_empty() {
+        newest.next()
+    } else {
+        newest.find(|ended| ended.rejection.is_some())
+    };
+    let Some(last) = last else {
+        return before.rejected.clone();
+    };
+    let rejection = last.rejection.as_ref()?;
+    Some(RejectedRevision {
+        sequence: number(rejection.sequence),
+        digest: rejection.digest.to_string(),
+        time: time(last.at),
+        by: rejection.by.clone(),
+        reason: rejection.why.clone(),
+    })
+}
+
+/// What slurmctld refused is not known again before its agent was asked: a new leader says what was said until then, so that
+/// nobody hears of it twice.
+fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &ConfigurationStatus) -> Vec<HeldInput> {
+    let mut inputs: Vec<HeldInput> = held.iter().map(held_input).collect();
+    let rejected = before.rejected.as_ref();
+    let is_open = match state {
+        ConfigState::Pushing { .. } => true,
+        ConfigState::Away { digest, .. } => rejected.is_some_and(|rejected| rejected.digest == digest.to_string()),
+        _ => false,
+    };
+    if is_open && report.live.is_none() {
+        let judged = |said: &HeldInput| inputs.iter().any(|input| input.source == said.source);
+        let said = before.held_inputs.iter();
+        let refused = said.filter(|said| said.reason == reason::CONFIG_REJECTED && !judged(said));
+        let refused: Vec<HeldInput> = refused.cloned().collect();
+        inputs.extend(refused);
+    }
+    inputs
+}
+
+fn held_input(
+    Held {
+        source, reason, why, ..
+    }: &Held,
+) -> HeldInput {
+    HeldInput {
+        source: source.clone(),
+        reason: (*reason).to_owned(),
+        message: why.clone(),
+    }
+}
+
+fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, before: &ConfigurationStatus) -> Delivery {
+    // Where it was not pushed, which way it came is what was said while it was on its way.
+    let noted = before
+        .wanted
+        .as_ref()
+        .filter(|before| before.digest == wanted.digest)
+        .and(before.delivery.clone());
+    match state {
+        ConfigState::Written { .. } => Delivery::Written,
+        ConfigState::Restarting { .. } => Delivery::Restart,
+        ConfigState::Away { sent: Some(_), .. } => Delivery::ConfigMap,
+        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some_and(|ended| ended.by_candidate) => {
+            Delivery::ConfigMap
+        }
+        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some() => Delivery::Agent,
+        ConfigState::Applied { .. } => noted.unwrap_or(Delivery::Written),
+        _ => noted.unwrap_or(Delivery::Agent),
+    }
+}
+
+/// The push that made these files live.
+fn accepted<'a>(report: &'a Report, digest: &Digest) -> Option<&'a Ended> {
+    let newest = report.ended.iter().rev();
+    let mut accepted = newest.filter(|ended| ended.rejection.is_none() && ended.digest == *digest);
+    accepted.next().map(AsRef::as_ref)
+}
+
+fn change(ended: &Ended) -> ConfigurationChange {
+    ConfigurationChange {
+        sequence: number(ended.sequence),
+        time: time(ended.at),
+        action: match ended.action {
+            Action::Nothing => Some(ConfigurationAction::Nothing),
+            Action::PartitionRpc => Some(ConfigurationAction::PartitionRpc),
+            Action::Reconfigure => Some(ConfigurationAction::Reconfigure),
+            Action::Restart => Some(ConfigurationAction::Restart),
+            Action::Unknown => None,
+        },
+        milliseconds: number(ended.milliseconds),
+        steps: ended.steps.iter().map(step).collect(),
+    }
+}
+
+fn step(StepTime { step, milliseconds }: &StepTime) -> ConfigurationStep {
+    ConfigurationStep {
+        step: step.to_string(),
+        milliseconds: number(*milliseconds),
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn time(at: Timestamp) -> api::time::Timestamp {
+    format!("{at:.3}").into()
+}

@@ -1,0 +1,143 @@
+//! Closing: a partition that is to go takes no new jobs, and goes when those it has are over.
+//!
+//! A reconfigure without a partition's line would end its jobs. Where a line of a NodeSet or of extraConf is taken away while jobs are
+//! in the partition, it is retained, closed, and the rest of the change does not wait for it. Partition objects close by themselves
+//! when they are deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use slurm::{
+    Job,
+    agent::PartitionInUse,
+    conf::{Document, Key, RecordKind, Settings},
+};
+
+/// The state of a partition while it is closing. One that was stopped is not started to be emptied.
+pub(crate) fn closing_state(state: &str) -> &'static str {
+    let is_stopped = ["DOWN", "INACTIVE"].iter().any(|word| state.eq_ignore_ascii_case(word));
+    if is_stopped { "INACTIVE" } else { "DRAIN" }
+}
+
+/// Whether a partition in this state takes no new jobs.
+pub(crate) fn is_closed(state: &str) -> bool {
+    ["DRAIN", "INACTIVE"]
+        .iter()
+        .any(|word| state.eq_ignore_ascii_case(word))
+}
+
+/// By the partition's name in Slurm.
+pub(crate) type RetainedLines = BTreeMap<String, Retained>;
+
+/// A line that its owner took away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Retained {
+    /// The text after `PartitionName=`.
+    pub(crate) line: String,
+    /// NodeSets that it names, whose own lines may be gone too.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) node_sets: BTreeSet<String>,
+}
+
+/// Partitions whose lines may be gone from the next slurm.conf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Removal<'a> {
+    /// The slurm.conf that slurmctld has.
+    pub(crate) written: &'a Document,
+    /// Names of the partitions that have an owner in the next one.
+    pub(crate) there: &'a BTreeSet<String>,
+    /// Names of the partitions that were objects: they close by themselves.
+    pub(crate) objects: &'a BTreeSet<&'a str>,
+    /// Partitions that were made by hand: they have a rule of their own.
+    pub(crate) adopted: &'a BTreeMap<String, String>,
+    /// Names of the NodeSets whose lines the operator wrote.
+    pub(crate) node_sets: &'a BTreeSet<&'a str>,
+    /// Lines retained before.
+    pub(crate) before: &'a RetainedLines,
+    /// Partitions that slurmctld did not delete a moment ago.
+    pub(crate) in_use: &'a [PartitionInUse],
+    /// `None` if they are not known.
+    pub(crate) jobs: Option<&'a [Job]>,
+}
+
+/// The lines that have to be retained. Jobs that are submitted after they were read are found by the agent when it deletes the
+/// partition.
+pub(crate) fn find_retained(removal: &Removal) -> RetainedLines {
+    let gone = removal.written.effective(RecordKind::Partition).into_iter();
+    gone.filter(|(name, _)| {
+        let is_anothers = removal.objects.contains(name) || removal.adopted.contains_key(*name);
+        !removal.there.contains(*name) && !is_anothers
+    })
+    .filter(|(name, _)| has_jobs(removal, name))
+    .filter_map(|(name, settings)| {
+        let retained = match removal.before.get(name) {
+            Some(retained) => retained.clone(),
+            None => close(removal, name, &settings)?,
+        };
+        Some((name.to_owned(), retained))
+    })
+    .collect()
+}
+
+/// A line that was retained stays until it is known that there are no jobs.
+fn has_jobs(removal: &Removal, name: &str) -> bool {
+    let is_in_use = removal.in_use.iter().any(|partition| partition.name == name);
+    match removal.jobs {
+        None => is_in_use || removal.before.contains_key(name),
+        Some(jobs) => {
+            let mut unfinished = jobs.iter().filter(|job| !job.state.is_finished());
+            is_in_use || unfinished.any(|job| job.partitions().any(|partition| partition == name))
+        }
+    }
+}
+
+/// The line in the state of closing. `None` for a line that cannot be written on its own: its removal waits for its jobs.
+fn close(removal: &Removal, name: &str, settings: &Settings) -> Option<Retained> {
+    let is_plain =
+        |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "\"#\\[]".contains(c));
+    let nodes = settings.get(&Key::new("Nodes")).map(String::as_str).unwrap_or_default();
+    let mut node_sets = BTreeSet::new();
+    for item in nodes.split(',') {
+        if removal.written.record(RecordKind::NodeSet, item).is_none() {
+            continue;
+        }
+        // A set of the user's own lines may be anything.
+        removal.node_sets.get(item)?;
+        node_sets.insert(item.to_owned());
+    }
+    let state = settings.get(&Key::new("State")).map_or("UP", String::as_str);
+    let mut items = vec![name.to_owned()];
+    for (key, value) in settings {
+        if *key == *"State" || *key == *"Default" {
+            continue;
+        }
+        let is_list = *key == *"Nodes";
+        if !is_list && !is_plain(value) || is_list && value.contains(char::is_whitespace) {
+            return None;
+        }
+        items.push(format!("{key}={value}"));
+    }
+    items.push(format!("State={}", closing_state(state)));
+    let line = items.join(" ");
+    is_plain(name).then_some(Retained { line, node_sets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_partition_is_not_started_to_be_emptied() {
+        for (state, closing) in [
+            ("UP", "DRAIN"),
+            ("DRAIN", "DRAIN"),
+            ("down", "INACTIVE"),
+            ("INACTIVE", "INACTIVE"),
+        ] {
+            assert_eq!(closing_state(state), closing, "{state}");
+            assert!(is_closed(closing));
+        }
+        assert!(!is_closed("UP") && !is_closed("DOWN"));
+    }
+}

@@ -1,0 +1,33 @@
+//! The default partition: at most one, and jobs that name no partition must have one.
+
+/// Why a partition that is to go has to stay.
+pub(crate) const LAST_DEFAULT: &str =
+    "it is the default partition, and jobs that name none would have no place; make another partition the default";
+
+/// Why a second default partition is rejected. `place` is where the first one is.
+pub(crate) fn two_defaults(place: &str) -> String {
+    format!("spec.default is true, and {place} is the default partition already; take it from one of the two")
+}
+
+/// Whether a value of `Default=` makes a partition the default.
+pub(crate) fn is_yes(value: &str) -> bool {
+    value.trim_matches('"').eq_ignore_ascii_case("YES")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_makes_a_default() {
+        for (value, expected) in [
+            ("YES", true),
+            ("yes", true),
+            ("\"Yes\"", true),
+            ("NO", false),
+            ("", false),
+        ] {
+            assert_eq!(is_yes(value), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A Partition's line in slurm.conf. Pure.
+
+use api::{PartitionSpec, items::items};
+use serde::{Deserialize, Serialize};
+use slurm::{
+    conf::{Document, RecordKind, Settings},
+    partition::PartitionStateName,
+};
+
+use super::{closing::is_closed, default::is_yes, mark::Mark};
+
+/// What a Partition's line is made of, as it was taken into a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Line {
+    /// In Slurm.
+    pub(crate) name: String,
+    /// What `Nodes=` says.
+    pub(crate) nodes: String,
+    /// The state that is asked for, in Slurm's word.
+    pub(crate) state: String,
+    /// Everything else, as it stands in the line.
+    pub(crate) settings: String,
+    /// Of the object it was made from.
+    pub(crate) generation: i64,
+    /// By which its NodeSets' nodes are known where some of them are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mark: Option<Mark>,
+}
+
+/// How few jobs a partition in this state takes and starts. None for one that nobody knows.
+pub(crate) fn strictness(state: &str) -> Option<u8> {
+    PartitionStateName::from_name(&state.to_ascii_uppercase()).map(PartitionStateName::strictness)
+}
+
+impl Line {
+    /// Whether it takes no new jobs.
+    pub(crate) fn is_closed(&self) -> bool {
+        is_closed(&self.state)
+    }
+
+    /// The same in this state.
+    pub(crate) fn with_state(&self, state: &str) -> Self {
+        Self {
+            state: state.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// Whether jobs that name no partition come here.
+    pub(crate) fn is_default(&self) -> bool {
+        is_default(&self.settings)
+    }
+
+    /// The same without jobs that name no partition.
+    pub(crate) fn without_default(&self) -> Self {
+        let kept: Vec<&str> = items(&self.settings).filter(|item| !is_default(item)).collect();
+        Self {
+            settings: kept.join(" "),
+            ..self.clone()
+        }
+    }
+
+    /// As it stands in slurm.conf.
+    pub(crate) fn whole(&self) -> String {
+        format!("PartitionName={}", self.text())
+    }
+
+    /// One that was written by [`Self::whole`].
+    pub(crate) fn read(whole: &str, generation: i64) -> Option<Self> {
+        let rest = whole.strip_prefix("PartitionName=")?;
+        let mut items = items(rest);
+        let name = items.next()?;
+        let nodes = items.next()?.strip_prefix("Nodes=")?;
+        let state = items.next()?.strip_prefix("State=")?;
+        Some(Self {
+            name: name.to_owned(),
+            nodes: nodes.to_owned(),
+            state: state.to_owned(),
+            settings: items.collect::<Vec<_>>().join(" "),
+            generation,
+            mark: None,
+        })
+    }
+
+    /// See [`stands_alone`].
+    pub(crate) fn stands_alone(&self) -> bool {
+        stands_alone(&self.whole())
+    }
+
+    /// What stands after `PartitionName=`.
+    pub(crate) fn text(&self) -> String {
+        let Self {
+            name,
+            nodes,
+            state,
+            settings,
+            generation: _,
+            mark: _,
+        } = self;
+        let mut text = format!("{name} Nodes={nodes} State={state}");
+        if !settings.is_empty() {
+            text.push(' ');
+            text.push_str(settings);
+        }
+        text
+    }
+}
+
+/// Whether a partition's line is one record and leaves the line after it alone. Lines that were accepted by an older operator need not.
+pub(crate) fn stands_alone(line: &str) -> bool {
+    const NEXT: &str = "PartitionName=next";
+    let document = Document::parse(&format!("{line}\n{NEXT}\n"));
+    let [first, second] = document.lines() else {
+        return false;
+    };
+    let is_record = document.records(RecordKind::Partition).count() == 2;
+    is_record && first.raw().trim_end() == line.trim_end() && second.raw().trim_end() == NEXT
+}
+
+/// What a line of slurm.conf says.
+pub(crate) fn settings_in(line: &str) -> Settings {
+    let document = Document::parse(line);
+    let mut partitions = document.effective(RecordKind::Partition).into_iter();
+    partitions.next().map(|(_, settings)| settings).unwrap_or_default()
+}
+
+/// Whether a partition with these settings is the default one.
+pub(crate) fn is_default(settings: &str) -> bool {
+    items(settings).any(|item| {
+        item.split_once('=')
+            .is_some_and(|(key, value)| key.eq_ignore_ascii_case("Default") && is_yes(value))
+    })
+}
+
+/// The settings of a spec but for members and state, as they stand in a line.
+pub(crate) fn render_settings(spec: &PartitionSpec) -> String {
+    let typed = spec.settings();
+    let typed = typed.iter().map(|setting| format!("{}={}", setting.key, setting.value));
+    let config = spec.config.as_deref().unwrap_or_default();
+    let all: Vec<String> = typed.chain(items(config).map(str::to_owned)).collect();
+    all.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_with_blanks_stays_whole() {
+        let spec: PartitionSpec = serde_json::from_value(serde_json::json!({
+            "controllerRef": { "name": "slurm" }, "config": "Default=\"YES\"  Topology=\"a  Default=NO b\"",
+        }))
+        .unwrap();
+        let line = Line {
+            name: "long".to_owned(),
+            nodes: "a".to_owned(),
+            state: "UP".to_owned(),
+            settings: render_settings(&spec),
+            generation: 3,
+            mark: None,
+        };
+        assert_eq!(line.settings, "Default=\"YES\" Topology=\"a  Default=NO b\"");
+        assert!(line.is_default() && line.stands_alone());
+        assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
+        assert_eq!(Line::read(&line.whole(), 3), Some(line));
+    }
+
+    #[test]
+    fn a_line_stands_alone_unless_it_takes_the_next_one_along() {
+        for line in [
+            "PartitionName=a",
+            "PartitionName=a Nodes=b ",
+            "PartitionName=a Topology=\"b c\"",
+        ] {
+            assert!(stands_alone(line), "{line:?}");
+        }
+        for line in [
+            "PartitionName=a AllowGroups=x,\\",
+            "PartitionName=a State=UP \\ #",
+            "PartitionName=a\nSlurmUser=root",
+            "PartitionName=a nonsense",
+            "# PartitionName=a",
+            "",
+        ] {
+            assert!(!stands_alone(line), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn fields_come_first_and_the_rest_as_it_was_written() {
+        let spec: PartitionSpec = serde_json::from_value(serde_json::json!({
+            "controllerRef": { "name": "slurm" }, "maxTime": 60, "config": "  SuspendTime=5   ResumeTimeout=9 ",
+        }))
+        .unwrap();
+        let line = Line {
+            name: "long".to_owned(),
+            nodes: "a,b".to_owned(),
+            state: "UP".to_owned(),
+            settings: render_settings(&spec),
+            generation: 3,
+            mark: None,
+        };
+        assert_eq!(
+            line.text(),
+            "long Nodes=a,b State=UP MaxTime=60 SuspendTime=5 ResumeTimeout=9"
+        );
+        assert_eq!(Line::read(&line.whole(), 3), Some(line.clone()));
+        let plain = Line {
+            settings: String::new(),
+            ..line
+        };
+        assert_eq!(plain.text(), "long Nodes=a,b State=UP");
+    }
+}

@@ -1,0 +1,169 @@
+//! Manual states: partitions that a person closed in Slurm. What was closed in an emergency stays closed, whatever the files said,
+//! and is written into the files, so that it is closed after a restart of slurmctld too.
+//!
+//! A manual state is lifted by `scontrol update … State=UP`, by another state in whatever the partition is made from, or by the
+//! annotation [`annotations::RESUMED_AT`] on a Partition.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{Partition, keys::annotations, partition::DriftPolicy};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+use slurm::{
+    conf::{Document, Key, RecordKind, SettingChange, Settings, edit_partition},
+    partition::PartitionState,
+};
+
+use super::line::strictness;
+
+/// By the partition's name in Slurm.
+pub(crate) type ManualStates = BTreeMap<String, ManualState>;
+
+/// A state that a person set and that stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ManualState {
+    /// In Slurm's word.
+    pub(crate) state: String,
+    /// The state the partition should have. A change of it lifts the manual state.
+    pub(crate) wanted: String,
+    /// Since when it is known.
+    pub(crate) since: String,
+}
+
+impl ManualState {
+    /// Whether something has lifted it: the wanted state has changed, or its owner wants it open.
+    pub(crate) fn is_lifted(&self, wanted: &str, policy: &Policy) -> bool {
+        self.wanted != wanted || !policy.keeps || policy.is_resumed_after(&self.since)
+    }
+}
+
+/// What the owner of a partition says about manual states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    keeps: bool,
+    resumed_at: Option<Timestamp>,
+}
+
+impl Policy {
+    /// `None` for a partition without an object.
+    pub(crate) fn of(partition: Option<&Partition>) -> Self {
+        let resumed_at = partition.and_then(|partition| partition.annotations().get(annotations::RESUMED_AT));
+        Self {
+            keeps: partition.is_none_or(|partition| partition.spec.drift_policy() != DriftPolicy::RevertAll),
+            resumed_at: resumed_at.and_then(|time| time.parse().ok()),
+        }
+    }
+
+    fn is_resumed_after(&self, since: &str) -> bool {
+        let since: Option<Timestamp> = since.parse().ok();
+        self.resumed_at
+            .zip(since)
+            .is_some_and(|(resumed, since)| resumed > since)
+    }
+}
+
+/// What manual states are found in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sight<'a> {
+    pub(crate) objects: &'a [Arc<Partition>],
+    /// The partitions that Slurm listed, and when.
+    pub(crate) live: Option<(&'a BTreeMap<String, slurm::Partition>, Timestamp)>,
+    /// That was while slurmctld ran with what was written.
+    pub(crate) is_fresh: bool,
+    /// The slurm.conf that slurmctld has.
+    pub(crate) written: Option<&'a Document>,
+    /// The manual states known before.
+    pub(crate) before: &'a ManualStates,
+}
+
+/// The manual states there are now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) states: ManualStates,
+    /// Slurm has other states than were written to it, but that was read before they were written.
+    pub(crate) is_unsure: bool,
+}
+
+/// Finds the manual states. `wanted` is the slurm.conf that slurmctld is to have.
+pub(crate) fn find_manual_states(sight: &Sight, wanted: impl FnOnce() -> Document) -> Found {
+    let written: BTreeMap<&str, String> = sight.written.map(states).unwrap_or_default();
+    let live = sight.live.into_iter().flat_map(|(partitions, _)| partitions);
+    let mut by_hand: BTreeMap<&str, String> = live
+        .filter_map(|(name, live)| Some((name.as_str(), word(&live.state)?)))
+        .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
+        .collect();
+    let mut found = Found::default();
+    // Nearly always; the wanted slurm.conf is then not needed.
+    if by_hand.is_empty() && sight.before.is_empty() {
+        return found;
+    }
+    let wanted = wanted();
+    // The first of each name.
+    let objects: BTreeMap<String, &Partition> = sight
+        .objects
+        .iter()
+        .rev()
+        .map(|partition| (partition.slurm_name(), partition.as_ref()))
+        .collect();
+    for (name, wanted) in states(&wanted) {
+        let policy = Policy::of(objects.get(name).copied());
+        let prior = sight
+            .before
+            .get(name)
+            .filter(|prior| !prior.is_lifted(&wanted, &policy));
+        let state = match by_hand.remove(name) {
+            Some(state) if sight.is_fresh => {
+                let is_stricter = strictness(&state) > strictness(&wanted);
+                let since = sight.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
+                // Where nothing is kept, it is kept for one delivery only: the next one opens the partition.
+                is_stricter.then(|| match prior {
+                    Some(prior) if prior.state == state => prior.clone(),
+                    _ => ManualState { state, wanted, since },
+                })
+            }
+            Some(_) => {
+                found.is_unsure = true;
+                prior.cloned()
+            }
+            None => prior.cloned(),
+        };
+        if let Some(state) = state {
+            found.states.insert(name.to_owned(), state);
+        }
+    }
+    found
+}
+
+/// The states of all partitions of a slurm.conf.
+fn states(conf: &Document) -> BTreeMap<&str, String> {
+    let state = |settings: &Settings| {
+        let given = settings.get(&Key::new("State")).map(|state| state.to_ascii_uppercase());
+        given.unwrap_or_else(|| "UP".to_owned())
+    };
+    let partitions = conf.effective(RecordKind::Partition).into_iter();
+    partitions.map(|(name, settings)| (name, state(&settings))).collect()
+}
+
+/// `None` for a state that this operator does not know.
+fn word(state: &PartitionState) -> Option<String> {
+    match state {
+        PartitionState::Known(name) => Some(name.name().to_owned()),
+        PartitionState::Other(_) => None,
+    }
+}
+
+/// The slurm.conf with these states in the lines of their partitions. A line that cannot be parsed, or is continued by a backslash,
+/// stays as it is, so that line numbers hold: there only slurmctld keeps the state, until it restarts.
+pub(crate) fn write_states(conf: &str, manual: &ManualStates) -> String {
+    manual.iter().fold(conf.to_owned(), |conf, (name, manual)| {
+        let state = SettingChange::Set {
+            key: Key::new("State"),
+            value: manual.state.clone(),
+        };
+        let edited = edit_partition(&conf, name, &[state]).ok().flatten();
+        let lines = conf.lines().count();
+        edited.filter(|edited| edited.lines().count() == lines).unwrap_or(conf)
+    })
+}

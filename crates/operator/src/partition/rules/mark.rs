@@ -1,0 +1,209 @@
+//! How a Partition leaves out single nodes that its NodeSets bring. Pure.
+//!
+//! Slurm has no word for it. A list of nodes in slurm.conf would be one, but slurmctld does not start with a name in it that it
+//! does not know (yet, or any more), and nobody would add those that join. So the members get a feature, the mark, and the partition
+//! is that of a `NodeSet=` line with it: what Slurm works out itself, at every start, reconfigure and joining of a node.
+//!
+//! The name of a mark is made from all that decides who has it. So a mark is never right for one list and wrong for the next:
+//! whoever has an older one, or none yet, is no member. The line goes live when the nodes there are have the mark.
+
+use api::{NodeSet, Partition};
+use serde::{Deserialize, Serialize};
+use slurm::{Hostlist, Node, revision::Digest};
+use std::sync::Arc;
+
+use super::members::resolve_members;
+
+/// Between the partition's name and what tells one list from another. No host of Kubernetes has a dot in its name.
+const INFIX: &str = ".members-";
+
+/// The mark of a Partition's members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Mark {
+    /// The feature, and the set of nodes that have it.
+    pub(crate) name: String,
+    /// By their names in Slurm.
+    node_sets: Vec<String>,
+    /// A hostlist.
+    excluded: String,
+}
+
+impl Mark {
+    pub(crate) fn new(partition: &str, node_sets: Vec<String>, excluded: &Hostlist) -> Self {
+        let excluded = excluded.to_string();
+        let digest = Digest::of(format!("{} {excluded}", node_sets.join(",")).as_bytes()).to_string();
+        // Letters only: what ends in digits could be taken for one of a row of hosts.
+        let letters = digest.bytes().take(8).map(|digit| match digit {
+            b'0'..=b'9' => char::from(b'g' + (digit - b'0')),
+            letter => char::from(letter),
+        });
+        Self {
+            name: format!("{partition}{INFIX}{}", letters.collect::<String>()),
+            node_sets,
+            excluded,
+        }
+    }
+
+    /// Whether a node of this set (by its name in Slurm) is a member.
+    pub(crate) fn is_for(&self, node_set: &str, node: &str) -> bool {
+        self.node_sets.iter().any(|name| name == node_set)
+            && Hostlist::parse(&self.excluded).is_ok_and(|excluded| !excluded.contains(node))
+    }
+
+    /// The first node that is to have it and has not. One that is down takes no job, and may have no pod that could be told.
+    pub(crate) fn first_without<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<&'a str> {
+        let lacks = |node: &&Node| {
+            let is_member = node.features.iter().any(|set| self.is_for(set, &node.name));
+            is_member && !node.state.is_down() && !node.features.contains(&self.name)
+        };
+        nodes.into_iter().find(lacks).map(|node| node.name.as_str())
+    }
+}
+
+/// What the marks of one node are to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    wanted: Vec<String>,
+    /// Names of partitions whose older marks may still be in slurm.conf.
+    unsettled: Vec<String>,
+    /// Marks that are in slurm.conf now.
+    written: Vec<String>,
+}
+
+impl Marks {
+    /// For a node of this NodeSet. `node_sets` and `partitions` are those of the Controller.
+    pub(crate) fn of(
+        node_set: &NodeSet,
+        node: &str,
+        partitions: &[Arc<Partition>],
+        node_sets: &[Arc<NodeSet>],
+    ) -> Self {
+        let mut marks = Self::default();
+        for partition in partitions {
+            let status = partition.status.as_ref();
+            marks.written.extend(written_mark(partition).map(str::to_owned));
+            let applied = status.and_then(|status| status.applied.as_ref());
+            if applied.map(|applied| applied.generation) != partition.metadata.generation {
+                marks.unsettled.push(partition.slurm_name());
+            }
+            let mark = resolve_members(partition, node_sets)
+                .ok()
+                .and_then(|members| members.mark);
+            let mark = mark.filter(|mark| mark.is_for(&node_set.slurm_name(), node));
+            marks.wanted.extend(mark.map(|mark| mark.name));
+        }
+        marks
+    }
+
+    /// What is to be added to a node's features.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &String> {
+        self.wanted.iter()
+    }
+
+    /// Whether a feature is a mark that nobody needs any more.
+    pub(crate) fn is_stale(&self, feature: &str) -> bool {
+        let Some(partition) = partition_of(feature) else {
+            return false;
+        };
+        let has = |all: &[String], name: &str| all.iter().any(|each| each == name);
+        !has(&self.wanted, feature) && !has(&self.written, feature) && !has(&self.unsettled, partition)
+    }
+}
+
+/// The partition whose mark a feature is, if it is one.
+fn partition_of(feature: &str) -> Option<&str> {
+    let (partition, rest) = feature.rsplit_once(INFIX)?;
+    (rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_lowercase())).then_some(partition)
+}
+
+/// Whether nodes have marks for its sake, or may have.
+pub(crate) fn has_mark(partition: &Partition) -> bool {
+    let excludes = partition.spec.exclude_nodes.as_ref();
+    excludes.is_some_and(|nodes| !nodes.is_empty()) || written_mark(partition).is_some()
+}
+
+fn written_mark(partition: &Partition) -> Option<&str> {
+    let line = partition.status.as_ref()?.line.as_deref()?;
+    let nodes = line.split_whitespace().find_map(|item| item.strip_prefix("Nodes="))?;
+    nodes.split(',').find(|name| partition_of(name).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn mark(node_sets: &[&str], excluded: &str) -> Mark {
+        let node_sets = node_sets.iter().map(|name| (*name).to_owned()).collect();
+        Mark::new("long", node_sets, &Hostlist::parse(excluded).unwrap())
+    }
+
+    fn node(name: &str, features: &[&str], state: &str) -> Node {
+        serde_json::from_value(json!({ "name": name, "features": features, "state": [state] })).unwrap()
+    }
+
+    #[test]
+    fn another_list_is_another_mark_and_the_same_one_the_same() {
+        let one = mark(&["cpu"], "cpu-1");
+        assert_eq!(partition_of(&one.name), Some("long"));
+        assert_eq!(one, mark(&["cpu"], "cpu-[1]"));
+        assert_ne!(one.name, mark(&["cpu"], "cpu-[1-2]").name);
+        assert_ne!(one.name, mark(&["cpu", "gpu"], "cpu-1").name);
+        assert_eq!(partition_of("k8s/rack.members-1"), None);
+    }
+
+    #[test]
+    fn every_node_of_the_sets_that_takes_jobs_has_it_but_for_the_excluded() {
+        let mark = mark(&["cpu", "gpu"], "cpu-1");
+        let has = ["cpu", mark.name.as_str()];
+        for (nodes, missing) in [
+            (vec![], None),
+            (vec![node("cpu-0", &has, "IDLE"), node("cpu-1", &["cpu"], "IDLE")], None),
+            (vec![node("gpu-0", &["gpu"], "IDLE")], Some("gpu-0")),
+            (
+                vec![node("cpu-2", &["cpu", "long.members-aaaaaaaa"], "IDLE")],
+                Some("cpu-2"),
+            ),
+            (vec![node("cpu-2", &["cpu"], "DOWN")], None),
+            (vec![node("other-0", &["other"], "IDLE")], None),
+        ] {
+            assert_eq!(mark.first_without(&nodes), missing, "{nodes:?}");
+        }
+    }
+
+    fn partition(exclude: &[&str], generation: i64, applied: i64, line: &str) -> Arc<Partition> {
+        let object = json!({
+            "apiVersion": "slinky.slurm.net/v1alpha1", "kind": "Partition",
+            "metadata": { "name": "long", "namespace": "hpc", "generation": generation },
+            "spec": { "controllerRef": { "name": "slurm" }, "nodeSets": ["cpu"], "excludeNodes": exclude },
+            "status": { "line": line, "applied": { "generation": applied, "time": "2026-01-01T00:00:00Z", "way": "Reconfigure" } },
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn an_older_mark_goes_once_the_newer_one_is_in_slurm_conf() {
+        let cpu: NodeSet = serde_json::from_value(json!({
+            "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "cpu", "namespace": "hpc" },
+            "spec": { "controllerRef": { "name": "slurm" } },
+        }))
+        .unwrap();
+        let sets = [Arc::new(cpu.clone())];
+        let (old, new) = (mark(&["cpu"], "cpu-1").name, mark(&["cpu"], "cpu-2").name);
+        let line = |mark: &str| format!("PartitionName=long Nodes={mark} State=UP");
+        let marks = |node: &str, partitions: &[Arc<Partition>]| Marks::of(&cpu, node, partitions, &sets);
+
+        let under_way = marks("cpu-1", &[partition(&["cpu-2"], 2, 1, &line(&old))]);
+        assert_eq!(under_way.wanted().collect::<Vec<_>>(), [&new]);
+        assert!(!under_way.is_stale(&old));
+        // Accepted, though the line that is shown is that of before.
+        assert!(!marks("cpu-1", &[partition(&["cpu-2"], 3, 2, "")]).is_stale(&old));
+        let done = marks("cpu-2", &[partition(&["cpu-2"], 2, 2, &line(&new))]);
+        assert_eq!(done.wanted().count(), 0);
+        assert!(done.is_stale(&old) && !done.is_stale(&new) && !done.is_stale("cpu") && !done.is_stale("k8s/x"));
+        assert!(marks("cpu-1", &[]).is_stale(&new), "its partition is gone");
+        assert!(marks("cpu-1", &[partition(&[], 4, 4, "PartitionName=long Nodes=cpu")]).is_stale(&new));
+    }
+}
