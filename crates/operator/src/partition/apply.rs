@@ -3,8 +3,14 @@
 use api::{Partition, keys::PARTITION_FINALIZER};
 use kube::ResourceExt as _;
 use serde_json::json;
+use slurm::agent::Restored;
+use tracing::info;
 
 use super::{
+    external::{
+        apply::{Done, Session},
+        channel::Reach,
+    },
     observe::Observed,
     plan::{Effect, Plan},
 };
@@ -13,36 +19,94 @@ use crate::{
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
-pub(super) async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
+/// What came of the effects.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    pub(super) applied: Applied,
+    /// How the Partition is in a slurmctld outside Kubernetes after something was sent there.
+    pub(super) external: Option<Done>,
+    /// The keys that were sent again, and what came of it.
+    pub(super) restored: Option<(Vec<String>, Restored)>,
+}
+
+pub(super) async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Results {
     let partition = observed.partition.as_ref();
-    let mut applied = Applied::default();
+    let cluster = observed.cluster();
+    let session = match &observed.external {
+        Some(Reach::Reached(reached)) => Some(Session {
+            context,
+            writer,
+            partition,
+            controller: &cluster,
+            reached,
+        }),
+        _ => None,
+    };
+    let mut results = Results::default();
+    if let Some(why) = &plan.stays {
+        context.events.normal(partition, "LeftAsItIs", why.clone());
+    }
     for effect in &plan.effects {
-        let mut finalizers = partition.finalizers().to_vec();
-        match effect {
-            Effect::AddFinalizer => finalizers.push(PARTITION_FINALIZER.to_owned()),
-            Effect::RemoveFinalizer => finalizers.retain(|finalizer| finalizer != PARTITION_FINALIZER),
+        let done = match effect {
+            Effect::AddFinalizer => {
+                let finalizers = partition.finalizers().iter().cloned();
+                write_finalizers(
+                    writer,
+                    partition,
+                    finalizers.chain([PARTITION_FINALIZER.to_owned()]).collect(),
+                )
+                .await
+            }
+            Effect::RemoveFinalizer => {
+                let finalizers = partition.finalizers().iter().cloned();
+                let others = finalizers.filter(|finalizer| finalizer != PARTITION_FINALIZER);
+                write_finalizers(writer, partition, others.collect()).await
+            }
             Effect::CancelJobs(jobs) => {
-                let controller = Key::new(
-                    partition.namespace().unwrap_or_default(),
-                    &partition.spec.controller_ref.name,
-                );
                 for job in jobs {
-                    match context.clusters.command_job(&controller, job, JobOrder::Cancel).await {
+                    match context.clusters.command_job(&cluster, job, JobOrder::Cancel).await {
                         Ok(()) | Err(CommandError::NotFound(_)) => {}
-                        Err(error) => drop(applied.note(Err::<(), Error>(Error::other(error)))),
+                        Err(error) => drop(results.applied.note(Err::<(), Error>(Error::other(error)))),
                     }
                 }
                 continue;
             }
-        }
-        applied.note(write_finalizers(writer, partition, &finalizers).await);
+            Effect::External(effect) => match session {
+                Some(session) => session.apply(effect).await.map(|done| results.external = Some(done)),
+                None => Ok(()),
+            },
+            Effect::Restore(keys) => restore(context, &cluster, partition, keys, session)
+                .await
+                .map(|restored| results.restored = Some((keys.clone(), restored))),
+        };
+        results.applied.note(done);
     }
-    applied
+    results
 }
 
-async fn write_finalizers(writer: &Writer, partition: &Partition, finalizers: &[String]) -> Result<(), Error> {
+async fn restore(
+    context: &Context,
+    cluster: &Key,
+    partition: &Partition,
+    keys: &[String],
+    session: Option<Session<'_>>,
+) -> Result<Restored, Error> {
+    info!(partition = %Key::of(partition), ?keys, "reverting manual changes in Slurm");
+    match session {
+        Some(session) => session.restore(keys).await,
+        None => {
+            let restored = context
+                .clusters
+                .restore_partition(cluster, &partition.slurm_name(), keys)
+                .await;
+            restored.map_err(Error::other)
+        }
+    }
+}
+
+async fn write_finalizers(writer: &Writer, partition: &Partition, finalizers: Vec<String>) -> Result<(), Error> {
     let meta = &partition.metadata;
-    // The list is written whole, so nobody may have changed it meanwhile.
+    // The list is written whole, so nothing may have changed it meanwhile.
     let patch = json!({ "metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,

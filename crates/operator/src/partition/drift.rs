@@ -1,9 +1,6 @@
 //! What people changed in Slurm beside the state: Slurm now says something else than it said after our own last change.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use api::{
     Partition,
@@ -17,18 +14,14 @@ use slurm::{
 };
 
 use super::{
-    observe::Observed,
+    plan::View,
     restore::Settled,
     rules::line::{settings_in, strictness},
 };
-use crate::runtime::Key;
 
-/// What Slurm said of each Partition when it had just been given its line.
-#[derive(Debug, Default)]
-pub(super) struct Baselines(Mutex<HashMap<Key, Baseline>>);
-
+/// What Slurm said of a Partition when it had just been given its line.
 #[derive(Debug)]
-struct Baseline {
+pub(super) struct Baseline {
     line: String,
     settings: BTreeMap<&'static str, String>,
     /// When settings were last brought back to the line. What Slurm said before that is old.
@@ -48,16 +41,16 @@ pub(super) struct Found {
     pub(super) is_fresh: bool,
 }
 
-impl Baselines {
-    /// Where Slurm differs from then. What is known already keeps its time.
-    pub(super) fn find_drift(&self, key: &Key, observed: &Observed) -> Found {
-        let before = observed.partition.status.as_ref();
+impl Baseline {
+    /// Finds where Slurm differs from the baseline, which is made at the first call. A known difference keeps its time.
+    pub(super) fn find_drift(baseline: &mut Option<Self>, view: &View) -> Found {
+        let before = view.partition.status.as_ref();
         // What was closed is told by the Controller.
         let known = before.iter().flat_map(|status| &status.drift);
         let known_line = before.and_then(|status| status.line.as_deref());
-        let standing = observed.standing.as_ref();
-        let is_same_line = standing
-            .and_then(|standing| standing.line.as_ref())
+        let report = view.report.as_ref();
+        let is_same_line = report
+            .and_then(|report| report.line.as_ref())
             .is_none_or(|line| known_line == Some(line.whole().as_str()));
         let known: Vec<&Drift> = known
             .filter(|drift| drift.settled != DriftSettled::Kept)
@@ -67,11 +60,10 @@ impl Baselines {
             drift: known.iter().map(|drift| (*drift).clone()).collect(),
             ..Found::default()
         };
-        let Some((line, now, at)) = settled(observed) else {
+        let Some((line, now, at)) = settled(view) else {
             return as_before();
         };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let baseline = all.entry(key.clone()).or_insert_with(|| {
+        let baseline = baseline.get_or_insert_with(|| {
             // An operator before this one may have seen it otherwise.
             let line = known_line.unwrap_or(&line).to_owned();
             Baseline::begin(line, with_wanted(&now, &known))
@@ -103,7 +95,7 @@ impl Baselines {
             let wanted = baseline.settings.get(setting)?;
             (wanted != live).then(|| reported(setting, wanted, live))
         });
-        let opened = opened(observed).map(|(wanted, live)| reported("State", &wanted, &live));
+        let opened = opened(view).map(|(wanted, live)| reported("State", &wanted, &live));
         let differs: Vec<Drift> = opened.into_iter().chain(changed).collect();
         let is_stuck = |key: &str, live: &str| differs.iter().any(|drift| drift.key == key && drift.live == live);
         baseline.stuck.retain(|key, (live, _)| is_stuck(key, live));
@@ -120,28 +112,17 @@ impl Baselines {
         }
     }
 
-    /// Settings were told to slurmctld again. What they are measured by stays: somebody may have changed them once more by the next
-    /// look.
-    pub(super) fn note_restored(&self, key: &Key, at: Timestamp, settled: &Settled) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(baseline) = all.get_mut(key) {
-            baseline.restored_at = Some(at);
-            baseline.stuck.extend(settled.stuck.clone());
-            for (key, live) in &settled.same {
-                if let Some(value) = baseline.settings.get_mut(key.as_str()) {
-                    value.clone_from(live);
-                }
+    /// Notes that settings were sent to slurmctld again. The baseline stays: they may have been changed again by the next poll.
+    pub(super) fn note_restored(&mut self, at: Timestamp, settled: &Settled) {
+        self.restored_at = Some(at);
+        self.stuck.extend(settled.stuck.clone());
+        for (key, live) in &settled.same {
+            if let Some(value) = self.settings.get_mut(key.as_str()) {
+                value.clone_from(live);
             }
         }
     }
 
-    /// It is gone.
-    pub(super) fn forget(&self, key: &Key) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-    }
-}
-
-impl Baseline {
     /// `settings` is what Slurm says at the first look. Somebody may have been quicker than that, where the line says better.
     fn begin(line: String, mut settings: BTreeMap<&'static str, String>) -> Self {
         for (key, written) in numbers_in(&line) {
@@ -203,11 +184,11 @@ fn numbers_in(line: &str) -> Vec<(&'static str, String)> {
 }
 
 /// The line that slurmctld has, and what Slurm says since then.
-fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
-    let standing = observed.standing.as_ref().filter(|standing| standing.runs)?;
-    let line = standing.line.as_ref()?;
-    let seen = observed.knowledge.known()?;
-    if standing.change.as_ref().is_some_and(|change| change.at >= seen.at) {
+fn settled(view: &View) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
+    let report = view.report.as_ref().filter(|report| report.runs)?;
+    let line = report.line.as_ref()?;
+    let seen = view.knowledge.known()?;
+    if report.change.as_ref().is_some_and(|change| change.at >= seen.at) {
         return None;
     }
     let shown = seen.partitions.as_ref()?.get(&line.name)?;
@@ -216,15 +197,12 @@ fn settled(observed: &Observed) -> Option<(String, BTreeMap<&'static str, String
 }
 
 /// The state that was written, and that of Slurm, if somebody opened the partition. One that was closed is the Controller's affair.
-fn opened(observed: &Observed) -> Option<(String, String)> {
+fn opened(view: &View) -> Option<(String, String)> {
     // Where it was closed by hand before, opening it is as it should be.
-    let standing = observed
-        .standing
-        .as_ref()
-        .filter(|standing| standing.manual_state.is_none())?;
-    let line = standing.line.as_ref()?;
+    let report = view.report.as_ref().filter(|report| report.manual_state.is_none())?;
+    let line = report.line.as_ref()?;
     let written = &line.state;
-    let shown = observed.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
+    let shown = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
     let state = shown.state.to_string();
     let is_known = strictness(&state).is_some();
     (is_known && state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))

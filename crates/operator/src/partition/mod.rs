@@ -5,10 +5,10 @@
 //! is comes back by [`crate::cluster::partition_reports`].
 
 mod apply;
-mod counts;
 mod drift;
+mod external;
+mod memory;
 mod observe;
-mod outside;
 mod plan;
 mod restore;
 pub(crate) mod rules;
@@ -19,24 +19,28 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt as _;
-use tracing::info;
 
-use crate::cluster::Follower;
-use crate::runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer};
+use self::{
+    drift::Baseline,
+    memory::Memories,
+    plan::{View, assess, is_outdated},
+};
+use crate::{
+    cluster::Follower,
+    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+};
 
-/// Slurm is looked at every few seconds, so by then it was.
-const LOOKED_AGAIN: Duration = Duration::from_secs(10);
-/// A look that was asked for is over by then.
-const LOOKED: Duration = Duration::from_secs(1);
+/// Slurm is polled every few seconds, so by then it was.
+const POLLED_AGAIN: Duration = Duration::from_secs(10);
+/// A poll that was requested has ended by then.
+const POLLED: Duration = Duration::from_secs(1);
 
-/// Says how Partitions stand, and lets them go when Slurm has.
+/// Reports how Partitions are, and removes their finalizer when their lines are gone.
 #[derive(Debug)]
 pub struct PartitionReconciler {
     context: Context,
     writer: Writer,
-    counts: counts::Counts,
-    baselines: drift::Baselines,
-    refusals: outside::Refusals,
+    memories: Memories,
 }
 
 impl PartitionReconciler {
@@ -44,9 +48,7 @@ impl PartitionReconciler {
         Self {
             writer: Writer::new(&context, Self::NAME),
             context,
-            counts: counts::Counts::default(),
-            baselines: drift::Baselines::default(),
-            refusals: outside::Refusals::default(),
+            memories: Memories::default(),
         }
     }
 }
@@ -61,100 +63,82 @@ impl Reconciler for PartitionReconciler {
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
         let context = &self.context;
         let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
-            self.counts.forget(key);
-            self.baselines.forget(key);
-            self.refusals.forget(key);
+            self.memories.forget(key);
             return Ok(Outcome::settled());
         };
-        let controller = Key::new(&key.namespace, &partition.spec.controller_ref.name);
-        let mut observed = observe::observe(Arc::clone(&partition), &context.caches, &context.clusters);
-        let errand = observed.is_told_directly().then(|| outside::Errand {
-            context,
-            writer: &self.writer,
-            refusals: &self.refusals,
-            partition: &partition,
-            key,
-            controller: &controller,
-        });
-        let mut try_again = None;
-        if let Some(errand) = &errand {
-            let stand = errand.run().await?;
-            (observed.standing, try_again) = (stand.standing, stand.again);
+        let mut observed = observe::observe(Arc::clone(&partition), context).await;
+        let cluster = observed.cluster();
+        let mut plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
+        if is_outdated(&observed, &plan) {
+            // A restarted slurmctld that lost what was sent is not a manual change.
+            if let Some(external) = context.clusters.external(&cluster) {
+                external.poll().await;
+            }
+            observed = observe::observe(Arc::clone(&partition), context).await;
+            plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
         }
-        observed.found = self.baselines.find_drift(key, &observed);
-        if let Some(errand) = &errand
-            && let Some(stand) = errand.run_again(&observed).await?
-        {
-            // What a slurmctld forgot that started anew is nobody's change.
-            (observed.standing, try_again) = (stand.standing, stand.again);
-            observed.found = self.baselines.find_drift(key, &observed);
-        }
-        let keys = restore::plan_restore(&observed);
-        let restored = self.restore(&controller, &mut observed, &keys, errand.as_ref()).await;
-        let plan = plan::plan(&observed);
-        let look_again = context.warn(partition.as_ref(), plan.faults.iter().map(plan::warning));
         context
             .clusters
-            .follow_jobs(&controller, &Follower::Partition(key.clone()), plan.needs_jobs);
-        let mut applied = apply::apply(context, &self.writer, &observed, &plan).await;
-        applied.note(restored);
+            .follow_jobs(&cluster, &Follower::Partition(key.clone()), plan.needs_jobs);
+        let results = apply::apply(context, &self.writer, &observed, &plan).await;
         let now = context.clock.now();
-        let mut status = status::build_status(&observed, &plan, applied.failure().as_ref(), now);
-        let count_again = self.counts.calm(key, partition.status.as_ref(), &mut status, now);
-        if let Some(drifted) = status::new_drift(&observed, &status) {
+        let external_again = results.external.as_ref().and_then(|done| done.again);
+        let restored_again = results.restored.is_some().then_some(POLLED_AGAIN);
+        let (view, applied) = self.conclude(key, plan.view, results);
+        let assessment = assess(&view);
+        let warn_again = context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning));
+        let mut status = status::build_status(&view, &assessment, applied.failure().as_ref(), now);
+        let count_again = self.memories.with(key, |memory| {
+            memory.calm_counts(partition.status.as_ref(), &mut status, now)
+        });
+        if let Some(drifted) = status::new_drift(&view, &status) {
             context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
         }
-        if let Some(reverted) = status::new_reverts(&observed, &status) {
+        if let Some(reverted) = status::new_reverts(&view, &status) {
             context.events.warn(partition.as_ref(), "Reverted", reverted);
         }
-        let state = status::state(&plan);
-        if plan.retained.is_some() {
+        let state = status::state(&assessment);
+        if assessment.retained.is_some() {
             let status = serde_json::to_value(&status).map_err(Error::other)?;
             self.writer.status(partition.as_ref(), status).await?;
         }
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
-        // Slurm that says the same as before is no news, and yet it may have been changed again.
-        let judge_again = (!keys.is_empty()).then_some(LOOKED_AGAIN);
-        let found_by = plan.needs_look.then(|| {
-            let is_asked = context.clusters.poll_soon(&controller);
-            if is_asked { LOOKED } else { LOOKED_AGAIN }
+        let polled = assessment.needs_poll.then(|| {
+            if context.clusters.poll_soon(&cluster) {
+                POLLED
+            } else {
+                POLLED_AGAIN
+            }
         });
-        let look_again = look_again
-            .into_iter()
-            .chain(found_by)
-            .chain(count_again)
-            .chain(judge_again)
-            .chain(try_again);
-        Ok(look_again.fold(outcome, Outcome::requeue))
+        let again = [
+            warn_again,
+            polled,
+            count_again,
+            restored_again,
+            external_again.or(plan.again),
+        ];
+        Ok(again.into_iter().flatten().fold(outcome, Outcome::requeue))
     }
 }
 
 impl PartitionReconciler {
-    /// Has slurmctld told again what the line says for these keys.
-    async fn restore(
-        &self,
-        controller: &Key,
-        observed: &mut observe::Observed,
-        keys: &[String],
-        errand: Option<&outside::Errand<'_>>,
-    ) -> Result<(), Error> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let context = &self.context;
-        let key = Key::of(observed.partition.as_ref());
-        let name = observed.partition.slurm_name();
-        info!(partition = %key, ?keys, "putting back what somebody changed in Slurm");
-        let restored = if let Some(errand) = errand {
-            errand.restore(keys).await?
-        } else {
-            let restored = context.clusters.restore_partition(controller, &name, keys).await;
-            restored.map_err(Error::other)?
-        };
-        let settled = restore::settle_restored(&observed.found, keys, &restored);
-        self.baselines.note_restored(&key, context.clock.now(), &settled);
-        observed.found = settled.found;
-        Ok(())
+    /// How the Partition is after the plan was carried out.
+    fn conclude(&self, key: &Key, mut view: View, results: apply::Results) -> (View, crate::runtime::Applied) {
+        let now = self.context.clock.now();
+        self.memories.with(key, |memory| {
+            if let Some(done) = results.external {
+                view.report = Some(done.report);
+                memory.refusal = done.refusal;
+            }
+            if let Some((keys, restored)) = &results.restored {
+                let settled = restore::settle_restored(&view.found, keys, restored);
+                if let Some(baseline) = memory.baseline.as_mut() {
+                    Baseline::note_restored(baseline, now, &settled);
+                }
+                view.found = settled.found;
+            }
+        });
+        (view, results.applied)
     }
 }
 

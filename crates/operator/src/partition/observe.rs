@@ -1,14 +1,15 @@
-//! What there is: the Partition, its Controller, how it stands there, and what Slurm says of it. Reads only.
+//! What there is: the Partition, its Controller, how it is there, and what Slurm says about it. Reads only.
 
 use std::sync::Arc;
 
-use api::{Controller, Partition, Validate as _};
+use api::{Controller, NodeSet, Partition, Validate as _};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::drift::Found;
+use super::external::channel::{Reach, reach};
 use crate::{
-    cluster::{Clusters, Knowledge, partition_reports::PartitionReport},
-    runtime::{Caches, Key},
+    cluster::{Knowledge, partition_reports::PartitionReport},
+    runtime::{Context, Key},
 };
 
 /// Everything a plan is made from.
@@ -17,45 +18,67 @@ pub(super) struct Observed {
     pub(super) partition: Arc<Partition>,
     pub(super) controller: Option<Arc<Controller>>,
     /// Its namespace is being deleted.
-    pub(super) namespace_goes: bool,
-    /// None until its Controller has been looked at.
-    pub(super) standing: Option<PartitionReport>,
+    pub(super) is_namespace_deleted: bool,
+    /// What its Controller reports. `None` until the Controller has been reconciled with it.
+    pub(super) report: Option<PartitionReport>,
     pub(super) knowledge: Knowledge,
-    /// What people changed in Slurm beside closing it.
-    pub(super) found: Found,
+    /// Its slurmctld outside Kubernetes, where there is something to do, or may be.
+    pub(super) external: Option<Reach>,
+    /// All Partitions of its namespace.
+    pub(super) siblings: Vec<Arc<Partition>>,
+    /// The NodeSets of its Controller.
+    pub(super) node_sets: Vec<Arc<NodeSet>>,
+    pub(super) now: Timestamp,
 }
 
 impl Observed {
-    /// Whether its slurmctld runs outside Kubernetes.
-    pub(super) fn is_outside(&self) -> bool {
-        let controller = self.controller.as_ref();
-        controller.is_some_and(|controller| controller.spec.is_external())
-    }
-
-    /// Whether there is something to say to a slurmctld outside Kubernetes, or may be.
-    pub(super) fn is_told_directly(&self) -> bool {
-        let controller = self.controller.as_ref();
-        let cluster_stays = controller.is_some_and(|controller| controller.metadata.deletion_timestamp.is_none());
-        let is_leaving = self.partition.metadata.deletion_timestamp.is_some();
-        let is_valid = || self.partition.check().errors().next().is_none();
-        self.is_outside() && cluster_stays && !self.namespace_goes && (is_leaving || is_valid())
+    /// The key of its Controller.
+    pub(super) fn cluster(&self) -> Key {
+        cluster_of(&self.partition)
     }
 }
 
-pub(super) fn observe(partition: Arc<Partition>, caches: &Caches, clusters: &Clusters) -> Observed {
-    let namespace = partition.namespace().unwrap_or_default();
-    let key = Key::new(&namespace, &partition.spec.controller_ref.name);
+fn cluster_of(partition: &Partition) -> Key {
+    Key::new(
+        partition.namespace().unwrap_or_default(),
+        &partition.spec.controller_ref.name,
+    )
+}
+
+pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Observed {
+    let Context { caches, clusters, .. } = context;
+    let key = cluster_of(&partition);
     let controller = caches.controllers.get(&key.namespace, &key.name);
-    let knowledge = match &controller {
-        Some(_) => clusters.knowledge(&key),
-        None => Knowledge::unknown("there is no Controller"),
+    let is_namespace_deleted = caches.is_ending(&key.namespace);
+    let external = if !is_namespace_deleted && is_external(&partition, controller.as_deref()) {
+        Some(reach(context, &key).await)
+    } else {
+        None
     };
+    let node_sets = caches.node_sets.list(&key.namespace).into_iter();
     Observed {
-        namespace_goes: caches.is_ending(&namespace),
-        standing: clusters.partition_report(&key, &partition.name_any()),
+        is_namespace_deleted,
+        report: clusters.partition_report(&key, &partition.name_any()),
+        knowledge: match &controller {
+            Some(_) => clusters.knowledge(&key),
+            None => Knowledge::unknown("there is no Controller"),
+        },
+        external,
+        siblings: caches.partitions.list(&key.namespace),
+        node_sets: node_sets
+            .filter(|node_set| node_set.spec.controller_ref.name == key.name)
+            .collect(),
+        now: context.clock.now(),
         partition,
         controller,
-        knowledge,
-        found: Found::default(),
     }
+}
+
+/// Whether there is something to do in a slurmctld outside Kubernetes, or may be.
+fn is_external(partition: &Partition, controller: Option<&Controller>) -> bool {
+    let is_leaving = partition.metadata.deletion_timestamp.is_some();
+    let is_valid = || partition.check().errors().next().is_none();
+    controller
+        .is_some_and(|controller| controller.spec.is_external() && controller.metadata.deletion_timestamp.is_none())
+        && (is_leaving || is_valid())
 }

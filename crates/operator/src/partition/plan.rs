@@ -1,31 +1,73 @@
 //! What is to be done about a Partition. Pure.
 
+use std::{sync::Arc, time::Duration};
+
 use api::{
-    ConditionStatus, Validate, conditions::READY, keys::PARTITION_FINALIZER, partition::PartitionDeletionPolicy,
+    ConditionStatus, Controller, Partition, Validate, conditions::READY, keys::PARTITION_FINALIZER,
+    partition::PartitionDeletionPolicy,
 };
 use kube::ResourceExt as _;
-use slurm::{Job, JobHandle, job::JobStateName};
+use slurm::{Job, JobHandle, job::JobStateName, partition::PartitionState};
 
-use super::observe::Observed;
+use super::{
+    drift::{Baseline, Found},
+    external::{self, ExternalEffect, channel::Reach},
+    memory::Memory,
+    observe::Observed,
+    restore::{is_reverted, plan_restore},
+};
 use crate::{
-    cluster::Knowledge,
+    cluster::{Knowledge, partition_reports::PartitionReport},
     fault::{self, Fault},
     runtime::Warning,
 };
 
-/// What is to be done, and what is wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How a Partition is, by all that is known.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) partition: Arc<Partition>,
+    pub(super) controller: Option<Arc<Controller>>,
+    /// Its namespace is being deleted.
+    pub(super) is_namespace_deleted: bool,
+    /// `None` while it is not known how it is.
+    pub(super) report: Option<PartitionReport>,
+    pub(super) knowledge: Knowledge,
+    /// What people changed in Slurm, but for its state.
+    pub(super) found: Found,
+}
+
+impl View {
+    /// Whether its slurmctld runs outside Kubernetes.
+    pub(super) fn is_external(&self) -> bool {
+        let controller = self.controller.as_ref();
+        controller.is_some_and(|controller| controller.spec.is_external())
+    }
+}
+
+/// What is to be done, and how things are before that.
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
+    pub(super) view: View,
+    /// In this order.
+    pub(super) effects: Vec<Effect>,
+    /// Its jobs decide when it goes.
+    pub(super) needs_jobs: bool,
+    /// When to reconcile again although nothing changed in Kubernetes.
+    pub(super) again: Option<Duration>,
+    /// The object goes and its partition stays in Slurm, for this reason.
+    pub(super) stays: Option<String>,
+}
+
+/// What there is to say about a Partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Assessment {
     pub(super) faults: Vec<Fault>,
     /// What it is on its way to, where nobody needs to do anything.
     pub(super) progress: Option<Progress>,
     /// Why it is not gone yet, though deleted.
     pub(super) retained: Option<Progress>,
-    pub(super) effects: Vec<Effect>,
-    /// Its jobs decide when it goes.
-    pub(super) needs_jobs: bool,
-    /// The next look at Slurm decides whether it is ready.
-    pub(super) needs_look: bool,
+    /// The next poll decides whether it is ready.
+    pub(super) needs_poll: bool,
 }
 
 /// Something that is waited for.
@@ -40,8 +82,12 @@ pub(super) struct Progress {
 pub(super) enum Effect {
     AddFinalizer,
     RemoveFinalizer,
-    /// Of its jobs, which are in no other partition.
+    /// Jobs that are in no other partition.
     CancelJobs(Vec<JobHandle>),
+    /// Send something to a slurmctld outside Kubernetes.
+    External(ExternalEffect),
+    /// Make slurmctld take these keys from the Partition's line again.
+    Restore(Vec<String>),
 }
 
 /// An event about what is wrong. Helm makes NodeSets and Controllers beside it, in an order of its own.
@@ -72,50 +118,143 @@ pub(super) mod reason {
     pub(crate) const NOT_IN_SLURM: &str = "NotInSlurm";
 }
 
-pub(super) fn plan(observed: &Observed) -> Plan {
-    let partition = observed.partition.as_ref();
-    let has_finalizer = partition
-        .finalizers()
-        .iter()
-        .any(|finalizer| finalizer == PARTITION_FINALIZER);
-    if partition.metadata.deletion_timestamp.is_some() {
-        return plan_deletion(observed, has_finalizer);
-    }
-    let mut plan = Plan {
-        faults: faults(observed),
-        ..Plan::default()
+/// Plans what is to be done. `memory` is that of this Partition.
+pub(super) fn plan(observed: &Observed, memory: &mut Memory) -> Plan {
+    let external = observed
+        .external
+        .as_ref()
+        .map(|reach| external::plan(observed, reach, memory));
+    let report = match &external {
+        Some(external) => external.report.clone(),
+        None => observed.report.clone(),
     };
-    if !has_finalizer {
-        plan.effects.push(Effect::AddFinalizer);
+    let mut view = View {
+        partition: Arc::clone(&observed.partition),
+        controller: observed.controller.clone(),
+        is_namespace_deleted: observed.is_namespace_deleted,
+        report,
+        knowledge: observed.knowledge.clone(),
+        found: Found::default(),
+    };
+    view.found = Baseline::find_drift(&mut memory.baseline, &view);
+    let external = external.unwrap_or_default();
+    let restored = Some(plan_restore(&view)).filter(|keys| !keys.is_empty());
+    let mut effects = plan_object(&view);
+    effects.extend(external.effect.map(Effect::External));
+    effects.extend(restored.map(Effect::Restore));
+    Plan {
+        needs_jobs: is_closing(&view),
+        effects,
+        again: external.again,
+        stays: external.stays,
+        view,
     }
-    if plan.faults.is_empty() {
-        plan.progress = progress(observed);
-    }
-    plan.needs_look = plan.faults.is_empty() && matches!(sight(observed), Some(Sight::NotYet { .. }));
-    plan
 }
 
-fn faults(observed: &Observed) -> Vec<Fault> {
-    let partition = observed.partition.as_ref();
+/// Whether slurmrestd, which is polled more often, has returned something else than the last poll of a slurmctld outside Kubernetes.
+pub(super) fn is_outdated(observed: &Observed, plan: &Plan) -> bool {
+    let (Some(Reach::Reached(reached)), Some(seen)) = (&observed.external, observed.knowledge.known()) else {
+        return false;
+    };
+    // Through slurmrestd it was read just now.
+    let Ok(cluster) = &reached.view.cluster else {
+        return false;
+    };
+    let name = observed.partition.slurm_name();
+    let shown = seen.partitions.as_ref().and_then(|partitions| partitions.get(&name));
+    let state = cluster.partition(&name).and_then(|live| live.state.name());
+    let state = state.map(PartitionState::Known);
+    let has_other_state = shown.is_some_and(|shown| Some(&shown.state) != state.as_ref());
+    let has_drift = plan.view.found.drift.iter().any(|drift| !is_reverted(drift));
+    seen.at > reached.view.at && (has_other_state || has_drift)
+}
+
+fn has_finalizer(partition: &Partition) -> bool {
+    partition
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == PARTITION_FINALIZER)
+}
+
+/// What is to be done about the object itself and its jobs.
+pub(super) fn plan_object(view: &View) -> Vec<Effect> {
+    let partition = view.partition.as_ref();
+    let has_finalizer = has_finalizer(partition);
+    if partition.metadata.deletion_timestamp.is_none() {
+        return (!has_finalizer).then_some(Effect::AddFinalizer).into_iter().collect();
+    }
+    if !has_finalizer {
+        return Vec::new();
+    }
+    if !is_closing(view) {
+        return vec![Effect::RemoveFinalizer];
+    }
+    let cancels = partition.spec.deletion_policy() == PartitionDeletionPolicy::Cancel;
+    let jobs = Some(own_jobs(view)).filter(|jobs| cancels && !jobs.is_empty());
+    jobs.map(Effect::CancelJobs).into_iter().collect()
+}
+
+/// Whether a deleted Partition waits for its line to go. It goes at once where there is nothing it could be in.
+pub(super) fn is_closing(view: &View) -> bool {
+    let partition = view.partition.as_ref();
+    let controller = view.controller.as_ref();
+    let is_cluster_deleted = view.is_namespace_deleted
+        || controller.is_none_or(|controller| controller.metadata.deletion_timestamp.is_some());
+    let is_gone = view.report.as_ref().is_some_and(|report| report.line.is_none());
+    partition.metadata.deletion_timestamp.is_some() && has_finalizer(partition) && !is_cluster_deleted && !is_gone
+}
+
+/// Assesses how a Partition is.
+pub(super) fn assess(view: &View) -> Assessment {
+    if view.partition.metadata.deletion_timestamp.is_some() {
+        return Assessment {
+            retained: is_closing(view).then(|| closing(view)),
+            ..Assessment::default()
+        };
+    }
+    let faults = faults(view);
+    if !faults.is_empty() {
+        return Assessment {
+            faults,
+            ..Assessment::default()
+        };
+    }
+    Assessment {
+        progress: progress(view),
+        needs_poll: matches!(sight(view), Some(Sight::NotYet { .. })),
+        ..Assessment::default()
+    }
+}
+
+fn closing(view: &View) -> Progress {
+    let trouble = view.report.as_ref().and_then(|report| report.trouble.as_ref());
+    match trouble {
+        Some(trouble) => Progress::new(trouble.reason, trouble.message.clone()),
+        None => Progress::new(
+            reason::CLOSING,
+            "it takes no new jobs, and goes when those it has are gone",
+        ),
+    }
+}
+
+fn faults(view: &View) -> Vec<Fault> {
+    let partition = view.partition.as_ref();
     let invalid = Fault::of(&partition.check());
     if !invalid.is_empty() {
         return invalid;
     }
     let name = &partition.spec.controller_ref.name;
-    if observed.controller.is_none() {
+    if view.controller.is_none() {
         let message = format!(
             "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or make a Partition for another"
         );
         return vec![Fault::new(fault::CONTROLLER_MISSING, message)];
     }
-    let trouble = observed
-        .standing
-        .as_ref()
-        .and_then(|standing| standing.trouble.as_ref());
+    let trouble = view.report.as_ref().and_then(|report| report.trouble.as_ref());
     if let Some(trouble) = trouble {
         return vec![trouble.clone()];
     }
-    let missing = matches!(sight(observed), Some(Sight::Missing)).then(|| {
+    let missing = matches!(sight(view), Some(Sight::Missing)).then(|| {
         let name = partition.slurm_name();
         Fault::new(
             reason::NOT_IN_SLURM,
@@ -139,27 +278,27 @@ enum Sight {
 }
 
 /// None while slurmctld has not been given this generation.
-fn sight(observed: &Observed) -> Option<Sight> {
-    let standing = observed
-        .standing
+fn sight(view: &View) -> Option<Sight> {
+    let report = view
+        .report
         .as_ref()
-        .filter(|standing| standing.waits.is_none() && standing.runs)?;
-    let generation = observed.partition.metadata.generation;
-    let line = standing
+        .filter(|report| report.waits.is_none() && report.runs)?;
+    let generation = view.partition.metadata.generation;
+    let line = report
         .line
         .as_ref()
         .filter(|line| Some(line.generation) == generation)?;
     // Whoever told a slurmctld outside has read it back in the same step.
-    if observed.is_outside() {
+    if view.is_external() {
         return Some(Sight::Found);
     }
-    let seen = observed.knowledge.known();
+    let seen = view.knowledge.known();
     let Some((at, listed)) = seen.and_then(|seen| Some((seen.at, seen.partitions.as_ref()?))) else {
-        return Some(if was_ready(observed) {
+        return Some(if was_ready(view) {
             // The last look found it, and what became of Slurm since then is told elsewhere.
             Sight::Found
         } else {
-            let why = match &observed.knowledge {
+            let why = match &view.knowledge {
                 Knowledge::Unknown { why } => why.clone(),
                 Knowledge::Known(_) => "it did not tell its partitions".to_owned(),
             };
@@ -168,44 +307,44 @@ fn sight(observed: &Observed) -> Option<Sight> {
     };
     Some(if listed.contains_key(&line.name) {
         Sight::Found
-    } else if standing.live_since.is_some_and(|since| at > since) {
+    } else if report.live_since.is_some_and(|since| at > since) {
         Sight::Missing
     } else {
         Sight::NotYet { why: None }
     })
 }
 
-fn was_ready(observed: &Observed) -> bool {
-    let status = observed.partition.status.as_ref();
+fn was_ready(view: &View) -> bool {
+    let status = view.partition.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     conditions.any(|condition| condition.type_ == READY && condition.status == ConditionStatus::True)
 }
 
 /// None if slurmctld has it as it is written, and a look at Slurm found it.
-fn progress(observed: &Observed) -> Option<Progress> {
-    let controller = &observed.partition.spec.controller_ref.name;
-    let Some(standing) = &observed.standing else {
+fn progress(view: &View) -> Option<Progress> {
+    let controller = &view.partition.spec.controller_ref.name;
+    let Some(report) = &view.report else {
         return Some(Progress::new(
             reason::APPLYING,
             format!("Controller {controller:?} has not taken it in yet"),
         ));
     };
-    if let Some(why) = &standing.waits {
+    if let Some(why) = &report.waits {
         return Some(Progress::new(
             reason::WAITING,
             format!("Controller {controller:?} waits: {why}"),
         ));
     }
-    let generation = observed.partition.metadata.generation;
-    let is_live = standing.runs
-        && standing
+    let generation = view.partition.metadata.generation;
+    let is_live = report.runs
+        && report
             .line
             .as_ref()
             .is_some_and(|line| Some(line.generation) == generation);
     if !is_live {
         return Some(Progress::new(reason::APPLYING, "it is on its way to slurmctld"));
     }
-    match sight(observed) {
+    match sight(view) {
         Some(Sight::NotYet { why: None }) => Some(Progress::new(
             reason::APPLYING,
             "slurmctld was given it; it is ready when a look at Slurm has found it",
@@ -218,50 +357,10 @@ fn progress(observed: &Observed) -> Option<Progress> {
     }
 }
 
-/// It goes when its line has gone; at once where there is nothing it could be in.
-fn plan_deletion(observed: &Observed, has_finalizer: bool) -> Plan {
-    let mut plan = Plan::default();
-    if !has_finalizer {
-        return plan;
-    }
-    let cluster_goes = observed.namespace_goes
-        || observed
-            .controller
-            .as_ref()
-            .is_none_or(|controller| controller.metadata.deletion_timestamp.is_some());
-    let is_gone = observed
-        .standing
-        .as_ref()
-        .is_some_and(|standing| standing.line.is_none());
-    if cluster_goes || is_gone {
-        plan.effects.push(Effect::RemoveFinalizer);
-        return plan;
-    }
-    plan.needs_jobs = true;
-    let trouble = observed
-        .standing
-        .as_ref()
-        .and_then(|standing| standing.trouble.as_ref());
-    plan.retained = Some(match trouble {
-        Some(trouble) => Progress::new(trouble.reason, trouble.message.clone()),
-        None => Progress::new(
-            reason::CLOSING,
-            "it takes no new jobs, and goes when those it has are gone",
-        ),
-    });
-    if observed.partition.spec.deletion_policy() == PartitionDeletionPolicy::Cancel {
-        let jobs = own_jobs(observed);
-        if !jobs.is_empty() {
-            plan.effects.push(Effect::CancelJobs(jobs));
-        }
-    }
-    plan
-}
-
 /// Its jobs that nobody has ended yet, once it takes no others. One that may run in another partition too is not its own.
-fn own_jobs(observed: &Observed) -> Vec<JobHandle> {
-    let line = observed.standing.as_ref().and_then(|standing| standing.line.as_ref());
-    let jobs = observed.knowledge.known().and_then(|seen| seen.jobs.as_ref());
+fn own_jobs(view: &View) -> Vec<JobHandle> {
+    let line = view.report.as_ref().and_then(|report| report.line.as_ref());
+    let jobs = view.knowledge.known().and_then(|seen| seen.jobs.as_ref());
     let (Some(line), Some(jobs)) = (line.filter(|line| line.is_closed()), jobs) else {
         return Vec::new();
     };

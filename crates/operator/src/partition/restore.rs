@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use api::partition::{Drift, DriftPolicy, DriftSettled};
 use slurm::agent::Restored;
 
-use super::{drift::Found, observe::Observed, rules::line::strictness};
+use super::{drift::Found, plan::View, rules::line::strictness};
 
 /// How many values are remembered as put back. With more of them somebody else rules here, and they are only shown.
 const MOST: usize = 16;
@@ -23,9 +23,9 @@ pub(super) struct Settled {
 }
 
 /// The keys to bring back to the Partition's line.
-pub(super) fn plan_restore(observed: &Observed) -> Vec<String> {
-    let partition = observed.partition.as_ref();
-    let Found { drift, stuck, is_fresh } = &observed.found;
+pub(super) fn plan_restore(view: &View) -> Vec<String> {
+    let partition = view.partition.as_ref();
+    let Found { drift, stuck, is_fresh } = &view.found;
     let reverted: Vec<&Drift> = drift.iter().filter(|drift| is_reverted(drift)).collect();
     let is_wanted = |drift: &Drift| match partition.spec.drift_policy() {
         DriftPolicy::Revert => reverted.len() < MOST && !reverted.iter().any(|other| is_same(other, drift)),

@@ -9,8 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{
-    observe::Observed,
-    plan::Plan,
+    plan::{Assessment, View},
     restore::is_reverted,
     rules::{line::Line, manual_state::ManualState},
 };
@@ -24,17 +23,17 @@ use crate::{
 
 /// The status to write.
 pub(super) fn build_status(
-    observed: &Observed,
-    plan: &Plan,
+    view: &View,
+    assessment: &Assessment,
     failure: Option<&Failure>,
     now: Timestamp,
 ) -> PartitionStatus {
-    let partition = observed.partition.as_ref();
+    let partition = view.partition.as_ref();
     let generation = partition.metadata.generation.unwrap_or_default();
     let before = partition.status.clone().unwrap_or_default();
-    let line = observed.standing.as_ref().and_then(|standing| standing.line.as_ref());
+    let line = view.report.as_ref().and_then(|report| report.line.as_ref());
     let name = partition.slurm_name();
-    let seen = observed.knowledge.known().filter(|_| line.is_some());
+    let seen = view.knowledge.known().filter(|_| line.is_some());
     let shown = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
     let load = seen.zip(shown).map(|(seen, _)| load(seen, &name));
     PartitionStatus {
@@ -48,14 +47,14 @@ pub(super) fn build_status(
                 pending: small(load.pending),
             }
         }),
-        drift: drift(observed),
+        drift: drift(view),
         partition_name: Some(name),
         members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),
         line: line.map(Line::whole).or_else(|| before.line.clone()),
-        applied: applied(observed, &before, now),
+        applied: applied(view, &before, now),
         conditions: settle(
             &before.conditions,
-            &conditions(observed, plan, failure),
+            &conditions(view, assessment, failure),
             generation,
             now,
         ),
@@ -98,45 +97,39 @@ fn count_cpus(load: &NodeLoad) -> PartitionCpus {
 }
 
 /// Where Slurm differs from what was written to it.
-fn drift(observed: &Observed) -> Vec<Drift> {
-    let kept = observed
-        .standing
-        .as_ref()
-        .and_then(|standing| standing.manual_state.as_ref());
-    let state = kept.map(|ManualState { state, wanted, since }| Drift {
+fn drift(view: &View) -> Vec<Drift> {
+    let manual = view.report.as_ref().and_then(|report| report.manual_state.as_ref());
+    let state = manual.map(|ManualState { state, wanted, since }| Drift {
         key: "State".to_owned(),
         wanted: wanted.clone(),
         live: state.clone(),
         since: since.clone().into(),
         settled: DriftSettled::Kept,
     });
-    state.into_iter().chain(observed.found.drift.iter().cloned()).collect()
+    state.into_iter().chain(view.found.drift.iter().cloned()).collect()
 }
 
-fn drifted(observed: &Observed) -> Option<Wanted> {
-    let name = observed.partition.slurm_name();
-    let own = observed.partition.name_any();
-    let kept = observed
-        .standing
-        .as_ref()
-        .and_then(|standing| standing.manual_state.as_ref());
+fn drifted(view: &View) -> Option<Wanted> {
+    let name = view.partition.slurm_name();
+    let own = view.partition.name_any();
+    let manual = view.report.as_ref().and_then(|report| report.manual_state.as_ref());
     // Files of others know nothing of it.
-    let lasts = if observed.is_outside() {
+    let lasts = if view.is_external() {
         ""
     } else {
         ", after a restart too,"
     };
-    let state = kept.map(|ManualState { state, wanted, since }| {
+    let state = manual.map(|ManualState { state, wanted, since }| {
         format!(
             "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so{lasts} until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
         )
     });
-    let others = observed.found.drift.iter().filter(|drift| !is_reverted(drift));
+    let others = view.found.drift.iter().filter(|drift| !is_reverted(drift));
     let others = others.map(|drift| {
         let Drift { key, wanted, live, .. } = drift;
-        let stuck = observed.found.stuck.get(key);
+        let stuck = view.found.stuck.get(key);
         let was_reverted = |other: &&Drift| is_reverted(other) && other.key == *key && other.live == *live;
-        let why = match (stuck, observed.found.drift.iter().find(was_reverted)) {
+        let why = match (stuck, view.found.drift.iter().find(was_reverted)) {
             (Some(why), _) => format!(" (it could not be put back: {why})"),
             (None, Some(_)) => " (it was put back once, and set again)".to_owned(),
             (None, None) => String::new(),
@@ -145,7 +138,7 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
             "somebody set {key}={live} in Slurm, where it was {wanted}{why}; it is so until slurmctld reads its files again; write it into the spec, or put it back by `scontrol update PartitionName={name} {key}={wanted}`"
         )
     });
-    let reason = if kept.is_some() {
+    let reason = if manual.is_some() {
         "ClosedByHand"
     } else {
         "ChangedByHand"
@@ -155,8 +148,8 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
 }
 
 /// What is worth an event: what was put back just now, of what somebody changed in Slurm.
-pub(super) fn new_reverts(observed: &Observed, status: &PartitionStatus) -> Option<String> {
-    let before = observed.partition.status.as_ref();
+pub(super) fn new_reverts(view: &View, status: &PartitionStatus) -> Option<String> {
+    let before = view.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
     let new = status
         .drift
@@ -173,19 +166,22 @@ pub(super) fn new_reverts(observed: &Observed, status: &PartitionStatus) -> Opti
 }
 
 /// What is worth an event: that somebody changed it in Slurm, when that is new.
-pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<Wanted> {
-    let before = observed.partition.status.as_ref();
+pub(super) fn new_drift(view: &View, status: &PartitionStatus) -> Option<Wanted> {
+    let before = view.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
     let new = status
         .drift
         .iter()
         .any(|drift| !is_reverted(drift) && !known.contains(drift));
-    new.then(|| drifted(observed)).flatten()
+    new.then(|| drifted(view)).flatten()
 }
 
 /// How things stand, for the queue.
-pub(super) fn state(plan: &Plan) -> State {
-    match (plan.faults.first(), plan.progress.as_ref().or(plan.retained.as_ref())) {
+pub(super) fn state(assessment: &Assessment) -> State {
+    match (
+        assessment.faults.first(),
+        assessment.progress.as_ref().or(assessment.retained.as_ref()),
+    ) {
         (Some(fault), _) if fault.is_invalid() => State::Invalid {
             message: fault.message.clone(),
         },
@@ -200,21 +196,21 @@ pub(super) fn state(plan: &Plan) -> State {
 }
 
 /// What slurmctld has, with the change that brought it. A line that has not changed keeps the change it came with.
-fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Option<AppliedPartition> {
-    let standing = observed.standing.as_ref()?;
-    let Some(line) = standing.line.as_ref().filter(|_| standing.runs) else {
+fn applied(view: &View, before: &PartitionStatus, now: Timestamp) -> Option<AppliedPartition> {
+    let report = view.report.as_ref()?;
+    let Some(line) = report.line.as_ref().filter(|_| report.runs) else {
         return before.applied.clone();
     };
     let is_same_line = before.line.as_deref() == Some(line.whole().as_str());
     // Who tells slurmctld itself knows when it last did.
-    let is_told = standing.change.as_ref().is_some_and(|change| change.sequence.is_none());
+    let is_told = report.change.as_ref().is_some_and(|change| change.sequence.is_none());
     if let Some(known) = before.applied.as_ref().filter(|_| is_same_line && !is_told) {
         return Some(AppliedPartition {
             generation: line.generation,
             ..known.clone()
         });
     }
-    let change = standing.change.as_ref();
+    let change = report.change.as_ref();
     Some(AppliedPartition {
         generation: line.generation,
         sequence: change.and_then(|change| i64::try_from(change.sequence?).ok()),
@@ -227,11 +223,11 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
     })
 }
 
-fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
-    let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
+fn conditions(view: &View, assessment: &Assessment, failure: Option<&Failure>) -> Vec<Wanted> {
+    let messages: Vec<&str> = assessment.faults.iter().map(|fault| fault.message.as_str()).collect();
     let messages = messages.join("\n");
-    let waits = plan.progress.as_ref().or(plan.retained.as_ref());
-    let ready = match (plan.faults.first(), waits) {
+    let waits = assessment.progress.as_ref().or(assessment.retained.as_ref());
+    let ready = match (assessment.faults.first(), waits) {
         (Some(fault), _) => Wanted::fails(READY, fault.reason, messages.clone()),
         (None, Some(progress)) => Wanted::fails(READY, progress.reason, progress.message.clone()),
         (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as it is written here"),
@@ -240,20 +236,18 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
         Some(progress) => Wanted::holds(PROGRESSING, progress.reason, progress.message.clone()),
         None => Wanted::fails(PROGRESSING, "Settled", ""),
     };
-    let degraded = match (plan.faults.first(), failure) {
+    let degraded = match (assessment.faults.first(), failure) {
         (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages),
         (None, Some(failure)) => Wanted::holds(DEGRADED, "Retrying", failure.message.clone()),
         (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
     };
     let mut wanted = vec![ready, progressing, degraded];
-    wanted.extend(drifted(observed));
-    let not_persistent = observed
-        .standing
-        .as_ref()
-        .and_then(|standing| standing.not_persistent.as_ref());
+    wanted.extend(drifted(view));
+    let not_persistent = view.report.as_ref().and_then(|report| report.not_persistent.as_ref());
     wanted.extend(not_persistent.map(|why| Wanted::holds(NOT_PERSISTENT, "FileOfOthers", why.clone())));
     wanted.extend(
-        plan.retained
+        assessment
+            .retained
             .as_ref()
             .map(|retained| Wanted::holds(PARTITION_RETAINED, retained.reason, retained.message.clone())),
     );

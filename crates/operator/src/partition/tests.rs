@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use slurm::agent::Restored;
 
 use super::{
-    drift::{Baselines, Found},
-    observe::Observed,
-    plan::{Effect, plan},
+    drift::{Baseline, Found},
+    plan::{Effect, View, assess, is_closing, plan_object},
     restore::{plan_restore, settle_restored},
     status::build_status,
 };
@@ -21,7 +20,6 @@ use crate::{
     },
     fault::Fault,
     partition::rules::{line::Line, manual_state::ManualState},
-    runtime::Key,
 };
 
 const NOW: &str = "2026-01-02T00:00:00Z";
@@ -41,7 +39,7 @@ fn line(generation: i64) -> Line {
     }
 }
 
-fn observed(spec: &Value, standing: Option<PartitionReport>) -> Observed {
+fn view(spec: &Value, report: Option<PartitionReport>) -> View {
     let mut spec = spec.clone();
     spec["controllerRef"] = json!({ "name": "slurm" });
     let partition: Partition = serde_json::from_value(json!({
@@ -58,11 +56,11 @@ fn observed(spec: &Value, standing: Option<PartitionReport>) -> Observed {
         "metadata": { "name": "slurm", "namespace": "hpc" }, "spec": {},
     }))
     .unwrap();
-    Observed {
+    View {
         partition: Arc::new(partition),
         controller: Some(Arc::new(controller)),
-        namespace_goes: false,
-        standing,
+        is_namespace_deleted: false,
+        report,
         knowledge: Knowledge::unknown("nobody was asked"),
         found: Found::default(),
     }
@@ -76,14 +74,14 @@ fn live(generation: i64) -> PartitionReport {
     }
 }
 
-fn deleted(mut observed: Observed) -> Observed {
-    let partition = Arc::make_mut(&mut observed.partition);
+fn deleted(mut view: View) -> View {
+    let partition = Arc::make_mut(&mut view.partition);
     partition.metadata.deletion_timestamp = Some(serde_json::from_value(NOW.into()).unwrap());
-    observed
+    view
 }
 
-fn ready(observed: &Observed) -> (ConditionStatus, String) {
-    let status = build_status(observed, &plan(observed), None, now());
+fn ready(view: &View) -> (ConditionStatus, String) {
+    let status = build_status(view, &assess(view), None, now());
     let ready = status
         .conditions
         .iter()
@@ -107,9 +105,9 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         ..live(1)
     };
     let started = PartitionReport { runs: false, ..live(2) };
-    let ready = |observed: Observed| {
+    let ready = |view: View| {
         let knowledge = seen(60, 1, "UP", 0);
-        ready(&Observed { knowledge, ..observed })
+        ready(&View { knowledge, ..view })
     };
     for (standing, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
@@ -121,15 +119,15 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         (None, ConditionStatus::False, "Applying"),
     ] {
         assert_eq!(
-            ready(observed(&spec, standing.clone())),
+            ready(view(&spec, standing.clone())),
             (status, reason.to_owned()),
             "{standing:?}"
         );
     }
-    let mut alone = observed(&spec, None);
+    let mut alone = view(&spec, None);
     alone.controller = None;
     assert_eq!(ready(alone), (ConditionStatus::False, "ControllerMissing".to_owned()));
-    let invalid = observed(&json!({}), None);
+    let invalid = view(&json!({}), None);
     assert_eq!(ready(invalid), (ConditionStatus::False, "InvalidSpec".to_owned()));
 }
 
@@ -169,29 +167,29 @@ fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
         (since(5), tells_none.clone(), false, "False Waiting"),
         (since(5), tells_none, true, "True Ready"),
     ] {
-        let mut observed = observed(&json!({ "nodeSets": ["a"] }), Some(standing));
-        observed.knowledge = knowledge.clone();
+        let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(standing));
+        view.knowledge = knowledge.clone();
         if was_ready {
             let ready = json!({ "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": NOW,
             }] });
-            Arc::make_mut(&mut observed.partition).status = Some(serde_json::from_value(ready).unwrap());
+            Arc::make_mut(&mut view.partition).status = Some(serde_json::from_value(ready).unwrap());
         }
-        let (status, reason) = ready(&observed);
+        let (status, reason) = ready(&view);
         assert_eq!(
             format!("{} {reason}", status.as_str()),
             expected,
             "{was_ready} {knowledge:?}"
         );
         assert_eq!(
-            plan(&observed).needs_look,
+            assess(&view).needs_poll,
             ["Applying", "Waiting"].contains(&reason.as_str()),
             "{was_ready} {knowledge:?}"
         );
     }
-    let mut missing = observed(&json!({ "nodeSets": ["a"] }), Some(since(5)));
+    let mut missing = view(&json!({ "nodeSets": ["a"] }), Some(since(5)));
     missing.knowledge = lists(&["other"], 9);
-    let told = plan(&missing).faults.remove(0).message;
+    let told = assess(&missing).faults.remove(0).message;
     assert!(
         told.contains("\"long\"") && told.contains("scontrol reconfigure"),
         "{told}"
@@ -226,24 +224,27 @@ fn since_when_a_line_is_live_is_not_moved_by_changes_of_others() {
 #[test]
 fn the_finalizer_comes_with_the_object_and_goes_with_the_line() {
     let spec = json!({ "nodeSets": ["a"] });
-    let mut new = observed(&spec, None);
+    let mut new = view(&spec, None);
     Arc::make_mut(&mut new.partition).metadata.finalizers = None;
-    assert_eq!(plan(&new).effects, [Effect::AddFinalizer]);
+    assert_eq!(plan_object(&new), [Effect::AddFinalizer]);
 
-    let of = |standing: Option<PartitionReport>| plan(&deleted(observed(&spec, standing)));
-    assert_eq!(of(Some(PartitionReport::default())).effects, [Effect::RemoveFinalizer]);
+    let of = |report: Option<PartitionReport>| deleted(view(&spec, report));
+    assert_eq!(
+        plan_object(&of(Some(PartitionReport::default()))),
+        [Effect::RemoveFinalizer]
+    );
     // Nobody has said yet how it stands, or it is still there.
-    assert_eq!(of(None).effects, []);
+    assert_eq!(plan_object(&of(None)), []);
     let waits = of(Some(live(1)));
-    assert_eq!((waits.effects.as_slice(), waits.needs_jobs), (&[][..], true));
-    assert!(waits.retained.is_some());
+    assert_eq!((plan_object(&waits), is_closing(&waits)), (vec![], true));
+    assert!(assess(&waits).retained.is_some());
     // There is nothing it could be in.
-    let mut orphan = deleted(observed(&spec, Some(live(1))));
+    let mut orphan = deleted(view(&spec, Some(live(1))));
     orphan.controller = None;
-    assert_eq!(plan(&orphan).effects, [Effect::RemoveFinalizer]);
-    let mut ending = deleted(observed(&spec, Some(live(1))));
-    ending.namespace_goes = true;
-    assert_eq!(plan(&ending).effects, [Effect::RemoveFinalizer]);
+    assert_eq!(plan_object(&orphan), [Effect::RemoveFinalizer]);
+    let mut ending = deleted(view(&spec, Some(live(1))));
+    ending.is_namespace_deleted = true;
+    assert_eq!(plan_object(&ending), [Effect::RemoveFinalizer]);
 }
 
 #[test]
@@ -270,12 +271,12 @@ fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
             line: Some(line(1).with_state(state)),
             ..live(1)
         };
-        let mut leaving = deleted(observed(
+        let mut leaving = deleted(view(
             &json!({ "nodeSets": ["a"], "deletionPolicy": policy }),
             Some(standing),
         ));
         leaving.knowledge = knowledge.clone();
-        let cancelled = plan(&leaving).effects.into_iter().find_map(|effect| match effect {
+        let cancelled = plan_object(&leaving).into_iter().find_map(|effect| match effect {
             Effect::CancelJobs(jobs) => Some(jobs.iter().map(|job| job.as_str().to_owned()).collect::<Vec<_>>()),
             _ => None,
         });
@@ -297,8 +298,8 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
         change: Some(change(sequence)),
         ..live(generation)
     };
-    let mut first = observed(&spec, Some(with_change(3, 2)));
-    let status = build_status(&first, &plan(&first), None, now());
+    let mut first = view(&spec, Some(with_change(3, 2)));
+    let status = build_status(&first, &assess(&first), None, now());
     let applied = status.applied.clone().unwrap();
     assert_eq!((applied.generation, applied.sequence), (2, Some(3)));
     assert_eq!(
@@ -306,15 +307,15 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
         Some("PartitionName=long Nodes=a,b State=UP MaxTime=60")
     );
     Arc::make_mut(&mut first.partition).status = Some(status);
-    first.standing = Some(with_change(4, 5));
-    let same = build_status(&first, &plan(&first), None, now()).applied.unwrap();
+    first.report = Some(with_change(4, 5));
+    let same = build_status(&first, &assess(&first), None, now()).applied.unwrap();
     assert_eq!((same.generation, same.sequence), (5, Some(3)), "the line is the same");
 
     // And the reports keep it over changes of other partitions.
     let reports = std::cell::RefCell::new(AllReports::default());
-    let standings = |sequence| PartitionReports::from([("long".to_owned(), with_change(sequence, 2))]);
-    assert_eq!(reports.borrow_mut().publish(standings(3)).len(), 1);
-    assert_eq!(reports.borrow_mut().publish(standings(4)).len(), 0);
+    let all = |sequence| PartitionReports::from([("long".to_owned(), with_change(sequence, 2))]);
+    assert_eq!(reports.borrow_mut().publish(all(3)).len(), 1);
+    assert_eq!(reports.borrow_mut().publish(all(4)).len(), 0);
     assert_eq!(reports.borrow().find("long").unwrap().change.clone(), Some(change(3)));
 }
 
@@ -336,9 +337,9 @@ fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
         }),
         ..live(2)
     };
-    let mut observed = observed(&json!({ "nodeSets": ["a"] }), Some(closed));
-    observed.knowledge = Knowledge::Known(seen.into());
-    let status: PartitionStatus = build_status(&observed, &plan(&observed), None, now());
+    let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(closed));
+    view.knowledge = Knowledge::Known(seen.into());
+    let status: PartitionStatus = build_status(&view, &assess(&view), None, now());
     assert_eq!(status.state.as_deref(), Some("DRAIN"));
     let nodes = status.nodes.clone().unwrap();
     assert_eq!((nodes.total, nodes.idle, nodes.down), (2, 1, 1));
@@ -362,8 +363,8 @@ fn seen(minutes: u64, tier: u64, state: &str, second: i64) -> Knowledge {
 
 /// A Partition whose Slurm is looked at again and again, with what is known of it.
 struct Watched {
-    observed: Observed,
-    baselines: Baselines,
+    view: View,
+    baseline: Option<Baseline>,
     restored_at: i64,
     /// What the files of slurmctld say as Slurm does.
     same: Vec<String>,
@@ -372,8 +373,8 @@ struct Watched {
 impl Watched {
     fn new(spec: &Value, standing: PartitionReport) -> Self {
         Self {
-            observed: observed(spec, Some(standing)),
-            baselines: Baselines::default(),
+            view: view(spec, Some(standing)),
+            baseline: None,
             restored_at: 0,
             same: Vec::new(),
         }
@@ -381,36 +382,35 @@ impl Watched {
 
     /// What is found, and what is put back; the rest slurmctld does not take.
     fn look(&mut self, knowledge: Knowledge, left: &[&str]) -> Vec<String> {
-        let key = Key::new("hpc", "long");
         if let Some(seen) = knowledge.known() {
             self.restored_at = seen.at.as_second() + 1;
         }
-        self.observed.knowledge = knowledge;
-        self.observed.found = self.baselines.find_drift(&key, &self.observed);
-        let keys = plan_restore(&self.observed);
+        self.view.knowledge = knowledge;
+        self.view.found = Baseline::find_drift(&mut self.baseline, &self.view);
+        let keys = plan_restore(&self.view);
         if !keys.is_empty() {
             let left = left.iter().map(|key| ((*key).to_owned(), "Slurm says no".to_owned()));
             let restored = Restored {
                 left: left.collect(),
                 same: self.same.clone(),
             };
-            let settled = settle_restored(&self.observed.found, &keys, &restored);
+            let settled = settle_restored(&self.view.found, &keys, &restored);
             let at = Timestamp::from_second(self.restored_at).unwrap();
-            self.baselines.note_restored(&key, at, &settled);
-            self.observed.found = settled.found;
+            self.baseline.as_mut().unwrap().note_restored(at, &settled);
+            self.view.found = settled.found;
         }
         let status = self.status();
-        Arc::make_mut(&mut self.observed.partition).status = Some(status);
+        Arc::make_mut(&mut self.view.partition).status = Some(status);
         keys
     }
 
     fn status(&self) -> PartitionStatus {
-        build_status(&self.observed, &plan(&self.observed), None, now())
+        build_status(&self.view, &assess(&self.view), None, now())
     }
 
     /// Key, what it was, what somebody set, what was done.
     fn drift(&self) -> Vec<String> {
-        let status = self.observed.partition.status.as_ref();
+        let status = self.view.partition.status.as_ref();
         let drift = status.iter().flat_map(|status| &status.drift);
         drift
             .map(|drift| {
@@ -446,7 +446,7 @@ fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
     assert!(watched.drifted().unwrap().contains("MaxTime=5"));
     // Another operator knows it from the status.
-    watched.baselines = Baselines::default();
+    watched.baseline = None;
     watched.look(seen(5, 1, "UP", 20), NONE);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
     // Also when something else of the line is changed.
@@ -455,11 +455,11 @@ fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
         changed.line.as_mut().unwrap().settings = settings.to_owned();
         Some(changed)
     };
-    watched.observed.standing = of_line("MaxTime=60 PriorityTier=2");
+    watched.view.report = of_line("MaxTime=60 PriorityTier=2");
     watched.look(seen(5, 2, "UP", 30), NONE);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
     // With another value in the line it is ours again.
-    watched.observed.standing = of_line("MaxTime=5 PriorityTier=2");
+    watched.view.report = of_line("MaxTime=5 PriorityTier=2");
     watched.look(seen(5, 2, "UP", 40), NONE);
     assert_eq!(watched.drift(), NONE);
 }
@@ -478,7 +478,7 @@ fn what_somebody_set_is_put_back_once_per_value() {
     assert_eq!(watched.look(seen(7, 1, "UP", 20), NONE), ["MaxTime"]);
     assert_eq!(watched.drift(), ["MaxTime 60->7 Reverted", "MaxTime 60->5 Reverted"]);
     // Nor for an operator that comes after this one.
-    watched.baselines = Baselines::default();
+    watched.baseline = None;
     assert_eq!(watched.look(seen(8, 1, "UP", 30), NONE), ["MaxTime"]);
     // Who sets a value again means it.
     assert_eq!(watched.look(seen(5, 1, "UP", 40), NONE), NONE);
@@ -489,7 +489,7 @@ fn what_somebody_set_is_put_back_once_per_value() {
     // A new line begins anew.
     let mut changed = live(3);
     changed.line.as_mut().unwrap().settings = "MaxTime=90".to_owned();
-    watched.observed.standing = Some(changed);
+    watched.view.report = Some(changed);
     assert_eq!(watched.look(Knowledge::unknown("Slurm is away"), NONE), NONE);
     assert_eq!(watched.drift(), NONE);
     assert_eq!(watched.look(seen(90, 1, "UP", 60), NONE), NONE);
@@ -540,7 +540,7 @@ fn a_policy_says_what_is_put_back() {
     // Not one that goes.
     let mut leaving = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
     leaving.look(seen(60, 1, "UP", 0), NONE);
-    leaving.observed = deleted(leaving.observed);
+    leaving.view = deleted(leaving.view);
     assert_eq!(leaving.look(seen(5, 1, "UP", 10), NONE), NONE);
 }
 

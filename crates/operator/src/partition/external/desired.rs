@@ -1,7 +1,7 @@
-//! What a Partition asks of a slurmctld whose files are not ours. Pure.
+//! What a Partition asks of a slurmctld whose files are not the operator's. Pure.
 //!
-//! Keys that the object does not have are as the file there says, or as somebody left them: nothing is said of them. A key that
-//! is taken out of the object goes back to what the file says, or to Slurm's default. Where the file is not known, it stays.
+//! Keys that the object does not have keep the value of the file there, or of a manual change: nothing is sent for them. A key that is
+//! removed from the object goes back to the value of the file, or to Slurm's default. Where the file is not known, it stays.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -22,24 +22,24 @@ use crate::{
     reason,
 };
 
-/// What is wanted there.
+/// The partition that is wanted there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(in crate::partition) struct Desired {
     /// The line that would say all of it in slurm.conf.
-    pub(super) line: Line,
+    pub(in crate::partition) line: Line,
     /// What makes the partition so.
-    pub(super) update: PartitionUpdate,
+    pub(in crate::partition) update: PartitionUpdate,
     /// Why it does not outlive that slurmctld, if it does not.
-    pub(super) not_persistent: Option<String>,
+    pub(in crate::partition) not_persistent: Option<String>,
 }
 
-/// The wish; or what is wrong with it.
-pub(super) fn plan_wish(
+/// Plans the wanted partition, or returns what is wrong with it.
+pub(in crate::partition) fn plan_desired(
     partition: &Partition,
     node_sets: &[Arc<NodeSet>],
     cluster: &ExternalCluster,
     address: &str,
-) -> Result<Wish, Fault> {
+) -> Result<Desired, Fault> {
     let name = partition.slurm_name();
     let nodes = members(partition, node_sets, cluster, address)?;
     let status = partition.status.as_ref();
@@ -65,12 +65,12 @@ pub(super) fn plan_wish(
         .keys()
         .chain(before.keys().chain(whole.keys()).filter(differs))
         .collect();
-    let update = say(&name, &touched, &base, &whole).map_err(|keys| {
+    let update = updates(&name, &touched, &base, &whole).map_err(|keys| {
         let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
         Fault::new(
             reason::CONFIG_REJECTED,
             format!(
-                "a running slurmctld cannot be told {}, and the slurm.conf of slurmctld at {address} is not the operator's; take it out of the spec, or write {} there and reconfigure",
+                "a running slurmctld cannot take {}, and the slurm.conf of slurmctld at {address} is not the operator's; take it out of the spec, or write {} there and reconfigure",
                 keys.join(", "),
                 line.whole()
             ),
@@ -88,7 +88,7 @@ pub(super) fn plan_wish(
             line.whole()
         )
     });
-    Ok(Wish {
+    Ok(Desired {
         line,
         update,
         not_persistent,
@@ -159,8 +159,8 @@ fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> L
     }
 }
 
-/// What there is to say for these keys. What cannot be said does not matter where the file says it.
-fn say(
+/// The update for these keys. A key that no update can carry does not matter where the file has its value.
+fn updates(
     name: &str,
     touched: &BTreeSet<&Key>,
     base: &Settings,

@@ -11,7 +11,7 @@ use slurm::{
     rpc::{LivePartition, PartitionFlag, PartitionUpdate},
 };
 
-use super::wish::Wish;
+use super::desired::Desired;
 use crate::{
     cluster::external::ExternalCluster,
     fault::Fault,
@@ -19,8 +19,9 @@ use crate::{
         drift::kept_since,
         plan::reason::CANNOT_CREATE,
         rules::{
+            closing::{closing_state, is_closed},
             line::{settings_in, strictness},
-            manual_state::ManualState,
+            manual_state::{ManualState, Policy},
         },
     },
 };
@@ -33,13 +34,13 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(2);
 pub(super) enum Decision {
     /// slurmctld has it, but for what people changed there.
     Rest {
-        kept: Option<ManualState>,
-        /// Since just now: it is another wish, or another slurmctld.
-        is_news: bool,
+        manual_state: Option<ManualState>,
+        /// Since just now: it is another desired, or another slurmctld.
+        is_new: bool,
     },
     Update {
         updates: Vec<PartitionUpdate>,
-        kept: Option<ManualState>,
+        manual_state: Option<ManualState>,
     },
     Create(Box<PartitionUpdate>),
     Refuse(Fault),
@@ -47,7 +48,7 @@ pub(super) enum Decision {
 
 /// What is to be done about one that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum Removal {
     /// Others made it, or wrote it into their file.
     Leave,
     Gone,
@@ -55,18 +56,18 @@ pub(super) enum Farewell {
     LastDefault,
     Close(PartitionStateName),
     /// It takes no new jobs.
-    Release,
+    Delete,
 }
 
 pub(super) fn decide(
     partition: &Partition,
-    wish: &Wish,
+    desired: &Desired,
     cluster: &ExternalCluster,
     address: &str,
     now: Timestamp,
 ) -> Decision {
-    let Some(live) = cluster.partition(&wish.line.name) else {
-        return decide_missing(wish, cluster, address);
+    let Some(live) = cluster.partition(&desired.line.name) else {
+        return decide_missing(desired, cluster, address);
     };
     let policy = partition.spec.drift_policy();
     let status = partition.status.as_ref();
@@ -75,63 +76,64 @@ pub(super) fn decide(
         .filter(|_| applied.is_some())
         .and_then(|status| status.line.as_deref());
     let is_new = applied.map(|applied| applied.generation) != partition.metadata.generation
-        || known_line != Some(wish.line.whole().as_str());
+        || known_line != Some(desired.line.whole().as_str());
     let applied_at = applied.and_then(|applied| applied.time.instant());
-    let has_started_anew = applied_at.is_some_and(|at| at < told_after(cluster));
-    let is_lost = has_started_anew && policy != DriftPolicy::Report;
+    let has_restarted = applied_at.is_some_and(|at| at < sent_before(cluster));
+    let is_lost = has_restarted && policy != DriftPolicy::Report;
     let is_all = is_new || is_lost;
     let mut update = if is_all {
-        wish.update.clone()
+        desired.update.clone()
     } else {
-        PartitionUpdate::new(&wish.line.name)
+        PartitionUpdate::new(&desired.line.name)
     };
-    let wanted = &wish.line.state;
-    let state = live.state.name();
-    let word = state.map(|state| state.name().to_owned()).unwrap_or_default();
-    let mut kept = None;
-    if strictness(&word) > strictness(wanted) {
-        let known_since = kept_since(partition, &word);
-        let was_kept = known_since.is_some();
-        let since = known_since.unwrap_or_else(|| format!("{now:.3}"));
-        // An object that comes to a closed partition does not open it: the API server gives it a state if nobody else does.
-        let is_wish_new = known_line.and_then(state_in).is_some_and(|before| before != *wanted);
+    let wanted = &desired.line.state;
+    let state = live
+        .state
+        .name()
+        .map(|state| state.name().to_owned())
+        .unwrap_or_default();
+    let mut manual_state = None;
+    if strictness(&state) > strictness(wanted) {
+        let known_since = kept_since(partition, &state);
         let in_file = cluster
-            .line(&wish.line.name)
+            .line(&desired.line.name)
             .and_then(|line| line.get(&Key::new("State")));
-        let is_of_file = in_file.is_some_and(|in_file| in_file.eq_ignore_ascii_case(&word));
-        let opens = policy == DriftPolicy::RevertAll
-            || is_wish_new
-            || is_resumed(partition, &since)
-            || (is_lost && is_of_file && !was_kept);
+        let is_of_file = in_file.is_some_and(|in_file| in_file.eq_ignore_ascii_case(&state));
+        let found = ManualState {
+            // An object that comes to a closed partition does not open it: the API server defaults its state.
+            wanted: known_line.and_then(state_in).unwrap_or_else(|| wanted.clone()),
+            since: known_since.clone().unwrap_or_else(|| format!("{now:.3}")),
+            state,
+        };
+        let opens =
+            found.is_lifted(wanted, &Policy::of(Some(partition))) || (is_lost && is_of_file && known_since.is_none());
         update.state = opens.then(|| PartitionStateName::from_name(wanted)).flatten();
-        kept = (!opens).then(|| ManualState {
-            state: word,
-            wanted: wanted.clone(),
-            since,
-        });
+        manual_state = (!opens).then_some(found);
     }
     if update.differences(live).is_empty() {
-        let is_news = is_new || has_started_anew;
-        Decision::Rest { kept, is_news }
+        Decision::Rest {
+            manual_state,
+            is_new: is_new || has_restarted,
+        }
     } else {
         let updates = hand_back_default(update, live, cluster);
-        Decision::Update { updates, kept }
+        Decision::Update { updates, manual_state }
     }
 }
 
 /// What was told before this time may have been forgotten.
-pub(super) fn told_after(cluster: &ExternalCluster) -> Timestamp {
+pub(super) fn sent_before(cluster: &ExternalCluster) -> Timestamp {
     let latest = cluster.booted_at.checked_add(CLOCKS_DIFFER);
     latest.unwrap_or(cluster.booted_at)
 }
 
-fn decide_missing(wish: &Wish, cluster: &ExternalCluster, address: &str) -> Decision {
-    let name = &wish.line.name;
+fn decide_missing(desired: &Desired, cluster: &ExternalCluster, address: &str) -> Decision {
+    let name = &desired.line.name;
     if cluster.keeps_partitions {
-        let state = PartitionStateName::from_name(&wish.line.state);
+        let state = PartitionStateName::from_name(&desired.line.state);
         return Decision::Create(Box::new(PartitionUpdate {
             state,
-            ..wish.update.clone()
+            ..desired.update.clone()
         }));
     }
     let remedy = if cluster.line(name).is_some() {
@@ -139,7 +141,7 @@ fn decide_missing(wish: &Wish, cluster: &ExternalCluster, address: &str) -> Deci
     } else {
         format!(
             "add the line {} to the slurm.conf there and run `scontrol reconfigure`",
-            wish.line.whole()
+            desired.line.whole()
         )
     };
     Decision::Refuse(Fault::new(
@@ -154,40 +156,35 @@ fn state_in(line: &str) -> Option<String> {
     settings_in(line).get(&Key::new("State")).cloned()
 }
 
-/// Whether somebody asked that it is open again after it was closed.
-fn is_resumed(partition: &Partition, since: &str) -> bool {
-    let resumed = partition.annotations().get(annotations::RESUMED_AT);
-    let resumed = resumed.and_then(|time| time.parse::<Timestamp>().ok());
-    resumed > since.parse().ok()
-}
-
 /// Whether the object had it made in this slurmctld.
 pub(super) fn is_made_there(partition: &Partition, address: &str) -> bool {
     let made_at = partition.annotations().get(annotations::PARTITION_MADE_AT);
     made_at.is_some_and(|made_at| made_at == address)
 }
 
-pub(super) fn decide_farewell(partition: &Partition, cluster: &ExternalCluster, address: &str) -> Farewell {
+pub(super) fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &str) -> Removal {
     let name = partition.slurm_name();
     if !is_made_there(partition, address) || cluster.line(&name).is_some() {
-        return Farewell::Leave;
+        return Removal::Leave;
     }
     let Some(live) = cluster.partition(&name) else {
-        return Farewell::Gone;
+        return Removal::Gone;
     };
     if live.has(PartitionFlag::Default(true)) {
-        return Farewell::LastDefault;
+        return Removal::LastDefault;
     }
-    match live.state.name() {
-        Some(PartitionStateName::Drain | PartitionStateName::Inactive) => Farewell::Release,
-        // What was stopped by hand is not started to be emptied.
-        Some(PartitionStateName::Down) | None => Farewell::Close(PartitionStateName::Inactive),
-        Some(PartitionStateName::Up) => Farewell::Close(PartitionStateName::Drain),
+    match live.state.name().map(PartitionStateName::name) {
+        Some(state) if is_closed(state) => Removal::Delete,
+        // A state that is not known may be a stopped one.
+        state => {
+            let closing = closing_state(state.unwrap_or("DOWN"));
+            Removal::Close(PartitionStateName::from_name(closing).unwrap_or(PartitionStateName::Inactive))
+        }
     }
 }
 
 /// How it was, for when slurmctld does not take all of an update.
-pub(super) fn plan_way_back(live: &LivePartition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
+pub(super) fn plan_roll_back(live: &LivePartition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
     let default = cluster
         .partitions
         .iter()

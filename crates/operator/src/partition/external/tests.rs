@@ -12,7 +12,7 @@ use slurm::{
 };
 
 use super::*;
-use crate::cluster::external::ExternalCluster;
+use crate::{cluster::external::ExternalCluster, partition::rules::line::settings_in};
 
 const ADDRESS: &str = "ctl:6817";
 const FILE: &str = "NodeSet=cpu Feature=cpu\n\
@@ -68,14 +68,14 @@ fn partition(spec: &Value) -> Partition {
     .unwrap()
 }
 
-fn wish(partition: &Partition, cluster: &ExternalCluster) -> Result<Wish, Fault> {
-    plan_wish(partition, &[], cluster, ADDRESS)
+fn desired(partition: &Partition, cluster: &ExternalCluster) -> Result<Desired, Fault> {
+    plan_desired(partition, &[], cluster, ADDRESS)
 }
 
 /// As it is after slurmctld was told this spec at that second.
 fn told(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     let mut partition = partition(spec);
-    let line = wish(&partition, cluster).unwrap().line.whole();
+    let line = desired(&partition, cluster).unwrap().line.whole();
     partition.status = Some(
         serde_json::from_value(json!({
             "line": line, "applied": { "generation": 1, "time": at(second), "way": "Rpc" },
@@ -86,8 +86,8 @@ fn told(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
 }
 
 fn decided(partition: &Partition, cluster: &ExternalCluster) -> Decision {
-    let wish = wish(partition, cluster).unwrap();
-    decide(partition, &wish, cluster, ADDRESS, at(600))
+    let desired = desired(partition, cluster).unwrap();
+    decide(partition, &desired, cluster, ADDRESS, at(600))
 }
 
 fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
@@ -102,9 +102,9 @@ fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpd
 fn only_what_the_object_says_is_said() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let partition = partition(&json!({ "maxTime": 30 }));
-    let wish = wish(&partition, &there).unwrap();
+    let desired = desired(&partition, &there).unwrap();
     assert_eq!(
-        wish.line.whole(),
+        desired.line.whole(),
         "PartitionName=long Nodes=n[1-4] State=UP AllowGroups=a MaxNodes=4 MaxTime=30"
     );
     let expected = PartitionUpdate {
@@ -112,7 +112,7 @@ fn only_what_the_object_says_is_said() {
         max_time: Some(30),
         ..PartitionUpdate::new("long")
     };
-    assert_eq!(wish.update, expected);
+    assert_eq!(desired.update, expected);
     assert_eq!(updates(&partition, &there), [expected]);
 }
 
@@ -122,7 +122,7 @@ fn what_is_taken_out_goes_back_to_the_file_or_to_slurms_default() {
     let mut changed = told(&json!({ "maxTime": 30, "graceTime": 9, "state": "Drain" }), 100, &there);
     changed.spec = partition(&json!({})).spec;
     changed.metadata.generation = Some(2);
-    let update = wish(&changed, &there).unwrap().update;
+    let update = desired(&changed, &there).unwrap().update;
     assert_eq!(
         (update.max_time, update.grace_time, update.state),
         (Some(60), Some(0), Some(Up))
@@ -137,16 +137,16 @@ fn what_slurmctld_has_already_is_not_said_again() {
     assert_eq!(
         decided(&new, &there),
         Decision::Rest {
-            kept: None,
-            is_news: true
+            manual_state: None,
+            is_new: true
         }
     );
     let known = told(&json!({ "maxTime": 60 }), 100, &there);
     assert_eq!(
         decided(&known, &there),
         Decision::Rest {
-            kept: None,
-            is_news: false
+            manual_state: None,
+            is_new: false
         }
     );
 }
@@ -160,8 +160,8 @@ fn it_lasts_where_the_file_says_it_or_slurmctld_keeps_it() {
         (keeps.as_str(), json!(30), true),
     ] {
         let there = cluster(conf, vec![live("long", Up)]);
-        let wish = wish(&partition(&json!({ "maxTime": max_time })), &there).unwrap();
-        assert_eq!(wish.not_persistent.is_none(), lasts, "{max_time}");
+        let desired = desired(&partition(&json!({ "maxTime": max_time })), &there).unwrap();
+        assert_eq!(desired.not_persistent.is_none(), lasts, "{max_time}");
     }
 }
 
@@ -212,7 +212,11 @@ fn one_that_somebody_closed_stays_so_until_that_is_lifted() {
         let there = closed(state);
         for spec in [json!({}), json!({ "state": "Up" })] {
             let partition = told(&spec, 100, &there);
-            let Decision::Rest { kept: Some(kept), .. } = decided(&partition, &there) else {
+            let Decision::Rest {
+                manual_state: Some(kept),
+                ..
+            } = decided(&partition, &there)
+            else {
                 panic!("{state} is opened");
             };
             assert_eq!((kept.state.as_str(), kept.wanted.as_str()), (state.name(), "UP"));
@@ -221,11 +225,17 @@ fn one_that_somebody_closed_stays_so_until_that_is_lifted() {
     let there = closed(Drain);
     // Nor does an object that comes to it.
     let new = partition(&json!({ "state": "Up" }));
-    assert!(matches!(decided(&new, &there), Decision::Rest { kept: Some(_), .. }));
+    assert!(matches!(
+        decided(&new, &there),
+        Decision::Rest {
+            manual_state: Some(_),
+            ..
+        }
+    ));
     let opened = |partition: &Partition| updates(partition, &there).first().and_then(|update| update.state);
     let mut another = told(&json!({ "state": "Drain" }), 100, &there);
     another.spec.state = partition(&json!({ "state": "Up" })).spec.state;
-    assert_eq!(opened(&another), Some(Up), "another wish");
+    assert_eq!(opened(&another), Some(Up), "another desired");
     assert_eq!(
         opened(&told(
             &json!({ "state": "Up", "driftPolicy": "RevertAll" }),
@@ -268,7 +278,8 @@ fn members_are_hosts_or_sets_that_the_file_there_knows() {
         )
     };
     let sets = [node_set("cpu"), node_set("gpu")];
-    let members = |spec: Value| plan_wish(&partition(&spec), &sets, &there, ADDRESS).map(|wish| wish.line.nodes);
+    let members =
+        |spec: Value| plan_desired(&partition(&spec), &sets, &there, ADDRESS).map(|desired| desired.line.nodes);
     assert_eq!(members(json!({ "nodeSets": ["cpu"] })).as_deref(), Ok("cpu"));
     let unknown = members(json!({ "nodeSets": ["cpu", "gpu"] })).unwrap_err();
     assert!(unknown.message.contains("NodeSet=gpu Feature=gpu"), "{unknown:?}");
@@ -279,14 +290,14 @@ fn members_are_hosts_or_sets_that_the_file_there_knows() {
 #[test]
 fn what_no_message_says_is_refused_with_the_line() {
     let there = cluster(FILE, vec![live("long", Up)]);
-    let refused = wish(&partition(&json!({ "config": "SuspendTime=5" })), &there).unwrap_err();
+    let refused = desired(&partition(&json!({ "config": "SuspendTime=5" })), &there).unwrap_err();
     assert!(
         refused.message.contains("SuspendTime") && refused.message.contains("write PartitionName=long "),
         "{refused:?}"
     );
     let said_there = FILE.replace("MaxTime=60", "MaxTime=60 SuspendTime=5");
     let there = cluster(&said_there, vec![live("long", Up)]);
-    assert!(wish(&partition(&json!({ "config": "SuspendTime=5" })), &there).is_ok());
+    assert!(desired(&partition(&json!({ "config": "SuspendTime=5" })), &there).is_ok());
 }
 
 #[test]
@@ -301,22 +312,17 @@ fn only_what_was_made_for_the_object_goes_with_it() {
     let mut default = live("long", Up);
     default.set(PartitionFlag::Default(true));
     for (at, conf, partitions, expected) in [
-        (None, keeps, vec![live("long", Up)], Farewell::Leave),
-        (Some("other:6817"), keeps, vec![live("long", Up)], Farewell::Leave),
-        (Some(ADDRESS), FILE, vec![live("long", Up)], Farewell::Leave),
-        (Some(ADDRESS), keeps, vec![], Farewell::Gone),
-        (Some(ADDRESS), keeps, vec![default], Farewell::LastDefault),
-        (Some(ADDRESS), keeps, vec![live("long", Up)], Farewell::Close(Drain)),
-        (
-            Some(ADDRESS),
-            keeps,
-            vec![live("long", Down)],
-            Farewell::Close(Inactive),
-        ),
-        (Some(ADDRESS), keeps, vec![live("long", Drain)], Farewell::Release),
+        (None, keeps, vec![live("long", Up)], Removal::Leave),
+        (Some("other:6817"), keeps, vec![live("long", Up)], Removal::Leave),
+        (Some(ADDRESS), FILE, vec![live("long", Up)], Removal::Leave),
+        (Some(ADDRESS), keeps, vec![], Removal::Gone),
+        (Some(ADDRESS), keeps, vec![default], Removal::LastDefault),
+        (Some(ADDRESS), keeps, vec![live("long", Up)], Removal::Close(Drain)),
+        (Some(ADDRESS), keeps, vec![live("long", Down)], Removal::Close(Inactive)),
+        (Some(ADDRESS), keeps, vec![live("long", Drain)], Removal::Delete),
     ] {
-        let farewell = decide_farewell(&made(at), &cluster(conf, partitions), ADDRESS);
-        assert_eq!(farewell, expected, "{at:?} {conf}");
+        let removal = decide_removal(&made(at), &cluster(conf, partitions), ADDRESS);
+        assert_eq!(removal, expected, "{at:?} {conf}");
     }
 }
 
@@ -355,21 +361,21 @@ fn without_the_file_only_what_the_object_says_is_told() {
     // Told by Slurm's own protocol before, so the file's keys are in the line.
     let mut partition = told(&json!({ "maxTime": 30, "config": "GraceTime=9" }), 600, &known);
     assert_eq!(
-        wish(&partition, &unknown).unwrap().line,
-        wish(&partition, &known).unwrap().line
+        desired(&partition, &unknown).unwrap().line,
+        desired(&partition, &known).unwrap().line
     );
     partition.spec.max_time = serde_json::from_value(json!(20)).unwrap();
     partition.spec.config = None;
-    let Wish {
+    let Desired {
         update, not_persistent, ..
-    } = wish(&partition, &unknown).unwrap();
+    } = desired(&partition, &unknown).unwrap();
     assert_eq!(update.max_time, Some(20));
     assert_eq!(update.grace_time, None, "nobody knows whether the file has it");
     assert_eq!((update.max_nodes, update.allow_groups), (None, None));
     assert!(not_persistent.unwrap().contains("which slurmrestd does not tell"));
-    assert_eq!(wish(&partition, &known).unwrap().update.grace_time, Some(0));
+    assert_eq!(desired(&partition, &known).unwrap().update.grace_time, Some(0));
     let keeps = cluster_without_file(&["KeepPartInfo"], Vec::new());
-    assert_eq!(wish(&partition, &keeps).unwrap().not_persistent, None);
+    assert_eq!(desired(&partition, &keeps).unwrap().not_persistent, None);
 }
 
 #[test]
@@ -380,16 +386,19 @@ fn without_the_file_slurmctld_itself_knows_its_node_sets() {
     }))
     .unwrap();
     let partition = partition(&json!({ "nodeSets": ["cpu"] }));
-    let wish = |cluster: &ExternalCluster| plan_wish(&partition, &[Arc::new(node_set.clone())], cluster, ADDRESS);
-    assert!(wish(&cluster("", Vec::new())).is_err());
-    assert_eq!(wish(&cluster_without_file(&[], Vec::new())).unwrap().line.nodes, "cpu");
+    let desired = |cluster: &ExternalCluster| plan_desired(&partition, &[Arc::new(node_set.clone())], cluster, ADDRESS);
+    assert!(desired(&cluster("", Vec::new())).is_err());
+    assert_eq!(
+        desired(&cluster_without_file(&[], Vec::new())).unwrap().line.nodes,
+        "cpu"
+    );
 }
 
 #[test]
 fn a_value_with_blanks_is_quoted_in_the_line_to_write() {
     let conf = "PartitionName=long Nodes=n[1-4] AllowGroups=\"a b\" MaxTime=60\n";
     let cluster = cluster(conf, vec![live("long", Up)]);
-    let line = wish(&partition(&json!({ "maxTime": 30 })), &cluster).unwrap().line;
+    let line = desired(&partition(&json!({ "maxTime": 30 })), &cluster).unwrap().line;
     assert!(line.whole().contains(r#"AllowGroups="a b""#), "{}", line.whole());
     assert_eq!(Line::read(&line.whole(), line.generation), Some(line.clone()));
     assert_eq!(settings_in(&line.whole()), {

@@ -1,0 +1,146 @@
+//! How a slurmctld outside Kubernetes is reached: by Slurm's own protocol, or else by slurmrestd.
+
+use std::sync::Arc;
+
+use api::partition::PartitionWay;
+use slurm::{
+    rest,
+    rpc::{self, Failure, LivePartition, PartitionCommands, PartitionUpdate},
+};
+
+use crate::{
+    cluster::external::{External, ExternalCluster, View},
+    runtime::{Clock, Context, Key},
+};
+
+/// What is known of a slurmctld outside Kubernetes.
+#[derive(Clone, Debug)]
+pub(in crate::partition) enum Reach {
+    /// It has not been polled yet.
+    Unpolled,
+    /// No channel leads there: why, and what to do.
+    Unreachable(String),
+    Reached(Box<Reached>),
+}
+
+/// A slurmctld that can be reached, and what it has.
+#[derive(Clone, Debug)]
+pub(in crate::partition) struct Reached {
+    pub(in crate::partition) external: External,
+    pub(in crate::partition) view: Arc<View>,
+    pub(in crate::partition) cluster: ExternalCluster,
+    pub(in crate::partition) channel: Channel,
+}
+
+/// One way to it.
+#[derive(Clone, Debug)]
+pub(in crate::partition) enum Channel {
+    Rpc(Arc<rpc::Client>),
+    Rest(Arc<rest::Client>),
+}
+
+/// Reads what the slurmctld of this Controller has, by the first channel that leads there.
+pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> Reach {
+    let Some((external, view)) = polled(context, controller) else {
+        return Reach::Unpolled;
+    };
+    let by_rpc = match view.as_ref() {
+        View {
+            cluster: Ok(_),
+            unfit: Some(unfit),
+            ..
+        } => return Reach::Unreachable(unfit.message.clone()),
+        View {
+            cluster: Ok(cluster), ..
+        } => {
+            return Reach::Reached(Box::new(Reached {
+                cluster: cluster.clone(),
+                channel: Channel::Rpc(Arc::clone(&external.client)),
+                view: Arc::clone(&view),
+                external,
+            }));
+        }
+        View { unfit: Some(unfit), .. } => unfit.message.clone(),
+        View { cluster: Err(why), .. } => why.clone(),
+    };
+    let by_rest = async {
+        let client = context.clusters.slurmrestd(controller)?;
+        let cluster = read_cluster(&client, &context.clock)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok::<_, String>((cluster, Channel::Rest(client)))
+    };
+    match by_rest.await {
+        Ok((cluster, channel)) => Reach::Reached(Box::new(Reached {
+            external,
+            view,
+            cluster,
+            channel,
+        })),
+        Err(why) => Reach::Unreachable(format!(
+            "{by_rpc}; nor can it be reached through slurmrestd: {why}; that takes a RestApi of this Controller with Slurm 26.05 or later"
+        )),
+    }
+}
+
+fn polled(context: &Context, controller: &Key) -> Option<(External, Arc<View>)> {
+    let external = context.clusters.external(controller)?;
+    let view = external.view()?;
+    Some((external, view))
+}
+
+async fn read_cluster(client: &rest::Client, clock: &Clock) -> Result<ExternalCluster, rest::Error> {
+    // Ping fails at once where other requests wait ten seconds.
+    if !client.ping().await?.value.iter().any(|ping| ping.responding) {
+        return Err(rest::Error::Unreachable {
+            reason: "slurmctld does not answer it, either".to_owned(),
+            source: None,
+        });
+    }
+    let flags = client.running_conf().await?.reconfig_flags;
+    let conf = client.served_conf().await?.ok_or(rest::Error::Lacking {
+        what: "tell the configuration",
+    })?;
+    let now = clock.now();
+    let partitions = client.live_partitions().await?;
+    Ok(ExternalCluster::without_file(&flags, partitions, &conf, now))
+}
+
+impl Channel {
+    pub(in crate::partition) const fn way(&self) -> PartitionWay {
+        match self {
+            Self::Rpc(_) => PartitionWay::Rpc,
+            Self::Rest(_) => PartitionWay::Rest,
+        }
+    }
+}
+
+impl PartitionCommands for Channel {
+    async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
+        match self {
+            Self::Rpc(client) => PartitionCommands::partitions(client.as_ref()).await,
+            Self::Rest(client) => PartitionCommands::partitions(client.as_ref()).await,
+        }
+    }
+
+    async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
+        match self {
+            Self::Rpc(client) => PartitionCommands::create_partition(client.as_ref(), partition).await,
+            Self::Rest(client) => PartitionCommands::create_partition(client.as_ref(), partition).await,
+        }
+    }
+
+    async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
+        match self {
+            Self::Rpc(client) => PartitionCommands::update_partition(client.as_ref(), partition).await,
+            Self::Rest(client) => PartitionCommands::update_partition(client.as_ref(), partition).await,
+        }
+    }
+
+    async fn delete_partition(&self, name: &str) -> Result<(), Failure> {
+        match self {
+            Self::Rpc(client) => PartitionCommands::delete_partition(client.as_ref(), name).await,
+            Self::Rest(client) => PartitionCommands::delete_partition(client.as_ref(), name).await,
+        }
+    }
+}

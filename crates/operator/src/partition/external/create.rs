@@ -1,0 +1,47 @@
+//! Creating a partition in a slurmctld outside Kubernetes, and rolling back an update of one.
+
+use slurm::{
+    partition::PartitionStateName,
+    rpc::{PartitionCommands as _, PartitionUpdate, Told, read_back_partitions},
+};
+use tracing::warn;
+
+use super::channel::Channel;
+
+/// Creates it closed, reads it back, and opens it: until then it takes no jobs, and can be deleted again.
+pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Told {
+    let closed = PartitionUpdate {
+        state: Some(PartitionStateName::Inactive),
+        ..wanted.clone()
+    };
+    match channel.create_partition(&closed).await.into() {
+        Told::Done => {}
+        other => return other,
+    }
+    match read_back_partitions(channel, &[closed]).await {
+        Told::Done => {}
+        Told::Refused(why) => {
+            // If that fails, it stays closed, and the next poll finds it.
+            drop(channel.delete_partition(&wanted.name).await);
+            return Told::Refused(why);
+        }
+        other => return other,
+    }
+    let open = PartitionUpdate {
+        state: wanted.state,
+        ..PartitionUpdate::new(&wanted.name)
+    };
+    match channel.update_partition(&open).await.into() {
+        Told::Done => read_back_partitions(channel, std::slice::from_ref(wanted)).await,
+        other => other,
+    }
+}
+
+/// Restores it after slurmctld rejected a part of an update.
+pub(super) async fn roll_back(channel: &Channel, updates: &[PartitionUpdate]) {
+    for update in updates {
+        if let Err(error) = channel.update_partition(update).await {
+            warn!(partition = %update.name, %error, "cannot roll back an update");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is remembered of each Partition between two reconciles.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::PartitionStatus;
+use jiff::Timestamp;
+
+use super::{drift::Baseline, rules::line::Line};
+use crate::{fault::Fault, runtime::Key};
+
+/// Counts change all the time and nothing depends on them: they are written at most this often.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// When a rejected line is sent again: its nodes may have been added meanwhile.
+pub(super) const RETRY: Duration = Duration::from_mins(1);
+
+/// Of all Partitions.
+#[derive(Debug, Default)]
+pub(super) struct Memories(Mutex<HashMap<Key, Memory>>);
+
+/// Of one Partition.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// When its counts were last written.
+    counted_at: Option<Timestamp>,
+    /// What drift is measured by.
+    pub(super) baseline: Option<Baseline>,
+    /// What a slurmctld outside Kubernetes rejected last.
+    pub(super) refusal: Option<Refusal>,
+}
+
+/// A line that was rejected.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) line: Line,
+    pub(super) at: Timestamp,
+    pub(super) fault: Fault,
+}
+
+impl Memories {
+    pub(super) fn with<T>(&self, key: &Key, act: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(all.entry(key.clone()).or_default())
+    }
+
+    /// The Partition is gone.
+    pub(super) fn forget(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+impl Memory {
+    /// Keeps the counts as they are if they were written recently. Then returns when to write them.
+    pub(super) fn calm_counts(
+        &mut self,
+        before: Option<&PartitionStatus>,
+        status: &mut PartitionStatus,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let before = before?;
+        let same = before.nodes == status.nodes && before.cpus == status.cpus && before.jobs == status.jobs;
+        if same {
+            return None;
+        }
+        let age = self
+            .counted_at
+            .map(|written| Duration::try_from(now.duration_since(written)).unwrap_or_default());
+        match age.and_then(|age| COUNTS_INTERVAL.checked_sub(age)) {
+            // That Slurm answers at all is written at once.
+            Some(left) if !left.is_zero() && before.nodes.is_some() => {
+                status.nodes.clone_from(&before.nodes);
+                status.cpus.clone_from(&before.cpus);
+                status.jobs.clone_from(&before.jobs);
+                Some(left)
+            }
+            _ => {
+                self.counted_at = Some(now);
+                None
+            }
+        }
+    }
+
+    /// Why this very line was rejected, if that was recently.
+    pub(super) fn refusal_of(&self, line: &Line, now: Timestamp) -> Option<Fault> {
+        let refusal = self.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
+        let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
+        (age < RETRY).then(|| refusal.fault.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::partition::PartitionJobs;
+
+    use super::*;
+
+    #[test]
+    fn counts_are_written_every_fifteen_seconds_at_most() {
+        let mut memory = Memory::default();
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let with = |running: i32| PartitionStatus {
+            nodes: Some(api::partition::PartitionNodes::default()),
+            jobs: Some(PartitionJobs { running, pending: 0 }),
+            ..PartitionStatus::default()
+        };
+        let mut status = with(1);
+        assert_eq!(memory.calm_counts(Some(&with(0)), &mut status, at(0)), None);
+        assert_eq!(status, with(1));
+        let mut status = with(2);
+        assert_eq!(
+            memory.calm_counts(Some(&with(1)), &mut status, at(5)),
+            Some(Duration::from_secs(10))
+        );
+        assert_eq!(status, with(1), "they wait");
+        let mut status = with(3);
+        assert_eq!(memory.calm_counts(Some(&with(1)), &mut status, at(15)), None);
+        assert_eq!(status, with(3));
+        assert_eq!(memory.calm_counts(Some(&with(3)), &mut with(3), at(16)), None);
+    }
+}
