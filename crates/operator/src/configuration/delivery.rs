@@ -9,6 +9,7 @@ use slurm::{Revision, revision::Digest};
 
 use super::{
     Inputs,
+    gather::Former,
     render::read_candidate,
     report::{rejected_before, says_applied},
 };
@@ -83,7 +84,7 @@ pub(super) fn deliver(
         standbys: deployment.standbys.clone(),
         files: Arc::new(newest.files.clone()),
         closed_by_hand: Arc::new(newest.closed_by_hand.clone()),
-        digest: newest.digest(),
+        digest: deployment.wanted,
         controller: newest.controller.clone(),
         target: target.clone(),
         floor: highest.max(sent_before),
@@ -167,8 +168,8 @@ impl Deployment {
     pub(super) fn of(
         inputs: &Inputs,
         snapshot: &Snapshot,
-        bundle: Option<&Revision>,
-        newest: &Revision,
+        former: &Former,
+        wanted: Digest,
         method: Method,
     ) -> Self {
         let ours: Vec<&Arc<Pod>> = inputs.pods.iter().filter(|pod| pods::has_agent(pod)).collect();
@@ -190,7 +191,6 @@ impl Deployment {
             .filter(|agent| Some(*agent) != target.as_ref());
         let report =
             Some(&snapshot.report).filter(|report| target.as_ref().is_some_and(|target| report.pod == target.uid));
-        let wanted = newest.digest();
         let restarted = ours.iter().any(|pod| {
             let noted = pod.annotations().get(annotations::SLURM_CONFIG_HASH);
             noted.is_some_and(|digest| *digest == wanted.to_string())
@@ -207,12 +207,12 @@ impl Deployment {
             standbys: standbys.cloned().collect(),
             target,
             wanted,
-            accepted: bundle.map(|bundle| (bundle.sequence, bundle.digest())),
+            accepted: former.revision.as_ref().map(|revision| revision.sequence).zip(former.digest),
             sent: report
                 .and_then(|report| report.sent.as_ref())
                 .filter(|sent| sent.revision.digest == wanted)
                 .map(|sent| sent.revision.sequence),
-            was_applied: bundle.is_some_and(|bundle| bundle.digest() == wanted) && says_applied(inputs, &wanted),
+            was_applied: former.digest == Some(wanted) && says_applied(inputs, &wanted),
             restarted,
         }
     }
@@ -243,7 +243,11 @@ impl Deployment {
     }
 
     /// The revision to keep in the ConfigMaps, and where the newest one is.
-    pub(super) fn settle(&self, newest: Revision, bundle: Option<Revision>) -> (Option<Revision>, ConfigState) {
+    pub(super) fn settle(
+        &self,
+        newest: Revision,
+        former: Option<(Revision, Digest)>,
+    ) -> (Option<(Revision, Digest)>, ConfigState) {
         let digest = self.wanted;
         let pod = || {
             self.target
@@ -263,7 +267,7 @@ impl Deployment {
                 State::Waiting { why } if self.method != Method::RestartUnsupervised => {
                     let why = why.clone();
                     (
-                        bundle.or(Some(newest)),
+                        former.or(Some((newest, digest))),
                         ConfigState::Waiting {
                             digest,
                             pod: pod(),
@@ -272,7 +276,7 @@ impl Deployment {
                     )
                 }
                 _ => (
-                    Some(newest),
+                    Some((newest, digest)),
                     ConfigState::Applied {
                         sequence,
                         digest,
@@ -292,7 +296,7 @@ impl Deployment {
             } else {
                 ConfigState::Written { sequence, digest }
             };
-            return (Some(Revision { sequence, ..newest }), config);
+            return (Some((Revision { sequence, ..newest }, digest)), config);
         }
         let config = match (&self.target, &self.state) {
             (None, _) => ConfigState::Away {
@@ -322,6 +326,6 @@ impl Deployment {
             },
             (Some(_), _) => ConfigState::Pushing { digest, pod: pod() },
         };
-        (bundle, config)
+        (former, config)
     }
 }

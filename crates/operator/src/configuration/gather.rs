@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use slurm::{
     Revision,
     conf::{AccountingStorage, Document},
-    revision::{ControllerUid, File, FileName},
+    revision::{ControllerUid, Digest, File, FileName},
 };
 
 use super::{
@@ -60,6 +60,9 @@ pub(super) struct Gathered {
 /// The accepted revision, by Kubernetes' record or because slurmctld runs with it by now.
 pub(super) struct Former {
     pub(super) revision: Option<Revision>,
+    pub(super) digest: Option<Digest>,
+    /// Its slurm.conf, parsed.
+    pub(super) slurm_conf: Option<Document>,
     pub(super) accepted: Option<Accepted>,
     /// What the revision was made from; empty if that is not known.
     nothing: Content,
@@ -91,6 +94,8 @@ impl Former {
             }
         };
         Self {
+            digest: revision.as_ref().map(Revision::digest),
+            slurm_conf: revision.as_ref().and_then(|revision| slurm_conf(&revision.files)),
             revision,
             accepted,
             nothing: Content::default(),
@@ -145,22 +150,18 @@ pub(super) fn gather(
     gather_node_sets(inputs, before, &mut content, &mut troubles, &mut findings);
 
     // What Slurm said when slurmctld ran with the accepted revision and nothing newer.
-    let fresh = former
-        .revision
-        .as_ref()
-        .and_then(|revision| snapshot.since(revision.digest()));
+    let fresh = former.digest.and_then(|digest| snapshot.since(digest));
     let refused = gather_partitions(inputs, snapshot, &mut content, before, fresh.is_some());
     content.adopted = find_adopted(snapshot, &before.adopted, &content, fresh);
-    let written = former.revision.as_ref().and_then(slurm_conf);
-    content.retained = gather_retained(snapshot, before, written.as_ref(), &content);
+    content.retained = gather_retained(snapshot, before, former.slurm_conf.as_ref(), &content);
     let manual = gather_manual_states(
         inputs,
         snapshot,
         before,
-        written.as_ref(),
+        former.slurm_conf.as_ref(),
         fresh.is_some(),
         method,
-        || document(&build_files(parent, &content, max_node_count).files),
+        || slurm_conf(&build_files(parent, &content, max_node_count).files).unwrap_or_default(),
     );
     content.manual_states.clone_from(&manual.states);
     let needs_answers = has_leaving(inputs, before)
@@ -245,15 +246,9 @@ fn gather_manual_states(
     )
 }
 
-fn slurm_conf(revision: &Revision) -> Option<Document> {
-    let has_one = revision.files.keys().any(|name| name.as_str() == SLURM_CONF_FILE);
-    has_one.then(|| document(&revision.files))
-}
-
-fn document(files: &Files) -> Document {
-    let conf = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE);
-    let text = conf.map(|(_, file)| String::from_utf8_lossy(&file.content));
-    Document::parse(&text.unwrap_or_default())
+fn slurm_conf(files: &Files) -> Option<Document> {
+    let (_, conf) = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE)?;
+    Some(Document::parse(&String::from_utf8_lossy(&conf.content)))
 }
 
 /// Something that cannot even be read, and what of the inputs it concerns.

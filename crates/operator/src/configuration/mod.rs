@@ -149,7 +149,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     let parent = Parent::new(&inputs.controller);
     let former = Former::of(inputs, snapshot, &uid);
     let method = Method::of(&parent);
-    let max_node_count = max_node_count(&inputs.node_sets, former.revision.as_ref());
+    let max_node_count = max_node_count(&inputs.node_sets, former.slurm_conf.as_ref());
     let Gathered {
         content,
         mut findings,
@@ -211,22 +211,22 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         content,
         served: former.accepted.as_ref().is_some_and(|accepted| accepted.served),
     };
-    let is_change = former.revision.as_ref().map(Revision::digest) != Some(newest.digest());
-    let sent = is_change.then(|| SentRevision {
+    let digest = newest.digest();
+    let sent = (former.digest != Some(digest)).then(|| SentRevision {
         record: newest_accepted.to_json(&newest),
         revision: newest.clone(),
     });
-    let deployment = Deployment::of(inputs, snapshot, former.revision.as_ref(), &newest, method);
-    let (accepted, state) = deployment.settle(newest.clone(), former.revision);
+    let deployment = Deployment::of(inputs, snapshot, &former, digest, method);
+    let (accepted, state) = deployment.settle(newest.clone(), former.revision.zip(former.digest));
     let record = match &accepted {
-        Some(accepted) if accepted.digest() == newest.digest() => Some(Accepted {
+        Some((_, accepted_digest)) if *accepted_digest == digest => Some(Accepted {
             served: newest_accepted.served || matches!(state, ConfigState::Applied { .. }),
             ..newest_accepted
         }),
         _ => former.accepted,
     };
     let mut config_maps = Vec::new();
-    if let Some(accepted) = &accepted {
+    if let Some((accepted, _)) = &accepted {
         match write(&parent, accepted, record.as_ref()) {
             Ok(written) => config_maps.extend(written),
             Err(finding) => findings.push(finding),
@@ -235,14 +235,14 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     let history = build_history(inputs, snapshot, &parent, &config_maps);
     let candidate = deployment.sent(inputs, snapshot);
     config_maps.extend(candidate.map(|(_, sent)| build_candidate(&parent, &sent.candidate)));
-    let highest = accepted.as_ref().map_or(0, |accepted| accepted.sequence);
+    let highest = accepted.as_ref().map_or(0, |(accepted, _)| accepted.sequence);
     Outcome {
         delivery: deliver(inputs, &deployment, &newest, highest, jwt_key),
         wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
         // A revision that was not tried restarts nothing yet.
         restart: method
             .restarts()
-            .then(|| accepted.as_ref().map_or_else(|| newest.digest(), Revision::digest)),
+            .then(|| accepted.as_ref().map_or(digest, |(_, digest)| *digest)),
         retained: record
             .iter()
             .flat_map(|record| record.content.retained.keys())
@@ -287,10 +287,9 @@ fn keep_accepted(
             Err(finding) => findings.push(finding),
         }
     }
-    let digest = former.revision.as_ref().map(Revision::digest);
     Outcome {
         history: build_history(inputs, snapshot, parent, &config_maps),
-        restart: digest.filter(|_| method.restarts()),
+        restart: former.digest.filter(|_| method.restarts()),
         partitions: report_partitions(inputs, snapshot, Some(former.content()), &outcome.held, &state),
         status: build_report(inputs, snapshot, &state, &outcome.held),
         config_maps,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::{NodeSet, nodeset::ScalingMode, wellknown::SLURM_CONF_FILE};
-use slurm::{Revision, conf::Document};
+use api::{NodeSet, nodeset::ScalingMode};
+use slurm::conf::Document;
 
 /// As many as upstream has room for.
 const LEAST: u32 = 1024;
@@ -12,7 +12,7 @@ const MOST: u32 = 65_536;
 
 /// The next power of two above what all NodeSets ask for. What slurmctld runs with is never lowered: it would forget the
 /// nodes above.
-pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Revision>) -> u32 {
+pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Document>) -> u32 {
     let asked = node_sets
         .iter()
         .map(|node_set| asked_for(node_set))
@@ -34,21 +34,13 @@ fn asked_for(node_set: &NodeSet) -> u32 {
 }
 
 /// The operator's own value; one of a person's comes after it.
-fn rendered(revision: &Revision) -> Option<u32> {
-    let (_, file) = revision
-        .files
-        .iter()
-        .find(|(name, _)| name.as_str() == SLURM_CONF_FILE)?;
-    let conf = Document::parse(&String::from_utf8_lossy(&file.content));
-    conf.values("MaxNodeCount").next()?.parse().ok()
+fn rendered(accepted: &Document) -> Option<u32> {
+    accepted.values("MaxNodeCount").next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
     use serde_json::{Value, json};
-    use slurm::revision::{ControllerUid, File, FileName};
 
     use super::*;
 
@@ -62,15 +54,6 @@ mod tests {
             }))
             .unwrap(),
         )
-    }
-
-    fn live(conf: &str) -> Revision {
-        Revision {
-            sequence: 1,
-            controller: ControllerUid::new("uid").unwrap(),
-            files: BTreeMap::from([(FileName::new("slurm.conf").unwrap(), File::config(conf))]),
-            closed_by_hand: BTreeSet::new(),
-        }
     }
 
     #[test]
@@ -94,9 +77,9 @@ mod tests {
             (&[i32::MAX, i32::MAX, i32::MAX], None, 65_536),
             (&[-1], None, 1024),
         ] {
-            let revision = live.map(|count| self::live(&format!("MaxNodeCount={count}\nMaxNodeCount=7\n")));
+            let accepted = live.map(|count| Document::parse(&format!("MaxNodeCount={count}\nMaxNodeCount=7\n")));
             assert_eq!(
-                max_node_count(&sets(replicas), revision.as_ref()),
+                max_node_count(&sets(replicas), accepted.as_ref()),
                 expected,
                 "{replicas:?} {live:?}"
             );

@@ -16,7 +16,6 @@ use k8s_openapi::api::{
     core::v1::{Pod, Service},
 };
 use kube::ResourceExt;
-use slurm::conf::Document;
 
 use self::{keys::plan_keys, workload::plan_pods};
 use super::{
@@ -249,7 +248,8 @@ fn former_cluster_name(observed: &Observed) -> Option<String> {
         Some(name.to_owned())
     });
     let conf = observed.inputs.config.as_ref()?.data.as_ref()?.get(SLURM_CONF_FILE)?;
-    let written = Document::parse(conf).value("ClusterName").map(str::to_owned);
+    let mut lines = conf.lines();
+    let written = lines.find_map(|line| line.strip_prefix("ClusterName=")).map(str::to_owned);
     let known: Vec<String> = mounted.into_iter().chain(written).collect();
     let is_kept = known.contains(&observed.inputs.controller.cluster_name());
     known.into_iter().next().filter(|_| !is_kept)
