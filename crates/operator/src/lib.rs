@@ -1,17 +1,22 @@
 //! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
 //!
-//! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
+//! * [`runtime`] is the crate of that name (caches, queue, lease, writes, events, metrics) with the [`kinds`] and the
+//!   [`context`] of this operator.
 //! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`loginset`], [`accounting`] and [`token`] are the kinds,
 //!   each `observe → plan → build → apply → status`.
 //! * [`access`] is how the operator reaches one cluster's Slurm.
 //! * [`outside`] looks at slurmctlds that run elsewhere.
-//! * [`defaults`] is what an object means that leaves something out.
+//! * [`defaults`] are the values of fields that an object omits.
 
 pub mod access;
 pub mod accounting;
 pub mod cli;
+pub mod conditions;
+pub mod configuration_metrics;
+pub mod context;
 pub mod controller;
 pub mod defaults;
+pub mod kinds;
 pub mod loginset;
 pub mod logs;
 pub mod nodeset;
@@ -19,14 +24,16 @@ pub mod outside;
 pub mod partition;
 pub mod restapi;
 pub mod runtime;
+pub mod service_monitor;
 pub mod token;
 
 mod cluster_domain;
 mod conf_server;
 mod fault;
+mod fence;
 mod key_mismatch;
 mod overlay;
-mod quantity;
+mod references;
 mod secret;
 mod template;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{sync::Weak, time::Duration};
 
+use api::{Controller, NodeSet};
 use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer};
 use tokio::sync::watch;
 
@@ -63,9 +64,9 @@ pub(super) async fn look_again_and_again(
         let before = latest.send_replace(now.clone());
         if concerns(before.as_ref(), now.as_ref()) {
             for set in shared.node_sets_of(&controller) {
-                shared.triggers.node_set.add(Key::of(set.as_ref()));
+                shared.triggers.wake::<NodeSet>(Key::of(set.as_ref()));
             }
-            shared.triggers.controller.add(controller.clone());
+            shared.triggers.wake::<Controller>(controller.clone());
         }
         drop(shared);
         tokio::time::sleep(EVERY).await;

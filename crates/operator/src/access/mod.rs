@@ -66,7 +66,12 @@ struct Shared {
 /// For tests of a kind alone: no cluster is known.
 impl Default for Access {
     fn default() -> Self {
-        Self::new(Caches::default(), Fence::new(), Clock::system(), Triggers::nowhere())
+        Self::new(
+            Caches::default(),
+            Fence::default(),
+            Clock::system(),
+            Triggers::default(),
+        )
     }
 }
 
@@ -234,12 +239,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_controller_that_follows_jobs_is_told_of_every_look_without_nodesets_too() {
-        let (triggers, mut inboxes) = Triggers::new();
-        let access = Access::new(Caches::default(), Fence::new(), Clock::system(), triggers);
+        let triggers = Triggers::default();
+        let mut inbox = triggers.inbox::<api::Controller>();
+        let access = Access::new(Caches::default(), Fence::default(), Clock::system(), triggers);
         let controller = Key::new("hpc", "slurm");
         access.follow_jobs(&controller, &Follower::Controller, true);
         for _ in 0..3 {
-            assert_eq!(inboxes.controller.recv().await, Some(controller.clone()));
+            assert_eq!(inbox.recv().await, Some(controller.clone()));
         }
         access.follow_jobs(&controller, &Follower::Controller, false);
         tokio::time::sleep(Duration::from_secs(5)).await;

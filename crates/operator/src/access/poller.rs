@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use api::{NodeSet, Partition};
+use api::{Controller, NodeSet, Partition};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::{
@@ -161,9 +161,9 @@ impl Rounds {
             };
             for follower in concerned {
                 match follower {
-                    Follower::Controller => shared.triggers.controller.add(self.controller.clone()),
-                    Follower::NodeSet(key) => shared.triggers.node_set.add(key),
-                    Follower::Partition(key) => shared.triggers.partition.add(key),
+                    Follower::Controller => shared.triggers.wake::<Controller>(self.controller.clone()),
+                    Follower::NodeSet(key) => shared.triggers.wake::<NodeSet>(key),
+                    Follower::Partition(key) => shared.triggers.wake::<Partition>(key),
                 }
             }
             drop(shared);

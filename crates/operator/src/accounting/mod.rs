@@ -5,6 +5,7 @@ mod build;
 mod observe;
 mod outside;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -12,13 +13,12 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use api::Accounting;
-use kube::ResourceExt as _;
 
 use self::observe::Observed;
 use crate::{
     fault::Fault,
     key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
 /// Nobody tells when slurmdbd loses its database, or has it back.
@@ -34,7 +34,7 @@ pub struct AccountingReconciler {
 impl AccountingReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<Accounting>(&context),
             context,
         }
     }
@@ -76,9 +76,10 @@ impl AccountingReconciler {
 
 impl Reconciler for AccountingReconciler {
     const NAME: &'static str = "accounting";
+    type Object = Accounting;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -103,63 +104,9 @@ impl Reconciler for AccountingReconciler {
     }
 }
 
-/// The Accountings that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    let those = |namespace: &str, concerns: &dyn Fn(&Accounting) -> bool| -> Vec<Key> {
-        let all = caches.accountings.list(namespace).into_iter();
-        all.filter(|accounting| concerns(accounting))
-            .map(|accounting| Key::of(accounting.as_ref()))
-            .collect()
-    };
-    match change {
-        Change::Accounting(delta) => delta.key().into_iter().collect(),
-        // It may bring the keys along.
-        Change::Controller(delta) => delta
-            .sides()
-            .filter_map(|controller| {
-                let name = controller.spec.accounting_name()?;
-                Some(Key::new(controller.namespace().unwrap_or_default(), name))
-            })
-            .collect(),
-        Change::Secret(delta) => {
-            let Some(secret) = delta.key() else { return Vec::new() };
-            let mut keys = those(&secret.namespace, &|accounting| {
-                let controller = observe::referring(accounting, caches);
-                observe::referenced_secrets(accounting, controller.as_deref()).any(|name| name == secret.name)
-            });
-            keys.extend(change.owners::<Accounting>());
-            keys
-        }
-        Change::ConfigMap(delta) => {
-            let Some(config_map) = delta.key() else {
-                return Vec::new();
-            };
-            those(&config_map.namespace, &|accounting| {
-                let jwks = accounting.spec.jwks_key_ref.as_ref();
-                jwks.is_some_and(|jwks| jwks.name == config_map.name)
-            })
-        }
-        // How its daemon fares.
-        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::accounting_of(pod)).collect(),
-        Change::StatefulSet(_) | Change::Service(_) => change.owners::<Accounting>(),
-        Change::NodeSet(_)
-        | Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Token(_)
-        | Change::Partition(_)
-        | Change::Deployment(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
-    }
-}
-
 /// The children of the first Accounting among these objects, for the comparison with upstream's.
 #[cfg(test)]
-pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let Some(accounting) = caches.accountings.all().into_iter().next() else {
         return Vec::new();
     };

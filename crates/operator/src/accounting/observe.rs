@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{
-    Accounting, Controller,
-    keys::{apps, labels},
-    references::SecretKeyRef,
-};
+use api::{Accounting, Controller, keys::apps, references::SecretKeyRef};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Secret},
@@ -16,7 +12,7 @@ use kube::{Api, ResourceExt as _, api::LogParams};
 use crate::{
     defaults::Images,
     key_mismatch::{KeyMismatch, is_refusal},
-    runtime::{Caches, Key},
+    runtime::Caches,
     secret::entry,
 };
 
@@ -177,14 +173,6 @@ pub(super) fn referenced_secrets(
         storage.map(|storage| storage.password_key_ref.clone()),
     ];
     references.into_iter().flatten().map(|reference| reference.name)
-}
-
-/// The Accounting whose slurmdbd runs in this pod.
-pub(super) fn accounting_of(pod: &Pod) -> Option<Key> {
-    let marks = pod.metadata.labels.as_ref()?;
-    let instance = marks.get(labels::INSTANCE)?;
-    (marks.get(labels::NAME)? == apps::SLURMDBD)
-        .then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
 }
 
 #[cfg(test)]

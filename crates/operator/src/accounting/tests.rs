@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    interested,
     observe::{Observed, observe},
     plan::{Plan, plan},
+    references::interested,
     status::{build_status, state},
 };
 use crate::{
@@ -289,11 +289,11 @@ fn a_change_of_what_it_refers_to_concerns_it() {
     let caches = Caches::of(cluster(&json!({})));
     for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
         let secret = caches.secrets.get("hpc", name).unwrap();
-        let change = Change::Secret(Delta::appeared(secret));
+        let change = Change::from(Delta::appeared(secret));
         assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")], "{name}");
     }
     let controller = caches.controllers.all().remove(0);
-    let change = Change::Controller(Delta::appeared(controller));
+    let change = Change::from(Delta::appeared(controller));
     assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")]);
 }
 

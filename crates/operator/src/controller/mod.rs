@@ -16,6 +16,7 @@ mod plan;
 mod pods;
 mod push;
 pub(crate) mod reason;
+mod references;
 mod retained;
 mod revise;
 mod since;
@@ -26,17 +27,12 @@ mod tries;
 
 use std::sync::Arc;
 
-use api::{
-    Controller,
-    keys::{apps, labels},
-};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Resource, ResourceExt as _};
+use api::{Controller, Partition};
 
 pub(crate) use self::kept::Kept;
 use crate::access::Follower;
 use crate::key_mismatch::find_key_mismatch;
-use crate::runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer};
+use crate::runtime::{Change, Context, Error, Key, Outcome, Reconciler, ServiceMonitor, State, Writer};
 
 /// Brings Controllers to what their specs ask for.
 #[derive(Debug)]
@@ -52,7 +48,7 @@ pub struct ControllerReconciler {
 impl ControllerReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<Controller>(&context),
             pushers: push::Pushers::new(&context),
             before: lagging::Before::default(),
             since: since::Since::default(),
@@ -64,9 +60,10 @@ impl ControllerReconciler {
 
 impl Reconciler for ControllerReconciler {
     const NAME: &'static str = "controller";
+    type Object = Controller;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -88,7 +85,7 @@ impl Reconciler for ControllerReconciler {
             context.access.knowledge(key),
             context.defaults.images.clone(),
             context.definitions.outdated(),
-            context.definitions.has_service_monitors(),
+            context.definitions.has::<ServiceMonitor>(),
         );
         observed.served = self.tries.served(key, &observed.report);
         observed.lives = self.since.note(key, &observed.report, context.clock.now());
@@ -123,7 +120,7 @@ impl Reconciler for ControllerReconciler {
         );
         let applied = apply::apply(context, &self.writer, &self.pushers, &controller, &plan).await;
         for partition in context.board.publish(key, std::mem::take(&mut plan.standings)) {
-            context.triggers.partition.add(partition);
+            context.triggers.wake::<Partition>(partition);
         }
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
@@ -137,100 +134,4 @@ impl Reconciler for ControllerReconciler {
             .chain(lagging.look_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }
-}
-
-/// The Controllers that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    match change {
-        Change::Controller(delta) => {
-            let mut keys: Vec<Key> = delta.key().into_iter().collect();
-            // Two of one cluster name are in each other's way, and one may have made room.
-            keys.extend(with(caches, |controller| {
-                delta
-                    .sides()
-                    .any(|side| side.cluster_name() == controller.cluster_name())
-            }));
-            keys
-        }
-        Change::NodeSet(delta) => delta
-            .sides()
-            .map(|node_set| {
-                Key::new(
-                    node_set.namespace().unwrap_or_default(),
-                    &node_set.spec.controller_ref.name,
-                )
-            })
-            .collect(),
-        // With a thousand of them, each look at all costs as much as the change that their statuses tell of.
-        Change::Partition(delta) if delta.is_of_status() => Vec::new(),
-        Change::Partition(delta) => delta
-            .sides()
-            .map(|partition| {
-                Key::new(
-                    partition.namespace().unwrap_or_default(),
-                    &partition.spec.controller_ref.name,
-                )
-            })
-            .collect(),
-        Change::Accounting(delta) => named(caches, delta, |controller, name| {
-            controller.spec.accounting_name() == Some(name)
-        }),
-        Change::Secret(delta) => named(caches, delta, |controller, name| {
-            let keys = [controller.slurm_key(), controller.jwt_key()];
-            keys.iter().flatten().any(|key| key.name == name)
-        })
-        .into_iter()
-        .chain(change.owners::<Controller>())
-        .collect(),
-        Change::ConfigMap(delta) => named(caches, delta, |controller, name| {
-            observe::referenced_config_maps(controller).any(|referenced| referenced == name)
-        })
-        .into_iter()
-        .chain(change.owners::<Controller>())
-        .collect(),
-        Change::Claim(delta) => named(caches, delta, |controller, name| {
-            controller.spec.existing_claim() == Some(name)
-        }),
-        Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
-        Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
-        Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Token(_)
-        | Change::Deployment(_)
-        | Change::Revision(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_) => Vec::new(),
-    }
-}
-
-/// The Controller whose slurmctld this pod runs.
-fn cluster_of(pod: &Pod) -> Option<Key> {
-    let instance = pod.labels().get(labels::INSTANCE)?;
-    let is_slurmctld = pod.labels().get(labels::NAME).is_some_and(|app| app == apps::SLURMCTLD);
-    is_slurmctld.then(|| Key::new(pod.namespace().unwrap_or_default(), instance))
-}
-
-/// The Controllers in the namespace of the changed object that refer to it by this rule.
-fn named<K: Resource<DynamicType = ()>>(
-    caches: &Caches,
-    delta: &Delta<K>,
-    refers: impl Fn(&Controller, &str) -> bool,
-) -> Vec<Key> {
-    let Some(Key { namespace, name }) = delta.key() else {
-        return Vec::new();
-    };
-    let controllers = caches.controllers.list(&namespace).into_iter();
-    controllers
-        .filter(|controller| refers(controller, &name))
-        .map(|controller| Key::of(controller.as_ref()))
-        .collect()
-}
-
-fn with(caches: &Caches, holds: impl Fn(&Controller) -> bool) -> Vec<Key> {
-    let controllers = caches.controllers.all().into_iter();
-    controllers
-        .filter(|controller| holds(controller))
-        .map(|controller| Key::of(controller.as_ref()))
-        .collect()
 }

@@ -6,6 +6,7 @@ mod files;
 mod host_keys;
 mod observe;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use crate::{
     cluster_domain,
     fault::Fault,
     key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
 /// How often pods are asked whether they are content: nothing else tells that a directory is out of reach.
@@ -35,7 +36,7 @@ pub struct LoginSetReconciler {
 impl LoginSetReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<LoginSet>(&context),
             cluster_domain: cluster_domain::of_this_pod(),
             context,
         }
@@ -44,9 +45,10 @@ impl LoginSetReconciler {
 
 impl Reconciler for LoginSetReconciler {
     const NAME: &'static str = "loginset";
+    type Object = LoginSet;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -77,60 +79,9 @@ impl Reconciler for LoginSetReconciler {
     }
 }
 
-/// The LoginSets that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    let those = |namespace: &str, concerns: &dyn Fn(&LoginSet) -> bool| -> Vec<Key> {
-        let all = caches.login_sets.list(namespace).into_iter();
-        all.filter(|login_set| concerns(login_set))
-            .map(|login_set| Key::of(login_set.as_ref()))
-            .collect()
-    };
-    match change {
-        Change::LoginSet(delta) => delta.key().into_iter().collect(),
-        Change::Controller(delta) => {
-            let Some(controller) = delta.key() else {
-                return Vec::new();
-            };
-            those(&controller.namespace, &|login_set| {
-                login_set.spec.controller_ref.name == controller.name
-            })
-        }
-        Change::Secret(delta) => {
-            let Some(secret) = delta.key() else { return Vec::new() };
-            let controllers = caches.controllers.list(&secret.namespace);
-            let has_key = |name: &str| {
-                let mut controllers = controllers
-                    .iter()
-                    .filter(|controller| Key::of(controller.as_ref()).name == name);
-                controllers.any(|controller| controller.slurm_key().is_some_and(|key| key.name == secret.name))
-            };
-            let mut keys = those(&secret.namespace, &|login_set| {
-                login_set.spec.sssd_conf_ref.name == secret.name || has_key(&login_set.spec.controller_ref.name)
-            });
-            keys.extend(change.owners::<LoginSet>());
-            keys
-        }
-        // Whether they have the newest files.
-        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::login_set_of(pod)).collect(),
-        Change::Deployment(_) | Change::Service(_) | Change::ConfigMap(_) => change.owners::<LoginSet>(),
-        Change::NodeSet(_)
-        | Change::RestApi(_)
-        | Change::Accounting(_)
-        | Change::Token(_)
-        | Change::Partition(_)
-        | Change::StatefulSet(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
-    }
-}
-
 /// The children of the LoginSets among these objects, for the comparison with upstream's. Host keys are among the objects.
 #[cfg(test)]
-pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let children = |login_set: Arc<LoginSet>| {
         let observed = observe::observe(
             Arc::clone(&login_set),

@@ -13,10 +13,7 @@ use k8s_openapi::api::{
 use kube::{Api, ResourceExt as _, api::LogParams};
 
 use super::build::RELOAD;
-use crate::{
-    defaults::Images,
-    runtime::{Caches, Key},
-};
+use crate::{defaults::Images, references::is_daemon, runtime::Caches};
 
 /// Whoever brings files to the daemons says something only when it changes.
 const LAST_LINES: i64 = 100;
@@ -56,7 +53,6 @@ pub(super) fn observe(
     let controller = caches.controllers.get(&namespace, &login_set.spec.controller_ref.name);
     let key = controller.as_ref().and_then(|controller| controller.slurm_key());
     let names = login_set.child_names();
-    let own = Key::of(login_set.as_ref());
     let pods = caches.pods.list(&namespace).into_iter();
     Observed {
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
@@ -64,7 +60,8 @@ pub(super) fn observe(
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),
         deployment: caches.deployments.child_of(login_set.as_ref(), &names.deployment()),
         pods: pods
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none() && login_set_of(pod).as_ref() == Some(&own))
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_daemon(pod, apps::LOGIN))
+            .filter(|pod| pod.labels().get(labels::INSTANCE) == login_set.metadata.name.as_ref())
             .collect(),
         complaints: Vec::new(),
         key_mismatch: None,
@@ -74,13 +71,6 @@ pub(super) fn observe(
         cluster_domain,
         outdated,
     }
-}
-
-/// The LoginSet whose sshd runs in this pod.
-pub(super) fn login_set_of(pod: &Pod) -> Option<Key> {
-    let marks = pod.metadata.labels.as_ref()?;
-    let instance = marks.get(labels::INSTANCE)?;
-    (marks.get(labels::NAME)? == apps::LOGIN).then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
 }
 
 /// Asks some pods what is wrong with what they were given.

@@ -337,16 +337,14 @@ fn a_new_default_image_rolls_nothing() {
 fn it_hears_of_its_controller_its_files_and_its_pods() {
     let caches = Caches::of(deployed(with(cluster(), &json!({}))));
     let is_heard = |change: Change| {
-        let heard = super::interested(&change, &caches);
+        let heard = super::references::interested(&change, &caches);
         assert_eq!(heard, [Key::new("hpc", "slurm")], "{change:?}");
     };
-    is_heard(Change::LoginSet(Delta::appeared(caches.login_sets.all().remove(0))));
-    is_heard(Change::Controller(Delta::appeared(caches.controllers.all().remove(0))));
-    is_heard(Change::Pod(Delta::appeared(caches.pods.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.login_sets.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.pods.all().remove(0))));
     for name in ["sssd", "slurm-auth-slurm"] {
-        is_heard(Change::Secret(Delta::appeared(
-            caches.secrets.get("hpc", name).unwrap(),
-        )));
+        is_heard(Change::from(Delta::appeared(caches.secrets.get("hpc", name).unwrap())));
     }
 }
 

@@ -8,10 +8,10 @@
 mod apply;
 pub mod build;
 pub mod identity;
-mod interest;
 pub mod mirror;
 pub mod observe;
 pub mod plan;
+mod references;
 pub mod status;
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ use crate::{
     access::{Follower, Knowledge},
     cluster_domain,
     key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
+    runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
 };
 
 /// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
@@ -83,7 +83,7 @@ pub struct NodeSetReconciler {
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
-            writer: Writer::new(&ctx, Self::NAME),
+            writer: Writer::new::<NodeSet>(&ctx),
             cluster_domain: cluster_domain::of_this_pod(),
             counted: Mutex::default(),
             told: Told::default(),
@@ -184,9 +184,10 @@ fn without_counts(mut status: NodeSetStatus) -> NodeSetStatus {
 
 impl Reconciler for NodeSetReconciler {
     const NAME: &'static str = "nodeset";
+    type Object = NodeSet;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interest::interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.ctx.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -240,7 +241,7 @@ impl Reconciler for NodeSetReconciler {
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
         // Somebody was faster than an order of ours: it is planned anew on what they did.
         let again = applied.changed.then_some(SOON);
-        let taken = applied.name_taken.then_some(TAKEN_AGAIN);
+        let taken = applied.name_taken.then_some(TAKEN_RETRY);
         let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]
             .into_iter()
             .flatten()

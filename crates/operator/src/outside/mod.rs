@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use api::Controller;
+use api::{Controller, Partition};
 use kube::ResourceExt as _;
 use slurm::{
     rpc::{Client, Options},
@@ -146,9 +146,9 @@ async fn look_again_and_again(controller: Key, outside: Outside, caches: Caches,
         let (view, is_news) = outside.look().await;
         let looked = Instant::now();
         if is_news {
-            triggers.controller.add(controller.clone());
+            triggers.wake::<Controller>(controller.clone());
             for partition in partitions_of(&caches, &controller) {
-                triggers.partition.add(partition);
+                triggers.wake::<Partition>(partition);
             }
         }
         // A Partition may come meanwhile.

@@ -156,15 +156,15 @@ fn a_new_default_image_rolls_nothing() {
 #[test]
 fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears = |change: Change| super::interested(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears = |change: Change| super::references::interested(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
-    is_heard(Change::Controller(Delta::appeared(caches.controllers.all().remove(0))));
-    is_heard(Change::Secret(Delta::appeared(caches.secrets.all().remove(0))));
-    is_heard(Change::RestApi(Delta::appeared(caches.rest_apis.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.rest_apis.all().remove(0))));
     let mut config = cluster().remove(2);
     config["metadata"]["ownerReferences"] = json!([{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm", "uid": "Controller" }]);
-    is_heard(Change::ConfigMap(Delta::appeared(std::sync::Arc::new(
-        serde_json::from_value(config).unwrap(),
+    is_heard(Change::from(Delta::appeared(std::sync::Arc::new(
+        serde_json::from_value::<k8s_openapi::api::core::v1::ConfigMap>(config).unwrap(),
     ))));
 }
 
@@ -191,11 +191,9 @@ async fn what_may_be_on_its_way_is_no_warning_at_first() {
     young["metadata"]["creationTimestamp"] = made.to_string().into();
     let clock = Clock::fixed(made);
     let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::new());
-    let context = Context {
-        clock: clock.clone(),
-        events,
-        ..Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]))
-    };
+    let mut context = Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]));
+    context.runtime.clock = clock.clone();
+    context.runtime.events = events;
     let reconciler = RestApiReconciler::new(context);
     let key = Key::new("hpc", "slurm");
 

@@ -4,17 +4,18 @@ mod apply;
 mod build;
 mod observe;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use kube::ResourceExt as _;
+use api::Token;
 
 use crate::{
     fault::Fault,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
 /// Brings Tokens to what their specs ask for.
@@ -27,7 +28,7 @@ pub struct TokenReconciler {
 impl TokenReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<Token>(&context),
             context,
         }
     }
@@ -35,9 +36,10 @@ impl TokenReconciler {
 
 impl Reconciler for TokenReconciler {
     const NAME: &'static str = "token";
+    type Object = Token;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -55,39 +57,5 @@ impl Reconciler for TokenReconciler {
         let outcome = self.writer.finish(token.as_ref(), status, applied, state).await?;
         let renewal = plan.renew_after;
         Ok(look_again.into_iter().chain(renewal).fold(outcome, Outcome::requeue))
-    }
-}
-
-/// The Tokens that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    match change {
-        Change::Token(delta) => delta.key().into_iter().collect(),
-        Change::Secret(delta) => {
-            let Some(secret) = delta.key() else { return Vec::new() };
-            let all = caches.tokens.list(&secret.namespace).into_iter();
-            all.filter(|token| {
-                let key = token.spec.effective_jwt_key_ref();
-                key.is_some_and(|key| key.name == secret.name) || token.secret_name() == secret.name
-            })
-            .map(|token| Key::new(token.namespace().unwrap_or_default(), token.name_any()))
-            .collect()
-        }
-        Change::Controller(_)
-        | Change::NodeSet(_)
-        | Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Accounting(_)
-        | Change::Partition(_)
-        | Change::ConfigMap(_)
-        | Change::Pod(_)
-        | Change::StatefulSet(_)
-        | Change::Deployment(_)
-        | Change::Service(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
     }
 }

@@ -11,9 +11,9 @@ use slurm::token::SigningKey;
 
 use super::{
     build::build_secret,
-    interested,
     observe::{Observed, observe},
     plan::{Plan, plan},
+    references::interested,
     status::build_status,
 };
 use crate::{
@@ -171,7 +171,7 @@ fn a_missing_key_is_named() {
 fn a_change_of_its_key_or_its_secret_concerns_it() {
     let caches = Caches::of(vec![token(&json!({})), keys("key"), kept(&json!({}), "key", 0)]);
     for secret in caches.secrets.all() {
-        let change = Change::Secret(Delta::appeared(secret));
+        let change = Change::from(Delta::appeared(secret));
         assert_eq!(interested(&change, &caches), [Key::new("hpc", "alice")]);
     }
 }

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use api::configuration::RejectedBy;
+use api::{Controller, configuration::RejectedBy};
 use jiff::Timestamp;
 use slurm::{
     agent::{Action, Candidate, PartitionInUse, StepTime, Way},
@@ -23,7 +23,10 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use self::{standbys::Settled, task::Task};
 use super::{active, build::config::Files, pods::Target, revise::Refusals};
-use crate::runtime::{Clock, Context, Fence, Key, Metrics, Trigger};
+use crate::{
+    configuration_metrics::ConfigurationMetrics,
+    runtime::{Clock, Context, Fence, Key, Trigger},
+};
 
 /// Changes come at least a second apart, and the reconciler writes the last ones down within milliseconds.
 const REMEMBERED: usize = 4;
@@ -244,7 +247,7 @@ pub(super) struct Pushers {
     actors: Mutex<HashMap<Key, Actor>>,
     fence: Fence,
     clock: Clock,
-    metrics: Metrics,
+    metrics: ConfigurationMetrics,
     trigger: Trigger,
 }
 
@@ -270,8 +273,8 @@ impl Pushers {
             actors: Mutex::default(),
             fence: context.fence.clone(),
             clock: context.clock.clone(),
-            metrics: context.metrics.clone(),
-            trigger: context.triggers.controller.clone(),
+            metrics: context.configuration_metrics.clone(),
+            trigger: context.triggers.of::<Controller>(),
         }
     }
 
@@ -320,7 +323,7 @@ impl Pushers {
     /// The cluster is gone.
     pub(super) fn forget(&self, key: &Key) {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        self.metrics.configuration().forget(key);
+        self.metrics.forget(key);
     }
 
     fn with(&self, key: &Key, act: impl FnOnce(&Actor)) {
@@ -380,7 +383,7 @@ impl Teller {
         let before = report.clone();
         change(&mut report);
         if *report != before {
-            self.trigger.add(self.key.clone());
+            self.trigger.wake(self.key.clone());
         }
     }
 }

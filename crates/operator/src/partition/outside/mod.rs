@@ -123,7 +123,8 @@ impl Errand<'_> {
     }
 
     async fn reach<'v>(&self, outside: &Outside, view: &'v View) -> Result<Reached<'v>, String> {
-        let Context { access, clock, .. } = self.context;
+        let Context { access, runtime, .. } = self.context;
+        let clock = &runtime.clock;
         reach(outside, view, access, self.controller, clock).await
     }
 

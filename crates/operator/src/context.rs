@@ -1,0 +1,68 @@
+//! What every kind works with.
+
+use std::{ops::Deref, sync::Arc};
+
+use crate::{
+    access::Access, configuration_metrics::ConfigurationMetrics, defaults::Defaults, kinds::Caches, outside::Outsides,
+    partition::Board,
+};
+
+/// The runtime's context, the typed caches and the state of the clusters. A clone shares it.
+#[derive(Clone)]
+pub struct Context {
+    pub runtime: runtime::Context,
+    pub caches: Caches,
+    pub defaults: Defaults,
+    pub configuration_metrics: ConfigurationMetrics,
+    pub access: Arc<Access>,
+    /// How partitions stand, from Controllers to Partitions.
+    pub board: Board,
+    /// The slurmctlds that run elsewhere.
+    pub outsides: Outsides,
+}
+
+impl Context {
+    /// The context of kinds whose objects are in these caches. The caches are those of the runtime's registry.
+    pub fn new(runtime: runtime::Context, caches: Caches, defaults: Defaults) -> Self {
+        let access = Access::new(
+            caches.clone(),
+            runtime.fence.clone(),
+            runtime.clock.clone(),
+            runtime.triggers.clone(),
+        );
+        Self {
+            configuration_metrics: runtime.metrics.register(ConfigurationMetrics::new),
+            runtime,
+            caches,
+            defaults,
+            access: Arc::new(access),
+            board: Board::default(),
+            outsides: Outsides::default(),
+        }
+    }
+
+    /// The context of a process that leads, for tests of one kind: events and triggers go nowhere.
+    pub fn for_tests(client: kube::Client, caches: Caches) -> Self {
+        let runtime = runtime::Context::for_tests(client, caches.registry().clone());
+        Self::new(runtime, caches, Defaults::default())
+    }
+
+    /// Whether a CustomResourceDefinition is older than this operator.
+    pub fn crds_outdated(&self) -> bool {
+        !self.definitions.outdated().is_empty()
+    }
+}
+
+impl Deref for Context {
+    type Target = runtime::Context;
+
+    fn deref(&self) -> &Self::Target {
+        &self.runtime
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.runtime.fmt(f)
+    }
+}
