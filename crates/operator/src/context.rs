@@ -3,8 +3,8 @@
 use std::{ops::Deref, sync::Arc};
 
 use crate::{
-    access::Access, configuration_metrics::ConfigurationMetrics, defaults::Defaults, kinds::Caches, outside::Outsides,
-    partition::Board,
+    access::Access, cluster_domain, configuration_metrics::ConfigurationMetrics, defaults::Defaults, kinds::Caches,
+    outside::Outsides, partition::Board,
 };
 
 /// The runtime's context, the typed caches and the state of the clusters. A clone shares it.
@@ -13,6 +13,8 @@ pub struct Context {
     pub runtime: runtime::Context,
     pub caches: Caches,
     pub defaults: Defaults,
+    /// The DNS domain of the Kubernetes cluster.
+    pub cluster_domain: String,
     pub configuration_metrics: ConfigurationMetrics,
     pub access: Arc<Access>,
     /// How partitions stand, from Controllers to Partitions.
@@ -35,6 +37,7 @@ impl Context {
             runtime,
             caches,
             defaults,
+            cluster_domain: cluster_domain::of_this_pod(),
             access: Arc::new(access),
             board: Board::default(),
             outsides: Outsides::default(),

@@ -9,7 +9,6 @@
 //! * [`defaults`] are the values of fields that an object omits.
 
 pub mod access;
-pub mod accounting;
 pub mod cli;
 pub mod conditions;
 pub mod configuration_metrics;
@@ -17,24 +16,26 @@ pub mod context;
 pub mod controller;
 pub mod defaults;
 pub mod kinds;
-pub mod loginset;
 pub mod logs;
 pub mod nodeset;
 pub mod outside;
 pub mod partition;
-pub mod restapi;
 pub mod runtime;
 pub mod service_monitor;
-pub mod token;
 
+mod accounting;
 mod cluster_domain;
 mod conf_server;
 mod fault;
 mod fence;
 mod key_mismatch;
+mod kind;
+mod loginset;
 mod overlay;
 mod references;
+mod restapi;
 mod secret;
 mod template;
 #[cfg(test)]
 mod testing;
+mod token;

@@ -1,6 +1,6 @@
 //! The failed steps of a plan, for the status and for the queue.
 
-use crate::Error;
+use crate::{Error, Writer, Written};
 
 /// Reason: an object of another owner has the name of a child.
 pub const NAME_TAKEN: &str = "NameTaken";
@@ -54,6 +54,14 @@ impl Applied {
                 self.failures.push(error);
                 false
             }
+        }
+    }
+
+    /// Applies an object, if there is one, and returns whether that succeeded.
+    pub async fn apply<K: Written>(&mut self, writer: &Writer, desired: Option<&K>) -> bool {
+        match desired {
+            Some(desired) => self.note(writer.apply(desired).await),
+            None => true,
         }
     }
 

@@ -39,7 +39,6 @@ use self::{
 };
 use crate::{
     access::{Follower, Knowledge},
-    cluster_domain,
     key_mismatch::find_key_mismatch,
     runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
 };
@@ -66,7 +65,6 @@ const MIRROR_AGAIN: Duration = Duration::from_secs(15);
 pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
-    cluster_domain: String,
     /// When the counts of Slurm's nodes were last written.
     counted: Mutex<HashMap<Key, Instant>>,
     /// Jobs that were told to end.
@@ -84,7 +82,6 @@ impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
             writer: Writer::new::<NodeSet>(&ctx),
-            cluster_domain: cluster_domain::of_this_pod(),
             counted: Mutex::default(),
             told: Told::default(),
             disinherited: Disinherited::default(),
@@ -200,7 +197,7 @@ impl Reconciler for NodeSetReconciler {
         let surroundings = Surroundings {
             knowledge: self.knowledge(&nodeset, key).await,
             images: self.ctx.defaults.images.clone(),
-            cluster_domain: self.cluster_domain.clone(),
+            cluster_domain: self.ctx.cluster_domain.clone(),
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
             empty_since: self.emptied().get(key).copied(),

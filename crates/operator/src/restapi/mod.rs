@@ -1,65 +1,79 @@
 //! RestApi: slurmrestd, by which programs reach a cluster.
 
-mod apply;
 mod build;
 mod observe;
 mod plan;
 mod references;
-mod status;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use api::RestApi;
+use api::{Condition, RestApi, RestApiStatus};
 
+use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::Fault,
-    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    fault::{Fault, Progress},
+    kind::{Kind, KindReconciler, Report},
+    runtime::{Applied, Caches, Change, Context, Key, Writer},
 };
 
-/// Brings RestApis to what their specs ask for.
-#[derive(Debug)]
-pub struct RestApiReconciler {
-    context: Context,
-    writer: Writer,
-}
+pub(crate) type RestApiReconciler = KindReconciler<RestApi>;
 
-impl RestApiReconciler {
-    pub fn new(context: Context) -> Self {
-        Self {
-            writer: Writer::new::<RestApi>(&context),
-            context,
+impl Kind for RestApi {
+    const NAME: &'static str = "restapi";
+    type Observed = Observed;
+    type Plan = Plan;
+    type Status = RestApiStatus;
+
+    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+        references::interested(change, caches)
+    }
+
+    async fn observe(rest_api: Arc<Self>, context: &Context) -> Observed {
+        observe::observe(rest_api, &context.caches, context.defaults.images.clone())
+    }
+
+    fn object(observed: &Observed) -> &Arc<Self> {
+        &observed.rest_api
+    }
+
+    fn plan(observed: &Observed) -> Plan {
+        plan::plan(observed)
+    }
+
+    fn refuse(faults: Vec<Fault>) -> Plan {
+        Plan {
+            faults,
+            ..Plan::default()
         }
     }
-}
 
-impl Reconciler for RestApiReconciler {
-    const NAME: &'static str = "restapi";
-    type Object = RestApi;
-
-    fn interested(&self, change: &Change) -> Vec<Key> {
-        references::interested(change, &self.context.caches)
+    fn faults(plan: &Plan) -> &[Fault] {
+        &plan.faults
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let context = &self.context;
-        let Some(rest_api) = context.caches.rest_apis.get(&key.namespace, &key.name) else {
-            return Ok(Outcome::settled());
-        };
-        let observed = observe::observe(
-            Arc::clone(&rest_api),
-            &context.caches,
-            context.defaults.images.clone(),
-            context.definitions.outdated(),
-        );
-        let plan = plan::plan(&observed);
-        let look_again = context.warn(rest_api.as_ref(), plan.faults.iter().map(Fault::warning));
-        let applied = apply::apply(&self.writer, &plan).await;
-        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-        let state = status::state(&observed, &plan);
-        let outcome = self.writer.finish(rest_api.as_ref(), status, applied, state).await?;
-        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
+    async fn apply(_: &Context, writer: &Writer, _: &Observed, plan: &Plan) -> Applied {
+        let mut applied = Applied::default();
+        applied.apply(writer, plan.service.as_ref()).await;
+        applied.apply(writer, plan.deployment.as_ref()).await;
+        applied
+    }
+
+    fn progress(observed: &Observed, _: &Plan) -> Progress {
+        let wanted = observed.rest_api.spec.replicas();
+        Progress::of_deployment("slurmrestd", observed.deployment.as_deref(), wanted)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    fn status(_: &Observed, _: &Plan, report: Report) -> RestApiStatus {
+        RestApiStatus {
+            conditions: report.conditions,
+            observed_generation: report.observed_generation,
+        }
     }
 }
 
@@ -67,7 +81,7 @@ impl Reconciler for RestApiReconciler {
 #[cfg(test)]
 pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let rest_api = caches.rest_apis.all().remove(0);
-    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone(), Vec::new()));
+    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()));
     assert_eq!(plan.faults, []);
     let service = plan
         .service

@@ -1,16 +1,16 @@
 //! The rules of a RestApi, as tests.
 
-use api::{ConditionStatus, RestApiStatus};
+use api::{ConditionStatus, RestApi, RestApiStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
     observe::{Observed, observe},
-    plan::{Plan, plan},
-    status::{build_status, state},
+    plan::Plan,
 };
 use crate::{
     defaults::Images,
+    kind,
     restapi::RestApiReconciler,
     runtime::{Caches, Change, Clock, Context, Delta, Events, Key, Metrics, Reconciler as _, State, fake::FakeServer},
     testing::any_spec::any_spec,
@@ -44,7 +44,7 @@ fn observed(objects: Vec<Value>) -> Observed {
         slurmrestd: "slurmrestd:default".to_owned(),
         ..Images::default()
     };
-    observe(caches.rest_apis.all().remove(0), &caches, images, Vec::new())
+    observe(caches.rest_apis.all().remove(0), &caches, images)
 }
 
 fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
@@ -53,17 +53,14 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<RestApi>(&observed(objects))
 }
 
 fn status(objects: Vec<Value>) -> RestApiStatus {
     let observed = observed(objects);
-    build_status(
-        &observed,
-        &plan(&observed),
-        None,
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    )
+    let plan = kind::plan::<RestApi>(&observed);
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    kind::status::<RestApi>(&observed, &plan, None, &[], now)
 }
 
 fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
@@ -150,7 +147,7 @@ fn a_new_default_image_rolls_nothing() {
     objects.push(serde_json::to_value(&deployment).unwrap());
     let mut observed = observed(objects);
     observed.images.slurmrestd = "slurmrestd:newer".to_owned();
-    assert_eq!(plan(&observed).deployment, deployment);
+    assert_eq!(kind::plan::<RestApi>(&observed).deployment, deployment);
 }
 
 #[test]
@@ -178,9 +175,10 @@ proptest! {
         objects.push(object("Controller", &controller));
         objects.push(rest_api(&spec));
         let observed = observed(objects);
-        let plan = plan(&observed);
-        build_status(&observed, &plan, None, "2026-01-01T00:00:00Z".parse().unwrap());
-        state(&observed, &plan);
+        let plan = kind::plan::<RestApi>(&observed);
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        kind::status::<RestApi>(&observed, &plan, None, &[], now);
+        kind::state::<RestApi>(&observed, &plan);
     }
 }
 

@@ -9,53 +9,69 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use api::Token;
+use api::{Condition, Token, TokenStatus};
 
+use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::Fault,
-    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    fault::{Fault, Progress},
+    kind::{Kind, KindReconciler, Report},
+    runtime::{Applied, Caches, Change, Context, Key, Writer},
 };
 
-/// Brings Tokens to what their specs ask for.
-#[derive(Debug)]
-pub struct TokenReconciler {
-    context: Context,
-    writer: Writer,
-}
+pub(crate) type TokenReconciler = KindReconciler<Token>;
 
-impl TokenReconciler {
-    pub fn new(context: Context) -> Self {
-        Self {
-            writer: Writer::new::<Token>(&context),
-            context,
+impl Kind for Token {
+    const NAME: &'static str = "token";
+    type Observed = Observed;
+    type Plan = Plan;
+    type Status = TokenStatus;
+
+    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+        references::interested(change, caches)
+    }
+
+    async fn observe(token: Arc<Self>, context: &Context) -> Observed {
+        observe::observe(token, &context.caches, context.clock.now())
+    }
+
+    fn object(observed: &Observed) -> &Arc<Self> {
+        &observed.token
+    }
+
+    fn plan(observed: &Observed) -> Plan {
+        plan::plan(observed)
+    }
+
+    fn refuse(faults: Vec<Fault>) -> Plan {
+        Plan {
+            faults,
+            ..Plan::default()
         }
     }
-}
 
-impl Reconciler for TokenReconciler {
-    const NAME: &'static str = "token";
-    type Object = Token;
-
-    fn interested(&self, change: &Change) -> Vec<Key> {
-        references::interested(change, &self.context.caches)
+    fn faults(plan: &Plan) -> &[Fault] {
+        &plan.faults
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let context = &self.context;
-        let Some(token) = context.caches.tokens.get(&key.namespace, &key.name) else {
-            return Ok(Outcome::settled());
-        };
-        let now = context.clock.now();
-        let observed = observe::observe(Arc::clone(&token), &context.caches, context.definitions.outdated());
-        let plan = plan::plan(&observed, now);
-        let look_again = context.warn(token.as_ref(), plan.faults.iter().map(Fault::warning));
-        let applied = apply::apply(&self.writer, &token, &plan).await;
-        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), now);
-        let state = status::state(&plan);
-        let outcome = self.writer.finish(token.as_ref(), status, applied, state).await?;
-        let renewal = plan.renew_after;
-        Ok(look_again.into_iter().chain(renewal).fold(outcome, Outcome::requeue))
+    async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
+        apply::apply(context, writer, &observed.token, plan).await
+    }
+
+    fn progress(_: &Observed, plan: &Plan) -> Progress {
+        status::progress(plan)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    fn status(observed: &Observed, plan: &Plan, report: Report) -> TokenStatus {
+        status::build_status(observed, plan, report)
+    }
+
+    fn requeue(_: &Observed, plan: &Plan) -> Option<Duration> {
+        plan.renew_after
     }
 }

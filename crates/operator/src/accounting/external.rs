@@ -1,5 +1,5 @@
-//! Whether a slurmdbd outside Kubernetes is where an Accounting says. Nobody tells when that changes, and slurmrestd, which asks it
-//! for records, may know another address than the newest: it reads slurm.conf when it starts.
+//! Whether an external slurmdbd responds at the address of its Accounting. slurmrestd, which asks it for records, may still
+//! use an older address: it reads slurm.conf only when it starts.
 
 use std::io::{self, ErrorKind};
 
@@ -8,25 +8,25 @@ use slurm::rpc::Error;
 use super::observe::Observed;
 use crate::{outside::client_of, secret::entry};
 
-const NO_SLURMDBD: &str = "what listens there is no slurmdbd";
+const NO_SLURMDBD: &str = "what listens there is not slurmdbd";
 
-/// Why no slurmdbd is there. `None` also where there is no key to ask with.
-pub(super) async fn look(observed: &Observed) -> Option<String> {
+/// Why slurmdbd does not respond. `None` also without a key to ask with.
+pub(super) async fn probe(observed: &Observed) -> Option<String> {
     let (host, port) = observed.accounting.spec.external_address()?;
     let key = &observed.jwt_key;
     let bytes = entry(key.secret.as_deref(), &key.reference.as_ref()?.key)?;
     let client = client_of(format!("{host}:{port}"), bytes)?;
-    judge(&client.greet_slurmdbd().await)
+    describe(&client.greet_slurmdbd().await)
 }
 
-fn judge(answer: &Result<(), Error>) -> Option<String> {
-    match answer {
-        // slurmdbd answers whoever it does not let in too.
+fn describe(response: &Result<(), Error>) -> Option<String> {
+    match response {
+        // slurmdbd also responds to callers that it rejects.
         Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => Some(NO_SLURMDBD.to_owned()),
         Err(Error::Malformed { .. } | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
         Err(Error::Unreachable { reason, .. }) => Some(reason.clone()),
         Err(Error::Refused { code, .. } | Error::Unauthorized(code)) => Some(format!(
-            "it does not accept a token of ours ({code}), so it lacks auth/jwt or has another key"
+            "it rejects the operator's token ({code}), so it lacks auth/jwt or has another key"
         )),
         Ok(()) | Err(Error::Unpackable(_) | Error::Token(_)) => None,
     }
@@ -51,13 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_slurmdbd_is_told_and_one_that_lets_us_not_in() {
+    fn a_missing_slurmdbd_and_a_rejected_token_are_reported() {
         let malformed = Error::Malformed { what: String::new() };
         let refused = Error::Refused {
             code: ReturnCode::AUTHENTICATION,
             said: None,
         };
-        for (answer, told) in [
+        for (response, expected) in [
             (Ok(()), ""),
             (Err(unreachable(ErrorKind::ConnectionRefused)), "dbd:6819: its reason"),
             (Err(unreachable(ErrorKind::UnexpectedEof)), NO_SLURMDBD),
@@ -65,10 +65,10 @@ mod tests {
             (Err(malformed), NO_SLURMDBD),
             (Err(refused), "it lacks auth/jwt or has another key"),
         ] {
-            let said = judge(&answer).unwrap_or_default();
+            let found = describe(&response).unwrap_or_default();
             assert!(
-                said.ends_with(told) && said.is_empty() == told.is_empty(),
-                "{answer:?} {said}"
+                found.ends_with(expected) && found.is_empty() == expected.is_empty(),
+                "{response:?} {found}"
             );
         }
     }
