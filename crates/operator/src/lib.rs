@@ -1,36 +1,45 @@
 //! slurm-operator: runs Slurm clusters on Kubernetes from declarative objects.
 //!
-//! * [`runtime`] is what every kind stands on: caches, queue, lease, writes, conditions, events, metrics.
+//! * [`runtime`] is the crate of that name (caches, queue, lease, writes, events, metrics) with the [`kinds`] and the
+//!   [`context`] of this operator.
 //! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`loginset`], [`accounting`] and [`token`] are the kinds,
 //!   each `observe → plan → build → apply → status`.
-//! * [`cluster`] is all that the operator keeps per Slurm cluster: what Slurm says, the way to it, what was sent.
-//! * [`defaults`] is what an object means that leaves something out.
+//! * [`cluster`] is everything the operator keeps per Slurm cluster: its task, its connections and what it knows.
+//! * [`configuration`] decides which files slurmctld is to run with.
+//! * [`defaults`] are the values of fields that an object omits.
 
-pub mod accounting;
 pub mod cli;
 pub mod cluster;
-mod configuration;
+pub mod conditions;
+pub mod configuration_metrics;
+pub mod context;
 pub mod controller;
 pub mod defaults;
-pub mod loginset;
+pub mod kinds;
 pub mod logs;
 pub mod nodeset;
 pub mod partition;
-pub mod restapi;
 pub mod runtime;
-pub mod token;
+pub mod service_monitor;
 
+mod accounting;
 mod cluster_domain;
 mod conf_server;
+mod configuration;
 mod fault;
+mod fence;
 mod finding;
 mod key_mismatch;
+mod kind;
 mod layout;
+mod loginset;
 mod overlay;
 mod parent;
-mod quantity;
 mod reason;
+mod references;
+mod restapi;
 mod secret;
 mod template;
 #[cfg(test)]
 mod testing;
+mod token;

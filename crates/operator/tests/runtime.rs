@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use api::Controller;
+use host::Host;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Namespace, Pod, PodCondition, Service},
@@ -24,13 +26,8 @@ use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use operator::{
-    access::Access,
-    defaults::Defaults,
-    runtime::{
-        Cached, Candidate, Clients, Context, Created, Ended, Error, Operator, Options, Stopper, Triggers, Writer,
-    },
-};
+use operator::kinds::Caches;
+use runtime::{Candidate, Clients, Context, Created, Ended, Error, Object, Operator, Options, Stopper, Writer};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -66,14 +63,12 @@ async fn world_of(namespace: &str, identity: &str) -> World {
         }),
         ..Options::default()
     };
-    let operator = Operator::new(clients, options, Defaults::default(), Triggers::nowhere(), |_| {
-        Access::default()
-    });
+    let operator = Operator::new(clients, options, Caches::default().registry().clone(), Host::real());
     let context = operator.context();
     let (stopper, stop) = Stopper::new();
     let task = tokio::spawn(operator.run(stop));
     World {
-        writer: Writer::new(&context, "test"),
+        writer: Writer::new::<Controller>(&context),
         client,
         context,
         namespace: namespace.to_owned(),
@@ -100,10 +95,14 @@ impl World {
     }
 
     /// The caches hold this version of the object, or a later one.
-    async fn seen<K: Cached>(&self, object: &K) {
+    async fn seen<K: Object>(&self, object: &K) {
         let version = |object: &K| object.resource_version().and_then(|text| text.parse::<u64>().ok());
         self.until("the watch brings the write", || {
-            let cached = K::cache(&self.context.caches).get(&self.namespace, &object.name_any());
+            let cached = self
+                .context
+                .registry
+                .cache::<K>()
+                .get(&self.namespace, &object.name_any());
             cached.is_some_and(|cached| version(&cached) >= version(object))
         })
         .await;
@@ -204,7 +203,7 @@ async fn what_is_not_desired_any_more_goes_also_after_a_restart() {
         .await
         .unwrap();
     world.seen(&made).await;
-    let started_again = Writer::new(&world.context, "test");
+    let started_again = Writer::new::<Controller>(&world.context);
     let applied = started_again.apply(&world.config_map(json!({"a": "1"}))).await.unwrap();
     assert_eq!(applied.data, Some([("a".to_owned(), "1".to_owned())].into()));
     world.end().await;

@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! Applies the plan of an Accounting.
 
 use std::collections::BTreeSet;
 
@@ -17,24 +17,19 @@ pub(super) async fn apply(context: &Context, writer: &Writer, accounting: &Accou
         external,
     } = plan;
     let mut applied = Applied::default();
-    if let Some(service) = service {
-        applied.note(writer.apply(service).await);
-    }
-    // The pod that is started anew for it finds it there.
-    let config_is_there = match config {
-        Some(config) => applied.note(writer.apply(config).await),
-        None => true,
-    };
-    if let Some(stateful_set) = stateful_set.as_ref().filter(|_| config_is_there) {
-        applied.note(writer.apply(stateful_set).await);
-    }
+    applied.apply(writer, service.as_ref()).await;
+    // The pod reads the configuration when it starts, so the configuration is applied first.
+    let is_configured = applied.apply(writer, config.as_ref()).await;
+    applied
+        .apply(writer, stateful_set.as_ref().filter(|_| is_configured))
+        .await;
     if *external {
         applied.note(prune(context, writer, accounting).await);
     }
     applied
 }
 
-/// Takes away the daemon of an Accounting that has become somebody else's.
+/// Deletes the daemon of an Accounting that has become external.
 async fn prune(context: &Context, writer: &Writer, accounting: &Accounting) -> Result<(), Error> {
     let Some(uid) = accounting.uid() else { return Ok(()) };
     let none = BTreeSet::new();

@@ -2,168 +2,94 @@
 
 mod apply;
 mod build;
+mod external;
 mod observe;
-mod outside;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use api::Accounting;
-use kube::ResourceExt as _;
+use api::{Accounting, AccountingStatus, Condition};
 
-use self::observe::Observed;
+use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::Fault,
-    key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    fault::{Fault, Progress},
+    kind::{Kind, KindReconciler, Report},
+    runtime::{Applied, Caches, Change, Context, Key, Writer},
 };
 
-/// Nobody tells when slurmdbd loses its database, or has it back.
-const ASK_AGAIN: Duration = Duration::from_secs(15);
+/// How often slurmdbd is asked about its database: no event reports that it is lost or back.
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Brings Accountings to what their specs ask for.
-#[derive(Debug)]
-pub struct AccountingReconciler {
-    context: Context,
-    writer: Writer,
-}
+pub(crate) type AccountingReconciler = KindReconciler<Accounting>;
 
-impl AccountingReconciler {
-    pub fn new(context: Context) -> Self {
-        Self {
-            writer: Writer::new(&context, Self::NAME),
-            context,
-        }
-    }
-}
-
-impl AccountingReconciler {
-    /// Asks how slurmdbd fares, and says when to ask again where nobody will tell.
-    async fn ask(&self, observed: &mut Observed) -> Option<Duration> {
-        let is_external = observed.accounting.spec.is_external();
-        if is_external {
-            observed.database_trouble = outside::look(observed).await;
-        } else if !observed.is_up() {
-            if let Some(pod) = observed.pod.as_deref() {
-                observed.complaints = observe::read_complaints(&self.context.client, pod).await;
-            }
-            return None;
-        }
-        let referring = observe::referring(&observed.accounting, &self.context.caches);
-        if let Some(controller) = referring.as_deref().filter(|_| observed.database_trouble.is_none()) {
-            observed.database_trouble = self.context.clusters.database_trouble(&Key::of(controller)).await;
-        }
-        if let Some(controller) = referring.as_deref().filter(|_| !is_external) {
-            let context = &self.context;
-            let known = find_key_mismatch(controller, &context.caches, &context.clusters, context.clock.now());
-            let their_key = controller.slurm_key().and_then(|key| {
-                Some((
-                    context.caches.secrets.get(&Key::of(controller).namespace, &key.name)?,
-                    key,
-                ))
-            });
-            observed.note_key_mismatch(
-                known.as_ref(),
-                their_key.as_ref().map(|(secret, key)| (secret.as_ref(), key)),
-            );
-        }
-        (is_external || referring.is_some()).then_some(ASK_AGAIN)
-    }
-}
-
-impl Reconciler for AccountingReconciler {
+impl Kind for Accounting {
     const NAME: &'static str = "accounting";
+    type Observed = Observed;
+    type Plan = Plan;
+    type Status = AccountingStatus;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+        references::interested(change, caches)
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let context = &self.context;
-        let Some(accounting) = context.caches.accountings.get(&key.namespace, &key.name) else {
-            return Ok(Outcome::settled());
-        };
-        let mut observed = observe::observe(
-            Arc::clone(&accounting),
-            &context.caches,
-            context.defaults.images.clone(),
-            context.definitions.outdated(),
-        );
-        let ask_again = self.ask(&mut observed).await;
-        let plan = plan::plan(&observed);
-        let look_again = context.warn(accounting.as_ref(), plan.faults.iter().map(Fault::warning));
-        let applied = apply::apply(context, &self.writer, &accounting, &plan).await;
-        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-        let state = status::state(&observed, &plan);
-        let outcome = self.writer.finish(accounting.as_ref(), status, applied, state).await?;
-        Ok(look_again.into_iter().chain(ask_again).fold(outcome, Outcome::requeue))
+    async fn observe(accounting: Arc<Self>, context: &Context) -> Observed {
+        observe::observe(accounting, context).await
     }
-}
 
-/// The Accountings that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    let those = |namespace: &str, concerns: &dyn Fn(&Accounting) -> bool| -> Vec<Key> {
-        let all = caches.accountings.list(namespace).into_iter();
-        all.filter(|accounting| concerns(accounting))
-            .map(|accounting| Key::of(accounting.as_ref()))
-            .collect()
-    };
-    match change {
-        Change::Accounting(delta) => delta.key().into_iter().collect(),
-        // It may bring the keys along.
-        Change::Controller(delta) => delta
-            .sides()
-            .filter_map(|controller| {
-                let name = controller.spec.accounting_name()?;
-                Some(Key::new(controller.namespace().unwrap_or_default(), name))
-            })
-            .collect(),
-        Change::Secret(delta) => {
-            let Some(secret) = delta.key() else { return Vec::new() };
-            let mut keys = those(&secret.namespace, &|accounting| {
-                let controller = observe::referring(accounting, caches);
-                observe::referenced_secrets(accounting, controller.as_deref()).any(|name| name == secret.name)
-            });
-            keys.extend(change.owners::<Accounting>());
-            keys
+    fn object(observed: &Observed) -> &Arc<Self> {
+        &observed.accounting
+    }
+
+    fn plan(observed: &Observed) -> Plan {
+        plan::plan(observed)
+    }
+
+    fn refuse(faults: Vec<Fault>) -> Plan {
+        Plan {
+            faults,
+            ..Plan::default()
         }
-        Change::ConfigMap(delta) => {
-            let Some(config_map) = delta.key() else {
-                return Vec::new();
-            };
-            those(&config_map.namespace, &|accounting| {
-                let jwks = accounting.spec.jwks_key_ref.as_ref();
-                jwks.is_some_and(|jwks| jwks.name == config_map.name)
-            })
+    }
+
+    fn faults(plan: &Plan) -> &[Fault] {
+        &plan.faults
+    }
+
+    async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
+        apply::apply(context, writer, &observed.accounting, plan).await
+    }
+
+    fn progress(observed: &Observed, plan: &Plan) -> Progress {
+        status::progress(observed, plan)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    fn status(_: &Observed, _: &Plan, report: Report) -> AccountingStatus {
+        AccountingStatus {
+            conditions: report.conditions,
+            observed_generation: report.observed_generation,
         }
-        // How its daemon fares.
-        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::accounting_of(pod)).collect(),
-        Change::StatefulSet(_) | Change::Service(_) => change.owners::<Accounting>(),
-        Change::NodeSet(_)
-        | Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Token(_)
-        | Change::Partition(_)
-        | Change::Deployment(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
+    }
+
+    fn requeue(observed: &Observed, _: &Plan) -> Option<Duration> {
+        observed.is_polled.then_some(POLL_INTERVAL)
     }
 }
 
 /// The children of the first Accounting among these objects, for the comparison with upstream's.
 #[cfg(test)]
-pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let Some(accounting) = caches.accountings.all().into_iter().next() else {
         return Vec::new();
     };
-    let plan = plan::plan(&observe::observe(accounting, caches, images.clone(), Vec::new()));
+    let plan = plan::plan(&observe::read(accounting, caches, images.clone()));
     assert_eq!(plan.faults, []);
     let mut config = serde_json::to_value(&plan.config).unwrap_or_default();
     // Secrets are recorded as text.

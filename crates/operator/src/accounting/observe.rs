@@ -1,31 +1,28 @@
-//! What there is: the Accounting, what it refers to and its children. Reads only.
+//! Reads an Accounting, what it refers to, its children, and how its slurmdbd fares.
 
 use std::sync::Arc;
 
-use api::{
-    Accounting, Controller,
-    keys::{apps, labels},
-    references::SecretKeyRef,
-};
+use api::{Accounting, Controller, keys::apps, references::SecretKeyRef};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Secret},
 };
 use kube::{Api, ResourceExt as _, api::LogParams};
 
+use super::external;
 use crate::{
     defaults::Images,
-    key_mismatch::{KeyMismatch, is_refusal},
-    runtime::{Caches, Key},
+    key_mismatch::{KeyMismatch, find_key_mismatch, is_refusal},
+    runtime::{Caches, Context, Key},
     secret::entry,
 };
 
-/// Enough to know what is wrong.
-const LAST_LINES: i64 = 10;
+/// The last lines of slurmdbd's log: enough for its last errors.
+const LOG_LINES: i64 = 10;
 
-/// Everything a plan is made from.
+/// Everything that a plan is made from.
 #[derive(Clone, Debug)]
-pub(super) struct Observed {
+pub(crate) struct Observed {
     pub(super) accounting: Arc<Accounting>,
     pub(super) slurm_key: Found,
     pub(super) jwt_key: Found,
@@ -33,26 +30,58 @@ pub(super) struct Observed {
     pub(super) jwks: Option<Arc<ConfigMap>>,
     pub(super) stateful_set: Option<Arc<StatefulSet>>,
     pub(super) pod: Option<Arc<Pod>>,
-    /// What a slurmdbd complains of that does not come up: the last lines of its log.
-    pub(super) complaints: Vec<String>,
-    /// What a slurmdbd that is up answers without its database, or why one outside Kubernetes gives no answer.
+    /// The last errors in the log of a slurmdbd that does not become ready.
+    pub(super) log_errors: Vec<String>,
+    /// Why slurmdbd has no database, or why an external one does not respond.
     pub(super) database_trouble: Option<String>,
-    /// That slurmctld and slurmdbd have different keys, in words for people.
+    /// The message that slurmctld and slurmdbd have different keys.
     pub(super) key_mismatch: Option<String>,
+    /// Whether slurmdbd can be asked about its database.
+    pub(super) is_polled: bool,
     pub(super) images: Images,
-    /// Definitions that are older than this operator.
-    pub(super) outdated: Vec<String>,
 }
 
-/// A reference to an entry of a Secret, and what is there.
+/// A reference to an entry of a Secret, and that Secret.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(crate) struct Found {
     pub(super) reference: Option<SecretKeyRef>,
     pub(super) secret: Option<Arc<Secret>>,
 }
 
-/// Reads from the caches what concerns this Accounting.
-pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Images, outdated: Vec<String>) -> Observed {
+/// Reads what concerns this Accounting, and asks slurmdbd how it fares.
+pub(super) async fn observe(accounting: Arc<Accounting>, context: &Context) -> Observed {
+    let (caches, access) = (&context.caches, &context.clusters);
+    let mut observed = read(accounting, caches, context.defaults.images.clone());
+    let is_external = observed.accounting.spec.is_external();
+    if is_external {
+        observed.database_trouble = external::probe(&observed).await;
+    } else if !observed.is_up() {
+        if let Some(pod) = observed.pod.as_deref() {
+            observed.log_errors = read_log(&context.client, pod).await;
+        }
+        return observed;
+    }
+    let referring = referring(&observed.accounting, caches);
+    observed.is_polled = is_external || referring.is_some();
+    if let Some(controller) = referring.as_deref() {
+        let cluster = Key::of(controller);
+        if observed.database_trouble.is_none() {
+            observed.database_trouble = access.database_trouble(&cluster).await;
+        }
+        if !is_external {
+            let known = find_key_mismatch(controller, caches, access, context.clock.now());
+            let key = controller.slurm_key();
+            let secret = key
+                .as_ref()
+                .and_then(|key| caches.secrets.get(&cluster.namespace, &key.name));
+            observed.note_key_mismatch(known.as_ref(), secret.as_deref().zip(key.as_ref()));
+        }
+    }
+    observed
+}
+
+/// Reads what concerns this Accounting from the caches.
+pub(super) fn read(accounting: Arc<Accounting>, caches: &Caches, images: Images) -> Observed {
     let namespace = accounting.namespace().unwrap_or_default();
     let controller = referring(&accounting, caches);
     let find = |reference: Option<SecretKeyRef>| Found {
@@ -73,18 +102,18 @@ pub(super) fn observe(accounting: Arc<Accounting>, caches: &Caches, images: Imag
             .stateful_sets
             .child_of(accounting.as_ref(), &names.stateful_set()),
         pod: caches.pods.get(&namespace, &names.pod()),
-        complaints: Vec::new(),
+        log_errors: Vec::new(),
         database_trouble: None,
         key_mismatch: None,
+        is_polled: false,
         accounting,
         images,
-        outdated,
     }
 }
 
 impl Observed {
-    /// Tells of different keys: that another one is referred to than the Controller has, what is known of slurmdbd's pod or of
-    /// slurmctld, or else that slurmdbd refused slurmctld.
+    /// Records that slurmctld and slurmdbd have different keys: this Accounting names another one than the Controller, the
+    /// mismatch is known of slurmdbd's pod or of slurmctld, or slurmdbd rejected slurmctld.
     pub(super) fn note_key_mismatch(&mut self, known: Option<&KeyMismatch>, theirs: Option<(&Secret, &SecretKeyRef)>) {
         let (Some(pod), Some(own)) = (&self.pod, &self.slurm_key.reference) else {
             return;
@@ -96,7 +125,7 @@ impl Observed {
             .map(|(_, theirs)| {
                 format!(
                     "spec.slurmKeyRef names entry {:?} of Secret {:?}, which is not the key of the Controller that uses this \
-                     Accounting (entry {:?} of Secret {:?}), so that slurmdbd refuses its slurmctld; name that one",
+                     Accounting (entry {:?} of Secret {:?}), so slurmdbd rejects its slurmctld; name that one",
                     own.key, own.name, theirs.key, theirs.name
                 )
             });
@@ -105,7 +134,7 @@ impl Observed {
         self.key_mismatch = other.or_else(|| known.map(|mismatch| mismatch.message()));
     }
 
-    /// Whether slurmdbd answers.
+    /// Whether slurmdbd's pod is ready.
     pub(super) fn is_up(&self) -> bool {
         let conditions = self
             .pod
@@ -119,34 +148,34 @@ impl Observed {
     }
 }
 
-/// Asks for slurmdbd's log: while it cannot work with its database it goes on trying, and nothing else says why.
-pub(super) async fn read_complaints(client: &kube::Client, pod: &Pod) -> Vec<String> {
+/// Reads the errors in slurmdbd's log: it retries its database for ever, and only the log tells why that fails.
+async fn read_log(client: &kube::Client, pod: &Pod) -> Vec<String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let parameters = LogParams {
         container: Some(apps::SLURMDBD.to_owned()),
-        tail_lines: Some(LAST_LINES),
+        tail_lines: Some(LOG_LINES),
         ..LogParams::default()
     };
-    // A container that has not started has none, and that will be seen elsewhere.
+    // A container that has not started has no log; its pod's status tells why.
     let log = pods.logs(&pod.name_any(), &parameters).await.unwrap_or_default();
-    complaints(&log)
+    find_errors(&log)
 }
 
 /// The errors in a log, without their times and each once.
-fn complaints(log: &str) -> Vec<String> {
+fn find_errors(log: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in log.lines() {
-        let words = line.split_once("] ").map_or(line, |(_, words)| words);
-        let is_complaint = words.starts_with("error: ") || words.starts_with("fatal: ");
-        if is_complaint && !found.iter().any(|known| known == words) {
-            found.push(words.to_owned());
+        let message = line.split_once("] ").map_or(line, |(_, message)| message);
+        let is_error = message.starts_with("error: ") || message.starts_with("fatal: ");
+        if is_error && !found.iter().any(|known| known == message) {
+            found.push(message.to_owned());
         }
     }
     found
 }
 
-/// The Controller that refers to it, the first by name if there are several: they all have the same keys, or their records
-/// would not be taken.
+/// The Controller that refers to this Accounting, the first by name if there are several: they all have the same keys, or
+/// slurmdbd would reject their records.
 pub(super) fn referring(accounting: &Accounting, caches: &Caches) -> Option<Arc<Controller>> {
     let namespace = accounting.namespace().unwrap_or_default();
     let name = accounting.name_any();
@@ -165,7 +194,7 @@ fn jwt_key(accounting: &Accounting, controller: Option<&Controller>) -> Option<S
     given.or_else(|| controller.and_then(Controller::jwt_key))
 }
 
-/// The Secrets slurmdbd's configuration and keys are made from.
+/// The names of the Secrets with slurmdbd's keys and password.
 pub(super) fn referenced_secrets(
     accounting: &Accounting,
     controller: Option<&Controller>,
@@ -179,20 +208,12 @@ pub(super) fn referenced_secrets(
     references.into_iter().flatten().map(|reference| reference.name)
 }
 
-/// The Accounting whose slurmdbd runs in this pod.
-pub(super) fn accounting_of(pod: &Pod) -> Option<Key> {
-    let marks = pod.metadata.labels.as_ref()?;
-    let instance = marks.get(labels::INSTANCE)?;
-    (marks.get(labels::NAME)? == apps::SLURMDBD)
-        .then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_read_for_what_is_wrong() {
+    fn errors_are_found_in_a_log() {
         let log = "[2026-11-15T15:49:54.795] error: mysql_real_connect failed: 1045 Access denied\n\
                    [2026-11-15T15:49:54.796] error: Trying again\n[2026-11-15T15:49:55.000] debug: x\n\
                    [2026-11-15T15:49:59.813] error: mysql_real_connect failed: 1045 Access denied\nodd\n";
@@ -200,7 +221,7 @@ mod tests {
             "error: mysql_real_connect failed: 1045 Access denied",
             "error: Trying again",
         ];
-        assert_eq!(complaints(log), expected);
-        assert_eq!(complaints(""), Vec::<String>::new());
+        assert_eq!(find_errors(log), expected);
+        assert_eq!(find_errors(""), Vec::<String>::new());
     }
 }

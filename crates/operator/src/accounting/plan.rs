@@ -1,6 +1,6 @@
-//! What is to be done about an Accounting. Pure.
+//! Decides what to do about an Accounting. Pure.
 
-use api::{Validate, keys::apps};
+use api::keys::apps;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{Secret, Service},
@@ -20,37 +20,27 @@ use crate::{
     template::{container::image_to_run, service::plan_service},
 };
 
-/// What is to be done, and what is wrong.
+/// The children to apply, and what is wrong.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) faults: Vec<Fault>,
     pub(super) service: Option<Service>,
     /// slurmdbd.conf, which has the password in it.
     pub(super) config: Option<Secret>,
     pub(super) stateful_set: Option<StatefulSet>,
-    /// slurmdbd is somebody else's: what there is of ours goes.
+    /// slurmdbd is external: children of ours are deleted.
     pub(super) external: bool,
 }
 
 pub(super) fn plan(observed: &Observed) -> Plan {
     let accounting = observed.accounting.as_ref();
-    if accounting.metadata.deletion_timestamp.is_some() {
-        // Its children go with it.
-        return Plan::default();
-    }
-    let mut faults = Fault::of(&accounting.check());
-    if !faults.is_empty() {
-        return Plan {
-            faults,
-            ..Plan::default()
-        };
-    }
     if accounting.spec.is_external() {
         return Plan {
             external: true,
             ..Plan::default()
         };
     }
+    let mut faults = Vec::new();
     let service = plan_service(build_service(accounting), &mut faults);
     let (config, stateful_set) = plan_slurmdbd(observed, &mut faults).unzip();
     Plan {
@@ -62,7 +52,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 }
 
-/// slurmdbd.conf and the pod that reads it. While something it needs is missing, what runs is left alone.
+/// slurmdbd.conf and the pod that reads it. They are not changed while something that they need is missing.
 fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret, StatefulSet)> {
     let accounting = observed.accounting.as_ref();
     let spec = &accounting.spec;
@@ -75,7 +65,7 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
             faults.push(Fault::new(
                 fault::CONFIG_MAP_MISSING,
                 format!(
-                    "spec.jwksKeyRef names entry {:?} of ConfigMap {:?}, which does not exist; make it, or remove the reference",
+                    "spec.jwksKeyRef names entry {:?} of ConfigMap {:?}, which does not exist; create it, or remove the reference",
                     jwks.key, jwks.name
                 ),
             ));
@@ -97,7 +87,7 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
         Ok(stateful_set) => Some((config, stateful_set)),
         Err(error) => {
             faults.push(Fault::invalid(format!(
-                "spec.template.spec or spec.slurmdbd is not what Kubernetes has there: {error}; correct it"
+                "spec.template.spec or spec.slurmdbd does not fit the PodSpec schema: {error}; correct it"
             )));
             None
         }
@@ -111,7 +101,7 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
     let storage = accounting.spec.storage_config.clone().unwrap_or_default();
     let password = std::str::from_utf8(password).map_err(|_| {
         Fault::invalid(format!(
-            "{field} names a password that is no text; give the database's user another one"
+            "{field} names a password that is not text; give the database's user another one"
         ))
     })?;
     let conf = SlurmdbdConf {
@@ -121,7 +111,7 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
             port: u16::try_from(storage.port()).unwrap_or_default(),
             user: storage.username.clone().filter(|user| !user.is_empty()),
             database: storage.database().to_owned(),
-            // `kubectl create secret --from-file` keeps the line's end.
+            // `kubectl create secret --from-file` keeps the end of the line.
             password: password.trim_end_matches(['\r', '\n']).to_owned(),
             host: storage.host,
         },
@@ -139,7 +129,7 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
     let Some(reference) = &found.reference else {
         faults.push(Fault::new(
             fault::CONTROLLER_MISSING,
-            format!("{field} is absent, and no Controller refers to this object whose key could be used; set it, or name this object in a Controller's spec.accountingRef"),
+            format!("{field} is absent, and no Controller whose key could be used refers to this object; set it, or name this object in a Controller's spec.accountingRef"),
         ));
         return None;
     };
@@ -149,7 +139,7 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
             &format!("{field} names"),
             reference,
             found.secret.as_deref(),
-            "make it, or name another",
+            "create it, or name another",
         ));
     }
     bytes.map(<[u8]>::to_vec)

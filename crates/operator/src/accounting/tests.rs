@@ -1,18 +1,18 @@
 //! The rules of an Accounting, as tests.
 
-use api::{AccountingStatus, ConditionStatus};
+use api::{Accounting, AccountingStatus, ConditionStatus};
 use k8s_openapi::api::core::v1::Secret;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    interested,
-    observe::{Observed, observe},
-    plan::{Plan, plan},
-    status::{build_status, state},
+    observe::{Observed, read},
+    plan::Plan,
+    references::interested,
 };
 use crate::{
     defaults::Images,
+    kind,
     runtime::{Caches, Change, Delta, Key, State},
     testing::any_spec::any_spec,
 };
@@ -58,21 +58,25 @@ fn observed(objects: Vec<Value>) -> Observed {
         slurmdbd: "slurmdbd:default".to_owned(),
         ..Images::default()
     };
-    observe(caches.accountings.all().remove(0), &caches, images, Vec::new())
+    read(caches.accountings.all().remove(0), &caches, images)
+}
+
+fn plan(observed: &Observed) -> Plan {
+    kind::plan::<Accounting>(observed)
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
     plan(&observed(objects))
 }
 
+fn build_status(observed: &Observed) -> AccountingStatus {
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    kind::status::<Accounting>(observed, &plan(observed), None, &[], now)
+}
+
 fn status(objects: Vec<Value>) -> AccountingStatus {
     let observed = observed(objects);
-    build_status(
-        &observed,
-        &plan(&observed),
-        None,
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    )
+    build_status(&observed)
 }
 
 fn condition(objects: Vec<Value>, type_: &str) -> (ConditionStatus, String, String) {
@@ -171,12 +175,7 @@ fn one_outside_has_no_children_and_is_ready() {
     // Where it gives no answer its address is told, with what is known of why.
     let mut silent = observed(objects);
     silent.database_trouble = Some("Connection refused".to_owned());
-    let said = build_status(
-        &silent,
-        &self::plan(&silent),
-        None,
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    );
+    let said = build_status(&silent);
     let degraded = said.conditions.iter().find(|condition| condition.type_ == "Degraded");
     let message = &degraded.unwrap().message;
     assert!(
@@ -193,8 +192,8 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     set["status"] = json!({ "replicas": 1, "currentRevision": "a", "updateRevision": "a" });
     objects.push(set.clone());
     let mut failing = observed(objects.clone());
-    failing.complaints = vec!["error: Access denied".to_owned(), "error: Trying again".to_owned()];
-    let said = build_status(&failing, &plan(&failing), None, "2026-01-01T00:00:00Z".parse().unwrap());
+    failing.log_errors = vec!["error: Access denied".to_owned(), "error: Trying again".to_owned()];
+    let said = build_status(&failing);
     for type_ in ["Ready", "Degraded"] {
         let condition = said
             .conditions
@@ -206,7 +205,7 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
         assert!(condition.message.starts_with(words), "{}", condition.message);
     }
     assert!(matches!(
-        state(&observed(objects.clone()), &planned(objects.clone())),
+        kind::state::<Accounting>(&observed(objects.clone()), &planned(objects.clone())),
         State::Progressing { .. }
     ));
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
@@ -217,7 +216,7 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
     // It answers, and has no database: Slurm runs on, and its administrator hears of it.
     let mut bereft = observed(objects);
     bereft.database_trouble = Some("Unable to connect to database".to_owned());
-    let said = build_status(&bereft, &plan(&bereft), None, "2026-01-01T00:00:00Z".parse().unwrap());
+    let said = build_status(&bereft);
     let found = |type_: &str| {
         let condition = said.conditions.iter().find(|condition| condition.type_ == type_);
         condition
@@ -244,7 +243,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     let reference = controller.slurm_key().unwrap();
     let their_key = caches.secrets.get("hpc", &reference.name).unwrap();
     let told = |own: &Observed| {
-        let said = build_status(own, &plan(own), None, "2026-01-01T00:00:00Z".parse().unwrap());
+        let said = build_status(own);
         let said = said.conditions.into_iter();
         said.filter(|condition| ["Ready", "Degraded"].contains(&condition.type_.as_str()))
             .map(|condition| (condition.status, condition.reason, condition.message))
@@ -289,11 +288,11 @@ fn a_change_of_what_it_refers_to_concerns_it() {
     let caches = Caches::of(cluster(&json!({})));
     for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
         let secret = caches.secrets.get("hpc", name).unwrap();
-        let change = Change::Secret(Delta::appeared(secret));
+        let change = Change::from(Delta::appeared(secret));
         assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")], "{name}");
     }
     let controller = caches.controllers.all().remove(0);
-    let change = Change::Controller(Delta::appeared(controller));
+    let change = Change::from(Delta::appeared(controller));
     assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")]);
 }
 
@@ -304,7 +303,6 @@ proptest! {
         objects.pop();
         objects.push(object("Accounting", &spec));
         let observed = observed(objects);
-        let plan = plan(&observed);
-        let _ = build_status(&observed, &plan, None, jiff::Timestamp::UNIX_EPOCH);
+        let _ = build_status(&observed);
     }
 }

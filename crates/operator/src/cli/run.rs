@@ -1,19 +1,19 @@
 //! `slurm-operator run`.
 
 use anyhow::Context as _;
+use host::Host;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Address, LogLevel, process};
 use crate::{
     accounting::AccountingReconciler,
-    cluster::Clusters,
     controller::ControllerReconciler,
     defaults::{Defaults, Images},
     loginset::LoginSetReconciler,
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
-    runtime::{Candidate, Operator, Options, Stop, Stopper, Triggers},
+    runtime::{Caches, Candidate, Context, Operator, Options, Stop, Stopper},
     token::TokenReconciler,
 };
 
@@ -120,12 +120,12 @@ impl From<ImageArguments> for Images {
 }
 
 impl Arguments {
-    fn options(&self) -> Options {
+    fn options(&self, host: &Host) -> Options {
         let lease = self.leader_elect.then(|| Candidate {
             namespace: self.leader_elect_namespace.clone(),
             name: self.leader_elect_name.clone(),
-            // A pod that is started again keeps its name, and its last life may still hold the lease.
-            identity: format!("{}_{:016x}", self.pod_name, fastrand::u64(..)),
+            // A restarted pod keeps its name, and its predecessor may still hold the lease.
+            identity: format!("{}_{:016x}", self.pod_name, host.random().u64()),
         });
         Options {
             namespaces: listed(&self.namespaces),
@@ -152,42 +152,41 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     let clients = process::clients().await?;
-    let (triggers, inboxes) = Triggers::new();
-    let options = arguments.options();
+    let host = Host::real();
+    let options = arguments.options(&host);
     let defaults = Defaults {
         propagated_node_conditions: listed(&arguments.propagated_node_conditions),
         images: arguments.images.into(),
     };
-    let mut operator = Operator::new(clients, options, defaults, triggers, |on| {
-        Clusters::new(on.caches, on.fence, on.clock, on.triggers, on.metrics)
-    });
-    let context = operator.context();
-    operator.add(ControllerReconciler::new(context.clone()), inboxes.controller);
-    operator.add(RestApiReconciler::new(context.clone()), inboxes.rest_api);
-    operator.add(PartitionReconciler::new(context.clone()), inboxes.partition);
-    operator.add(AccountingReconciler::new(context.clone()), inboxes.accounting);
-    operator.add(LoginSetReconciler::new(context.clone()), inboxes.login_set);
-    operator.add(TokenReconciler::new(context.clone()), inboxes.token);
-    operator.add(NodeSetReconciler::new(context), inboxes.node_set);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "Starting");
-    operator.run(stop_on_signal()?).await?;
+    let caches = Caches::default();
+    let stop = stop_on_signal(&host)?;
+    let mut operator = Operator::new(clients, options, caches.registry().clone(), host);
+    let context = Context::new(operator.context(), caches, defaults);
+    operator.add(ControllerReconciler::new(context.clone()));
+    operator.add(RestApiReconciler::new(context.clone()));
+    operator.add(PartitionReconciler::new(context.clone()));
+    operator.add(AccountingReconciler::new(context.clone()));
+    operator.add(LoginSetReconciler::new(context.clone()));
+    operator.add(TokenReconciler::new(context.clone()));
+    operator.add(NodeSetReconciler::new(context));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
+    operator.run(stop).await?;
     Ok(())
 }
 
-/// The kubelet says SIGTERM, a person at a terminal SIGINT.
-fn stop_on_signal() -> anyhow::Result<Stop> {
+/// Stops on SIGTERM, which the kubelet sends, and on SIGINT, for a person at a terminal.
+fn stop_on_signal(host: &Host) -> anyhow::Result<Stop> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let (stopper, stop) = Stopper::new();
-    tokio::spawn(async move {
+    let wait = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         stopper.stop();
-        // Dropping the stopper would say the same; the second signal is the kernel's business again.
-        std::future::pending::<()>().await;
-    });
+    };
+    host.spawn("signals", wait).detach();
     Ok(stop)
 }
 
@@ -208,14 +207,20 @@ mod tests {
 
     #[test]
     fn without_flags_it_elects_a_leader_and_looks_after_all_namespaces() {
-        let options = parse(&[]).options();
+        let options = parse(&[]).options(&Host::real());
         assert!(options.lease.is_some());
         assert!(options.namespaces.is_empty());
     }
 
     #[test]
     fn two_lives_of_one_pod_are_two_candidates() {
-        let identity = || parse(&["--pod-name", "a"]).options().lease.unwrap().identity;
+        let identity = || {
+            parse(&["--pod-name", "a"])
+                .options(&Host::real())
+                .lease
+                .unwrap()
+                .identity
+        };
         assert_ne!(identity(), identity());
     }
 
@@ -232,7 +237,7 @@ mod tests {
             "--log-level",
             "warn,operator=debug",
         ]);
-        let options = arguments.options();
+        let options = arguments.options(&Host::real());
         assert!(options.lease.is_none());
         assert_eq!(options.namespaces, ["a", "b"]);
         let images = Images::from(arguments.images);
@@ -242,7 +247,12 @@ mod tests {
 
     #[test]
     fn an_empty_list_of_namespaces_is_all() {
-        assert!(parse(&["--namespaces", ""]).options().namespaces.is_empty());
+        assert!(
+            parse(&["--namespaces", ""])
+                .options(&Host::real())
+                .namespaces
+                .is_empty()
+        );
     }
 
     #[test]

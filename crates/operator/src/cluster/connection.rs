@@ -19,6 +19,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::{Cluster, Knowledge, Seen, lock, route, route::Routes};
+use crate::fence::next_fence;
 
 /// The user slurmctld runs as: it may do everything.
 const USER: &str = "slurm";
@@ -255,7 +256,7 @@ impl Cluster {
         let late = |left: Duration| CommandError::Unclear(format!("no answer within {} s", left.as_secs()));
         if let Some(agent) = &connection.agent {
             let left = left.min(COMMAND_TIMEOUT);
-            let sent = timeout(left, command_agent(agent, order, self.shared.fence.next()));
+            let sent = timeout(left, command_agent(agent, order, next_fence(&self.shared.fence)));
             return sent.await.unwrap_or_else(|_| Err(late(left)));
         }
         let Some(client) = &connection.rest_for_orders else {
@@ -297,7 +298,7 @@ impl Cluster {
             partition: partition.to_owned(),
             restore: keys.to_vec(),
         };
-        match timeout(left, agent.command_partition(&command, self.shared.fence.next())).await {
+        match timeout(left, agent.command_partition(&command, next_fence(&self.shared.fence))).await {
             // It is as old as its pod.
             Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored::none_of(keys, OLD_AGENT)),
             Ok(answer) => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),

@@ -30,6 +30,7 @@ use std::{
 
 use api::{Controller, NodeSet, Partition};
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -51,7 +52,10 @@ use self::{
     sent_revisions::SentRevision,
     snapshot::Memory,
 };
-use crate::runtime::{Caches, Clock, Fence, Key, Metrics, Triggers};
+use crate::{
+    configuration_metrics::ConfigurationMetrics,
+    runtime::{Caches, Clock, Fence, Key, Triggers},
+};
 
 /// The poll interval is at most 5 s and a poll times out after 20 s: what is older than this is no longer known.
 const MAX_AGE: Duration = Duration::from_secs(30);
@@ -73,7 +77,7 @@ struct Shared {
     fence: Fence,
     clock: Clock,
     triggers: Triggers,
-    metrics: Metrics,
+    metrics: ConfigurationMetrics,
 }
 
 /// A cluster and its task, which ends with this.
@@ -106,7 +110,7 @@ pub(crate) struct Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.shared.metrics.configuration().forget(&self.key);
+        self.shared.metrics.forget(&self.key);
     }
 }
 
@@ -115,17 +119,17 @@ impl Default for Clusters {
     fn default() -> Self {
         Self::new(
             Caches::default(),
-            Fence::new(),
+            Fence::default(),
             Clock::system(),
-            Triggers::nowhere(),
-            Metrics::new(),
+            Triggers::default(),
+            ConfigurationMetrics::new(&mut Registry::default()),
         )
     }
 }
 
 impl Clusters {
     /// `triggers` wake NodeSets whose nodes changed in Slurm, and everything that follows jobs.
-    pub fn new(caches: Caches, fence: Fence, clock: Clock, triggers: Triggers, metrics: Metrics) -> Self {
+    pub fn new(caches: Caches, fence: Fence, clock: Clock, triggers: Triggers, metrics: ConfigurationMetrics) -> Self {
         let shared = Arc::new(Shared {
             caches,
             fence,
@@ -303,8 +307,7 @@ impl Clusters {
         for name in changed {
             self.shared
                 .triggers
-                .partition
-                .add(Key::new(&controller.namespace, name));
+                .wake::<Partition>(Key::new(&controller.namespace, name));
         }
     }
 
@@ -392,9 +395,9 @@ impl Cluster {
     fn wake(&self, follower: Follower) {
         let triggers = &self.shared.triggers;
         match follower {
-            Follower::Controller => triggers.controller.add(self.key.clone()),
-            Follower::NodeSet(key) => triggers.node_set.add(key),
-            Follower::Partition(key) => triggers.partition.add(key),
+            Follower::Controller => triggers.wake::<Controller>(self.key.clone()),
+            Follower::NodeSet(key) => triggers.wake::<NodeSet>(key),
+            Follower::Partition(key) => triggers.wake::<Partition>(key),
         }
     }
 }
@@ -409,18 +412,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_controller_that_follows_jobs_is_woken_by_every_poll_without_nodesets_too() {
-        let (triggers, mut inboxes) = Triggers::new();
+        let triggers = Triggers::default();
+        let mut inbox = triggers.inbox::<Controller>();
         let clusters = Clusters::new(
             Caches::default(),
-            Fence::new(),
+            Fence::default(),
             Clock::system(),
             triggers,
-            Metrics::new(),
+            ConfigurationMetrics::new(&mut Registry::default()),
         );
         let controller = Key::new("hpc", "slurm");
         clusters.follow_jobs(&controller, &Follower::Controller, true);
         for _ in 0..3 {
-            assert_eq!(inboxes.controller.recv().await, Some(controller.clone()));
+            assert_eq!(inbox.recv().await, Some(controller.clone()));
         }
         clusters.follow_jobs(&controller, &Follower::Controller, false);
         tokio::time::sleep(Duration::from_secs(5)).await;

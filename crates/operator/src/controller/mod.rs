@@ -4,23 +4,19 @@ mod apply;
 mod build;
 mod observe;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use api::{
-    Controller,
-    keys::{apps, labels},
-};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Resource, ResourceExt as _};
+use api::Controller;
 
 use crate::{
     cluster::ExternalState,
     configuration::report::held_before,
-    runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer},
+    runtime::{Change, Context, Error, Key, Outcome, Reconciler, State, Writer},
 };
 
 /// Brings Controllers to what their specs ask for.
@@ -33,7 +29,7 @@ pub struct ControllerReconciler {
 impl ControllerReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<Controller>(&context),
             context,
         }
     }
@@ -41,9 +37,10 @@ impl ControllerReconciler {
 
 impl Reconciler for ControllerReconciler {
     const NAME: &'static str = "controller";
+    type Object = Controller;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -73,100 +70,4 @@ impl Reconciler for ControllerReconciler {
             .chain(observed.snapshot.lagging.look_again);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }
-}
-
-/// The Controllers that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    match change {
-        Change::Controller(delta) => {
-            let mut keys: Vec<Key> = delta.key().into_iter().collect();
-            // Two of one cluster name are in each other's way, and one may have made room.
-            keys.extend(with(caches, |controller| {
-                delta
-                    .sides()
-                    .any(|side| side.cluster_name() == controller.cluster_name())
-            }));
-            keys
-        }
-        Change::NodeSet(delta) => delta
-            .sides()
-            .map(|node_set| {
-                Key::new(
-                    node_set.namespace().unwrap_or_default(),
-                    &node_set.spec.controller_ref.name,
-                )
-            })
-            .collect(),
-        // With a thousand of them, each look at all costs as much as the change that their statuses tell of.
-        Change::Partition(delta) if delta.is_of_status() => Vec::new(),
-        Change::Partition(delta) => delta
-            .sides()
-            .map(|partition| {
-                Key::new(
-                    partition.namespace().unwrap_or_default(),
-                    &partition.spec.controller_ref.name,
-                )
-            })
-            .collect(),
-        Change::Accounting(delta) => named(caches, delta, |controller, name| {
-            controller.spec.accounting_name() == Some(name)
-        }),
-        Change::Secret(delta) => named(caches, delta, |controller, name| {
-            let keys = [controller.slurm_key(), controller.jwt_key()];
-            keys.iter().flatten().any(|key| key.name == name)
-        })
-        .into_iter()
-        .chain(change.owners::<Controller>())
-        .collect(),
-        Change::ConfigMap(delta) => named(caches, delta, |controller, name| {
-            observe::referenced_config_maps(controller).any(|referenced| referenced == name)
-        })
-        .into_iter()
-        .chain(change.owners::<Controller>())
-        .collect(),
-        Change::Claim(delta) => named(caches, delta, |controller, name| {
-            controller.spec.existing_claim() == Some(name)
-        }),
-        Change::Pod(delta) => delta.sides().filter_map(|pod| cluster_of(pod)).collect(),
-        Change::StatefulSet(_) | Change::Service(_) | Change::ServiceMonitor(_) => change.owners::<Controller>(),
-        Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Token(_)
-        | Change::Deployment(_)
-        | Change::Revision(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_) => Vec::new(),
-    }
-}
-
-/// The Controller whose slurmctld this pod runs.
-fn cluster_of(pod: &Pod) -> Option<Key> {
-    let instance = pod.labels().get(labels::INSTANCE)?;
-    let is_slurmctld = pod.labels().get(labels::NAME).is_some_and(|app| app == apps::SLURMCTLD);
-    is_slurmctld.then(|| Key::new(pod.namespace().unwrap_or_default(), instance))
-}
-
-/// The Controllers in the namespace of the changed object that refer to it by this rule.
-fn named<K: Resource<DynamicType = ()>>(
-    caches: &Caches,
-    delta: &Delta<K>,
-    refers: impl Fn(&Controller, &str) -> bool,
-) -> Vec<Key> {
-    let Some(Key { namespace, name }) = delta.key() else {
-        return Vec::new();
-    };
-    let controllers = caches.controllers.list(&namespace).into_iter();
-    controllers
-        .filter(|controller| refers(controller, &name))
-        .map(|controller| Key::of(controller.as_ref()))
-        .collect()
-}
-
-fn with(caches: &Caches, holds: impl Fn(&Controller) -> bool) -> Vec<Key> {
-    let controllers = caches.controllers.all().into_iter();
-    controllers
-        .filter(|controller| holds(controller))
-        .map(|controller| Key::of(controller.as_ref()))
-        .collect()
 }

@@ -9,7 +9,7 @@ use crate::{
     key_mismatch::find_key_mismatch,
     nodeset::plan::Worker,
     partition::rules::{joining::Joining, mark::has_mark, names::created},
-    runtime::{Caches, Context, Key},
+    runtime::{Caches, Context, Key, ServiceMonitor},
 };
 use api::{
     Controller, NodeSet, Partition,
@@ -52,7 +52,7 @@ pub(super) fn observe(controller: Arc<Controller>, context: &Context) -> Observe
         key_mismatch: mismatch.map(|mismatch| mismatch.message()),
         images: context.defaults.images.clone(),
         outdated: context.definitions.outdated(),
-        has_service_monitors: context.definitions.has_service_monitors(),
+        has_service_monitors: context.definitions.has::<ServiceMonitor>(),
         ..observe_objects(
             controller.clone(),
             &context.caches,

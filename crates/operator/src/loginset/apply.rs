@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! Applies the plan of a LoginSet.
 
 use api::{LoginSet, keys::annotations};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,37 +26,32 @@ pub(super) async fn apply(writer: &Writer, login_set: &LoginSet, plan: &Plan) ->
     if *makes_host_keys {
         applied.note(create_host_keys(writer, login_set).await);
     }
-    if let Some(service) = service {
-        applied.note(writer.apply(service).await);
-    }
-    // Pods find it there, and so do kubelets that are told to look.
-    let configured = match ssh_config {
-        Some(config_map) => applied.note(writer.apply(config_map).await),
-        None => true,
-    };
-    if let Some(deployment) = deployment.as_ref().filter(|_| configured) {
-        applied.note(writer.apply(deployment).await);
-    }
-    for note in notes.iter().filter(|_| configured) {
+    applied.apply(writer, service.as_ref()).await;
+    // New pods and the kubelets of annotated pods read the ConfigMap, so it is applied first.
+    let is_configured = applied.apply(writer, ssh_config.as_ref()).await;
+    applied
+        .apply(writer, deployment.as_ref().filter(|_| is_configured))
+        .await;
+    for note in notes.iter().filter(|_| is_configured) {
         applied.note(write_note(writer, login_set, note).await);
     }
     applied
 }
 
 async fn create_host_keys(writer: &Writer, login_set: &LoginSet) -> Result<(), Error> {
-    info!(login_set = %Key::of(login_set), "generating host keys");
+    info!(loginset = %Key::of(login_set), "generating host keys");
     let files = tokio::task::spawn_blocking(host_keys::generate)
         .await
         .map_err(Error::other)?
-        .map_err(|_| Error::other("host keys cannot be made"))?;
-    // If they are there already people know them, and the next look finds them.
+        .map_err(|_| Error::other("cannot generate host keys"))?;
+    // If they already exist, the next reconcile finds them.
     writer.create(&build_host_keys(login_set, files)).await.map(drop)
 }
 
-/// A pod that is gone, or another by now, needs nothing.
+/// Annotates a pod, unless it is gone or was replaced.
 async fn write_note(writer: &Writer, login_set: &LoginSet, note: &Note) -> Result<(), Error> {
     let key = Key::of(login_set);
-    info!(login_set = %key, pod = %note.pod, "having the kubelet bring files to the pod");
+    info!(loginset = %key, pod = %note.pod, "annotating a pod so that its kubelet updates the files");
     let noted = json!({
         annotations::SSHD_CONF_HASH: note.ssh_files.to_string(),
         annotations::SSSD_CONF_HASH: note.sssd_conf.to_string(),

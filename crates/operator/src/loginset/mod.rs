@@ -6,139 +6,87 @@ mod files;
 mod host_keys;
 mod observe;
 mod plan;
+mod references;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use api::LoginSet;
+use api::{Condition, LoginSet, LoginSetStatus};
 
+use self::{observe::Observed, plan::Plan};
 use crate::{
-    cluster_domain,
-    fault::Fault,
-    key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    fault::{Fault, Progress},
+    kind::{Kind, KindReconciler, Report},
+    runtime::{Applied, Caches, Change, Context, Key, Writer},
 };
 
-/// How often pods are asked whether they are content: nothing else tells that a directory is out of reach.
-const ASK_AGAIN: Duration = Duration::from_secs(15);
+/// How often the logs of pods are read: no event reports that a directory is unreachable.
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Brings LoginSets to what their specs ask for.
-#[derive(Debug)]
-pub struct LoginSetReconciler {
-    context: Context,
-    writer: Writer,
-    cluster_domain: String,
-}
+pub(crate) type LoginSetReconciler = KindReconciler<LoginSet>;
 
-impl LoginSetReconciler {
-    pub fn new(context: Context) -> Self {
-        Self {
-            writer: Writer::new(&context, Self::NAME),
-            cluster_domain: cluster_domain::of_this_pod(),
-            context,
-        }
-    }
-}
-
-impl Reconciler for LoginSetReconciler {
+impl Kind for LoginSet {
     const NAME: &'static str = "loginset";
+    type Observed = Observed;
+    type Plan = Plan;
+    type Status = LoginSetStatus;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+        references::interested(change, caches)
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let context = &self.context;
-        let Some(login_set) = context.caches.login_sets.get(&key.namespace, &key.name) else {
-            return Ok(Outcome::settled());
-        };
-        let mut observed = observe::observe(
-            Arc::clone(&login_set),
-            &context.caches,
-            context.defaults.images.clone(),
-            self.cluster_domain.clone(),
-            context.definitions.outdated(),
-        );
-        observed.complaints = observe::read_complaints(&context.client, &observed.pods).await;
-        observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
-            let mismatch = find_key_mismatch(controller, &context.caches, &context.clusters, context.clock.now())?;
-            Some(mismatch.of_pods(&observed.pods)?.message())
-        });
-        let plan = plan::plan(&observed);
-        let look_again = context.warn(login_set.as_ref(), plan.faults.iter().map(Fault::warning));
-        let applied = apply::apply(&self.writer, &login_set, &plan).await;
-        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-        let state = status::state(&observed, &plan);
-        let outcome = self.writer.finish(login_set.as_ref(), status, applied, state).await?;
-        let ask_again = (!observed.pods.is_empty()).then_some(ASK_AGAIN);
-        Ok(look_again.into_iter().chain(ask_again).fold(outcome, Outcome::requeue))
+    async fn observe(login_set: Arc<Self>, context: &Context) -> Observed {
+        observe::observe(login_set, context).await
     }
-}
 
-/// The LoginSets that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    let those = |namespace: &str, concerns: &dyn Fn(&LoginSet) -> bool| -> Vec<Key> {
-        let all = caches.login_sets.list(namespace).into_iter();
-        all.filter(|login_set| concerns(login_set))
-            .map(|login_set| Key::of(login_set.as_ref()))
-            .collect()
-    };
-    match change {
-        Change::LoginSet(delta) => delta.key().into_iter().collect(),
-        Change::Controller(delta) => {
-            let Some(controller) = delta.key() else {
-                return Vec::new();
-            };
-            those(&controller.namespace, &|login_set| {
-                login_set.spec.controller_ref.name == controller.name
-            })
+    fn object(observed: &Observed) -> &Arc<Self> {
+        &observed.login_set
+    }
+
+    fn plan(observed: &Observed) -> Plan {
+        plan::plan(observed)
+    }
+
+    fn refuse(faults: Vec<Fault>) -> Plan {
+        Plan {
+            faults,
+            ..Plan::default()
         }
-        Change::Secret(delta) => {
-            let Some(secret) = delta.key() else { return Vec::new() };
-            let controllers = caches.controllers.list(&secret.namespace);
-            let has_key = |name: &str| {
-                let mut controllers = controllers
-                    .iter()
-                    .filter(|controller| Key::of(controller.as_ref()).name == name);
-                controllers.any(|controller| controller.slurm_key().is_some_and(|key| key.name == secret.name))
-            };
-            let mut keys = those(&secret.namespace, &|login_set| {
-                login_set.spec.sssd_conf_ref.name == secret.name || has_key(&login_set.spec.controller_ref.name)
-            });
-            keys.extend(change.owners::<LoginSet>());
-            keys
-        }
-        // Whether they have the newest files.
-        Change::Pod(delta) => delta.sides().filter_map(|pod| observe::login_set_of(pod)).collect(),
-        Change::Deployment(_) | Change::Service(_) | Change::ConfigMap(_) => change.owners::<LoginSet>(),
-        Change::NodeSet(_)
-        | Change::RestApi(_)
-        | Change::Accounting(_)
-        | Change::Token(_)
-        | Change::Partition(_)
-        | Change::StatefulSet(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
+    }
+
+    fn faults(plan: &Plan) -> &[Fault] {
+        &plan.faults
+    }
+
+    async fn apply(_: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
+        apply::apply(writer, &observed.login_set, plan).await
+    }
+
+    fn progress(observed: &Observed, _: &Plan) -> Progress {
+        status::progress(observed)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    fn status(observed: &Observed, _: &Plan, report: Report) -> LoginSetStatus {
+        status::build_status(observed, report)
+    }
+
+    fn requeue(observed: &Observed, _: &Plan) -> Option<Duration> {
+        (!observed.pods.is_empty()).then_some(POLL_INTERVAL)
     }
 }
 
 /// The children of the LoginSets among these objects, for the comparison with upstream's. Host keys are among the objects.
 #[cfg(test)]
-pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let children = |login_set: Arc<LoginSet>| {
-        let observed = observe::observe(
-            Arc::clone(&login_set),
-            caches,
-            images.clone(),
-            "cluster.local".to_owned(),
-            Vec::new(),
-        );
+        let domain = "cluster.local".to_owned();
+        let observed = observe::read(Arc::clone(&login_set), caches, images.clone(), domain);
         let plan = plan::plan(&observed);
         assert_eq!(plan.faults, []);
         [

@@ -1,4 +1,4 @@
-//! What there is: the LoginSet, what it refers to, its children and its pods. Reads only.
+//! Reads a LoginSet, what it refers to, its children and the logs of its pods.
 
 use std::sync::Arc;
 
@@ -15,48 +15,53 @@ use kube::{Api, ResourceExt as _, api::LogParams};
 use super::build::RELOAD;
 use crate::{
     defaults::Images,
-    runtime::{Caches, Key},
+    key_mismatch::find_key_mismatch,
+    references::is_daemon,
+    runtime::{Caches, Context},
 };
 
-/// Whoever brings files to the daemons says something only when it changes.
-const LAST_LINES: i64 = 100;
-/// What is wrong is wrong in all of them alike; the log of a few tells it.
-const PODS_ASKED: usize = 3;
+/// The container that reloads the daemons logs only changes, so that its last lines hold the current state of every file.
+const LOG_LINES: i64 = 100;
+/// All pods have the same problems, so the logs of a few are enough.
+const LOGS_READ: usize = 3;
 
-/// Everything a plan is made from.
+/// Everything that a plan is made from.
 #[derive(Clone, Debug)]
-pub(super) struct Observed {
+pub(crate) struct Observed {
     pub(super) login_set: Arc<LoginSet>,
-    /// The one it refers to.
+    /// The Controller that it names.
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) slurm_key: Option<Arc<Secret>>,
     pub(super) sssd_conf: Option<Arc<Secret>>,
     pub(super) host_keys: Option<Arc<Secret>>,
     pub(super) deployment: Option<Arc<Deployment>>,
     pub(super) pods: Vec<Arc<Pod>>,
-    /// What the pods complain of: files that a daemon refuses, a directory out of reach.
+    /// Problems that the pods report: files that a daemon rejects, an unreachable directory.
     pub(super) complaints: Vec<String>,
-    /// Pods that have another key than slurmctld, in words for people.
+    /// The message that pods have another key than slurmctld.
     pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
     pub(super) cluster_domain: String,
-    /// Definitions that are older than this operator.
-    pub(super) outdated: Vec<String>,
 }
 
-/// Reads from the caches what concerns this LoginSet.
-pub(super) fn observe(
-    login_set: Arc<LoginSet>,
-    caches: &Caches,
-    images: Images,
-    cluster_domain: String,
-    outdated: Vec<String>,
-) -> Observed {
+/// Reads what concerns this LoginSet, and the logs of its pods.
+pub(super) async fn observe(login_set: Arc<LoginSet>, context: &Context) -> Observed {
+    let images = context.defaults.images.clone();
+    let mut observed = read(login_set, &context.caches, images, context.cluster_domain.clone());
+    observed.complaints = read_complaints(&context.client, &observed.pods).await;
+    observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
+        let mismatch = find_key_mismatch(controller, &context.caches, &context.clusters, context.clock.now())?;
+        Some(mismatch.of_pods(&observed.pods)?.message())
+    });
+    observed
+}
+
+/// Reads what concerns this LoginSet from the caches.
+pub(super) fn read(login_set: Arc<LoginSet>, caches: &Caches, images: Images, cluster_domain: String) -> Observed {
     let namespace = login_set.namespace().unwrap_or_default();
     let controller = caches.controllers.get(&namespace, &login_set.spec.controller_ref.name);
     let key = controller.as_ref().and_then(|controller| controller.slurm_key());
     let names = login_set.child_names();
-    let own = Key::of(login_set.as_ref());
     let pods = caches.pods.list(&namespace).into_iter();
     Observed {
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
@@ -64,7 +69,8 @@ pub(super) fn observe(
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),
         deployment: caches.deployments.child_of(login_set.as_ref(), &names.deployment()),
         pods: pods
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none() && login_set_of(pod).as_ref() == Some(&own))
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_daemon(pod, apps::LOGIN))
+            .filter(|pod| pod.labels().get(labels::INSTANCE) == login_set.metadata.name.as_ref())
             .collect(),
         complaints: Vec::new(),
         key_mismatch: None,
@@ -72,28 +78,20 @@ pub(super) fn observe(
         login_set,
         images,
         cluster_domain,
-        outdated,
     }
 }
 
-/// The LoginSet whose sshd runs in this pod.
-pub(super) fn login_set_of(pod: &Pod) -> Option<Key> {
-    let marks = pod.metadata.labels.as_ref()?;
-    let instance = marks.get(labels::INSTANCE)?;
-    (marks.get(labels::NAME)? == apps::LOGIN).then(|| Key::new(pod.namespace().unwrap_or_default(), instance.clone()))
-}
-
-/// Asks some pods what is wrong with what they were given.
-pub(super) async fn read_complaints(client: &kube::Client, pods: &[Arc<Pod>]) -> Vec<String> {
+/// Reads the problems that some pods report in their logs.
+async fn read_complaints(client: &kube::Client, pods: &[Arc<Pod>]) -> Vec<String> {
     let parameters = LogParams {
         container: Some(RELOAD.to_owned()),
-        tail_lines: Some(LAST_LINES),
+        tail_lines: Some(LOG_LINES),
         ..LogParams::default()
     };
     let mut found: Vec<String> = Vec::new();
-    for pod in pods.iter().filter(|pod| runs(pod)).take(PODS_ASKED) {
+    for pod in pods.iter().filter(|pod| runs(pod)).take(LOGS_READ) {
         let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-        // One that is just going has no log, and that will be seen elsewhere.
+        // A pod that is being deleted may have no log.
         let log = api.logs(&pod.name_any(), &parameters).await.unwrap_or_default();
         for complaint in complaints(&log) {
             if !found.contains(&complaint) {
@@ -109,7 +107,7 @@ fn runs(pod: &Pod) -> bool {
     phase == Some("Running")
 }
 
-/// The last word on each subject, if it is a complaint.
+/// The last state of each subject, if it is a problem.
 fn complaints(log: &str) -> Vec<String> {
     let mut states: Vec<(&str, &str)> = Vec::new();
     for (subject, state) in log.lines().filter_map(|line| line.split_once(": ")) {
@@ -127,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_on_a_subject_counts() {
+    fn the_last_state_of_a_subject_counts() {
         let log = "sshd_config: refused: line 9: Bad configuration option: Foo\ndirectory: unreachable: ldap:389\n\
                    sssd.conf: in use\nodd\nsshd_config: in use\n";
         assert_eq!(complaints(log), ["directory unreachable: ldap:389"]);

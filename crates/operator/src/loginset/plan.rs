@@ -1,9 +1,6 @@
-//! What is to be done about a LoginSet. Pure.
+//! Decides what to do about a LoginSet. Pure.
 
-use api::{
-    Validate,
-    keys::{annotations, apps},
-};
+use api::keys::{annotations, apps};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Secret, Service},
@@ -23,19 +20,19 @@ use crate::{
     template::{container::image_to_run, service::plan_service},
 };
 
-/// sssd.conf is nothing that sssd could read.
+/// Reason: sssd cannot read sssd.conf.
 const SSSD_CONF_INVALID: &str = "SssdConfInvalid";
-/// The Secret of the host keys lacks some.
+/// Reason: the Secret of the host keys is incomplete.
 const HOST_KEYS_INCOMPLETE: &str = "HostKeysIncomplete";
 
-/// For an entry of a Secret that is not there.
-const MAKE_IT: &str = "make it, or name another";
+/// The remedy for a missing entry of a Secret.
+const CREATE_IT: &str = "create it, or name another";
 
-/// What is to be done, and what is wrong.
+/// The children to apply, and what is wrong.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) faults: Vec<Fault>,
-    /// There are no host keys yet.
+    /// Whether host keys have to be generated.
     pub(super) makes_host_keys: bool,
     pub(super) service: Option<Service>,
     pub(super) ssh_config: Option<ConfigMap>,
@@ -43,8 +40,8 @@ pub(super) struct Plan {
     pub(super) notes: Vec<Note>,
 }
 
-/// Annotations for a running pod. A change of them makes its kubelet look at the pod at once, and bring it the files that
-/// they are digests of; otherwise that takes a minute or more.
+/// Annotations for a running pod with the digests of its files. When they change, the kubelet syncs the pod and updates its
+/// files at once; otherwise that takes a minute or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) pod: String,
@@ -55,17 +52,7 @@ pub(super) struct Note {
 
 pub(super) fn plan(observed: &Observed) -> Plan {
     let login_set = observed.login_set.as_ref();
-    if login_set.metadata.deletion_timestamp.is_some() {
-        // Its children go with it.
-        return Plan::default();
-    }
-    let mut faults = Fault::of(&login_set.check());
-    if !faults.is_empty() {
-        return Plan {
-            faults,
-            ..Plan::default()
-        };
-    }
+    let mut faults = Vec::new();
     let sshd_config = render_sshd_config(login_set, ssh_port(login_set));
     let authorized_keys = render_authorized_keys(login_set);
     let service = plan_service(build_service(login_set), &mut faults);
@@ -83,7 +70,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 }
 
-/// Pods that lack something would only wait; what runs is left alone until everything is there.
+/// Pods without their keys would only wait, so the Deployment is not changed until everything exists.
 fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
     let login_set = observed.login_set.as_ref();
     let name = &login_set.spec.controller_ref.name;
@@ -91,7 +78,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
         faults.push(Fault::new(
             fault::CONTROLLER_MISSING,
             format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or name another"
+                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
             ),
         ));
         return None;
@@ -104,7 +91,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
                 &format!("Controller {name:?} has its key in"),
                 &key,
                 observed.slurm_key.as_deref(),
-                MAKE_IT,
+                CREATE_IT,
             )),
         }
     }
@@ -126,7 +113,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     build_deployment(login_set, &ingredients)
         .map_err(|error| {
             faults.push(Fault::invalid(format!(
-                "spec.template.spec, spec.login, spec.initconf or spec.strategy is not what Kubernetes has there: {error}; correct it"
+                "spec.template.spec, spec.login, spec.initconf or spec.strategy does not fit the Deployment schema: {error}; correct it"
             )));
         })
         .ok()
@@ -136,7 +123,7 @@ fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8
     let reference = &observed.login_set.spec.sssd_conf_ref;
     let secret = observed.sssd_conf.as_deref();
     let Some(bytes) = entry(secret, &reference.key) else {
-        faults.push(missing("spec.sssdConfRef names", reference, secret, MAKE_IT));
+        faults.push(missing("spec.sssdConfRef names", reference, secret, CREATE_IT));
         return None;
     };
     if let Some(problem) = check_sssd_conf(bytes) {
@@ -159,7 +146,7 @@ fn find_host_keys(secret: &Secret, faults: &mut Vec<Fault>) -> Option<Digest> {
             faults.push(Fault::new(
                 HOST_KEYS_INCOMPLETE,
                 format!(
-                    "Secret {:?} has no {file:?}; put it there, or delete the Secret and new keys are made, of which everybody who logs in is warned",
+                    "Secret {:?} has no {file:?}; add it, or delete the Secret to generate new keys, of which SSH clients will warn",
                     secret.name_any()
                 ),
             ));

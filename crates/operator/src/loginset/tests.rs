@@ -1,16 +1,16 @@
 //! The rules of a LoginSet, as tests.
 
-use api::{ConditionStatus, LoginSetStatus};
+use api::{ConditionStatus, LoginSet, LoginSetStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    observe::{Observed, observe},
-    plan::{Plan, plan},
-    status::{build_status, state},
+    observe::{Observed, read},
+    plan::Plan,
 };
 use crate::{
     defaults::Images,
+    kind,
     runtime::{Caches, Change, Delta, Failure, Key},
     testing::any_spec::any_spec,
 };
@@ -65,13 +65,8 @@ fn observed(objects: Vec<Value>) -> Observed {
         login: "login:default".to_owned(),
         ..Images::default()
     };
-    observe(
-        caches.login_sets.all().remove(0),
-        &caches,
-        images,
-        "cluster.local".to_owned(),
-        Vec::new(),
-    )
+    let login_set = caches.login_sets.all().remove(0);
+    read(login_set, &caches, images, "cluster.local".to_owned())
 }
 
 fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
@@ -79,17 +74,17 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
     objects
 }
 
+fn plan(observed: &Observed) -> Plan {
+    kind::plan::<LoginSet>(observed)
+}
+
 fn planned(objects: Vec<Value>) -> Plan {
     plan(&observed(objects))
 }
 
 fn status_of(observed: &Observed, failure: Option<&Failure>) -> LoginSetStatus {
-    build_status(
-        observed,
-        &plan(observed),
-        failure,
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    )
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    kind::status::<LoginSet>(observed, &plan(observed), failure, &[], now)
 }
 
 fn condition(status: LoginSetStatus, type_: &str) -> (ConditionStatus, String, String) {
@@ -337,16 +332,14 @@ fn a_new_default_image_rolls_nothing() {
 fn it_hears_of_its_controller_its_files_and_its_pods() {
     let caches = Caches::of(deployed(with(cluster(), &json!({}))));
     let is_heard = |change: Change| {
-        let heard = super::interested(&change, &caches);
+        let heard = super::references::interested(&change, &caches);
         assert_eq!(heard, [Key::new("hpc", "slurm")], "{change:?}");
     };
-    is_heard(Change::LoginSet(Delta::appeared(caches.login_sets.all().remove(0))));
-    is_heard(Change::Controller(Delta::appeared(caches.controllers.all().remove(0))));
-    is_heard(Change::Pod(Delta::appeared(caches.pods.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.login_sets.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.pods.all().remove(0))));
     for name in ["sssd", "slurm-auth-slurm"] {
-        is_heard(Change::Secret(Delta::appeared(
-            caches.secrets.get("hpc", name).unwrap(),
-        )));
+        is_heard(Change::from(Delta::appeared(caches.secrets.get("hpc", name).unwrap())));
     }
 }
 
@@ -362,6 +355,6 @@ proptest! {
         let observed = observed(objects);
         let plan = plan(&observed);
         status_of(&observed, None);
-        state(&observed, &plan);
+        kind::state::<LoginSet>(&observed, &plan);
     }
 }

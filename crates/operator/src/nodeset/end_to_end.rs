@@ -14,16 +14,16 @@ use axum::{
     http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
+use host::Host;
 use serde_json::{Value, json};
 use slurm::agent::{AgentKey, PROOF_HEADER, path};
 use tokio::{net::TcpListener, time::sleep};
 
 use super::{NodeSetReconciler, fixture};
 use crate::{
-    cluster::Clusters,
     defaults::Defaults,
     runtime::{
-        Clients, Operator, Options, Stopper, Triggers,
+        Caches, Clients, Context, Operator, Options, Stopper,
         fake::{FakeServer, Path},
     },
 };
@@ -188,12 +188,10 @@ impl World {
                 store.create(&at(plural, ""), object, "helm").unwrap();
             }
         });
-        let (triggers, inboxes) = Triggers::new();
-        let clients = Clients::same(server.client());
-        let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
-            Clusters::new(found.caches, found.fence, found.clock, found.triggers, found.metrics)
-        });
-        operator.add(NodeSetReconciler::new(operator.context()), inboxes.node_set);
+        let (clients, caches) = (Clients::same(server.client()), Caches::default());
+        let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
+        let context = Context::new(operator.context(), caches, Defaults::default());
+        operator.add(NodeSetReconciler::new(context));
         let (stopper, stop) = Stopper::new();
         tokio::spawn(operator.run(stop));
         tokio::spawn(run_pods(server.clone(), agent.clone()));

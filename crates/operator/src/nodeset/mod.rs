@@ -8,10 +8,10 @@
 mod apply;
 pub mod build;
 pub mod identity;
-mod interest;
 pub mod mirror;
 pub mod observe;
 pub mod plan;
+mod references;
 pub mod status;
 
 #[cfg(test)]
@@ -39,9 +39,8 @@ use self::{
 };
 use crate::{
     cluster::{Follower, Knowledge},
-    cluster_domain,
     key_mismatch::find_key_mismatch,
-    runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
+    runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
 };
 
 /// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
@@ -66,7 +65,6 @@ const MIRROR_AGAIN: Duration = Duration::from_secs(15);
 pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
-    cluster_domain: String,
     /// When the counts of Slurm's nodes were last written.
     counted: Mutex<HashMap<Key, Instant>>,
     /// Jobs that were told to end.
@@ -83,8 +81,7 @@ pub struct NodeSetReconciler {
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
-            writer: Writer::new(&ctx, Self::NAME),
-            cluster_domain: cluster_domain::of_this_pod(),
+            writer: Writer::new::<NodeSet>(&ctx),
             counted: Mutex::default(),
             told: Told::default(),
             disinherited: Disinherited::default(),
@@ -184,9 +181,10 @@ fn without_counts(mut status: NodeSetStatus) -> NodeSetStatus {
 
 impl Reconciler for NodeSetReconciler {
     const NAME: &'static str = "nodeset";
+    type Object = NodeSet;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interest::interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.ctx.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -199,7 +197,7 @@ impl Reconciler for NodeSetReconciler {
         let surroundings = Surroundings {
             knowledge: self.knowledge(&nodeset, key).await,
             images: self.ctx.defaults.images.clone(),
-            cluster_domain: self.cluster_domain.clone(),
+            cluster_domain: self.ctx.cluster_domain.clone(),
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
             empty_since: self.emptied().get(key).copied(),
@@ -240,7 +238,7 @@ impl Reconciler for NodeSetReconciler {
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
         // Somebody was faster than an order of ours: it is planned anew on what they did.
         let again = applied.changed.then_some(SOON);
-        let taken = applied.name_taken.then_some(TAKEN_AGAIN);
+        let taken = applied.name_taken.then_some(TAKEN_RETRY);
         let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]
             .into_iter()
             .flatten()

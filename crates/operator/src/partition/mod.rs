@@ -10,6 +10,7 @@ mod external;
 mod memory;
 mod observe;
 mod plan;
+mod references;
 mod restore;
 pub(crate) mod rules;
 mod status;
@@ -18,7 +19,7 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use kube::ResourceExt as _;
+use api::Partition;
 
 use self::{
     drift::Baseline,
@@ -27,7 +28,7 @@ use self::{
 };
 use crate::{
     cluster::Follower,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
 /// Slurm is polled every few seconds, so by then it was.
@@ -46,7 +47,7 @@ pub struct PartitionReconciler {
 impl PartitionReconciler {
     pub fn new(context: Context) -> Self {
         Self {
-            writer: Writer::new(&context, Self::NAME),
+            writer: Writer::new::<Partition>(&context),
             context,
             memories: Memories::default(),
         }
@@ -55,9 +56,10 @@ impl PartitionReconciler {
 
 impl Reconciler for PartitionReconciler {
     const NAME: &'static str = "partition";
+    type Object = Partition;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        references::interested(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -140,51 +142,4 @@ impl PartitionReconciler {
         });
         (view, results.applied)
     }
-}
-
-/// The Partitions that a change may concern. What their Controllers have to say of them comes by the board.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    match change {
-        Change::Partition(delta) => delta.key().into_iter().collect(),
-        Change::Controller(delta) => delta.key().map(|key| of_controller(caches, &key)).unwrap_or_default(),
-        Change::Namespace(delta) => {
-            let namespaces = delta.sides().map(|namespace| namespace.name_any());
-            let partitions = namespaces.flat_map(|namespace| caches.partitions.list(&namespace));
-            partitions.map(|partition| Key::of(partition.as_ref())).collect()
-        }
-        // By their names they stand in slurm.conf, but for one that is not ours.
-        Change::NodeSet(delta) => {
-            let controllers = delta.sides().filter_map(|node_set| {
-                let namespace = node_set.namespace().unwrap_or_default();
-                caches.controllers.get(&namespace, &node_set.spec.controller_ref.name)
-            });
-            let outside = controllers.filter(|controller| controller.spec.is_external());
-            outside
-                .flat_map(|controller| of_controller(caches, &Key::of(controller.as_ref())))
-                .collect()
-        }
-        Change::LoginSet(_)
-        | Change::RestApi(_)
-        | Change::Accounting(_)
-        | Change::Token(_)
-        | Change::Pod(_)
-        | Change::Service(_)
-        | Change::ConfigMap(_)
-        | Change::Secret(_)
-        | Change::StatefulSet(_)
-        | Change::Deployment(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::ServiceMonitor(_) => Vec::new(),
-    }
-}
-
-fn of_controller(caches: &Caches, controller: &Key) -> Vec<Key> {
-    let partitions = caches.partitions.list(&controller.namespace).into_iter();
-    partitions
-        .filter(|partition| partition.spec.controller_ref.name == controller.name)
-        .map(|partition| Key::of(partition.as_ref()))
-        .collect()
 }

@@ -1,117 +1,87 @@
 //! RestApi: slurmrestd, by which programs reach a cluster.
 
-mod apply;
 mod build;
 mod observe;
 mod plan;
-mod status;
+mod references;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use api::{Controller, RestApi};
-use kube::ResourceExt as _;
+use api::{Condition, RestApi, RestApiStatus};
 
+use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::Fault,
-    runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
+    fault::{Fault, Progress},
+    kind::{Kind, KindReconciler, Report},
+    runtime::{Applied, Caches, Change, Context, Key, Writer},
 };
 
-/// Brings RestApis to what their specs ask for.
-#[derive(Debug)]
-pub struct RestApiReconciler {
-    context: Context,
-    writer: Writer,
-}
+pub(crate) type RestApiReconciler = KindReconciler<RestApi>;
 
-impl RestApiReconciler {
-    pub fn new(context: Context) -> Self {
-        Self {
-            writer: Writer::new(&context, Self::NAME),
-            context,
-        }
-    }
-}
-
-impl Reconciler for RestApiReconciler {
+impl Kind for RestApi {
     const NAME: &'static str = "restapi";
+    type Observed = Observed;
+    type Plan = Plan;
+    type Status = RestApiStatus;
 
-    fn interested(&self, change: &Change, caches: &Caches) -> Vec<Key> {
-        interested(change, caches)
+    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+        references::interested(change, caches)
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let context = &self.context;
-        let Some(rest_api) = context.caches.rest_apis.get(&key.namespace, &key.name) else {
-            return Ok(Outcome::settled());
-        };
-        let observed = observe::observe(
-            Arc::clone(&rest_api),
-            &context.caches,
-            context.defaults.images.clone(),
-            context.definitions.outdated(),
-        );
-        let plan = plan::plan(&observed);
-        let look_again = context.warn(rest_api.as_ref(), plan.faults.iter().map(Fault::warning));
-        let applied = apply::apply(&self.writer, &plan).await;
-        let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
-        let state = status::state(&observed, &plan);
-        let outcome = self.writer.finish(rest_api.as_ref(), status, applied, state).await?;
-        Ok(look_again.into_iter().fold(outcome, Outcome::requeue))
+    async fn observe(rest_api: Arc<Self>, context: &Context) -> Observed {
+        observe::observe(rest_api, &context.caches, context.defaults.images.clone())
     }
-}
 
-/// The RestApis that a change may concern.
-fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    match change {
-        Change::RestApi(delta) => delta.key().into_iter().collect(),
-        Change::Controller(delta) => delta.key().map(|key| of_controller(caches, &key)).unwrap_or_default(),
-        Change::Secret(delta) => delta.key().map(|key| through_key(caches, &key)).unwrap_or_default(),
-        // slurm.conf, whose absence is waited for.
-        Change::ConfigMap(_) => {
-            let controllers = change.owners::<Controller>();
-            controllers.iter().flat_map(|key| of_controller(caches, key)).collect()
+    fn object(observed: &Observed) -> &Arc<Self> {
+        &observed.rest_api
+    }
+
+    fn plan(observed: &Observed) -> Plan {
+        plan::plan(observed)
+    }
+
+    fn refuse(faults: Vec<Fault>) -> Plan {
+        Plan {
+            faults,
+            ..Plan::default()
         }
-        Change::Deployment(_) | Change::Service(_) => change.owners::<RestApi>(),
-        Change::NodeSet(_)
-        | Change::LoginSet(_)
-        | Change::Accounting(_)
-        | Change::Token(_)
-        | Change::Pod(_)
-        | Change::StatefulSet(_)
-        | Change::Revision(_)
-        | Change::Claim(_)
-        | Change::Budget(_)
-        | Change::Node(_)
-        | Change::Namespace(_)
-        | Change::ServiceMonitor(_)
-        | Change::Partition(_) => Vec::new(),
     }
-}
 
-fn of_controller(caches: &Caches, controller: &Key) -> Vec<Key> {
-    let rest_apis = caches.rest_apis.list(&controller.namespace).into_iter();
-    rest_apis
-        .filter(|rest_api| rest_api.spec.controller_ref.name == controller.name)
-        .map(|rest_api| Key::new(rest_api.namespace().unwrap_or_default(), rest_api.name_any()))
-        .collect()
-}
+    fn faults(plan: &Plan) -> &[Fault] {
+        &plan.faults
+    }
 
-/// The RestApis of Controllers that have their key in this Secret.
-fn through_key(caches: &Caches, secret: &Key) -> Vec<Key> {
-    let controllers = caches.controllers.list(&secret.namespace).into_iter();
-    controllers
-        .filter(|controller| controller.slurm_key().is_some_and(|key| key.name == secret.name))
-        .flat_map(|controller| of_controller(caches, &Key::of(controller.as_ref())))
-        .collect()
+    async fn apply(_: &Context, writer: &Writer, _: &Observed, plan: &Plan) -> Applied {
+        let mut applied = Applied::default();
+        applied.apply(writer, plan.service.as_ref()).await;
+        applied.apply(writer, plan.deployment.as_ref()).await;
+        applied
+    }
+
+    fn progress(observed: &Observed, _: &Plan) -> Progress {
+        let wanted = observed.rest_api.spec.replicas();
+        Progress::of_deployment("slurmrestd", observed.deployment.as_deref(), wanted)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    fn status(_: &Observed, _: &Plan, report: Report) -> RestApiStatus {
+        RestApiStatus {
+            conditions: report.conditions,
+            observed_generation: report.observed_generation,
+        }
+    }
 }
 
 /// The children of the first RestApi among these objects, for the comparison with upstream's.
 #[cfg(test)]
-pub(crate) fn children_of(caches: &Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
+pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let rest_api = caches.rest_apis.all().remove(0);
-    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone(), Vec::new()));
+    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()));
     assert_eq!(plan.faults, []);
     let service = plan
         .service

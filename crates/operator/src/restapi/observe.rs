@@ -1,4 +1,4 @@
-//! What there is: the RestApi, its Controller and its children. Reads only.
+//! Reads a RestApi, its Controller and its children.
 
 use std::sync::Arc;
 
@@ -11,23 +11,21 @@ use kube::ResourceExt as _;
 
 use crate::{defaults::Images, runtime::Caches};
 
-/// Everything a plan is made from.
+/// Everything that a plan is made from.
 #[derive(Clone, Debug)]
-pub(super) struct Observed {
+pub(crate) struct Observed {
     pub(super) rest_api: Arc<RestApi>,
-    /// The one it refers to.
+    /// The Controller that it names.
     pub(super) controller: Option<Arc<Controller>>,
     /// The slurm.conf that slurmrestd reads.
     pub(super) config: Option<Arc<ConfigMap>>,
     pub(super) slurm_key: Option<Arc<Secret>>,
     pub(super) deployment: Option<Arc<Deployment>>,
     pub(super) images: Images,
-    /// Definitions that are older than this operator.
-    pub(super) outdated: Vec<String>,
 }
 
-/// Reads from the caches what concerns this RestApi.
-pub(super) fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images, outdated: Vec<String>) -> Observed {
+/// Reads what concerns this RestApi from the caches.
+pub(super) fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images) -> Observed {
     let namespace = rest_api.namespace().unwrap_or_default();
     let controller = caches.controllers.get(&namespace, &rest_api.spec.controller_ref.name);
     let names = controller.as_ref().map(|controller| controller.child_names());
@@ -41,6 +39,5 @@ pub(super) fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images, o
         controller,
         rest_api,
         images,
-        outdated,
     }
 }

@@ -1,6 +1,6 @@
-//! What is to be done about a RestApi. Pure.
+//! Decides what to do about a RestApi. Pure.
 
-use api::{Validate, keys::apps};
+use api::keys::apps;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
 
 use super::{
@@ -13,30 +13,20 @@ use crate::{
     template::{container::image_to_run, service::plan_service},
 };
 
-/// What is to be done, and what is wrong.
+/// The children to apply, and what is wrong.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) faults: Vec<Fault>,
     pub(super) service: Option<Service>,
     pub(super) deployment: Option<Deployment>,
 }
 
-/// The Controller has no slurm.conf yet.
+/// Reason: the Controller has no slurm.conf yet.
 const CONFIG_MISSING: &str = "ConfigMissing";
 
 pub(super) fn plan(observed: &Observed) -> Plan {
     let rest_api = observed.rest_api.as_ref();
-    if rest_api.metadata.deletion_timestamp.is_some() {
-        // Its children go with it.
-        return Plan::default();
-    }
-    let mut faults = Fault::of(&rest_api.check());
-    if !faults.is_empty() {
-        return Plan {
-            faults,
-            ..Plan::default()
-        };
-    }
+    let mut faults = Vec::new();
     let service = plan_service(build_service(rest_api), &mut faults);
     let deployment = plan_deployment(observed, &mut faults);
     Plan {
@@ -46,17 +36,17 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 }
 
-/// Pods whose slurm.conf or key is not there would only wait; what runs is left alone until they are.
+/// Pods without slurm.conf or a key would only wait, so the Deployment is not changed until both exist.
 fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(Fault {
-            reason: fault::CONTROLLER_MISSING,
-            message: format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or name another"
+        faults.push(Fault::new(
+            fault::CONTROLLER_MISSING,
+            format!(
+                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
             ),
-        });
+        ));
         return None;
     };
     let key = controller.slurm_key();
@@ -64,19 +54,19 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
         .as_ref()
         .is_none_or(|key| entry(observed.slurm_key.as_deref(), &key.key).is_some());
     if let Some(key) = key.filter(|_| !has_key) {
-        faults.push(Fault {
-            reason: fault::SECRET_MISSING,
-            message: format!(
-                "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; make it, or look at the Controller's conditions",
+        faults.push(Fault::new(
+            fault::SECRET_MISSING,
+            format!(
+                "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; create it, or check the Controller's conditions",
                 key.key, key.name
             ),
-        });
+        ));
     }
     if observed.config.is_none() {
-        faults.push(Fault {
-            reason: CONFIG_MISSING,
-            message: format!("Controller {name:?} has no slurm.conf yet; look at its conditions"),
-        });
+        faults.push(Fault::new(
+            CONFIG_MISSING,
+            format!("Controller {name:?} has no slurm.conf yet; check its conditions"),
+        ));
     }
     if !faults.is_empty() {
         return None;
@@ -85,7 +75,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
         Ok(deployment) => Some(deployment),
         Err(error) => {
             faults.push(Fault::invalid(format!(
-                "spec.template.spec or spec.slurmrestd is not what Kubernetes has there: {error}; correct it"
+                "spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it"
             )));
             None
         }

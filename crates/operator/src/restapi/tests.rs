@@ -1,16 +1,16 @@
 //! The rules of a RestApi, as tests.
 
-use api::{ConditionStatus, RestApiStatus};
+use api::{ConditionStatus, RestApi, RestApiStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
     observe::{Observed, observe},
-    plan::{Plan, plan},
-    status::{build_status, state},
+    plan::Plan,
 };
 use crate::{
     defaults::Images,
+    kind,
     restapi::RestApiReconciler,
     runtime::{Caches, Change, Clock, Context, Delta, Events, Key, Metrics, Reconciler as _, State, fake::FakeServer},
     testing::any_spec::any_spec,
@@ -44,7 +44,7 @@ fn observed(objects: Vec<Value>) -> Observed {
         slurmrestd: "slurmrestd:default".to_owned(),
         ..Images::default()
     };
-    observe(caches.rest_apis.all().remove(0), &caches, images, Vec::new())
+    observe(caches.rest_apis.all().remove(0), &caches, images)
 }
 
 fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
@@ -53,17 +53,14 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<RestApi>(&observed(objects))
 }
 
 fn status(objects: Vec<Value>) -> RestApiStatus {
     let observed = observed(objects);
-    build_status(
-        &observed,
-        &plan(&observed),
-        None,
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    )
+    let plan = kind::plan::<RestApi>(&observed);
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    kind::status::<RestApi>(&observed, &plan, None, &[], now)
 }
 
 fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
@@ -150,21 +147,21 @@ fn a_new_default_image_rolls_nothing() {
     objects.push(serde_json::to_value(&deployment).unwrap());
     let mut observed = observed(objects);
     observed.images.slurmrestd = "slurmrestd:newer".to_owned();
-    assert_eq!(plan(&observed).deployment, deployment);
+    assert_eq!(kind::plan::<RestApi>(&observed).deployment, deployment);
 }
 
 #[test]
 fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears = |change: Change| super::interested(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears = |change: Change| super::references::interested(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
-    is_heard(Change::Controller(Delta::appeared(caches.controllers.all().remove(0))));
-    is_heard(Change::Secret(Delta::appeared(caches.secrets.all().remove(0))));
-    is_heard(Change::RestApi(Delta::appeared(caches.rest_apis.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));
+    is_heard(Change::from(Delta::appeared(caches.rest_apis.all().remove(0))));
     let mut config = cluster().remove(2);
     config["metadata"]["ownerReferences"] = json!([{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm", "uid": "Controller" }]);
-    is_heard(Change::ConfigMap(Delta::appeared(std::sync::Arc::new(
-        serde_json::from_value(config).unwrap(),
+    is_heard(Change::from(Delta::appeared(std::sync::Arc::new(
+        serde_json::from_value::<k8s_openapi::api::core::v1::ConfigMap>(config).unwrap(),
     ))));
 }
 
@@ -178,9 +175,10 @@ proptest! {
         objects.push(object("Controller", &controller));
         objects.push(rest_api(&spec));
         let observed = observed(objects);
-        let plan = plan(&observed);
-        build_status(&observed, &plan, None, "2026-01-01T00:00:00Z".parse().unwrap());
-        state(&observed, &plan);
+        let plan = kind::plan::<RestApi>(&observed);
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        kind::status::<RestApi>(&observed, &plan, None, &[], now);
+        kind::state::<RestApi>(&observed, &plan);
     }
 }
 
@@ -191,11 +189,9 @@ async fn what_may_be_on_its_way_is_no_warning_at_first() {
     young["metadata"]["creationTimestamp"] = made.to_string().into();
     let clock = Clock::fixed(made);
     let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::new());
-    let context = Context {
-        clock: clock.clone(),
-        events,
-        ..Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]))
-    };
+    let mut context = Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]));
+    context.runtime.clock = clock.clone();
+    context.runtime.events = events;
     let reconciler = RestApiReconciler::new(context);
     let key = Key::new("hpc", "slurm");
 

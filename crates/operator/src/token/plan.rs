@@ -1,60 +1,48 @@
-//! What is to be done about a Token. Pure.
+//! Decides what to do about a Token. Pure.
 
 use std::time::{Duration, SystemTime};
 
-use api::Validate as _;
-use jiff::Timestamp;
+use api::references::SecretKeyRef;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use slurm::token::{Claims, SigningKey};
 
 use super::observe::Observed;
 use crate::{
-    fault::{self, Fault},
-    secret::entry,
+    fault::Fault,
+    secret::{entry, missing},
 };
 
-/// The Secret that is named belongs to somebody else.
+/// Reason: the named Secret was not created for this Token.
 const SECRET_TAKEN: &str = "SecretTaken";
-/// A token is renewed when this part of its life is left.
-const LEFT: u64 = 5;
-/// Nobody looks more often than this, however short a life is.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// A token is renewed when a fifth of its lifetime is left.
+const RENEWAL_FRACTION: u64 = 5;
+/// The shortest interval between two reconciles, however short the lifetime is.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be done, and what is wrong.
+/// The token to issue, and what is wrong.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) faults: Vec<Fault>,
-    /// A token to be signed and kept.
+    /// A token to sign and to store.
     pub(super) issue: Option<Issue>,
-    /// The UID of a Secret that goes first: upstream gave it to the key's Secret, and it would outlive its Token.
+    /// The UID of a Secret to delete first: upstream made the key's Secret its owner, so it would outlive its Token.
     pub(super) replace: Option<String>,
-    /// What the token says that is kept, or will be.
+    /// The claims of the stored token, or of the one to issue.
     pub(super) claims: Option<Claims>,
-    /// When to look again.
+    /// When to renew the token.
     pub(super) renew_after: Option<Duration>,
 }
 
-/// A token to be signed.
+/// A token to sign.
 #[derive(Clone, Debug)]
 pub(super) struct Issue {
     pub(super) key: SigningKey,
     pub(super) claims: Claims,
 }
 
-pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
-    let token = observed.token.as_ref();
-    if token.metadata.deletion_timestamp.is_some() {
-        // Its Secret goes with it.
-        return Plan::default();
-    }
-    let faults = Fault::of(&token.check());
-    if !faults.is_empty() {
-        return Plan {
-            faults,
-            ..Plan::default()
-        };
-    }
+pub(super) fn plan(observed: &Observed) -> Plan {
+    let (token, now) = (observed.token.as_ref(), observed.now);
     let (key, ownership) = match (find_key(observed), find_owner(observed)) {
         (Ok(key), Ok(ownership)) => (key, ownership),
         (key, ownership) => {
@@ -64,9 +52,9 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
             };
         }
     };
-    let kept = kept(observed, &key).filter(|_| ownership == Ownership::Ours);
+    let stored = stored(observed, &key).filter(|_| ownership == Ownership::Ours);
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-    let (claims, issue) = match kept {
+    let (claims, issue) = match stored {
         Some(claims) if !needs_renewal(observed, &claims, seconds) => (claims, None),
         _ => {
             let lifetime = Duration::try_from(token.spec.lifetime()).unwrap_or_default();
@@ -85,28 +73,23 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
         },
         renew_after: token.spec.refreshes().then(|| {
             let left = renewal(&claims).saturating_sub(seconds);
-            Duration::from_secs(left).max(SHORTEST)
+            Duration::from_secs(left).max(MIN_INTERVAL)
         }),
         claims: Some(claims),
     }
 }
 
 fn find_key(observed: &Observed) -> Result<SigningKey, Fault> {
-    // `check` has refused a Token without a reference.
+    // A Token without a reference is invalid and has no plan.
     let reference = observed.token.spec.effective_jwt_key_ref().cloned().unwrap_or_default();
-    let what = if observed.key.is_some() {
-        "which is absent or empty there"
-    } else {
-        "which does not exist"
+    let reference = SecretKeyRef {
+        name: reference.name,
+        key: reference.key,
+        ..SecretKeyRef::default()
     };
     let missing = || {
-        Fault::new(
-            fault::SECRET_MISSING,
-            format!(
-                "spec.jwtKeyRef names entry {:?} of Secret {:?}, {what}; name the one that the cluster's Controller uses",
-                reference.key, reference.name
-            ),
-        )
+        let remedy = "name the one that the cluster's Controller uses";
+        missing("spec.jwtKeyRef names", &reference, observed.key.as_deref(), remedy)
     };
     let bytes = entry(observed.key.as_deref(), &reference.key).ok_or_else(missing)?;
     SigningKey::new(bytes).map_err(|_| missing())
@@ -114,13 +97,13 @@ fn find_key(observed: &Observed) -> Result<SigningKey, Fault> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Ownership {
-    /// Made for this Token, or not there yet.
+    /// It was created for this Token, or does not exist yet.
     Ours,
-    /// Made for this Token by upstream's operator.
+    /// The upstream operator created it for this Token.
     Upstreams { uid: String },
 }
 
-/// Whose the Secret is that the token is to be kept in. What somebody else keeps there is not overwritten.
+/// The owner of the Secret that has to hold the token. A foreign Secret is not overwritten.
 fn find_owner(observed: &Observed) -> Result<Ownership, Fault> {
     let token = observed.token.as_ref();
     let Some(secret) = observed.secret.as_deref() else {
@@ -142,19 +125,19 @@ fn taken(secret: &Secret) -> Fault {
     Fault::new(
         SECRET_TAKEN,
         format!(
-            "Secret {:?} exists and was not made for this Token; delete it if it is not needed, or name another one in spec.secretRef.name",
+            "Secret {:?} exists and was not created for this Token; delete it if it is not needed, or name another one in spec.secretRef.name",
             secret.name_any()
         ),
     )
 }
 
-/// What the kept token says, if it was signed with the key that is now in use.
-fn kept(observed: &Observed, key: &SigningKey) -> Option<Claims> {
+/// The claims of the stored token, if it was signed with the current key.
+fn stored(observed: &Observed, key: &SigningKey) -> Option<Claims> {
     let bytes = entry(observed.secret.as_deref(), observed.token.spec.secret_key())?;
     key.read(std::str::from_utf8(bytes).ok()?)
 }
 
-/// Whether the kept token is no longer what the spec asks for. One that is made once may end.
+/// Whether the stored token does not match the spec or has to be renewed. Without `spec.refresh` it may expire.
 fn needs_renewal(observed: &Observed, claims: &Claims, now: u64) -> bool {
     let spec = &observed.token.spec;
     let lifetime = claims.expires_at.saturating_sub(claims.issued_at);
@@ -166,5 +149,5 @@ fn needs_renewal(observed: &Observed, claims: &Claims, now: u64) -> bool {
 /// When a token is to be replaced, in seconds since 1970.
 fn renewal(claims: &Claims) -> u64 {
     let life = claims.expires_at.saturating_sub(claims.issued_at);
-    claims.expires_at.saturating_sub(life / LEFT)
+    claims.expires_at.saturating_sub(life / RENEWAL_FRACTION)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::ConditionStatus;
+use api::{ConditionStatus, Token};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -11,12 +11,12 @@ use slurm::token::SigningKey;
 
 use super::{
     build::build_secret,
-    interested,
     observe::{Observed, observe},
-    plan::{Plan, plan},
-    status::build_status,
+    plan::Plan,
+    references::interested,
 };
 use crate::{
+    kind,
     runtime::{Caches, Change, Delta, Key},
     testing::any_spec::any_spec,
 };
@@ -44,13 +44,13 @@ fn keys(bytes: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "keys", "namespace": "hpc", "uid": "k" }, "data": data })
 }
 
-fn observed(objects: Vec<Value>) -> Observed {
+fn observed(objects: Vec<Value>, now: i64) -> Observed {
     let caches = Caches::of(objects);
-    observe(caches.tokens.all().remove(0), &caches, Vec::new())
+    observe(caches.tokens.all().remove(0), &caches, at(now))
 }
 
 fn planned(objects: Vec<Value>, now: i64) -> Plan {
-    plan(&observed(objects), at(now))
+    kind::plan::<Token>(&observed(objects, now))
 }
 
 /// The Secret that a plan leads to.
@@ -58,12 +58,13 @@ fn kept(more: &Value, key: &str, now: i64) -> Value {
     let objects = vec![token(more), keys(key)];
     let issue = planned(objects.clone(), now).issue.unwrap();
     let signed = issue.key.sign(&issue.claims).unwrap();
-    serde_json::to_value(build_secret(&observed(objects).token, signed.secret())).unwrap()
+    serde_json::to_value(build_secret(&observed(objects, now).token, signed.secret())).unwrap()
 }
 
 fn reason(objects: Vec<Value>) -> (ConditionStatus, String, String) {
-    let observed = observed(objects);
-    let status = build_status(&observed, &plan(&observed, at(0)), None, at(0));
+    let observed = observed(objects, 0);
+    let plan = kind::plan::<Token>(&observed);
+    let status = kind::status::<Token>(&observed, &plan, None, &[], at(0));
     let ready = status
         .conditions
         .into_iter()
@@ -171,7 +172,7 @@ fn a_missing_key_is_named() {
 fn a_change_of_its_key_or_its_secret_concerns_it() {
     let caches = Caches::of(vec![token(&json!({})), keys("key"), kept(&json!({}), "key", 0)]);
     for secret in caches.secrets.all() {
-        let change = Change::Secret(Delta::appeared(secret));
+        let change = Change::from(Delta::appeared(secret));
         assert_eq!(interested(&change, &caches), [Key::new("hpc", "alice")]);
     }
 }
@@ -181,8 +182,8 @@ proptest! {
     fn no_spec_makes_it_panic(spec in any_spec("Token"), now in any::<i32>()) {
         let mut object = token(&json!({}));
         object["spec"] = spec;
-        let observed = observed(vec![object, keys("key")]);
-        let plan = plan(&observed, at(i64::from(now)));
-        let _ = build_status(&observed, &plan, None, at(0));
+        let observed = observed(vec![object, keys("key")], i64::from(now));
+        let plan = kind::plan::<Token>(&observed);
+        let _ = kind::status::<Token>(&observed, &plan, None, &[], at(0));
     }
 }

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use api::configuration::RejectedBy;
+use api::{Controller, configuration::RejectedBy};
 use jiff::Timestamp;
 use slurm::{
     agent::{self, Action, PartitionInUse, StepTime, Way},
@@ -292,7 +292,7 @@ impl Delivery {
         let reporter = Reporter {
             key: key.clone(),
             report: Arc::clone(&report),
-            trigger: shared.triggers.controller.clone(),
+            trigger: shared.triggers.of::<Controller>(),
         };
         let task = Task::new(
             reporter.clone(),
@@ -367,7 +367,7 @@ impl Reporter {
         let before = report.clone();
         change(&mut report);
         if *report != before {
-            self.trigger.add(self.key.clone());
+            self.trigger.wake(self.key.clone());
         }
     }
 }

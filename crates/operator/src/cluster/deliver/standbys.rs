@@ -17,7 +17,7 @@ use tokio::{sync::watch, time::timeout};
 use tracing::{info, warn};
 
 use super::{JwtKey, Live, Reporter, Standby, Wanted, decide::words_of};
-use crate::{cluster::pods::Target, runtime::Fence};
+use crate::{cluster::pods::Target, fence::next_fence, runtime::Fence};
 
 /// While one of them has not got it.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ async fn bring(target: &Target, settled: &Settled, fence: &Fence, refused: &Refu
     };
     let (pod, sequence) = (&target.pod, revision.sequence);
     info!(%pod, sequence, %digest, "giving a standby what the active slurmctld has taken");
-    let pushed = match client.push(&revision, fence.next()).await {
+    let pushed = match client.push(&revision, next_fence(fence)).await {
         Ok(pushed) => pushed,
         Err(error) => return away(&error),
     };

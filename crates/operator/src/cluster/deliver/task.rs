@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     cluster::pods::Target,
-    runtime::{Clock, Fence, Metrics},
+    configuration_metrics::ConfigurationMetrics,
+    fence::next_fence,
+    runtime::{Clock, Fence},
 };
 
 /// Reconfigures of one slurmctld are at least this far apart, so that a burst of edits is one of them.
@@ -49,7 +51,7 @@ pub(crate) struct Task {
     reporter: Reporter,
     fence: Fence,
     clock: Clock,
-    metrics: Metrics,
+    metrics: ConfigurationMetrics,
     memory: Memory,
     settled: watch::Sender<Option<Arc<Settled>>>,
     client: Option<(Target, JwtKey, Client)>,
@@ -69,7 +71,7 @@ impl Task {
         reporter: Reporter,
         fence: Fence,
         clock: Clock,
-        metrics: Metrics,
+        metrics: ConfigurationMetrics,
         settled: watch::Sender<Option<Arc<Settled>>>,
     ) -> Self {
         Self {
@@ -217,7 +219,7 @@ impl Task {
         let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
             return;
         };
-        let fence = self.fence.next();
+        let fence = next_fence(&self.fence);
         let Ok(candidate) = Candidate::new(&content, fence, uid, &key, SystemTime::now()) else {
             return;
         };
@@ -312,7 +314,7 @@ impl Task {
             return RECHECK;
         }
         info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "pushing the configuration");
-        let fence = self.fence.next();
+        let fence = next_fence(&self.fence);
         let tried = Live {
             sequence,
             digest: wanted.digest,
@@ -357,18 +359,18 @@ impl Task {
                 Duration::ZERO
             }
             Error::Refused(Refusal::Stuck { detail }) => {
-                self.metrics.configuration().failed(&self.reporter.key);
+                self.metrics.failed(&self.reporter.key);
                 self.set_aside(wanted.digest, &detail);
                 self.failed(wanted, State::Failed { why: detail })
             }
             Error::Refused(Refusal::Failed { detail }) => {
-                self.metrics.configuration().failed(&self.reporter.key);
+                self.metrics.failed(&self.reporter.key);
                 self.failed(wanted, State::Failed { why: detail })
             }
             error => {
                 // The agent may have it all the same.
                 self.memory.open = Some(tried).filter(|_| wanted.goal == Goal::Live);
-                self.metrics.configuration().failed(&self.reporter.key);
+                self.metrics.failed(&self.reporter.key);
                 self.failed(wanted, State::Away { why: error.to_string() })
             }
         }
@@ -452,7 +454,7 @@ impl Task {
             steps,
         } = course;
         let (key, pod) = (&self.reporter.key, &wish.wanted.target.pod);
-        let counts = self.metrics.configuration();
+        let counts = &self.metrics;
         match &rejection {
             None => {
                 let seen = wish.seen.elapsed();

@@ -14,6 +14,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
+use host::Host;
 use serde_json::{Value, json};
 use slurm::{
     Revision,
@@ -23,10 +24,9 @@ use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
 use super::super::ControllerReconciler;
 use crate::{
-    cluster::Clusters,
     defaults::Defaults,
     runtime::{
-        Clients, Ended, Operator, Options, Stopper, Triggers,
+        Caches, Clients, Context, Ended, Operator, Options, Stopper,
         fake::{FakeServer, Path},
     },
 };
@@ -277,12 +277,10 @@ impl World {
 }
 
 fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<Result<(), Ended>>) {
-    let (triggers, inboxes) = Triggers::new();
-    let clients = Clients::same(server.client());
-    let mut operator = Operator::new(clients, Options::default(), Defaults::default(), triggers, |found| {
-        Clusters::new(found.caches, found.fence, found.clock, found.triggers, found.metrics)
-    });
-    operator.add(ControllerReconciler::new(operator.context()), inboxes.controller);
+    let (clients, caches) = (Clients::same(server.client()), Caches::default());
+    let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
+    let context = Context::new(operator.context(), caches, Defaults::default());
+    operator.add(ControllerReconciler::new(context));
     let (stopper, stop) = Stopper::new();
     (stopper, tokio::spawn(operator.run(stop)))
 }

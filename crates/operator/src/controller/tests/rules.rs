@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use api::{ConditionStatus, Controller};
+use api::{Accounting, ConditionStatus, Controller, NodeSet};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
 use serde_json::{Value, json};
 use slurm::revision::Digest;
 
@@ -20,7 +21,7 @@ use crate::{
         external::{Unfit, View},
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
-    runtime::{Caches, Change, Delta, Key},
+    runtime::{Caches, Change, Delta, Key, Object},
 };
 
 pub(super) const NOW: &str = "2026-01-02T00:00:00Z";
@@ -1033,39 +1034,38 @@ fn a_controller_hears_of_everything_it_is_made_from() {
     caches_objects.extend(keys());
     let caches = Caches::of(caches_objects);
     let me = Key::new("hpc", "slurm");
-    let hears = |change: Change| super::super::interested(&change, &caches).contains(&me);
+    let hears = |change: Change| super::super::references::interested(&change, &caches).contains(&me);
     for name in ["files", "scripts", "jwks"] {
-        assert!(
-            hears(appeared(config_map(name, &json!({})), Change::ConfigMap)),
-            "{name}"
-        );
+        assert!(hears(appeared::<ConfigMap>(config_map(name, &json!({})))), "{name}");
     }
-    assert!(!hears(appeared(config_map("other", &json!({})), Change::ConfigMap)));
+    assert!(!hears(appeared::<ConfigMap>(config_map("other", &json!({})))));
     for name in ["k", "slurm-auth-jwt"] {
-        assert!(hears(appeared(secret(name, "k", ""), Change::Secret)), "{name}");
+        assert!(hears(appeared::<Secret>(secret(name, "k", ""))), "{name}");
     }
-    assert!(!hears(appeared(secret("other", "k", ""), Change::Secret)));
-    assert!(hears(appeared(node_set("n", NOW, json!({})), Change::NodeSet)));
-    assert!(hears(appeared(pod(0), Change::Pod)));
+    assert!(!hears(appeared::<Secret>(secret("other", "k", ""))));
+    assert!(hears(appeared::<NodeSet>(node_set("n", NOW, json!({})))));
+    assert!(hears(appeared::<Pod>(pod(0))));
     let named =
         |kind: &str, name: &str| json!({ "kind": kind, "metadata": { "name": name, "namespace": "hpc" }, "spec": {} });
-    assert!(hears(appeared(named("Accounting", "acct"), Change::Accounting)));
-    assert!(hears(appeared(named("PersistentVolumeClaim", "state"), Change::Claim)));
+    assert!(hears(appeared::<Accounting>(named("Accounting", "acct"))));
+    assert!(hears(appeared::<PersistentVolumeClaim>(named(
+        "PersistentVolumeClaim",
+        "state"
+    ))));
     let owned = json!({ "metadata": { "name": "slurm-controller", "namespace": "hpc", "ownerReferences": [{
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm", "uid": UID, "controller": true,
     }] } });
-    assert!(hears(appeared(owned.clone(), Change::Service)));
-    assert!(hears(appeared(owned.clone(), Change::ConfigMap)));
-    assert!(hears(appeared(owned, Change::Secret)));
+    assert!(hears(appeared::<Service>(owned.clone())));
+    assert!(hears(appeared::<ConfigMap>(owned.clone())));
+    assert!(hears(appeared::<Secret>(owned)));
     let mut rival = controller(&json!({ "clusterName": "hpc_slurm" }));
     rival["metadata"]["name"] = "rival".into();
-    assert!(hears(appeared(rival, Change::Controller)));
+    assert!(hears(appeared::<Controller>(rival)));
 }
 
-fn appeared<K: serde::de::DeserializeOwned>(object: Value, change: impl FnOnce(Delta<K>) -> Change) -> Change {
-    change(Delta::appeared(std::sync::Arc::new(
-        serde_json::from_value(object).unwrap(),
-    )))
+fn appeared<K: Object>(object: Value) -> Change {
+    let object: K = serde_json::from_value(object).unwrap();
+    Delta::appeared(std::sync::Arc::new(object)).into()
 }
 
 #[test]

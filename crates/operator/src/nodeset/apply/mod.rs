@@ -190,7 +190,7 @@ impl Hands<'_> {
         let revision: ControllerRevision = read(revision)?;
         if let Created::Exists = self.writer.create(&revision).await? {
             // The cache holds only revisions with an owner. One that lost its own is ours by its name and content.
-            let found: ControllerRevision = self.writer.look(&self.namespace(), &revision.name_any()).await?;
+            let found: ControllerRevision = self.writer.get(&self.namespace(), &revision.name_any()).await?;
             if !found.owner_references().is_empty() || found.data != revision.data {
                 return self.check_existing(&found);
             }

@@ -102,7 +102,7 @@ impl Hands<'_> {
         let found = match self.ctx.caches.pods.get(&self.namespace(), name) {
             Some(found) => Pod::clone(&found),
             // Somebody else's pod has none of the labels by which pods are watched.
-            None => self.writer.look(&self.namespace(), name).await?,
+            None => self.writer.get(&self.namespace(), name).await?,
         };
         // One that looks like a worker of this NodeSet and has no owner is about to be adopted.
         if found.owner_references().is_empty() && is_made_for(self.nodeset(), &found) {

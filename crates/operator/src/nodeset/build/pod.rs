@@ -18,7 +18,7 @@ use super::{claims::claim_names, conf::render_conf, pre_stop, sssd};
 use crate::{
     conf_server::conf_server,
     defaults::Images,
-    quantity::Quantity,
+    runtime::Quantity,
     template::{
         LOGFILE_SCRIPT,
         container::{container, default_pull_policy},

@@ -1,0 +1,180 @@
+//! Which NodeSets a change affects.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
+
+use api::{Controller, NodeSet, Partition, keys::apps, nodeset::ScalingMode};
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{Resource, ResourceExt};
+
+use super::plan::Worker;
+use crate::{
+    partition::rules::mark::has_mark,
+    references::{References, key_secret, select},
+    runtime::{Caches, Change, Delta, Key},
+};
+
+static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
+    References::<NodeSet>::new()
+        .owns::<Service>()
+        .owns::<ConfigMap>()
+        .owns::<ControllerRevision>()
+        .owns::<PersistentVolumeClaim>()
+        .owns::<PodDisruptionBudget>()
+        .owns::<Pod>()
+        // A worker without an owner may be adopted.
+        .runs(apps::SLURMD)
+        .names::<Secret>(|set, caches| {
+            let namespace = set.namespace().unwrap_or_default();
+            let sssd = set.spec.wanted_sssd().map(|reference| reference.name.clone());
+            let key = key_secret(caches, &namespace, &set.spec.controller_ref.name);
+            sssd.into_iter().chain(key).collect()
+        })
+        .on(of_siblings)
+        .on(of_controller)
+        .on(of_partition)
+        .on(of_namespace)
+        .on(of_node)
+});
+
+pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
+    REFERENCES.affected(change, caches)
+}
+
+/// The NodeSets of the same cluster, with which it shares names and a Service, when one of these may have changed.
+fn of_siblings(delta: &Delta<NodeSet>, caches: &Caches) -> Vec<Key> {
+    let shared = |set: &Arc<NodeSet>| (set.slurm_name(), set.spec.controller_ref.name.clone(), set.uid());
+    if delta.before.as_ref().map(shared) == delta.after.as_ref().map(shared) {
+        return Vec::new();
+    }
+    let siblings = delta.sides().flat_map(|set| {
+        let namespace = set.namespace().unwrap_or_default();
+        of_cluster(caches, &namespace, &set.spec.controller_ref.name)
+    });
+    siblings.collect()
+}
+
+fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> Vec<Key> {
+    let relevant = |controller: &Arc<Controller>| {
+        (
+            controller.uid(),
+            controller.meta().generation,
+            is_deleted(controller.as_ref()),
+        )
+    };
+    if delta.before.as_ref().map(relevant) == delta.after.as_ref().map(relevant) {
+        return Vec::new();
+    }
+    let key = delta.key();
+    key.map(|key| of_cluster(caches, &key.namespace, &key.name))
+        .unwrap_or_default()
+}
+
+/// All NodeSets of the cluster, if the Partition needs marks on nodes.
+fn of_partition(delta: &Delta<Partition>, caches: &Caches) -> Vec<Key> {
+    let marked = delta.sides().filter(|partition| has_mark(partition));
+    marked
+        .flat_map(|partition| {
+            let namespace = partition.namespace().unwrap_or_default();
+            of_cluster(caches, &namespace, &partition.spec.controller_ref.name)
+        })
+        .collect()
+}
+
+/// All NodeSets of a namespace when its deletion begins: from then on nothing waits for jobs.
+fn of_namespace(delta: &Delta<Namespace>, caches: &Caches) -> Vec<Key> {
+    let ends = |namespace: &Arc<Namespace>| is_deleted(namespace.as_ref());
+    let begins = delta.after.as_ref().is_some_and(ends) && !delta.before.as_ref().is_some_and(ends);
+    let name = delta.key().filter(|_| begins).map(|key| key.name);
+    name.map(|name| select(caches, &name, |_: &NodeSet| true))
+        .unwrap_or_default()
+}
+
+/// NodeSets with a worker on the node, or whose size depends on the nodes, when something relevant to workers changed.
+fn of_node(delta: &Delta<Node>, caches: &Caches) -> Vec<Key> {
+    let relevant = |node: &Arc<Node>| {
+        let spec = node.spec.clone().unwrap_or_default();
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.clone());
+        let conditions: Vec<_> = conditions
+            .into_iter()
+            .flatten()
+            .map(|condition| (condition.type_, condition.status, condition.reason))
+            .collect();
+        (
+            node.uid(),
+            node.labels().clone(),
+            node.annotations().clone(),
+            (spec.taints, spec.unschedulable),
+            conditions,
+        )
+    };
+    if delta.before.as_ref().map(relevant) == delta.after.as_ref().map(relevant) {
+        return Vec::new();
+    }
+    let name = delta.key().map(|key| key.name);
+    let by_node = |set: &NodeSet| set.spec.scaling_mode() == ScalingMode::DaemonSet || set.spec.pins_to_node();
+    let holds_name_for = |set: &NodeSet| {
+        let status = set.status.as_ref();
+        let cut_off = status.and_then(|status| status.cut_off.as_ref());
+        cut_off.is_some_and(|cut_off| cut_off.values().any(|node| Some(node) == name.as_ref()))
+    };
+    let sets = caches.node_sets.all().into_iter();
+    let sets = sets.filter(|set| by_node(set) || holds_name_for(set));
+    let mut keys: BTreeSet<Key> = sets.map(|set| Key::of(set.as_ref())).collect();
+    let pods = caches.pods.all().into_iter();
+    let here = pods.filter(|pod| Worker(pod).kubernetes_node() == name.as_deref());
+    keys.extend(here.filter_map(|pod| {
+        let owner = pod.owner_references().iter().find(|owner| owner.kind == "NodeSet")?;
+        Some(Key::new(pod.namespace()?, owner.name.clone()))
+    }));
+    keys.into_iter().collect()
+}
+
+fn of_cluster(caches: &Caches, namespace: &str, controller: &str) -> Vec<Key> {
+    select(caches, namespace, |set: &NodeSet| {
+        set.spec.controller_ref.name == controller
+    })
+}
+
+fn is_deleted(object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_begins_to_end_wakes_its_sets_once() {
+        let set = |namespace: &str| {
+            json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet",
+                "metadata": {"namespace": namespace, "name": "s"}, "spec": {"controllerRef": {"name": "c"}}})
+        };
+        let caches = Caches::of(vec![set("mine"), set("other")]);
+        let namespace = |deleted: Option<&str>| -> Option<Arc<Namespace>> {
+            let meta = json!({"name": "mine", "deletionTimestamp": deleted});
+            Some(Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap()))
+        };
+        let (lives, ends) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
+        let mine = vec![Key::new("mine", "s")];
+        for (before, after, expected) in [
+            (None, lives.clone(), vec![]),
+            (lives.clone(), lives.clone(), vec![]),
+            (lives.clone(), ends.clone(), mine.clone()),
+            (None, ends.clone(), mine),
+            (ends.clone(), ends.clone(), vec![]),
+            (ends, None, vec![]),
+        ] {
+            let change = Change::from(Delta { before, after });
+            assert_eq!(interested(&change, &caches), expected, "{change:?}");
+        }
+    }
+}

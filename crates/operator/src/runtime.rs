@@ -1,0 +1,10 @@
+//! The runtime with this operator's kinds and context: what every kind imports.
+
+pub use ::runtime::*;
+
+pub use crate::{
+    conditions::{Wanted, remarks, settle},
+    context::Context,
+    kinds::Caches,
+    service_monitor::ServiceMonitor,
+};

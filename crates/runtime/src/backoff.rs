@@ -1,0 +1,83 @@
+//! How long a failing object waits for its retry. Pure.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The longest wait after the first failure.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest wait after many failures.
+const LONGEST: Duration = Duration::from_mins(5);
+/// Full jitter may be zero; an API server that has just rejected a request gets at least this long.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The consecutive failures of one object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backoff {
+    failures: u32,
+    until: Instant,
+}
+
+impl Backoff {
+    /// Starts at the first failure. `jitter` is between 0 and 1.
+    pub(crate) fn begin(now: Instant, jitter: f64) -> Self {
+        Self {
+            failures: 1,
+            until: now + delay(1, jitter),
+        }
+    }
+
+    /// Records one more failure. A failure before the wait is over (a change in Kubernetes woke the object) does not
+    /// count: else frequent changes would make the wait ever longer.
+    pub(crate) fn failed_again(&mut self, now: Instant, jitter: f64) {
+        if now >= self.until {
+            self.failures = self.failures.saturating_add(1);
+            self.until = now + delay(self.failures, jitter);
+        }
+    }
+
+    pub(crate) fn until(&self) -> Instant {
+        self.until
+    }
+}
+
+/// The wait: full jitter below a ceiling that doubles with every failure.
+fn delay(failures: u32, jitter: f64) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    let ceiling = FIRST.saturating_mul(1 << doublings).min(LONGEST);
+    ceiling.mul_f64(jitter.clamp(0.0, 1.0)).max(SHORTEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_doubles_from_a_second_to_five_minutes() {
+        let mut now = Instant::now();
+        let mut backoff = Backoff::begin(now, 1.0);
+        let mut waits = Vec::new();
+        for _ in 0..11 {
+            waits.push((backoff.until() - now).as_secs());
+            now = backoff.until();
+            backoff.failed_again(now, 1.0);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_before_the_wait_is_over_does_not_count() {
+        let now = Instant::now();
+        let mut backoff = Backoff::begin(now, 1.0);
+        let until = backoff.until();
+        backoff.failed_again(now + Duration::from_millis(500), 1.0);
+        assert_eq!(backoff.until(), until);
+    }
+
+    #[test]
+    fn jitter_shortens_the_wait_but_never_to_nothing() {
+        assert_eq!(delay(4, 0.5), Duration::from_secs(4));
+        assert_eq!(delay(4, 0.0), SHORTEST);
+        assert_eq!(delay(u32::MAX, 1.0), LONGEST);
+    }
+}

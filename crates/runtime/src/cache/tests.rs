@@ -1,0 +1,193 @@
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::error_boundary::InvalidObject;
+use serde_json::json;
+
+use super::*;
+
+fn config_map(namespace: &str, name: &str, version: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {
+        "namespace": namespace, "name": name, "resourceVersion": version, "uid": format!("{namespace}/{name}"),
+        "managedFields": [{"manager": "slurm-operator/controller", "operation": "Apply", "fieldsV1": {"f:data": {}}}],
+    }}))
+    .unwrap()
+}
+
+fn owned(name: &str, owners: &[(&str, bool)]) -> ConfigMap {
+    let owners: Vec<_> = owners
+        .iter()
+        .map(|(uid, controller)| json!({"apiVersion": "v1", "kind": "K", "name": "o", "uid": uid, "controller": controller}))
+        .collect();
+    serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name, "ownerReferences": owners}})).unwrap()
+}
+
+fn words(deltas: &[Delta<ConfigMap>]) -> Vec<String> {
+    let word = |delta: &Delta<ConfigMap>| {
+        let sign = match (&delta.before, &delta.after) {
+            (None, _) => '+',
+            (_, None) => '-',
+            _ => '~',
+        };
+        format!("{sign}{}", delta.key().unwrap())
+    };
+    deltas.iter().map(word).collect()
+}
+
+fn names(objects: &[Arc<ConfigMap>]) -> Vec<String> {
+    objects
+        .iter()
+        .map(|object| Key::of(object.as_ref()).to_string())
+        .collect()
+}
+
+fn intake(namespace: Option<&str>) -> (Cache<ConfigMap>, Intake<ConfigMap>) {
+    let cache = Cache::default();
+    (cache.clone(), Intake::new(cache, namespace.map(str::to_owned)))
+}
+
+fn invalid(namespace: &str, name: &str) -> InvalidObject {
+    InvalidObject {
+        error: "data: expected a map".to_owned(),
+        metadata: config_map(namespace, name, "9").metadata,
+    }
+}
+
+#[test]
+fn objects_come_by_namespace_and_name() {
+    let (cache, mut intake) = intake(None);
+    for (namespace, name) in [("b", "x"), ("a", "z"), ("a", "y")] {
+        intake.take(Event::Apply(config_map(namespace, name, "1")));
+    }
+    assert_eq!(names(&cache.all()), ["a/y", "a/z", "b/x"]);
+    assert_eq!(names(&cache.list("a")), ["a/y", "a/z"]);
+    assert!(cache.get("a", "x").is_none());
+    assert!(cache.list("c").is_empty());
+}
+
+#[test]
+fn what_vanished_while_nobody_watched_is_reported_as_deleted() {
+    let (cache, mut intake) = intake(None);
+    for name in ["a", "b", "c"] {
+        intake.take(Event::Apply(config_map("n", name, "1")));
+    }
+    intake.take(Event::Init);
+    assert_eq!(
+        words(&intake.take(Event::InitApply(config_map("n", "a", "1")))),
+        [""; 0],
+        "nothing new"
+    );
+    assert_eq!(
+        words(&intake.take(Event::InitApply(config_map("n", "b", "2")))),
+        ["~n/b"]
+    );
+    assert_eq!(
+        words(&intake.take(Event::InitApply(config_map("n", "d", "3")))),
+        ["+n/d"]
+    );
+    assert_eq!(words(&intake.take(Event::InitDone)), ["-n/c"]);
+    assert_eq!(names(&cache.all()), ["n/a", "n/b", "n/d"]);
+}
+
+#[test]
+fn a_list_that_broke_off_deletes_nothing() {
+    let (cache, mut intake) = intake(None);
+    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Init);
+    intake.take(Event::InitApply(config_map("n", "b", "1")));
+    intake.take(Event::Init);
+    intake.take(Event::InitApply(config_map("n", "a", "1")));
+    assert_eq!(words(&intake.take(Event::InitDone)), ["-n/b"]);
+    assert_eq!(names(&cache.all()), ["n/a"]);
+}
+
+#[test]
+fn a_list_of_one_namespace_does_not_affect_another() {
+    let (cache, mut first) = intake(Some("a"));
+    let mut second = Intake::new(cache.clone(), Some("b".to_owned()));
+    first.take(Event::Apply(config_map("a", "x", "1")));
+    second.take(Event::Init);
+    assert!(second.take(Event::InitDone).is_empty());
+    assert_eq!(names(&cache.all()), ["a/x"]);
+}
+
+#[test]
+fn a_recreated_object_is_one_change_with_both_sides() {
+    let (_, mut intake) = intake(None);
+    intake.take(Event::Apply(config_map("n", "a", "1")));
+    let mut other = config_map("n", "a", "2");
+    other.metadata.uid = Some("other".to_owned());
+    let deltas = intake.take(Event::Apply(other));
+    assert_eq!(deltas[0].before.as_ref().unwrap().metadata.uid.as_deref(), Some("n/a"));
+    assert_eq!(deltas[0].after.as_ref().unwrap().metadata.uid.as_deref(), Some("other"));
+}
+
+#[test]
+fn an_object_that_cannot_be_decoded_keeps_its_last_good_version() {
+    let (cache, mut intake) = intake(None);
+    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.refuse(&invalid("n", "a"));
+    intake.refuse(&invalid("n", "b"));
+    assert_eq!(names(&cache.all()), ["n/a"]);
+    let undecodable: Vec<String> = cache.undecodable("n").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(undecodable, ["a", "b"]);
+
+    intake.take(Event::Apply(config_map("n", "b", "10")));
+    assert_eq!(
+        cache.undecodable("n").len(),
+        1,
+        "what can be decoded again is off the list"
+    );
+    assert_eq!(words(&intake.forget(&invalid("n", "a"))), ["-n/a"]);
+    assert!(cache.undecodable("n").is_empty());
+}
+
+#[test]
+fn a_list_with_an_undecodable_object_does_not_delete_it() {
+    let (cache, mut intake) = intake(None);
+    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Init);
+    intake.refuse(&invalid("n", "a"));
+    assert!(intake.take(Event::InitDone).is_empty());
+    assert_eq!(names(&cache.all()), ["n/a"]);
+    intake.take(Event::Init);
+    assert_eq!(words(&intake.take(Event::InitDone)), ["-n/a"]);
+    assert!(cache.undecodable("n").is_empty());
+}
+
+#[test]
+fn children_are_found_by_the_uid_of_their_controller() {
+    let (cache, mut intake) = intake(None);
+    intake.take(Event::Apply(owned("b", &[("1", true)])));
+    intake.take(Event::Apply(owned("a", &[("1", true), ("2", false)])));
+    assert_eq!(names(&cache.owned_by("1")), ["n/a", "n/b"]);
+    assert!(cache.owned_by("2").is_empty());
+    assert_eq!(names(&cache.dependents_of("2")), ["n/a"]);
+
+    intake.take(Event::Apply(owned("a", &[("2", true)])));
+    assert_eq!(names(&cache.owned_by("1")), ["n/b"]);
+    assert_eq!(names(&cache.owned_by("2")), ["n/a"]);
+
+    intake.take(Event::Delete(owned("b", &[("1", true)])));
+    assert!(cache.owned_by("1").is_empty());
+}
+
+#[test]
+fn managed_fields_are_reduced_to_a_hash_of_ours() {
+    let (cache, mut intake) = intake(None);
+    intake.take(Event::Apply(config_map("n", "a", "1")));
+    assert_eq!(cache.get("n", "a").unwrap().metadata.managed_fields, None);
+    let key = Key::new("n", "a");
+    assert!(cache.field_set(&key, "slurm-operator/controller").is_some());
+    assert_eq!(cache.field_set(&key, "slurm-operator/nodeset"), None);
+}
+
+#[test]
+fn a_write_is_seen_when_its_version_or_a_later_one_is() {
+    let (cache, mut intake) = intake(None);
+    let version = |text| ResourceVersion::parse(text).unwrap();
+    let key = Key::new("n", "a");
+    intake.take(Event::Apply(config_map("n", "a", "9")));
+    assert!(!cache.has_seen(&key, version("10")), "numbers, not words");
+    intake.take(Event::Apply(config_map("n", "other", "11")));
+    assert!(cache.has_seen(&key, version("10")));
+    assert_eq!(ResourceVersion::parse("opaque"), None);
+}

@@ -1,0 +1,272 @@
+//! For tests: an API server in this process. It knows resource versions, watches, server-side apply with field
+//! ownership, merge, strategic merge and JSON patches, preconditions and faults; it knows no schema, no defaults and no admission.
+
+mod apply;
+mod store;
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::stream;
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+pub use store::{Refusal, Store};
+
+type Answer = Response<axum::body::Body>;
+
+/// The server. A clone is the same one.
+#[derive(Debug, Clone)]
+pub struct FakeServer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Mutex<Store>,
+    /// Counts what happened, to wake watches.
+    happened: watch::Sender<u64>,
+    requests: Mutex<Vec<Seen>>,
+    faults: Mutex<Vec<Fault>>,
+    /// Watches that began before this many cuts end.
+    cuts: watch::Sender<u64>,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub verb: &'static str,
+    pub path: String,
+}
+
+/// What goes wrong with the next request whose verb it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    /// Refused with this code.
+    Refuse(&'static str, u16),
+    /// Done, but the answer is lost.
+    LoseAnswer(&'static str),
+    /// Never answered, and not done.
+    Hang(&'static str),
+}
+
+impl FakeServer {
+    pub fn new() -> Self {
+        Self(Arc::new(Inner {
+            store: Mutex::default(),
+            happened: watch::Sender::new(0),
+            requests: Mutex::default(),
+            faults: Mutex::default(),
+            cuts: watch::Sender::new(0),
+        }))
+    }
+
+    /// A client of this server.
+    pub fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Changes objects behind everybody's back; watches see it.
+    pub fn edit<T>(&self, edit: impl FnOnce(&mut Store) -> T) -> T {
+        let result = edit(&mut self.store());
+        self.0.happened.send_modify(|count| *count += 1);
+        result
+    }
+
+    /// The requests since the last call that were not reads.
+    pub fn writes(&self) -> Vec<Seen> {
+        let all = std::mem::take(&mut *self.0.requests.lock().unwrap_or_else(PoisonError::into_inner));
+        all.into_iter()
+            .filter(|seen| !matches!(seen.verb, "get" | "list" | "watch"))
+            .collect()
+    }
+
+    pub fn fail(&self, fault: Fault) {
+        self.0.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+    }
+
+    /// Ends all watches, and forgets what happened so far, so that they must list again.
+    pub fn cut_watches(&self) {
+        self.store().compact();
+        self.0.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        self.0.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap_or_default();
+        let query = parts.uri.query().unwrap_or_default().to_owned();
+        let kind = parts
+            .headers
+            .get("content-type")
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
+        let path = Path::parse(parts.uri.path());
+        let verb = verb(&parts.method, &path, &query, &kind);
+        self.0
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Seen {
+                verb,
+                path: parts.uri.path().to_owned(),
+            });
+        let fault = self.take_fault(verb);
+        match fault {
+            Some(Fault::Hang(_)) => std::future::pending::<()>().await,
+            Some(Fault::Refuse(_, code)) => return refuse(&Refusal::new(code, "Fault", "as the test wants it")),
+            Some(Fault::LoseAnswer(_)) | None => {}
+        }
+        if verb == "watch" {
+            return self.watch(&path, &query);
+        }
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let manager = parameter(&query, "fieldManager").unwrap_or_else(|| "unknown".to_owned());
+        let result = self.edit(|store| match verb {
+            "get" => store.get(&path),
+            "list" => Ok(store.list(&path)),
+            "create" => store.create(&path, body, &manager),
+            "replace" => store.replace(&path, body, &manager),
+            "apply" => store.apply(&path, &body, &manager),
+            "merge" => store.merge(&path, &body, &manager),
+            "strategic" => store.strategic_merge(&path, &body, &manager),
+            "patch" => store.json_patch(&path, body, &manager),
+            _ => store.delete(&path, &body),
+        });
+        if matches!(fault, Some(Fault::LoseAnswer(_))) {
+            std::future::pending::<()>().await;
+        }
+        match result {
+            Ok(object) => respond(200, &object),
+            Err(refusal) => refuse(&refusal),
+        }
+    }
+
+    fn take_fault(&self, verb: &str) -> Option<Fault> {
+        let mut faults = self.0.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = faults.iter().position(|fault| {
+            let (Fault::Refuse(of, _) | Fault::LoseAnswer(of) | Fault::Hang(of)) = fault;
+            *of == verb
+        })?;
+        Some(faults.remove(at))
+    }
+
+    fn watch(&self, path: &Path, query: &str) -> Answer {
+        let since: u64 = parameter(query, "resourceVersion")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        let (happened, cuts) = (self.0.happened.subscribe(), self.0.cuts.subscribe());
+        let state = (self.clone(), path.clone(), happened, cuts, Some(since));
+        let lines = stream::unfold(state, |(server, path, mut happened, mut cuts, since)| async move {
+            let since = since?;
+            loop {
+                happened.mark_unchanged();
+                let found = server.store().events_after(&path, since);
+                match found {
+                    Err(error) => {
+                        let line = format!("{}\n", json!({"type": "ERROR", "object": error}));
+                        return Some((Ok::<_, Infallible>(line), (server, path, happened, cuts, None)));
+                    }
+                    Ok((lines, last)) if !lines.is_empty() => {
+                        return Some((Ok(lines), (server, path, happened, cuts, Some(last))));
+                    }
+                    Ok(_) => {}
+                }
+                tokio::select! {
+                    _ = happened.changed() => {}
+                    _ = cuts.changed() => return None,
+                }
+            }
+        });
+        Response::new(axum::body::Body::from_stream(lines))
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    /// Group and version, as in `apps/v1`.
+    pub api_version: String,
+    pub plural: String,
+    pub namespace: String,
+    pub name: String,
+    pub status: bool,
+}
+
+impl Path {
+    pub fn parse(path: &str) -> Self {
+        let mut words = path.trim_matches('/').split('/');
+        let api_version = match words.next() {
+            Some("api") => words.next().unwrap_or_default().to_owned(),
+            _ => format!(
+                "{}/{}",
+                words.next().unwrap_or_default(),
+                words.next().unwrap_or_default()
+            ),
+        };
+        let mut words = words.peekable();
+        let mut namespace = String::new();
+        if words.peek() == Some(&"namespaces") {
+            words.next();
+            words.next().unwrap_or_default().clone_into(&mut namespace);
+        }
+        Self {
+            api_version,
+            plural: words.next().unwrap_or_default().to_owned(),
+            namespace,
+            name: words.next().unwrap_or_default().to_owned(),
+            status: words.next() == Some("status"),
+        }
+    }
+}
+
+fn verb(method: &Method, path: &Path, query: &str, content_type: &str) -> &'static str {
+    match *method {
+        Method::GET if parameter(query, "watch").is_some_and(|watch| watch != "false") => "watch",
+        Method::GET if path.name.is_empty() => "list",
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "replace",
+        Method::DELETE => "delete",
+        _ if content_type.contains("apply-patch") => "apply",
+        _ if content_type.contains("json-patch") => "patch",
+        _ if content_type.contains("strategic-merge-patch") => "strategic",
+        _ => "merge",
+    }
+}
+
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
+    Some(value.replace("%2F", "/"))
+}
+
+fn respond(code: u16, body: &Value) -> Answer {
+    let mut response = Response::new(axum::body::Body::from(body.to_string()));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    response
+}
+
+fn refuse(refusal: &Refusal) -> Answer {
+    respond(refusal.code, &refusal.status())
+}
+
+/// Time for everything that is ready to run to run, on a paused clock.
+pub async fn a_moment() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}

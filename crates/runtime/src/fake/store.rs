@@ -1,0 +1,298 @@
+//! The fake server's objects and their history.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::{Path, apply, strategic};
+
+/// Why a request is refused.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    pub code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    pub fn status(&self) -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.code, "reason": self.reason, "message": self.message})
+    }
+}
+
+type Id = (String, String, String);
+
+/// The objects of the server.
+#[derive(Debug, Default)]
+pub struct Store {
+    version: u64,
+    uids: u64,
+    /// What happened before is forgotten.
+    compacted: u64,
+    objects: BTreeMap<Id, Value>,
+    /// Version, type, plural, object.
+    history: Vec<(u64, &'static str, String, Value)>,
+    /// Pointers to fields the schema does not have.
+    unknown: Vec<String>,
+}
+
+impl Store {
+    pub fn get(&self, path: &Path) -> Result<Value, Refusal> {
+        let found = self.objects.get(&id(path)).cloned();
+        found.ok_or_else(|| Refusal::new(404, "NotFound", format!("{} \"{}\" not found", path.plural, path.name)))
+    }
+
+    pub fn list(&self, path: &Path) -> Value {
+        let items: Vec<&Value> = self
+            .objects
+            .iter()
+            .filter(|((plural, namespace, _), _)| inside(path, plural, namespace))
+            .map(|(_, object)| object)
+            .collect();
+        json!({"kind": "List", "apiVersion": path.api_version, "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+    }
+
+    /// Lines of a watch, and the version they end at.
+    pub fn events_after(&self, path: &Path, since: u64) -> Result<(String, u64), Value> {
+        if since < self.compacted {
+            return Err(Refusal::new(410, "Expired", "too old").status());
+        }
+        let new = self.history.iter().filter(|(version, _, plural, object)| {
+            let namespace = text(object, "/metadata/namespace");
+            *version > since && inside(path, plural, &namespace)
+        });
+        let mut last = since;
+        let mut lines = String::new();
+        for (version, what, _, object) in new {
+            last = *version;
+            lines.push_str(&json!({"type": what, "object": object}).to_string());
+            lines.push('\n');
+        }
+        Ok((lines, last))
+    }
+
+    /// From now on the schema does not have this field.
+    pub fn drop_field(&mut self, pointer: &str) {
+        self.unknown.push(pointer.to_owned());
+    }
+
+    pub fn compact(&mut self) {
+        self.compacted = self.version + 1;
+        self.version += 1;
+        self.history.clear();
+    }
+
+    pub fn create(&mut self, path: &Path, mut object: Value, manager: &str) -> Result<Value, Refusal> {
+        let mut path = path.clone();
+        path.name = text(&object, "/metadata/name");
+        if self.objects.contains_key(&id(&path)) {
+            return Err(Refusal::new(
+                409,
+                "AlreadyExists",
+                format!("{} already exists", path.name),
+            ));
+        }
+        self.drop_unknown(&mut object);
+        self.uids += 1;
+        let uid = format!("uid-{}", self.uids);
+        let meta = meta(&mut object);
+        meta.insert("uid".to_owned(), uid.into());
+        meta.insert("namespace".to_owned(), path.namespace.clone().into());
+        if path.namespace.is_empty() {
+            meta.remove("namespace");
+        }
+        apply::updated_by(&mut object, &Value::Null, manager);
+        Ok(self.put(&path, "ADDED", object))
+    }
+
+    pub fn replace(&mut self, path: &Path, mut object: Value, manager: &str) -> Result<Value, Refusal> {
+        let before = self.get(path)?;
+        let version = text(&object, "/metadata/resourceVersion");
+        if !version.is_empty() && version != text(&before, "/metadata/resourceVersion") {
+            return Err(Refusal::new(409, "Conflict", "the object has been modified"));
+        }
+        keep_identity(&before, &mut object);
+        Ok(self.update(path, &before, object, manager))
+    }
+
+    pub fn merge(&mut self, path: &Path, change: &Value, manager: &str) -> Result<Value, Refusal> {
+        self.merge_with(path, change, manager, json_patch::merge)
+    }
+
+    pub fn strategic_merge(&mut self, path: &Path, change: &Value, manager: &str) -> Result<Value, Refusal> {
+        self.merge_with(path, change, manager, strategic::merge)
+    }
+
+    fn merge_with(
+        &mut self,
+        path: &Path,
+        change: &Value,
+        manager: &str,
+        merge: impl FnOnce(&mut Value, &Value),
+    ) -> Result<Value, Refusal> {
+        let before = self.get(path)?;
+        let differs = |field: &str| {
+            let wanted = text(change, &format!("/metadata/{field}"));
+            !wanted.is_empty() && wanted != text(&before, &format!("/metadata/{field}"))
+        };
+        if differs("uid") {
+            let message = "is invalid: metadata.uid: Invalid value: field is immutable";
+            return Err(Refusal::new(422, "Invalid", message));
+        }
+        if differs("resourceVersion") {
+            return Err(Refusal::new(409, "Conflict", "the object has been modified"));
+        }
+        let mut object = before.clone();
+        merge(&mut object, change);
+        only_status_or_rest(path, &before, &mut object);
+        Ok(self.update(path, &before, object, manager))
+    }
+
+    pub fn json_patch(&mut self, path: &Path, change: Value, manager: &str) -> Result<Value, Refusal> {
+        let before = self.get(path)?;
+        let mut object = before.clone();
+        let invalid = |error: String| Refusal::new(422, "Invalid", error);
+        let change: json_patch::Patch = serde_json::from_value(change).map_err(|error| invalid(error.to_string()))?;
+        json_patch::patch(&mut object, &change).map_err(|error| invalid(error.to_string()))?;
+        Ok(self.update(path, &before, object, manager))
+    }
+
+    pub fn apply(&mut self, path: &Path, applied: &Value, manager: &str) -> Result<Value, Refusal> {
+        let mut known = applied.clone();
+        self.drop_unknown(&mut known);
+        let uid = text(applied, "/metadata/uid");
+        // Not a field that a manager can own.
+        meta(&mut known).remove("uid");
+        let applied = &known;
+        let Ok(before) = self.get(path) else {
+            if !uid.is_empty() {
+                return Err(Refusal::new(
+                    409,
+                    "Conflict",
+                    "uid mismatch: no existing object was found",
+                ));
+            }
+            let mut object = self.create(path, applied.clone(), "")?;
+            apply::own(&mut object, applied, manager);
+            self.objects.insert(id(path), object.clone());
+            if let Some((_, _, _, last)) = self.history.last_mut() {
+                *last = object.clone();
+            }
+            return Ok(object);
+        };
+        if !uid.is_empty() && uid != text(&before, "/metadata/uid") {
+            let message = "is invalid: metadata.uid: Invalid value: field is immutable";
+            return Err(Refusal::new(422, "Invalid", message));
+        }
+        let mut object = apply::applied_to(&before, applied, manager);
+        apply::own(&mut object, applied, manager);
+        if object == before {
+            return Ok(before);
+        }
+        Ok(self.put(path, "MODIFIED", object))
+    }
+
+    pub fn delete(&mut self, path: &Path, options: &Value) -> Result<Value, Refusal> {
+        let object = self.get(path)?;
+        let uid = text(options, "/preconditions/uid");
+        if !uid.is_empty() && uid != text(&object, "/metadata/uid") {
+            return Err(Refusal::new(
+                409,
+                "Conflict",
+                "the UID in the precondition does not match",
+            ));
+        }
+        let version = text(options, "/preconditions/resourceVersion");
+        if !version.is_empty() && version != text(&object, "/metadata/resourceVersion") {
+            let message = "the ResourceVersion in the precondition does not match";
+            return Err(Refusal::new(409, "Conflict", message));
+        }
+        self.objects.remove(&id(path));
+        Ok(self.record(path, "DELETED", object))
+    }
+
+    fn drop_unknown(&self, object: &mut Value) {
+        for pointer in &self.unknown {
+            let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
+            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.remove(field);
+            }
+        }
+    }
+
+    fn update(&mut self, path: &Path, before: &Value, mut object: Value, manager: &str) -> Value {
+        if object == *before {
+            return object;
+        }
+        apply::updated_by(&mut object, before, manager);
+        self.put(path, "MODIFIED", object)
+    }
+
+    fn put(&mut self, path: &Path, what: &'static str, object: Value) -> Value {
+        let object = self.record(path, what, object);
+        self.objects.insert(id(path), object.clone());
+        object
+    }
+
+    fn record(&mut self, path: &Path, what: &'static str, mut object: Value) -> Value {
+        self.version += 1;
+        meta(&mut object).insert("resourceVersion".to_owned(), self.version.to_string().into());
+        self.history
+            .push((self.version, what, path.plural.clone(), object.clone()));
+        object
+    }
+}
+
+fn id(path: &Path) -> Id {
+    (path.plural.clone(), path.namespace.clone(), path.name.clone())
+}
+
+fn inside(path: &Path, plural: &str, namespace: &str) -> bool {
+    path.plural == plural && (path.namespace.is_empty() || path.namespace == namespace)
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn meta(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.get("metadata").is_some_and(Value::is_object) {
+        object["metadata"] = json!({});
+    }
+    object["metadata"].as_object_mut().expect("was made an object")
+}
+
+fn keep_identity(before: &Value, object: &mut Value) {
+    for field in ["uid", "managedFields"] {
+        if let Some(value) = before.pointer(&format!("/metadata/{field}")).cloned() {
+            meta(object).insert(field.to_owned(), value);
+        }
+    }
+    let version = before.pointer("/metadata/resourceVersion").cloned();
+    meta(object).insert("resourceVersion".to_owned(), version.unwrap_or_default());
+}
+
+/// A write to the status changes nothing else, and the other way round.
+fn only_status_or_rest(path: &Path, before: &Value, object: &mut Value) {
+    if path.status {
+        let status = object.get("status").cloned();
+        *object = before.clone();
+        if let Some(status) = status {
+            object["status"] = status;
+        }
+    } else if let Some(status) = before.get("status") {
+        object["status"] = status.clone();
+    }
+}

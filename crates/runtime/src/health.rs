@@ -1,0 +1,111 @@
+//! Whether this process is alive, and whether it is ready.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use host::Host;
+use tokio::{sync::watch, time::Instant};
+
+/// Every loop reports at least this often.
+pub(crate) const TURN: Duration = Duration::from_secs(5);
+/// A loop that has not reported for so long hangs.
+const STUCK: Duration = Duration::from_mins(1);
+
+/// When each loop last reported, and which caches are synced. A clone shares them.
+#[derive(Debug, Clone)]
+pub(super) struct Health(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    turns: Mutex<BTreeMap<&'static str, Instant>>,
+    caches: watch::Sender<BTreeMap<String, bool>>,
+}
+
+impl Health {
+    pub(crate) fn new(host: Host) -> Self {
+        Self(Arc::new(Inner {
+            host,
+            turns: Mutex::default(),
+            caches: watch::Sender::default(),
+        }))
+    }
+
+    /// Records that a loop runs.
+    pub(crate) fn turned(&self, name: &'static str) {
+        self.turns().insert(name, self.0.host.instant());
+    }
+
+    /// Records that a loop ended as it should.
+    pub(super) fn ended(&self, name: &'static str) {
+        self.turns().remove(name);
+    }
+
+    /// The loops that hang.
+    pub(super) fn stuck(&self) -> Vec<&'static str> {
+        let (now, turns) = (self.0.host.instant(), self.turns());
+        let stuck = turns.iter().filter(|(_, turned)| now.duration_since(**turned) > STUCK);
+        stuck.map(|(name, _)| *name).collect()
+    }
+
+    /// Records whether a cache holds what the API server has. One whose definition is not installed does.
+    pub(super) fn synced(&self, cache: &str, synced: bool) {
+        self.0
+            .caches
+            .send_if_modified(|caches| caches.insert(cache.to_owned(), synced) != Some(synced));
+    }
+
+    /// The caches that are not synced yet.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let caches = self.0.caches.borrow();
+        let missing = caches.iter().filter(|(_, synced)| !**synced);
+        missing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns when all caches are synced.
+    pub(super) async fn all_synced(&self) {
+        let mut caches = self.0.caches.subscribe();
+        // The sender lives as long as `self`.
+        let _ = caches.wait_for(|caches| caches.values().all(|synced| *synced)).await;
+    }
+
+    fn turns(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
+        self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_hangs_is_named() {
+        let health = Health::new(Host::real());
+        health.turned("controller");
+        health.turned("nodeset");
+        tokio::time::advance(STUCK).await;
+        health.turned("nodeset");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(health.stuck(), ["controller"]);
+        health.ended("controller");
+        assert!(health.stuck().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_ready_when_every_cache_is_synced() {
+        let health = Health::new(Host::real());
+        health.synced("Pod", false);
+        health.synced("Node", true);
+        assert_eq!(health.missing(), ["Pod"]);
+        let (other, ready) = (health.clone(), Duration::from_secs(1));
+        tokio::spawn(async move {
+            tokio::time::sleep(ready).await;
+            other.synced("Pod", true);
+        });
+        tokio::time::timeout(ready * 2, health.all_synced()).await.unwrap();
+        assert!(health.missing().is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! The runtime of an operator: it watches objects, reconciles those that a change affects, and writes the results.
+//!
+//! ```text
+//!  watch ▶ cache ▶ change ▶ interested ▶ queue(key) ▶ gate ▶ reconcile ▶ writer
+//! ```
+//! This crate knows neither the operator's kinds nor Slurm. The operator registers a cache with [`Rules`] for every kind
+//! ([`Registry`]) and adds a [`Reconciler`] for every kind of its own ([`Operator`]).
+
+mod applied;
+mod backoff;
+mod cache;
+mod change;
+mod clients;
+mod clock;
+mod compare;
+mod definitions;
+mod error;
+mod events;
+mod extras;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+mod fence;
+mod field_sets;
+mod finish;
+mod gate;
+mod health;
+mod hub;
+mod key;
+mod lease;
+mod metrics;
+mod object;
+mod operator;
+mod ownership;
+mod quantity;
+mod queue;
+mod reconciler;
+mod registry;
+mod secure;
+mod serve;
+mod stop;
+mod trigger;
+mod watch;
+mod work;
+mod write;
+
+pub use applied::{Applied, Failure, NAME_TAKEN};
+pub use cache::Cache;
+pub use change::{Change, Delta, in_group};
+pub use clients::Clients;
+pub use clock::Clock;
+pub use definitions::Definitions;
+pub use error::Error;
+pub use events::Events;
+pub use fence::{Fence, FenceNumber};
+pub use finish::Warning;
+pub use key::Key;
+pub use lease::{Candidate, Lost};
+pub use metrics::Metrics;
+pub use object::{Definition, Object, Reach, Rules, Selectors};
+pub use operator::{Ended, Operator, Options};
+pub use quantity::Quantity;
+pub use reconciler::{Outcome, Reconciler, State};
+pub use registry::Registry;
+pub use stop::{Stop, Stopper};
+pub use trigger::{Inbox, Trigger, Triggers};
+pub use write::{Created, TAKEN_RETRY, Writer, Written};
+
+/// What every kind works with. A clone shares it.
+#[derive(Clone)]
+pub struct Context {
+    /// For single requests. It has a read timeout, so do not watch with it.
+    pub client: kube::Client,
+    pub registry: Registry,
+    pub events: Events,
+    pub fence: Fence,
+    pub clock: Clock,
+    pub definitions: Definitions,
+    pub metrics: Metrics,
+    pub triggers: Triggers,
+}
+
+impl Context {
+    /// The context of a process that leads, for tests of one kind: events and triggers go nowhere.
+    pub fn for_tests(client: kube::Client, registry: Registry) -> Self {
+        let clock = Clock::system();
+        let fence = Fence::new(clock.host().clone());
+        fence.begin(1, jiff::Timestamp::UNIX_EPOCH, None);
+        Self {
+            client,
+            events: Events::nowhere(),
+            fence,
+            clock,
+            definitions: Definitions::of(&registry),
+            metrics: Metrics::new(),
+            triggers: Triggers::default(),
+            registry,
+        }
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+use std::time::Duration;
+
+use api::NodeSet;
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+
+use super::*;
+use host::Host;
+use kube::Api;
+
+use crate::{
+    Object, Registry,
+    fake::{FakeServer, Path, a_moment},
+    registry::tests::registry,
+};
+
+fn sinks() -> Sinks {
+    Sinks {
+        hub: Hub::default(),
+        health: Health::new(Host::real()),
+        events: Events::nowhere(),
+        metrics: Metrics::new(),
+    }
+}
+
+fn create(server: &FakeServer, path: &str, object: Value) {
+    server
+        .edit(|store| store.create(&Path::parse(path), object, "test"))
+        .unwrap();
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/n/configmaps";
+const NODE_SETS: &str = "/apis/slinky.slurm.net/v1beta1/namespaces/n/nodesets";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn config_map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+}
+
+fn node_set(name: &str) -> Value {
+    json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": {"name": name}, "spec": {"controllerRef": {"name": "c"}}})
+}
+
+fn names<K: Object>(registry: &Registry) -> Vec<String> {
+    registry
+        .cache::<K>()
+        .all()
+        .iter()
+        .map(|object| object.meta().name.clone().unwrap())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_broke_reports_what_was_deleted_meanwhile() {
+    let server = FakeServer::new();
+    create(&server, CONFIG_MAPS, config_map("a"));
+    create(&server, CONFIG_MAPS, config_map("b"));
+    let (registry, sinks) = (registry(), sinks());
+    let mut signals = sinks.hub.listen();
+    tokio::spawn(watch_kind(
+        registry.cache::<ConfigMap>(),
+        server.client(),
+        None,
+        Definitions::of(&registry),
+        sinks.clone(),
+    ));
+    assert_eq!(sinks.health.missing(), ["ConfigMap"]);
+    sinks.health.all_synced().await;
+    assert_eq!(names::<ConfigMap>(&registry), ["a", "b"]);
+
+    server
+        .edit(|store| store.delete(&Path::parse(&format!("{CONFIG_MAPS}/a")), &Value::Null))
+        .unwrap();
+    server.cut_watches();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(names::<ConfigMap>(&registry), ["b"]);
+    let mut deleted = Vec::new();
+    while let Ok(Signal::Change(change)) = signals.try_recv() {
+        let delta = change.delta::<ConfigMap>().unwrap();
+        if delta.after.is_none() {
+            deleted.push(delta.key().unwrap().name);
+        }
+    }
+    assert_eq!(deleted, ["a"]);
+
+    create(&server, CONFIG_MAPS, config_map("c"));
+    a_moment().await;
+    assert_eq!(names::<ConfigMap>(&registry), ["b", "c"], "the watch continues");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_decoded_does_not_block_its_kind() {
+    let server = FakeServer::new();
+    let mut bad = node_set("bad");
+    bad["spec"]["replicas"] = json!("many");
+    create(&server, NODE_SETS, bad);
+    create(&server, NODE_SETS, node_set("good"));
+    let (events, mut reported) = Events::recorded();
+    let (registry, sinks) = (registry(), Sinks { events, ..sinks() });
+    let mut watch = Watch::<NodeSet>::new(registry.cache(), None, sinks.clone());
+    let api = Api::all(server.client());
+    tokio::spawn(async move { watch.follow(watcher(api, watcher::Config::default())).await });
+    sinks.health.all_synced().await;
+    assert_eq!(names::<NodeSet>(&registry), ["good"]);
+    assert_eq!(registry.cache::<NodeSet>().undecodable("n")[0].0, "bad");
+    let event = reported.try_recv().unwrap();
+    assert_eq!(event.reason.as_deref(), Some("Undecodable"));
+    assert_eq!(event.regarding.unwrap().name.as_deref(), Some("bad"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_watched_while_its_definition_is_installed() {
+    let server = FakeServer::new();
+    create(&server, NODE_SETS, node_set("a"));
+    let (registry, sinks) = (registry(), sinks());
+    let definitions = Definitions::of(&registry);
+    tokio::spawn(watch_kind(
+        registry.cache::<NodeSet>(),
+        server.client(),
+        None,
+        definitions.clone(),
+        sinks.clone(),
+    ));
+    a_moment().await;
+    assert_eq!(sinks.health.missing(), ["NodeSet"], "not known yet");
+
+    tokio::spawn(
+        definitions
+            .clone()
+            .follow(server.client(), sinks.hub.clone(), sinks.metrics.clone()),
+    );
+    sinks.health.all_synced().await;
+    assert!(
+        names::<NodeSet>(&registry).is_empty(),
+        "a definition that is missing is no reason to wait"
+    );
+
+    let definition = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "nodesets.slinky.slurm.net"}});
+    create(&server, DEFINITIONS, definition);
+    a_moment().await;
+    assert_eq!(names::<NodeSet>(&registry), ["a"]);
+    assert_eq!(definitions.outdated(), ["nodesets.slinky.slurm.net"]);
+
+    let path = Path::parse(&format!("{DEFINITIONS}/nodesets.slinky.slurm.net"));
+    server.edit(|store| store.delete(&path, &Value::Null)).unwrap();
+    a_moment().await;
+    assert!(names::<NodeSet>(&registry).is_empty());
+}

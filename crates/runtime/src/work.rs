@@ -1,0 +1,258 @@
+//! The loop of one kind: receives changes and reconciles the objects that they affect.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    task::{Id, JoinError, JoinSet},
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::Instrument;
+
+use crate::{
+    Change, Clock, Error, Inbox, Key, Metrics, Outcome, Reconciler, Registry,
+    gate::Journal,
+    health::{Health, TURN},
+    hub::{Hub, Signal},
+    queue::Queue,
+    stop::Stop,
+};
+
+/// Far above the timeouts of the requests in a reconcile.
+const DEADLINE: Duration = Duration::from_mins(1);
+/// Concurrent reconciles of one kind. One that waits for a cluster that does not respond must not delay the others; all of
+/// them together must not flood the API server.
+const AT_ONCE: usize = 32;
+/// A watch delivers a write within milliseconds.
+const READ_OWN_WRITES: Duration = Duration::from_secs(2);
+/// Every object is reconciled at least this often, in case a change was missed…
+const RESYNC: Duration = Duration::from_mins(10);
+/// …spread over this time.
+const RESYNC_SPREAD: Duration = Duration::from_mins(1);
+/// Below a pod's grace period of 30 s, with time left to release the lease.
+const FINISH: Duration = Duration::from_secs(20);
+
+/// What the loop of a kind needs.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) registry: Registry,
+    pub(crate) clock: Clock,
+    pub(crate) hub: Hub,
+    pub(crate) inbox: Inbox,
+    pub(crate) metrics: Metrics,
+    pub(crate) health: Health,
+}
+
+/// Runs the kind until the stop is requested, then waits for running reconciles.
+pub(crate) async fn work<R: Reconciler>(reconciler: Arc<R>, mut desk: Desk, mut stop: Stop) {
+    // Listen first, then list: a change in between is seen twice instead of never.
+    let mut signals = desk.hub.listen();
+    let mut work = Work::new(reconciler, desk.registry, desk.clock, desk.metrics);
+    work.handle(&Signal::Everything);
+    let mut resync = work.instant() + RESYNC;
+    while !stop.is_requested() {
+        desk.health.turned(R::NAME);
+        work.start_ready();
+        let turn = work.instant() + TURN;
+        let wake = work.next_due().into_iter().chain([turn, resync]).min().unwrap_or(turn);
+        tokio::select! {
+            () = stop.requested() => break,
+            Some(signal) = signals.recv() => {
+                work.handle(&signal);
+                // A burst of changes becomes one set of keys before a reconcile starts.
+                while let Ok(signal) = signals.try_recv() {
+                    work.handle(&signal);
+                }
+            }
+            Some(key) = desk.inbox.recv() => work.queue.add(key),
+            Some(ended) = work.running.join_next_with_id() => work.ended(ended),
+            () = sleep_until(wake) => {}
+        }
+        if work.instant() >= resync {
+            resync = work.instant() + RESYNC;
+            work.resync();
+        }
+    }
+    work.finish().await;
+    desk.health.ended(R::NAME);
+}
+
+struct Work<R> {
+    reconciler: Arc<R>,
+    registry: Registry,
+    clock: Clock,
+    metrics: Metrics,
+    queue: Queue,
+    running: JoinSet<Result<Outcome, Error>>,
+    jobs: HashMap<Id, Job>,
+    /// Writes that the caches may not hold yet, by the reconciled object.
+    written: HashMap<Key, Journal>,
+}
+
+struct Job {
+    key: Key,
+    journal: Journal,
+    started: Instant,
+}
+
+impl<R: Reconciler> Work<R> {
+    fn new(reconciler: Arc<R>, registry: Registry, clock: Clock, metrics: Metrics) -> Self {
+        Self {
+            reconciler,
+            registry,
+            clock,
+            metrics,
+            queue: Queue::default(),
+            running: JoinSet::new(),
+            jobs: HashMap::new(),
+            written: HashMap::new(),
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        self.clock.host().instant()
+    }
+
+    fn handle(&mut self, signal: &Signal) {
+        let keys = match signal {
+            Signal::Change(change) => self.interested(change),
+            Signal::Everything => self.everything(),
+        };
+        for key in keys {
+            self.queue.add(key);
+        }
+    }
+
+    fn resync(&mut self) {
+        let now = self.instant();
+        for key in self.everything() {
+            let jitter = self.clock.host().random().fraction();
+            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(jitter));
+        }
+    }
+
+    fn everything(&self) -> Vec<Key> {
+        let changes = self.registry.appearances();
+        changes.flat_map(|change| self.interested(&change)).collect()
+    }
+
+    /// The objects to reconcile after a change. A panic in a kind must not end its loop.
+    fn interested(&self, change: &Change) -> Vec<Key> {
+        catch_unwind(AssertUnwindSafe(|| self.reconciler.interested(change))).unwrap_or_else(|panic| {
+            let error = message_of(panic.as_ref());
+            tracing::error!(kind = R::NAME, error, "panicked on a change");
+            Vec::new()
+        })
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        // At the limit nothing can start before a reconcile ends.
+        (self.jobs.len() < AT_ONCE).then(|| self.queue.next_due()).flatten()
+    }
+
+    fn start_ready(&mut self) {
+        while self.jobs.len() < AT_ONCE {
+            let Some(key) = self.queue.take(self.instant()) else {
+                break;
+            };
+            self.start(key);
+        }
+        self.metrics.queue(R::NAME, self.queue.depth(), self.jobs.len());
+    }
+
+    fn start(&mut self, key: Key) {
+        let journal = Journal::default();
+        let span = tracing::info_span!("reconcile", kind = R::NAME, object = %key);
+        let (reconciler, before) = (Arc::clone(&self.reconciler), self.written.remove(&key));
+        let (object, own) = (key.clone(), journal.clone());
+        let reconcile = async move {
+            if let Some(before) = before
+                && !before.settled(READ_OWN_WRITES).await
+            {
+                tracing::debug!("the watch has not delivered the last writes yet");
+            }
+            timeout(DEADLINE, own.record(reconciler.reconcile(&object)))
+                .await
+                .unwrap_or(Err(Error::Deadline(DEADLINE)))
+        };
+        let task = self.running.spawn(reconcile.instrument(span));
+        let started = self.instant();
+        self.jobs.insert(task.id(), Job { key, journal, started });
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Result<Outcome, Error>), JoinError>) {
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            Err(error) => (error.id(), Err(panic_error(error))),
+        };
+        let Some(Job { key, journal, started }) = self.jobs.remove(&id) else {
+            return;
+        };
+        let now = self.instant();
+        let label = match result {
+            Ok(outcome) => {
+                let label = outcome.state.label();
+                tracing::debug!(kind = R::NAME, object = %key, outcome = label, state = ?outcome.state, "reconciled");
+                self.queue.finish(&key, outcome.requeue, now);
+                label
+            }
+            Err(error) => {
+                let jitter = self.clock.host().random().fraction();
+                let retry_in = self.queue.fail(&key, now, jitter);
+                match &error {
+                    // Expected where several writers share an object.
+                    Error::Conflict { .. } => {
+                        tracing::debug!(kind = R::NAME, object = %key, %error, "reconcile conflicted with another writer");
+                    }
+                    Error::Leftover { .. } => {
+                        tracing::info!(kind = R::NAME, object = %key, %error, "reconcile waits");
+                    }
+                    error => tracing::warn!(kind = R::NAME, object = %key, %error, ?retry_in, "reconcile failed"),
+                }
+                error.label()
+            }
+        };
+        self.metrics
+            .reconciled(R::NAME, label, now.duration_since(started).as_secs_f64());
+        if !journal.is_empty() {
+            self.written.insert(key, journal);
+        }
+    }
+
+    async fn finish(mut self) {
+        let all = async {
+            while let Some(ended) = self.running.join_next_with_id().await {
+                self.ended(ended);
+            }
+        };
+        if timeout(FINISH, all).await.is_err() {
+            tracing::warn!(
+                kind = R::NAME,
+                reconciles = self.jobs.len(),
+                "abandoning reconciles that do not end"
+            );
+        }
+    }
+}
+
+fn panic_error(error: JoinError) -> Error {
+    match error.try_into_panic() {
+        Ok(panic) => Error::Panic(message_of(panic.as_ref()).to_owned()),
+        Err(error) => Error::other(error),
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Tests of the writer against the fake API server.
+
+mod applies;
+mod owners;
+mod pods;
+mod requests;
+mod takeover;
+
+use api::Controller;
+use host::Host;
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, Pod, PodCondition},
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    Events,
+    fake::{FakeServer, Fault, Path, Seen},
+    health::Health,
+    hub::Hub,
+    registry::tests::registry,
+    watch::{Sinks, watch_kind},
+};
+
+const POD: &str = "/api/v1/namespaces/n/pods/p";
+const CONFIG_MAP: &str = "/api/v1/namespaces/n/configmaps/a";
+const STATEFUL_SET: &str = "/apis/apps/v1/namespaces/n/statefulsets/a";
+
+/// A server, a writer, and caches that follow the server.
+struct World {
+    server: FakeServer,
+    writer: Writer,
+    context: Context,
+    health: Health,
+}
+
+fn watch<K: Object>(
+    server: &FakeServer,
+    context: &Context,
+    sinks: &Sinks,
+    cache: Cache<K>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let definitions = context.definitions.clone();
+    watch_kind(cache, server.client(), None, definitions, sinks.clone())
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = FakeServer::new();
+        let context = Context::for_tests(server.client(), registry());
+        let health = Health::new(Host::real());
+        let sinks = Sinks {
+            hub: Hub::default(),
+            health: health.clone(),
+            events: Events::nowhere(),
+            metrics: context.metrics.clone(),
+        };
+        tokio::spawn(watch(&server, &context, &sinks, context.registry.cache::<ConfigMap>()));
+        tokio::spawn(watch(
+            &server,
+            &context,
+            &sinks,
+            context.registry.cache::<StatefulSet>(),
+        ));
+        tokio::spawn(watch(&server, &context, &sinks, context.registry.cache::<Pod>()));
+        health.all_synced().await;
+        let writer = Writer::new::<Controller>(&context);
+        server.writes();
+        Self {
+            server,
+            writer,
+            context,
+            health,
+        }
+    }
+
+    /// The caches hold what the server has.
+    async fn settle(&self) {
+        crate::fake::a_moment().await;
+        assert!(self.health.missing().is_empty());
+    }
+
+    fn writes(&self) -> Vec<&'static str> {
+        self.server.writes().into_iter().map(|Seen { verb, .. }| verb).collect()
+    }
+
+    fn by_hand(&self, path: &str, change: &Value) {
+        self.server
+            .edit(|store| store.merge(&Path::parse(path), change, "kubectl-edit"))
+            .unwrap();
+    }
+
+    fn stored(&self, path: &str) -> Value {
+        self.server.store().get(&Path::parse(path)).unwrap()
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "tests read better with json!() in place")]
+fn config_map(data: Value) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"namespace": "n", "name": "a"}, "data": data})).unwrap()
+}
+
+fn owner(kind: &str, name: &str, uid: &str) -> Value {
+    json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": kind, "name": name, "uid": uid, "controller": true})
+}
+
+/// A child of Controller `c` with this UID.
+fn child(uid: &str) -> ConfigMap {
+    let owner = owner("Controller", "c", uid);
+    serde_json::from_value(
+        json!({"metadata": {"namespace": "n", "name": "a", "ownerReferences": [owner]}, "data": {"a": "1"}}),
+    )
+    .unwrap()
+}
+
+fn stateful_set(env: &[&str]) -> StatefulSet {
+    let env: Vec<Value> = env.iter().map(|name| json!({"name": name, "value": "x"})).collect();
+    serde_json::from_value(json!({
+        "metadata": {
+            "namespace": "n", "name": "a", "labels": {"app.kubernetes.io/name": "slurmctld"},
+            "ownerReferences": [owner("Controller", "c", "1")],
+        },
+        "spec": {"selector": {}, "serviceName": "s", "template": {"spec": {"containers": [{"name": "slurmctld", "env": env}]}}},
+    }))
+    .unwrap()
+}

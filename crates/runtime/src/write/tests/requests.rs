@@ -1,0 +1,181 @@
+//! Creates, deletes, statuses and errors.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn creating_what_exists_is_an_outcome() {
+    let world = World::new().await;
+    let object = config_map(json!({"key": "first"}));
+    assert!(matches!(world.writer.create(&object).await.unwrap(), Created::New(_)));
+    assert_eq!(
+        world
+            .writer
+            .create(&config_map(json!({"key": "second"})))
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    assert_eq!(world.stored(CONFIG_MAP)["data"], json!({"key": "first"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_object_with_the_uid_is_deleted() {
+    let world = World::new().await;
+    let made = world.writer.apply(&config_map(json!({}))).await.unwrap();
+    world.writer.delete::<ConfigMap>("n", "a", "another").await.unwrap();
+    world.stored(CONFIG_MAP);
+    world
+        .writer
+        .delete::<ConfigMap>("n", "a", &made.metadata.uid.unwrap())
+        .await
+        .unwrap();
+    assert!(world.server.store().get(&Path::parse(CONFIG_MAP)).is_err());
+    world.writer.delete::<ConfigMap>("n", "a", "gone").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pruning_deletes_the_owners_children_that_are_not_kept() {
+    let world = World::new().await;
+    for (name, owner) in [("keep", "1"), ("drop", "1"), ("other", "2")] {
+        let owner = json!({"apiVersion": "v1", "kind": "K", "name": "o", "uid": owner, "controller": true});
+        let child: ConfigMap =
+            serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name, "ownerReferences": [owner]}}))
+                .unwrap();
+        world.writer.apply(&child).await.unwrap();
+    }
+    world.settle().await;
+    let keep = BTreeSet::from(["keep".to_owned()]);
+    let cache = &world.context.registry.cache::<ConfigMap>();
+    assert_eq!(world.writer.prune(cache, "1", &keep).await.unwrap(), 1);
+    world.settle().await;
+    let left: Vec<String> = cache
+        .all()
+        .iter()
+        .map(|object| object.metadata.name.clone().unwrap())
+        .collect();
+    assert_eq!(left, ["keep", "other"]);
+    assert_eq!(world.writer.prune(cache, "1", &keep).await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_is_written_only_if_it_differs() {
+    let world = World::new().await;
+    let path = Path::parse("/apis/slinky.slurm.net/v1beta1/namespaces/n/controllers/c");
+    let object =
+        json!({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": {"name": "c"}, "spec": {}});
+    let stored = world.server.edit(|store| store.create(&path, object, "user")).unwrap();
+    let observed: Controller = serde_json::from_value(stored).unwrap();
+    let status = json!({"conditions": []});
+    world.writes();
+    assert!(world.writer.status(&observed, status.clone()).await.unwrap());
+    let stored = world.server.store().get(&path).unwrap();
+    assert_eq!(stored["status"], status);
+    let observed: Controller = serde_json::from_value(stored).unwrap();
+    assert!(!world.writer.status(&observed, status).await.unwrap());
+    assert_eq!(world.writes(), ["merge"]);
+
+    let gone = Controller {
+        metadata: kube::core::ObjectMeta {
+            uid: Some("another".to_owned()),
+            ..observed.metadata.clone()
+        },
+        ..observed
+    };
+    assert!(
+        !world.writer.status(&gone, json!({"x": 1})).await.unwrap(),
+        "another object of that name has its own"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_field_that_the_server_drops_is_sent_once() {
+    let world = World::new().await;
+    world.server.edit(|store| store.drop_field("/data/new"));
+    let desired = config_map(json!({"a": "1", "new": "1"}));
+    world.writer.apply(&desired).await.unwrap();
+    world.settle().await;
+    world.writes();
+    world.writer.apply(&desired).await.unwrap();
+    assert!(world.writes().is_empty());
+    world.by_hand(CONFIG_MAP, &json!({"data": {"a": "2"}}));
+    world.settle().await;
+    world.writer.apply(&desired).await.unwrap();
+    assert_eq!(
+        world.stored(CONFIG_MAP)["data"],
+        json!({"a": "1"}),
+        "other differences are seen all the same"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_response_is_an_error_of_its_own() {
+    let world = World::new().await;
+    world.server.fail(Fault::Hang("apply"));
+    let error = world.writer.apply(&config_map(json!({}))).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot apply ConfigMap n/a: no response within 20s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_has_the_label_of_its_class() {
+    let world = World::new().await;
+    world.server.fail(Fault::Refuse("apply", 403));
+    let error = world.writer.apply(&config_map(json!({}))).await.unwrap_err();
+    assert_eq!(error.label(), "api");
+    world.server.fail(Fault::Refuse("apply", 422));
+    let error = world.writer.apply(&config_map(json!({}))).await.unwrap_err();
+    assert_eq!(error.label(), "refused");
+}
+
+#[test]
+fn an_immutable_field_is_distinguished_from_other_errors() {
+    let read = |code: u16, reason: &str, message: &str| {
+        let status = kube::core::Status {
+            code,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            ..kube::core::Status::default()
+        };
+        refusal::read(
+            "apply",
+            "StatefulSet",
+            &Key::new("n", "a"),
+            kube::Error::Api(Box::new(status)),
+        )
+        .label()
+    };
+    let statefulset = "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden";
+    assert_eq!(read(422, "Invalid", statefulset), "immutable");
+    assert_eq!(
+        read(
+            422,
+            "Invalid",
+            "Service \"a\" is invalid: spec.clusterIPs[0]: Invalid value: may not change once set"
+        ),
+        "immutable"
+    );
+    assert_eq!(read(422, "Invalid", "spec.ports: Required value"), "refused");
+    assert_eq!(
+        read(
+            422,
+            "Invalid",
+            "Pod \"a\" is invalid: metadata.uid: Invalid value: \"1\": field is immutable"
+        ),
+        "conflict"
+    );
+    assert_eq!(read(409, "Conflict", "the object has been modified"), "conflict");
+    assert_eq!(read(409, "AlreadyExists", ""), "api");
+    assert_eq!(read(500, "InternalError", ""), "api");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_newer_than_our_types_reach_the_server() {
+    let world = World::new().await;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "p"},
+        "spec": {"containers": [{"name": "slurmd", "fromTheFuture": true}], "fromTheFuture": {"a": 1}},
+    });
+    let made = world.writer.create_json::<Pod>(&pod).await.unwrap();
+    assert!(matches!(made, Created::New(_)));
+    assert_eq!(world.stored(POD)["spec"], pod["spec"]);
+    assert_eq!(world.writer.create_json::<Pod>(&pod).await.unwrap(), Created::Exists);
+}
