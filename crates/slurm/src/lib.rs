@@ -30,6 +30,7 @@ pub mod rest;
 pub mod revision;
 pub mod rpc;
 pub mod token;
+pub mod transport;
 
 pub use answer::Answer;
 pub use describe::{Line, NodeDescription, NodeFeatures};

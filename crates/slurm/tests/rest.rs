@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slurm::rest::{Error, NodeUpdate, Process};
+use slurm::transport::Error::{Malformed, Unreachable};
 use slurm::{JobHandle, Line, ReservationName, ReservationRequest};
 use slurmrestd::{Act, Fake, Seen, client, ok};
 
@@ -161,7 +162,7 @@ mod faults {
     async fn no_answer_means_unreachable() {
         assert!(matches!(
             client("http://127.0.0.1:1").nodes().await,
-            Err(Error::Unreachable { .. })
+            Err(Error::Transport(Unreachable { .. }))
         ));
         for act in [
             Act::Hang,
@@ -171,7 +172,7 @@ mod faults {
         ] {
             let error = nodes(act).await.unwrap_err();
             assert!(
-                matches!(error, Error::Unreachable { .. }) && !error.is_definite(),
+                matches!(error, Error::Transport(Unreachable { .. })) && !error.is_definite(),
                 "{error:?}"
             );
         }
@@ -181,14 +182,17 @@ mod faults {
     async fn a_hang_ends_with_the_timeout() {
         let started = std::time::Instant::now();
         let fake = Fake::start(|_| Act::Hang).await;
-        assert!(matches!(fake.client().nodes().await, Err(Error::Unreachable { .. })));
+        assert!(matches!(
+            fake.client().nodes().await,
+            Err(Error::Transport(Unreachable { .. }))
+        ));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
 
     #[tokio::test]
     async fn a_connection_that_breaks_in_the_middle_means_unreachable() {
         let error = nodes(Act::Truncate(r#"{"nodes":[]}"#.to_owned())).await.unwrap_err();
-        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        assert!(matches!(error, Error::Transport(Unreachable { .. })), "{error:?}");
     }
 
     #[tokio::test]
@@ -205,7 +209,7 @@ mod faults {
             "<html>",
         ] {
             let error = nodes(ok(body)).await.unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{body}: {error:?}");
+            assert!(matches!(error, Error::Transport(Malformed { .. })), "{body}: {error:?}");
         }
     }
 
@@ -214,7 +218,7 @@ mod faults {
         let error = nodes(Act::Raw("\x15\x03\x01\x00\x02\x02\x16 no http here\r\n\r\n"))
             .await
             .unwrap_err();
-        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        assert!(matches!(error, Error::Transport(Unreachable { .. })), "{error:?}");
     }
 
     #[tokio::test]
@@ -249,7 +253,7 @@ mod faults {
             let error = nodes(error(status, number, "Unable to contact slurm controller"))
                 .await
                 .unwrap_err();
-            assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+            assert!(matches!(error, Error::Transport(Unreachable { .. })), "{error:?}");
         }
     }
 
@@ -358,7 +362,7 @@ mod commands {
         let fake = after_ping(|_| Act::Answer(404, "Unable to find requested URL".to_owned())).await;
         let error = fake.client().delete_node("n1").await.unwrap_err();
         assert!(
-            matches!(error, Error::Malformed { .. }) && !error.is_definite(),
+            matches!(error, Error::Transport(Malformed { .. })) && !error.is_definite(),
             "{error:?}"
         );
     }

@@ -11,6 +11,7 @@ use slurm::answer::ServedConf;
 use slurm::rpc::{
     Error, MessageType, NodeUpdate, PartitionUpdate, ReturnCode, ServedFile, Version, pack_live_conf, pack_served_files,
 };
+use slurm::transport::Error::{Malformed, Unreachable};
 use slurmctld::{Act, Fake, client, code};
 
 /// What slurmctld 26.05.5 answered to REQUEST_BUILD_INFO in version 42, and to REQUEST_CONFIG.
@@ -172,7 +173,7 @@ async fn a_token_that_is_not_accepted_is_no_matter_of_versions_in_the_end() {
 async fn whoever_is_away_slow_or_senseless_has_not_decided_anything() {
     let error = client("127.0.0.1:1").ping().await.unwrap_err();
     assert!(
-        matches!(error, Error::Unreachable { .. }) && !error.is_definite(),
+        matches!(error, Error::Transport(Unreachable { .. })) && !error.is_definite(),
         "{error:?}"
     );
     for (act, is_unreachable) in [
@@ -187,8 +188,16 @@ async fn whoever_is_away_slow_or_senseless_has_not_decided_anything() {
         let fake = Fake::start(move |_| act.clone()).await;
         let start = Instant::now();
         let error = fake.client().ping().await.unwrap_err();
-        assert_eq!(matches!(error, Error::Unreachable { .. }), is_unreachable, "{error:?}");
-        assert_eq!(matches!(error, Error::Malformed { .. }), !is_unreachable, "{error:?}");
+        assert_eq!(
+            matches!(error, Error::Transport(Unreachable { .. })),
+            is_unreachable,
+            "{error:?}"
+        );
+        assert_eq!(
+            matches!(error, Error::Transport(Malformed { .. })),
+            !is_unreachable,
+            "{error:?}"
+        );
         assert!(!error.is_definite());
         assert!(start.elapsed() < Duration::from_secs(2));
     }
@@ -214,7 +223,7 @@ fn the_real_answers_cut_short_are_refused() {
         for end in [0, 1, 4, 100, CONFIG.len() - 1] {
             let fake = Fake::start(move |_| Act::Answer(MessageType::RESPONSE_CONFIG, CONFIG[..end].to_vec())).await;
             let error = fake.client().served_files().await.unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+            assert!(matches!(error, Error::Transport(Malformed { .. })), "{error:?}");
         }
     });
 }

@@ -326,7 +326,11 @@ mod tests {
         assert!(unspoken(Error::Unauthorized(ReturnCode::AUTHENTICATION)));
         assert!(unspoken(refused(ReturnCode::IN_STANDBY_MODE)));
         assert!(!unspoken(refused(ReturnCode::PARTITION_IN_USE)));
-        assert!(!unspoken(Error::Malformed { what: String::new() }));
+        let malformed = slurm::transport::Error::Malformed {
+            reason: String::new(),
+            source: None,
+        };
+        assert!(!unspoken(malformed.into()));
         let nobody = failed(&refused(ReturnCode::INVALID_NODE_NAME));
         assert!(matches!(nobody, Failed::Refused(Refusal::NoSuchNode)));
     }

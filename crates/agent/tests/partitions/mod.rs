@@ -26,7 +26,12 @@ impl Pod {
     /// As Slurm's own program reaches it.
     fn slurmctld_by(&self, user: &str) -> rpc::Client {
         let issuer = Issuer::new(SigningKey::new(KEY).unwrap(), user, Duration::from_secs(30));
-        rpc::Client::new(self.daemon.to_string(), issuer, rpc::Options::default())
+        rpc::Client::new(
+            host::Host::real(),
+            self.daemon.to_string(),
+            issuer,
+            rpc::Options::default(),
+        )
     }
 
     /// scontrol lies beside slurmctld from now on.

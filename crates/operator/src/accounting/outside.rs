@@ -1,9 +1,7 @@
 //! Whether a slurmdbd outside Kubernetes is where an Accounting says. Nobody tells when that changes, and slurmrestd, which asks it
 //! for records, may know another address than the newest: it reads slurm.conf when it starts.
 
-use std::io::{self, ErrorKind};
-
-use slurm::rpc::Error;
+use slurm::{rpc::Error, transport};
 
 use super::observe::Observed;
 use crate::{outside::client_of, secret::entry};
@@ -22,9 +20,9 @@ pub(super) async fn look(observed: &Observed) -> Option<String> {
 fn judge(answer: &Result<(), Error>) -> Option<String> {
     match answer {
         // slurmdbd answers whoever it does not let in too.
-        Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => Some(NO_SLURMDBD.to_owned()),
-        Err(Error::Malformed { .. } | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
-        Err(Error::Unreachable { reason, .. }) => Some(reason.clone()),
+        Err(Error::Transport(error)) if error.is_hang_up() => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Malformed { .. }) | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Unreachable { reason, .. })) => Some(reason.clone()),
         Err(Error::Refused { code, .. } | Error::Unauthorized(code)) => Some(format!(
             "it does not accept a token of ours ({code}), so it lacks auth/jwt or has another key"
         )),
@@ -32,27 +30,27 @@ fn judge(answer: &Result<(), Error>) -> Option<String> {
     }
 }
 
-fn is_hung_up(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
     use slurm::rpc::ReturnCode;
 
     use super::*;
 
     fn unreachable(kind: ErrorKind) -> Error {
-        Error::Unreachable {
+        Error::Transport(transport::Error::Unreachable {
             reason: "dbd:6819: its reason".to_owned(),
             source: Some(Box::new(io::Error::from(kind))),
-        }
+        })
     }
 
     #[test]
     fn an_address_without_slurmdbd_is_told_and_one_that_lets_us_not_in() {
-        let malformed = Error::Malformed { what: String::new() };
+        let malformed = Error::Transport(transport::Error::Malformed {
+            reason: String::new(),
+            source: None,
+        });
         let refused = Error::Refused {
             code: ReturnCode::AUTHENTICATION,
             said: None,

@@ -13,7 +13,6 @@ mod client;
 mod command;
 mod error;
 mod fence;
-mod http;
 mod key;
 mod message;
 mod token;

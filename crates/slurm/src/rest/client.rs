@@ -1,11 +1,12 @@
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use host::Host;
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 
 use super::error::Error;
-use super::http::{Http, Reply};
 use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
 use super::reservation_update::ReservationUpdate;
@@ -17,6 +18,7 @@ use crate::partition::Partition;
 use crate::reservation::{Reservation, ReservationName, ReservationRequest};
 use crate::rpc::{LivePartition, ShownPartition};
 use crate::token::Issuer;
+use crate::transport::Http;
 
 /// The parts of slurmrestd's interface: slurmctld's, and the database's.
 const SLURM: &str = "slurm";
@@ -48,6 +50,8 @@ pub struct Client {
     /// Without a slash at the end.
     server: String,
     issuer: Issuer,
+    options: Options,
+    host: Host,
     http: Http,
     negotiated: Mutex<Option<Negotiated>>,
 }
@@ -60,11 +64,13 @@ struct Negotiated {
 
 impl Client {
     /// `server` is an address such as `http://slurm-restapi.slurm:6820`.
-    pub fn new(server: &str, issuer: Issuer, options: Options) -> Self {
+    pub fn new(host: Host, server: &str, issuer: Issuer, options: Options) -> Self {
         Self {
             server: server.trim_end_matches('/').to_owned(),
             issuer,
-            http: Http::new(options.timeout),
+            options,
+            http: Http::new(host.clone()),
+            host,
             negotiated: Mutex::new(None),
         }
     }
@@ -168,20 +174,10 @@ impl Client {
         }
     }
 
-    /// Nodes, then jobs, and which process of slurmctld gave both.
+    /// Reads nodes, then jobs, and which process of slurmctld reported both.
     pub async fn observe(&self) -> Result<Observation, Error> {
-        let before = self.process().await?;
-        let nodes = self.nodes().await?.value;
-        let jobs = self.jobs().await?.value;
-        let process = match before {
-            Some(before) => self.process().await?.filter(|after| *after == before),
-            None => None,
-        };
-        Ok(Observation { nodes, jobs, process })
-    }
-
-    async fn process(&self) -> Result<Option<Process>, Error> {
-        Ok(self.served_conf().await?.and_then(Process::of_conf))
+        let process = || async { Ok(self.served_conf().await?.and_then(Process::of_conf)) };
+        Observation::read(process, self.nodes(), self.jobs()).await
     }
 
     /// A field Slurm did not understand is in the warnings, and nowhere else.
@@ -254,8 +250,8 @@ impl Client {
         what: &str,
     ) -> Result<Vec<Warning>, Error> {
         let reply = self.request(SLURM, method, path, body).await?;
-        let answer = decode_empty(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
-        self.accept(reply.status, what, answer).map(|answer| answer.warnings)
+        let answer = decode_empty(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
+        self.accept(reply.status(), what, answer).map(|answer| answer.warnings)
     }
 
     async fn get<T: Payload>(&self, path: &str, what: &str) -> Result<Answer<T>, Error> {
@@ -267,9 +263,9 @@ impl Client {
         self.decoded(&reply, what)
     }
 
-    fn decoded<T: Payload>(&self, reply: &Reply, what: &str) -> Result<Answer<T>, Error> {
-        let answer = decode::<T>(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
-        self.accept(reply.status, what, answer)
+    fn decoded<T: Payload>(&self, reply: &Response<Bytes>, what: &str) -> Result<Answer<T>, Error> {
+        let answer = decode::<T>(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
+        self.accept(reply.status(), what, answer)
     }
 
     fn decoding_failed(&self, status: StatusCode, what: &str, error: crate::answer::DecodeError) -> Error {
@@ -300,10 +296,10 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<Response<Bytes>, Error> {
         let version = self.version().await?;
         let reply = self.send(part, version, method.clone(), path, body.clone()).await?;
-        if reply.status != StatusCode::NOT_FOUND {
+        if reply.status() != StatusCode::NOT_FOUND {
             return Ok(reply);
         }
         // This is how a slurmrestd answers that was replaced by one without our version.
@@ -329,14 +325,10 @@ impl Client {
     async fn negotiate(&self) -> Result<ApiVersion, Error> {
         for version in ApiVersion::ALL {
             let reply = self.send(SLURM, version, Method::GET, "ping/", None).await?;
-            if reply.status == StatusCode::NOT_FOUND {
+            if reply.status() == StatusCode::NOT_FOUND {
                 continue;
             }
-            let answer =
-                decode::<Vec<Ping>>(&reply.body).map_err(|error| self.decoding_failed(reply.status, "ping", error))?;
-            if !reply.status.is_success() {
-                return Err(Error::of_status(reply.status, "ping"));
-            }
+            let answer: Answer<Vec<Ping>> = self.decoded(&reply, "ping")?;
             let negotiated = Negotiated {
                 version,
                 release: answer.release,
@@ -354,26 +346,28 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<Reply, Error> {
-        let token = self.issuer.token(SystemTime::now()).map_err(|error| Error::Malformed {
-            what: "our own token".to_owned(),
-            source: Some(error.into()),
+    ) -> Result<Response<Bytes>, Error> {
+        let token = self.issuer.token(self.host.now()).map_err(|source| Error::Encode {
+            what: "a token",
+            source,
         })?;
-        self.http
-            .exchange(
-                method,
-                &format!("{}/{part}/{version}/{path}", self.server),
-                token.secret(),
-                body,
-            )
-            .await
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{part}/{version}/{path}", self.server))
+            .header("X-SLURM-USER-TOKEN", token.secret())
+            .header(header::ACCEPT, "application/json");
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = body.unwrap_or_default();
+        Ok(self.http.exchange(request, body, self.options.timeout).await?)
     }
 }
 
 fn body_of(request: &impl Serialize) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(request).map_err(|error| Error::Malformed {
-        what: "our own request".to_owned(),
-        source: Some(error.into()),
+    serde_json::to_vec(request).map_err(|source| Error::Encode {
+        what: "a request",
+        source,
     })
 }
 

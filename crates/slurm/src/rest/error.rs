@@ -2,16 +2,13 @@ use hyper::StatusCode;
 use thiserror::Error;
 
 use crate::answer::{Complaint, DecodeError};
+use crate::transport;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Nobody answered in time, or somebody on the way could not reach slurmctld. After a write it may have happened.
-    #[error("Slurm cannot be reached: {reason}")]
-    Unreachable {
-        reason: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    },
+    /// slurmrestd did not respond, or slurmrestd could not reach slurmctld.
+    #[error("Slurm {0}")]
+    Transport(#[from] transport::Error),
     /// The token was not accepted: another key, or clocks apart.
     #[error("Slurm does not accept our token: {text}")]
     Unauthorized { text: String },
@@ -20,12 +17,11 @@ pub enum Error {
     /// Slurm understood and said no.
     #[error("Slurm refused: {text} (error {number}, HTTP {status})")]
     Refused { status: u16, number: i64, text: String },
-    /// An answer that means nothing to us. After a write it may have happened.
-    #[error("Slurm's answer makes no sense: {what}")]
-    Malformed {
-        what: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// Nothing was sent.
+    #[error("cannot encode {what}: {source}")]
+    Encode {
+        what: &'static str,
+        source: serde_json::Error,
     },
     /// This slurmrestd is too old for it. Nothing was sent.
     #[error("slurmrestd cannot {what} before v0.0.45")]
@@ -53,23 +49,22 @@ impl Error {
         match self {
             Self::Unauthorized { .. }
             | Self::NotFound { .. }
+            | Self::Encode { .. }
             | Self::Lacking { .. }
             | Self::Misread { .. }
             | Self::Unsupported => true,
             // "500, Unspecified error" is as likely a failure halfway as a refusal.
             Self::Refused { status, .. } => *status < 500,
-            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+            Self::Transport(_) => false,
         }
     }
 
-    pub(super) fn unreachable(
-        reason: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Unreachable {
-            reason: reason.into(),
-            source: Some(source.into()),
-        }
+    fn unreachable(reason: String) -> Self {
+        Self::Transport(transport::Error::Unreachable { reason, source: None })
+    }
+
+    fn malformed(reason: String) -> Self {
+        Self::Transport(transport::Error::Malformed { reason, source: None })
     }
 
     /// What an answer that is no success means.
@@ -80,23 +75,14 @@ impl Error {
                 Self::Unauthorized { text }
             }
             // slurmrestd has no such path, which says nothing about the thing the path was for.
-            StatusCode::NOT_FOUND => Self::Malformed {
-                what: format!("slurmrestd has no path for {what}"),
-                source: None,
-            },
+            StatusCode::NOT_FOUND => Self::malformed(format!("slurmrestd has no path for {what}")),
             _ if status.is_client_error() => Self::Refused {
                 status: status.as_u16(),
                 number: 0,
                 text,
             },
-            _ if status.is_server_error() => Self::Unreachable {
-                reason: format!("slurmrestd answered {text}"),
-                source: None,
-            },
-            _ => Self::Malformed {
-                what: format!("HTTP {text}"),
-                source: None,
-            },
+            _ if status.is_server_error() => Self::unreachable(format!("slurmrestd answered {text}")),
+            _ => Self::malformed(format!("HTTP {text}")),
         }
     }
 
@@ -105,14 +91,8 @@ impl Error {
             DecodeError::Complaints(complaints) => Self::of_complaints(status, what, &complaints),
             // A page of some proxy, or nothing at all: the status says what there is to say.
             DecodeError::Json(_) | DecodeError::Missing(_) if !status.is_success() => Self::of_status(status, what),
-            DecodeError::Json(source) => Self::Malformed {
-                what: source.to_string(),
-                source: Some(source.into()),
-            },
-            DecodeError::Missing(_) => Self::Malformed {
-                what: error.to_string(),
-                source: None,
-            },
+            DecodeError::Json(source) => Self::Transport(transport::Error::invalid(source)),
+            DecodeError::Missing(_) => Self::Transport(transport::Error::invalid(error)),
         }
     }
 
@@ -145,14 +125,8 @@ impl Error {
             INVALID_NODE_NAME | INVALID_JOB_ID | RESERVATION_INVALID => Self::NotFound { what: what.to_owned() },
             // No connection, or one that broke: any (1001-1006), to slurmctld (1800-1899), the socket itself (5000-5099).
             // 502 to 504 are slurmrestd's own words for the same.
-            1001..=1006 | 1800..=1899 | 5000..=5099 => Self::Unreachable {
-                reason: text,
-                source: None,
-            },
-            _ if matches!(status.as_u16(), 502..=504) => Self::Unreachable {
-                reason: text,
-                source: None,
-            },
+            1001..=1006 | 1800..=1899 | 5000..=5099 => Self::unreachable(text),
+            _ if matches!(status.as_u16(), 502..=504) => Self::unreachable(text),
             _ if matches!(Self::of_status(status, what), Self::Unauthorized { .. }) => Self::Unauthorized { text },
             _ => Self::Refused {
                 status: status.as_u16(),

@@ -5,7 +5,6 @@
 
 mod client;
 mod error;
-mod http;
 mod node_update;
 mod observation;
 mod partition_commands;

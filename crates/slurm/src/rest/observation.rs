@@ -3,7 +3,7 @@
 //! slurmctld acknowledges a drain up to five seconds before it is on disk; one that is killed in between comes back
 //! without it. Reads that are to prove something about a node must therefore all come from one process of slurmctld.
 
-use crate::answer::ServedConf;
+use crate::answer::{Answer, ServedConf};
 use crate::job::Job;
 use crate::node::Node;
 
@@ -35,6 +35,24 @@ pub struct Observation {
     /// The process that gave both. `None` if that cannot be told: slurmctld changed in between, is younger than two
     /// seconds, or slurmrestd is older than v0.0.45. Such an observation is good for status and proves nothing.
     pub process: Option<Process>,
+}
+
+impl Observation {
+    /// `process` is read before and after the other two.
+    pub(crate) async fn read<E, P: Future<Output = Result<Option<Process>, E>>>(
+        process: impl Fn() -> P,
+        nodes: impl Future<Output = Result<Answer<Vec<Node>>, E>>,
+        jobs: impl Future<Output = Result<Answer<Vec<Job>>, E>>,
+    ) -> Result<Self, E> {
+        let before = process().await?;
+        let nodes = nodes.await?.value;
+        let jobs = jobs.await?.value;
+        let process = match before {
+            Some(before) => process().await?.filter(|after| *after == before),
+            None => None,
+        };
+        Ok(Self { nodes, jobs, process })
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::client::Client;
 use super::error::Error;
 use super::partition_update::render_partition;
 use crate::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ReturnCode};
+use crate::transport;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -21,11 +22,13 @@ impl From<Error> for Failure {
             } => Self::Unspoken(words),
             Error::Refused { status, .. } if status >= 500 => Self::Unknown(words),
             Error::Refused { .. } | Error::NotFound { .. } => Self::Refused(words),
-            Error::Unauthorized { .. } | Error::Lacking { .. } | Error::Unsupported | Error::Misread { .. } => {
-                Self::Unspoken(words)
-            }
-            Error::Malformed { .. } => Self::Garbled(words),
-            Error::Unreachable { .. } => Self::Unknown(words),
+            Error::Unauthorized { .. }
+            | Error::Encode { .. }
+            | Error::Lacking { .. }
+            | Error::Unsupported
+            | Error::Misread { .. } => Self::Unspoken(words),
+            Error::Transport(transport::Error::Malformed { .. }) => Self::Garbled(words),
+            Error::Transport(transport::Error::Unreachable { .. }) => Self::Unknown(words),
         }
     }
 }

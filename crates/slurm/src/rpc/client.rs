@@ -1,11 +1,10 @@
 //! One question, one connection, one answer, as Slurm's own programs do it.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use host::Host;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use super::config::{self, ServedFile};
 use super::error::Error;
@@ -21,6 +20,7 @@ use super::wire::{Malformed, Reader, Unpackable};
 use crate::answer::ServedConf;
 use crate::node::AdminState;
 use crate::token::Issuer;
+use crate::transport::{self, within};
 
 /// slurmctld 26.05 serves metrics on the same port, and takes what does not begin with a version it knows for a request
 /// of that kind: the answer begins like this (measured). Older ones answer with an error of authentication.
@@ -51,6 +51,7 @@ impl Default for Options {
 /// The way to one slurmctld. It costs nothing until it is used.
 #[derive(Debug)]
 pub struct Client {
+    host: Host,
     /// `host:port`.
     address: String,
     issuer: Issuer,
@@ -59,8 +60,9 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(address: impl Into<String>, issuer: Issuer, options: Options) -> Self {
+    pub fn new(host: Host, address: impl Into<String>, issuer: Issuer, options: Options) -> Self {
         Self {
+            host,
             address: address.into(),
             issuer,
             options,
@@ -80,39 +82,27 @@ impl Client {
     /// The files slurmctld serves to nodes. After a failed reconfigure they can be others than it runs with, until the
     /// next one: [`live_conf`](Self::live_conf) tells.
     pub async fn served_files(&self) -> Result<Vec<ServedFile>, Error> {
-        let answer = self
-            .ask(MessageType::CONFIG, self.options.timeout, |_| {
-                Ok(config::pack_question())
-            })
-            .await?;
-        match answer.kind {
-            MessageType::RESPONSE_CONFIG => config::unpack_served_files(&answer.body).map_err(Error::malformed),
-            kind => Err(Error::unexpected(kind)),
-        }
+        let request = |_| Ok(config::pack_question());
+        let response = self.ask(MessageType::CONFIG, self.options.timeout, request).await?;
+        let body = response.body_of(MessageType::RESPONSE_CONFIG)?;
+        Ok(config::unpack_served_files(body)?)
     }
 
     /// The process of slurmctld and the hash of the slurm.conf it runs with.
     pub async fn live_conf(&self) -> Result<ServedConf, Error> {
-        let question = live_conf::pack_question();
-        let question = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, question);
-        let answer = self.exchange(&question, self.options.timeout).await?;
-        match answer.kind {
-            MessageType::RESPONSE_BUILD_INFO => live_conf::unpack_live_conf(&answer.body).map_err(Error::malformed),
-            kind => Err(Error::unexpected(kind)),
-        }
+        let request = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, live_conf::pack_question());
+        let response = self.exchange(&request, self.options.timeout).await?;
+        let body = response.body_of(MessageType::RESPONSE_BUILD_INFO)?;
+        Ok(live_conf::unpack_live_conf(body)?)
     }
 
     /// All partitions, hidden ones too.
     pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
-        let question = partition::pack_question();
-        let question = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, question);
-        let answer = self.exchange(&question, self.options.timeout).await?;
-        match answer.kind {
-            MessageType::RESPONSE_PARTITION_INFO => {
-                partition::unpack_partitions(&answer.body).map_err(Error::malformed)
-            }
-            kind => Err(Error::unexpected(kind)),
-        }
+        let body = partition::pack_question();
+        let request = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, body);
+        let response = self.exchange(&request, self.options.timeout).await?;
+        let body = response.body_of(MessageType::RESPONSE_PARTITION_INFO)?;
+        Ok(partition::unpack_partitions(body)?)
     }
 
     /// Returns when slurmctld runs with the files on its disk.
@@ -145,18 +135,14 @@ impl Client {
 
     /// What was ordered of a node; `None` if slurmctld has no such node.
     pub async fn admin_state(&self, node: &str) -> Result<Option<AdminState>, Error> {
-        let question = node_info::pack_question(node)?;
-        let question = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, question);
-        let answer = match self.exchange(&question, self.options.timeout).await {
+        let body = node_info::pack_question(node)?;
+        let request = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, body);
+        let response = match self.exchange(&request, self.options.timeout).await {
             Err(Error::Refused { code, .. }) if code == ReturnCode::INVALID_NODE_NAME => return Ok(None),
-            answer => answer?,
+            response => response?,
         };
-        match answer.kind {
-            MessageType::RESPONSE_NODE_INFO => {
-                node_info::unpack_admin_state(&answer.body, node).map_err(Error::malformed)
-            }
-            kind => Err(Error::unexpected(kind)),
-        }
+        let body = response.body_of(MessageType::RESPONSE_NODE_INFO)?;
+        Ok(node_info::unpack_admin_state(body, node)?)
     }
 
     pub async fn update_node(&self, node: &NodeUpdate) -> Result<(), Error> {
@@ -179,7 +165,7 @@ impl Client {
 
     /// Asks whether slurmdbd is what listens there. One that does not let us in has [refused](Error::Refused).
     pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
-        let token = self.issuer.token(SystemTime::now())?;
+        let token = self.issuer.token(self.host.now())?;
         let greeting = slurmdbd::pack_greeting(token.secret())?;
         slurmdbd::read_answer(&self.send(&greeting, self.options.timeout).await?)
     }
@@ -211,8 +197,13 @@ impl Client {
                     self.understood(self.options.newest);
                     return answer;
                 }
-                (Err(Error::Unreachable { .. } | Error::Unpackable(_) | Error::Token(_)), _) => return answer,
-                (Ok(_) | Err(Error::Refused { .. } | Error::Malformed { .. }), _) => {
+                (
+                    Err(
+                        Error::Transport(transport::Error::Unreachable { .. }) | Error::Unpackable(_) | Error::Token(_),
+                    ),
+                    _,
+                ) => return answer,
+                (Ok(_) | Err(Error::Refused { .. } | Error::Transport(transport::Error::Malformed { .. })), _) => {
                     self.understood(version);
                     return answer;
                 }
@@ -226,10 +217,10 @@ impl Client {
 
     /// An answer that is no refusal.
     async fn exchange(&self, question: &Frame, patience: Duration) -> Result<Frame, Error> {
-        let token = self.issuer.token(SystemTime::now())?;
+        let token = self.issuer.token(self.host.now())?;
         let answer = self.send(&question.pack(token.secret())?, patience).await?;
-        let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
-        match return_code(&answer).map_err(Error::malformed)? {
+        let answer = Frame::unpack(&answer)?;
+        match return_code(&answer)? {
             None | Some((ReturnCode::SUCCESS, _)) => Ok(answer),
             Some((code @ (ReturnCode::AUTHENTICATION | ReturnCode::VERSION), _)) => {
                 self.issuer.forget();
@@ -241,40 +232,36 @@ impl Client {
 
     /// What comes back, unread.
     async fn send(&self, packed: &[u8], patience: Duration) -> Result<Vec<u8>, Error> {
-        timeout(patience, self.converse(packed))
-            .await
-            .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))
+        within(patience, self.converse(packed)).await
     }
 
     async fn converse(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
-        let broken = |source| Error::unreachable(format!("{}: the connection broke", self.address), source);
-        let mut stream = TcpStream::connect(&self.address)
+        let broken = |source| transport::Error::unreachable(format!("{}: the connection broke", self.address), source);
+        let mut stream = self
+            .host
+            .connect(&self.address)
             .await
-            .map_err(|source| Error::unreachable(format!("{}: {source}", self.address), source))?;
-        // One message each way: waiting for more to send with it would only delay it.
-        let _ = stream.set_nodelay(true);
+            .map_err(|source| transport::Error::unreachable(format!("{}: {source}", self.address), source))?;
         stream.write_all(packed).await.map_err(broken)?;
         let length = stream.read_u32().await.map_err(broken)?;
         if length.to_be_bytes() == *NO_SUCH_VERSION {
             return Err(Error::Unsupported);
         }
         if usize::try_from(length).map_or(true, |length| length > MAX_FRAME) {
-            return Err(Error::Malformed {
-                what: format!("it has {length} bytes"),
-            });
+            return Err(Error::malformed(format!("it has {length} bytes")));
         }
         // Grows with what arrives, not with what was announced.
         let mut answer = Vec::new();
         let read = (&mut stream).take(length.into()).read_to_end(&mut answer).await;
         if read.map_err(broken)? < usize::try_from(length).unwrap_or(usize::MAX) {
-            return Err(broken(std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(broken(std::io::ErrorKind::UnexpectedEof.into()).into());
         }
         Ok(answer)
     }
 }
 
 fn succeeded(answer: &Frame) -> Result<(), Error> {
-    match return_code(answer).map_err(Error::malformed)? {
+    match return_code(answer)? {
         // Others have been turned into errors.
         Some(_) => Ok(()),
         None => Err(Error::unexpected(answer.kind)),

@@ -3,16 +3,12 @@ use thiserror::Error;
 use super::frame::MessageType;
 use super::return_code::ReturnCode;
 use super::wire::{Malformed, Unpackable};
+use crate::transport;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Nobody answered in time. After a command it may have happened.
-    #[error("slurmctld cannot be reached: {reason}")]
-    Unreachable {
-        reason: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    },
+    #[error("slurmctld {0}")]
+    Transport(#[from] transport::Error),
     /// The token was not accepted: another key, or clocks apart.
     #[error("slurmctld does not accept our token: {0}")]
     Unauthorized(ReturnCode),
@@ -23,9 +19,6 @@ pub enum Error {
         /// What it said of this very case, which it rarely does.
         said: Option<String>,
     },
-    /// An answer that means nothing to us. After a command it may have happened.
-    #[error("slurmctld's answer makes no sense: {what}")]
-    Malformed { what: String },
     /// Nothing has happened.
     #[error("slurmctld speaks none of the versions 42 to 45 of Slurm's protocol; Slurm 24.11 to 26.05 do")]
     Unsupported,
@@ -44,7 +37,7 @@ impl Error {
             // "Unspecified error" is as likely a failure halfway as a refusal.
             Self::Refused { code, .. } => *code != ReturnCode(-1),
             Self::Unauthorized(_) | Self::Unsupported | Self::Unpackable(_) | Self::Token(_) => true,
-            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+            Self::Transport(_) => false,
         }
     }
 
@@ -54,7 +47,7 @@ impl Error {
             // The one that is active would have understood.
             Self::Refused { code, .. } => code.is_of_standby(),
             Self::Unauthorized(_) | Self::Unsupported | Self::Unpackable(_) | Self::Token(_) => true,
-            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+            Self::Transport(_) => false,
         }
     }
 
@@ -63,25 +56,17 @@ impl Error {
         matches!(self, Self::Refused { code, .. } if *code == ReturnCode::INVALID_PARTITION_NAME)
     }
 
-    pub(super) fn unreachable(
-        reason: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Unreachable {
-            reason: reason.into(),
-            source: Some(source.into()),
-        }
-    }
-
-    pub(super) fn malformed(malformed: Malformed) -> Self {
-        Self::Malformed {
-            what: malformed.to_string(),
-        }
-    }
-
     pub(super) fn unexpected(MessageType(kind): MessageType) -> Self {
-        Self::Malformed {
-            what: format!("it is a message of type {kind}"),
-        }
+        Self::malformed(format!("it is a message of type {kind}"))
+    }
+
+    pub(super) fn malformed(reason: String) -> Self {
+        Self::Transport(transport::Error::Malformed { reason, source: None })
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::Transport(transport::Error::invalid(malformed))
     }
 }

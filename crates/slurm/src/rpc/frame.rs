@@ -1,5 +1,6 @@
 //! One message: a header, a credential, a body.
 
+use super::error::Error;
 use super::version::Version;
 use super::wire::{Malformed, Reader, Unpackable, Writer};
 
@@ -98,6 +99,14 @@ impl Frame {
         }
         let body = bytes.get(start..).ok_or(Malformed::Truncated)?.to_vec();
         Ok(Self { version, kind, body })
+    }
+
+    /// Returns the body of a response that has to be of this type.
+    pub(super) fn body_of(&self, kind: MessageType) -> Result<&[u8], Error> {
+        if self.kind != kind {
+            return Err(Error::unexpected(self.kind));
+        }
+        Ok(&self.body)
     }
 
     /// The token of a message that came straight from a client, for whoever plays slurmctld.

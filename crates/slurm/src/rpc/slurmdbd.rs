@@ -42,7 +42,7 @@ pub(super) fn pack_greeting(token: &str) -> Result<Vec<u8>, Unpackable> {
 
 /// What it answered, from what follows the length of the whole.
 pub(super) fn read_answer(answer: &[u8]) -> Result<(), Error> {
-    let (kind, said, code) = unpack(answer).map_err(Error::malformed)?;
+    let (kind, said, code) = unpack(answer)?;
     match (kind, code) {
         (MessageType::PERSIST_RETURN_CODE, ReturnCode::SUCCESS) => Ok(()),
         (MessageType::PERSIST_RETURN_CODE, code) => Err(Error::Refused { code, said }),
@@ -65,6 +65,7 @@ fn unpack(answer: &[u8]) -> Result<(MessageType, Option<String>, ReturnCode), Ma
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport;
 
     #[test]
     fn the_greeting_looks_like_this_on_the_wire() {
@@ -103,7 +104,10 @@ mod tests {
         }
         for other in [&b"HTTP/1.1 400 Bad Request"[..], b"", &welcome[..6], &[0x2a; 30]] {
             let error = read_answer(other).unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+            assert!(
+                matches!(error, Error::Transport(transport::Error::Malformed { .. })),
+                "{error:?}"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use host::Host;
 use slurm::rpc::{Client, Frame, MessageType, Options, ReturnCode, Version};
 use slurm::token::{Issuer, SigningKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -70,7 +71,7 @@ pub(crate) fn client(address: &str) -> Client {
         reconfigure_timeout: Duration::from_secs(2),
         ..Options::default()
     };
-    Client::new(address, issuer, options)
+    Client::new(Host::real(), address, issuer, options)
 }
 
 async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<Frame>>>, script: Arc<impl Fn(&Frame) -> Act>) {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use host::Host;
 use slurm::rest::{Client, Options};
 use slurm::token::{Issuer, SigningKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,6 +70,7 @@ pub(crate) fn client(server: &str) -> Client {
     let key = SigningKey::new(b"key").unwrap();
     let issuer = Issuer::new(key, "slurm", Duration::from_mins(15));
     Client::new(
+        Host::real(),
         server,
         issuer,
         Options {

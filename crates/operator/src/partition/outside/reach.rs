@@ -7,6 +7,7 @@ use api::partition::PartitionWay;
 use slurm::{
     rest, rpc,
     rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate},
+    transport,
 };
 
 use crate::{
@@ -71,10 +72,10 @@ pub(super) async fn reach<'a>(
 async fn look(client: &rest::Client, clock: &Clock) -> Result<Cluster, rest::Error> {
     // It says at once what other questions wait ten seconds for.
     if !client.ping().await?.value.iter().any(|ping| ping.responding) {
-        return Err(rest::Error::Unreachable {
+        return Err(rest::Error::Transport(transport::Error::Unreachable {
             reason: "slurmctld does not answer it, either".to_owned(),
             source: None,
-        });
+        }));
     }
     let flags = client.running_conf().await?.reconfig_flags;
     let conf = client.served_conf().await?.ok_or(rest::Error::Lacking {

@@ -5,6 +5,7 @@ use std::fmt;
 use super::super::client::Client;
 use super::super::error::Error;
 use super::{LivePartition, PartitionUpdate};
+use crate::transport;
 
 /// One way to a slurmctld. By each of them success does not mean that everything was applied, and a refusal does not mean that
 /// nothing was: what counts is what is read back.
@@ -72,7 +73,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let words = error.to_string();
         match error {
-            Error::Malformed { .. } => Self::Garbled(words),
+            Error::Transport(transport::Error::Malformed { .. }) => Self::Garbled(words),
             _ if error.is_no_such_partition() => Self::NoSuchPartition(words),
             _ if error.is_unspoken() => Self::Unspoken(words),
             _ if error.is_definite() => Self::Refused(words),
@@ -117,7 +118,7 @@ mod tests {
         assert!(matches!(refused(2027), Failure::Unspoken(_)), "a standby");
         assert!(matches!(refused(-1), Failure::Unknown(_)));
         assert!(matches!(Failure::from(Error::Unsupported), Failure::Unspoken(_)));
-        let garbage = Failure::from(Error::Malformed { what: String::new() });
+        let garbage = Failure::from(Error::malformed(String::new()));
         assert!(garbage.asks_for_another_way() && !garbage.is_definite());
     }
 }
