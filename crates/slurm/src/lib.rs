@@ -21,6 +21,7 @@ pub mod conf;
 pub mod describe;
 pub mod hostlist;
 pub mod job;
+mod jws;
 mod names;
 pub mod node;
 pub mod number;

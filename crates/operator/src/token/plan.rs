@@ -16,8 +16,6 @@ use crate::{
 
 /// The Secret that is named belongs to somebody else.
 const SECRET_TAKEN: &str = "SecretTaken";
-/// A token is renewed when this part of its life is left.
-const LEFT: u64 = 5;
 /// Nobody looks more often than this, however short a life is.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -84,7 +82,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
             Ownership::Ours => None,
         },
         renew_after: token.spec.refreshes().then(|| {
-            let left = renewal(&claims).saturating_sub(seconds);
+            let left = claims.renewal().saturating_sub(seconds);
             Duration::from_secs(left).max(SHORTEST)
         }),
         claims: Some(claims),
@@ -157,14 +155,7 @@ fn kept(observed: &Observed, key: &SigningKey) -> Option<Claims> {
 /// Whether the kept token is no longer what the spec asks for. One that is made once may end.
 fn needs_renewal(observed: &Observed, claims: &Claims, now: u64) -> bool {
     let spec = &observed.token.spec;
-    let lifetime = claims.expires_at.saturating_sub(claims.issued_at);
+    let lifetime = claims.lifetime().as_secs();
     let wanted = u64::try_from(spec.lifetime().as_secs()).unwrap_or_default();
-    let stale = now < claims.issued_at || now >= renewal(claims);
-    claims.user != spec.username() || (spec.refreshes() && (stale || lifetime != wanted))
-}
-
-/// When a token is to be replaced, in seconds since 1970.
-fn renewal(claims: &Claims) -> u64 {
-    let life = claims.expires_at.saturating_sub(claims.issued_at);
-    claims.expires_at.saturating_sub(life / LEFT)
+    claims.user != spec.username() || (spec.refreshes() && (claims.is_stale(now) || lifetime != wanted))
 }
