@@ -65,6 +65,7 @@ pub struct Partition {
     pub node_sets: String,
     pub total_nodes: u64,
     pub total_cpus: u64,
+    pub cpu_bind: Vec<String>,
     /// Minutes.
     pub max_time: Number,
     /// Minutes.
@@ -73,11 +74,12 @@ pub struct Partition {
     pub min_nodes: u64,
     pub priority_tier: u64,
     pub priority_job_factor: u64,
-    pub allowed_accounts: String,
-    pub denied_accounts: String,
-    pub allowed_groups: String,
-    pub allowed_qos: String,
-    pub denied_qos: String,
+    pub allow_accounts: String,
+    pub allow_alloc_nodes: String,
+    pub allow_groups: String,
+    pub allow_qos: String,
+    pub deny_accounts: String,
+    pub deny_qos: String,
     pub qos: String,
     pub alternate: String,
     pub billing_weights: String,
@@ -89,8 +91,9 @@ pub struct Partition {
     pub over_time_limit: Number,
     pub default_memory: Memory,
     pub max_memory: Memory,
-    /// `None` from a slurmrestd older than v0.0.45, which does not tell; so are the next two.
+    /// `None` before v0.0.45, as the next three.
     pub over_subscribe: Option<String>,
+    pub exclusive: Option<String>,
     /// Several are possible.
     pub preempt_mode: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
@@ -126,11 +129,11 @@ impl Partition {
             ("MinNodes", self.min_nodes.max(1).to_string()),
             ("PriorityTier", self.priority_tier.to_string()),
             ("PriorityJobFactor", self.priority_job_factor.to_string()),
-            ("AllowAccounts", self.allowed_accounts.clone()),
-            ("DenyAccounts", self.denied_accounts.clone()),
-            ("AllowGroups", self.allowed_groups.clone()),
-            ("AllowQos", self.allowed_qos.clone()),
-            ("DenyQos", self.denied_qos.clone()),
+            ("AllowAccounts", self.allow_accounts.clone()),
+            ("DenyAccounts", self.deny_accounts.clone()),
+            ("AllowGroups", self.allow_groups.clone()),
+            ("AllowQos", self.allow_qos.clone()),
+            ("DenyQos", self.deny_qos.clone()),
             ("QOS", self.qos.clone()),
             ("Nodes", self.node_sets.clone()),
             ("Alternate", self.alternate.clone()),
@@ -168,8 +171,13 @@ impl Partition {
     }
 }
 
-/// The shape Slurm has for it.
+/// The JSON of slurmrestd and `scontrol --json`.
+///
+/// Measured on 26.05.5: both show every setting but the defaults of jobs on GPUs, whose field is always empty. The raw numbers
+/// (`shares`, `memory_per_cpu`) are always 0; the words and the numbers beside them are right.
 mod wire {
+    use serde::de::IgnoredAny;
+
     use super::{Deserialize, Memory, Number, PartitionState, null_as_default};
 
     #[derive(Deserialize)]
@@ -190,9 +198,9 @@ mod wire {
         #[serde(default)]
         priority: Priority,
         #[serde(default)]
-        accounts: AllowDeny,
+        accounts: Accounts,
         #[serde(default)]
-        groups: Allow,
+        groups: Groups,
         #[serde(default)]
         qos: Qos,
         #[serde(default, deserialize_with = "null_as_default")]
@@ -201,22 +209,14 @@ mod wire {
         tres: Tres,
         #[serde(default)]
         grace_time: u64,
-        #[serde(default)]
         preempt_mode: Option<Vec<String>>,
-        #[serde(default)]
         flags: Option<Vec<String>>,
-    }
-
-    #[derive(Deserialize, Default)]
-    struct Tres {
-        #[serde(default, deserialize_with = "null_as_default")]
-        billing_weights: String,
     }
 
     #[derive(Deserialize)]
     struct Inner {
         state: Vec<String>,
-        #[serde(default)]
+        exclusive: Option<String>,
         oversubscribe: Option<String>,
     }
 
@@ -225,118 +225,142 @@ mod wire {
         configured: String,
         #[serde(default)]
         total: u64,
+        #[serde(default, deserialize_with = "null_as_default")]
+        allowed_allocation: String,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Cpus {
-        #[serde(default)]
         total: u64,
+        task_binding: TaskBinding,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum TaskBinding {
+        Names(Vec<String>),
+        /// v0.0.44 has a number here.
+        Other(IgnoredAny),
+    }
+
+    impl Default for TaskBinding {
+        fn default() -> Self {
+            Self::Names(Vec::new())
+        }
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Maximums {
-        #[serde(default)]
         time: Number,
-        #[serde(default)]
         nodes: Number,
-        #[serde(default)]
         cpus_per_node: Number,
-        #[serde(default)]
         cpus_per_socket: Number,
-        #[serde(default)]
         over_time_limit: Number,
-        #[serde(default)]
         partition_memory_per_cpu: Number,
-        #[serde(default)]
         partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Minimums {
-        #[serde(default)]
         nodes: u64,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Defaults {
-        #[serde(default)]
         time: Number,
-        #[serde(default)]
         partition_memory_per_cpu: Number,
-        #[serde(default)]
         partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Priority {
-        #[serde(default)]
         tier: u64,
-        #[serde(default)]
         job_factor: u64,
     }
 
     #[derive(Deserialize, Default)]
-    struct AllowDeny {
-        #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(default)]
+    struct Accounts {
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         deny: String,
     }
 
     #[derive(Deserialize, Default)]
-    struct Allow {
-        #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(default)]
+    struct Groups {
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Qos {
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         deny: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         assigned: String,
     }
 
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Tres {
+        #[serde(deserialize_with = "null_as_default")]
+        billing_weights: String,
+    }
+
     impl From<Entry> for super::Partition {
-        fn from(wire: Entry) -> Self {
+        fn from(entry: Entry) -> Self {
             Self {
-                name: wire.name,
-                state: PartitionState::of_names(&wire.partition.state),
-                nodes: wire.nodes.configured,
-                node_sets: wire.node_sets,
-                total_nodes: wire.nodes.total,
-                total_cpus: wire.cpus.total,
-                max_time: wire.maximums.time,
-                default_time: wire.defaults.time,
-                max_nodes: wire.maximums.nodes,
-                min_nodes: wire.minimums.nodes,
-                priority_tier: wire.priority.tier,
-                priority_job_factor: wire.priority.job_factor,
-                allowed_accounts: wire.accounts.allowed,
-                denied_accounts: wire.accounts.deny,
-                allowed_groups: wire.groups.allowed,
-                allowed_qos: wire.qos.allowed,
-                denied_qos: wire.qos.deny,
-                qos: wire.qos.assigned,
-                alternate: wire.alternate,
-                billing_weights: wire.tres.billing_weights,
-                grace_time: wire.grace_time,
-                max_cpus_per_node: wire.maximums.cpus_per_node,
-                max_cpus_per_socket: wire.maximums.cpus_per_socket,
-                over_time_limit: wire.maximums.over_time_limit,
+                name: entry.name,
+                state: PartitionState::of_names(&entry.partition.state),
+                nodes: entry.nodes.configured,
+                node_sets: entry.node_sets,
+                total_nodes: entry.nodes.total,
+                total_cpus: entry.cpus.total,
+                cpu_bind: match entry.cpus.task_binding {
+                    TaskBinding::Names(names) => names,
+                    TaskBinding::Other(_) => Vec::new(),
+                },
+                max_time: entry.maximums.time,
+                default_time: entry.defaults.time,
+                max_nodes: entry.maximums.nodes,
+                min_nodes: entry.minimums.nodes,
+                priority_tier: entry.priority.tier,
+                priority_job_factor: entry.priority.job_factor,
+                allow_accounts: entry.accounts.allowed,
+                allow_alloc_nodes: entry.nodes.allowed_allocation,
+                allow_groups: entry.groups.allowed,
+                allow_qos: entry.qos.allowed,
+                deny_accounts: entry.accounts.deny,
+                deny_qos: entry.qos.deny,
+                qos: entry.qos.assigned,
+                alternate: entry.alternate,
+                billing_weights: entry.tres.billing_weights,
+                grace_time: entry.grace_time,
+                max_cpus_per_node: entry.maximums.cpus_per_node,
+                max_cpus_per_socket: entry.maximums.cpus_per_socket,
+                over_time_limit: entry.maximums.over_time_limit,
                 default_memory: Memory {
-                    per_cpu: wire.defaults.partition_memory_per_cpu,
-                    per_node: wire.defaults.partition_memory_per_node,
+                    per_cpu: entry.defaults.partition_memory_per_cpu,
+                    per_node: entry.defaults.partition_memory_per_node,
                 },
                 max_memory: Memory {
-                    per_cpu: wire.maximums.partition_memory_per_cpu,
-                    per_node: wire.maximums.partition_memory_per_node,
+                    per_cpu: entry.maximums.partition_memory_per_cpu,
+                    per_node: entry.maximums.partition_memory_per_node,
                 },
-                over_subscribe: wire.partition.oversubscribe,
-                preempt_mode: wire.preempt_mode,
-                flags: wire.flags,
+                over_subscribe: entry.partition.oversubscribe,
+                exclusive: entry.partition.exclusive,
+                preempt_mode: entry.preempt_mode,
+                flags: entry.flags,
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Partitions by scontrol, which lies beside slurmctld and speaks whatever that speaks.
 
+use slurm::Partition;
 use slurm::agent::Refusal;
 use slurm::answer::decode;
-use slurm::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ShownPartition};
+use slurm::rpc::{Failure, Incomparable, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::info;
 
 use super::slurm_tools::{Read, SlurmTools};
@@ -36,11 +37,12 @@ const NO_ANSWER: [&str; 5] = [
 impl PartitionCommands for SlurmTools {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
         let json = self.read(Read::Partitions).await.map_err(failure)?;
-        let shown = decode::<Vec<ShownPartition>>(&json).map_err(|error| {
+        let shown = decode::<Vec<Partition>>(&json).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             Failure::Unspoken(format!("scontrol: {error}{}", source.unwrap_or_default()))
         })?;
-        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+        let live: Result<_, Incomparable> = shown.value.into_iter().map(LivePartition::try_from).collect();
+        live.map_err(|error| Failure::Unspoken(format!("scontrol: {error}")))
     }
 
     async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {

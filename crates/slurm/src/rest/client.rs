@@ -16,9 +16,9 @@ use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::reservation::{Reservation, ReservationName, ReservationRequest};
-use crate::rpc::{LivePartition, ShownPartition};
+use crate::rpc::{Incomparable, LivePartition};
 use crate::token::Issuer;
-use crate::transport::Http;
+use crate::transport::{self, Http};
 
 /// The parts of slurmrestd's interface: slurmctld's, and the database's.
 const SLURM: &str = "slurm";
@@ -116,8 +116,9 @@ impl Client {
     /// The same with all that can be changed of them. Older ones than v0.0.45 do not tell, nor take changes.
     pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
         self.needs_v45("change partitions").await?;
-        let shown: Answer<Vec<ShownPartition>> = self.get("partitions/", "list of partitions").await?;
-        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+        let shown = self.partitions().await?.value.into_iter();
+        let live: Result<_, Incomparable> = shown.map(LivePartition::try_from).collect();
+        Ok(live.map_err(transport::Error::invalid)?)
     }
 
     /// Makes the partition of that name, or changes it.

@@ -31,8 +31,8 @@ pub use node::NodeUpdate;
 pub use node_info::pack_admin_state;
 pub(crate) use partition::{CPU_BINDS, PREEMPT_MODES, over_subscribe};
 pub use partition::{
-    Difference, Failure, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionCommands, PartitionFlag,
-    PartitionUpdate, ShownPartition, StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update,
+    Difference, Failure, Incomparable, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionCommands,
+    PartitionFlag, PartitionUpdate, StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update,
     read_back_partitions, release_partitions, restore_partition, settle_partitions, unpack_partition_name,
 };
 pub use return_code::ReturnCode;

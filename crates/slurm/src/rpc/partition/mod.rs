@@ -18,7 +18,7 @@ use crate::partition::PartitionStateName;
 
 pub use commands::{Failure, PartitionCommands};
 pub use difference::Difference;
-pub use json::ShownPartition;
+pub use json::Incomparable;
 pub(crate) use json::{CPU_BINDS, PREEMPT_MODES};
 pub(crate) use line::over_subscribe;
 pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
