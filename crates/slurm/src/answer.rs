@@ -104,7 +104,7 @@ pub struct Qos {
 }
 
 /// The configuration slurmctld runs with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct ServedConf {
     /// When this process of slurmctld started, in seconds since 1970. A reconfigure is a new process.
     #[serde(rename = "BOOT_TIME")]

@@ -164,7 +164,7 @@ fn failed(error: &Error) -> Failed {
     match error {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
         // scontrol has a protocol and a key of its own, and finds the slurmctld that is active.
-        _ if error.is_unspoken() => Failed::Unspoken(error.to_string()),
+        _ if error.is_not_understood() => Failed::Unspoken(error.to_string()),
         _ => Failed::Refused(Refusal::Slurm {
             detail: error.to_string(),
         }),

@@ -25,8 +25,8 @@ use slurm::{
     conf::Settings,
     partition::{PartitionState, PartitionStateName},
     rpc::{
-        Failure, LivePartition, NotReleased, PartitionUpdate, Told, release_partitions, restore_partition,
-        settle_partitions,
+        Delivery, Failure, LivePartition, NotReleased, PartitionUpdate, deliver_partitions, release_partitions,
+        restore_partition,
     },
 };
 use tokio::time::timeout;
@@ -195,8 +195,8 @@ impl Errand<'_> {
                     .collect();
                 info!(partition = %key, slurmctld = %outside.address, ?keys, way = ?commands.way(), "telling a slurmctld outside");
                 let told = self.tell(async {
-                    let told = settle_partitions(commands, &updates, &cluster.partitions).await;
-                    if let (Told::Refused(_), Some(live)) = (&told, live) {
+                    let told = deliver_partitions(commands, &updates, &cluster.partitions).await;
+                    if let (Delivery::Refused(_), Some(live)) = (&told, live) {
                         take_back(commands, &plan_way_back(live, cluster)).await;
                     }
                     told
@@ -215,7 +215,7 @@ impl Errand<'_> {
                 self.note_made(Some(&outside.address)).await?;
                 info!(partition = %key, slurmctld = %outside.address, way = ?commands.way(), "making a partition outside");
                 let told = self.tell(create(commands, &update)).await;
-                if matches!(told, Told::Refused(_)) {
+                if matches!(told, Delivery::Refused(_)) {
                     self.note_made(None).await?;
                 }
                 Ok(self.judge(told, outside, commands, wish, now).await)
@@ -224,18 +224,25 @@ impl Errand<'_> {
     }
 
     /// What came of it, and what is there now.
-    async fn judge(&self, told: Told, outside: &Outside, commands: &Commands, wish: Wish, begin: Timestamp) -> Stand {
+    async fn judge(
+        &self,
+        told: Delivery,
+        outside: &Outside,
+        commands: &Commands,
+        wish: Wish,
+        begin: Timestamp,
+    ) -> Stand {
         let now = self.context.clock.now();
         look_again(outside, commands).await;
         match told {
-            Told::Done => {
+            Delivery::Done => {
                 self.refusals.forget(self.key);
                 Stand {
                     again: Some(LOOK_AGAIN),
                     ..live(wish, change(begin, now, commands.way())).into()
                 }
             }
-            Told::Refused(why) => {
+            Delivery::Refused(why) => {
                 let fault = Fault::new(
                     reason::CONFIG_REJECTED,
                     format!(
@@ -251,7 +258,7 @@ impl Errand<'_> {
                 self.refusals.note(self.key, refusal);
                 self.refused(fault)
             }
-            Told::Unspoken(why) => {
+            Delivery::NotUnderstood(why) => {
                 let line = wish.line.whole();
                 let fault = Fault::new(
                     reason::CONFIG_REJECTED,
@@ -262,7 +269,7 @@ impl Errand<'_> {
                 );
                 self.refused(fault)
             }
-            Told::Unknown(why) => Stand {
+            Delivery::Unknown(why) => Stand {
                 again: Some(PATIENCE),
                 ..self.waits(format!("slurmctld at {}: {why}", outside.address)).into()
             },
@@ -293,12 +300,12 @@ impl Errand<'_> {
                     state: Some(state),
                     ..PartitionUpdate::new(&name)
                 }];
-                let told = settle_partitions(commands, &update, &cluster.partitions);
+                let told = deliver_partitions(commands, &update, &cluster.partitions);
                 let told = self.tell(told).await;
                 look_again(outside, commands).await;
                 Ok(match told {
-                    Told::Done => self.closed(state).into(),
-                    Told::Refused(why) | Told::Unknown(why) | Told::Unspoken(why) => Stand {
+                    Delivery::Done => self.closed(state).into(),
+                    Delivery::Refused(why) | Delivery::Unknown(why) | Delivery::NotUnderstood(why) => Stand {
                         again: Some(PATIENCE),
                         ..self.waits(format!("slurmctld at {}: {why}", outside.address)).into()
                     },
@@ -361,15 +368,15 @@ impl Errand<'_> {
         match restored {
             Ok(Ok(Some(restored))) => Ok(restored),
             Ok(Ok(None)) => not_now("slurmctld does not have it"),
-            Ok(Err(Failure::Unspoken(why))) => not_now(&why),
+            Ok(Err(Failure::NotUnderstood(why))) => not_now(&why),
             Ok(Err(failure)) => Err(Error::other(failure)),
             Err(why) => not_now(why),
         }
     }
 
-    async fn tell(&self, words: impl Future<Output = Told>) -> Told {
+    async fn tell(&self, words: impl Future<Output = Delivery>) -> Delivery {
         let told = self.in_time(PATIENCE, words).await;
-        told.unwrap_or_else(|why| Told::Unknown(why.to_owned()))
+        told.unwrap_or_else(|why| Delivery::Unknown(why.to_owned()))
     }
 
     /// What is said must have been answered before another process can lead.

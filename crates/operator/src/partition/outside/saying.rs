@@ -2,28 +2,28 @@
 
 use slurm::{
     partition::PartitionStateName,
-    rpc::{PartitionCommands as _, PartitionUpdate, Told, read_back_partitions},
+    rpc::{Delivery, PartitionCommands as _, PartitionUpdate, read_back_partitions},
 };
 use tracing::warn;
 
 use super::reach::Commands;
 
 /// Makes it closed, looks whether all of it was taken, and opens it: until then nobody can use it, and it can go again.
-pub(super) async fn create(commands: &Commands, wanted: &PartitionUpdate) -> Told {
+pub(super) async fn create(commands: &Commands, wanted: &PartitionUpdate) -> Delivery {
     let closed = PartitionUpdate {
         state: Some(PartitionStateName::Inactive),
         ..wanted.clone()
     };
     match commands.create_partition(&closed).await.into() {
-        Told::Done => {}
+        Delivery::Done => {}
         other => return other,
     }
     match read_back_partitions(commands, &[closed]).await {
-        Told::Done => {}
-        Told::Refused(why) => {
+        Delivery::Done => {}
+        Delivery::Refused(why) => {
             // It is not there, or it stays closed; the next look tells.
             drop(commands.delete_partition(&wanted.name).await);
-            return Told::Refused(why);
+            return Delivery::Refused(why);
         }
         other => return other,
     }
@@ -32,7 +32,7 @@ pub(super) async fn create(commands: &Commands, wanted: &PartitionUpdate) -> Tol
         ..PartitionUpdate::new(&wanted.name)
     };
     match commands.update_partition(&open).await.into() {
-        Told::Done => read_back_partitions(commands, std::slice::from_ref(wanted)).await,
+        Delivery::Done => read_back_partitions(commands, std::slice::from_ref(wanted)).await,
         other => other,
     }
 }

@@ -60,9 +60,8 @@ impl PartitionUpdate {
         }
         for flag in &self.flags {
             if !live.has(*flag) {
-                let (is_set, _) = flag.parts();
                 let word = |yes: bool| if yes { "YES" } else { "NO" };
-                found.note(flag.key(), word(is_set), word(!is_set));
+                found.note(flag.key(), word(flag.is_set()), word(!flag.is_set()));
             }
         }
         for (key, wanted, got) in [
@@ -82,7 +81,7 @@ impl PartitionUpdate {
             }
         }
         if let Some(wanted) = &self.job_defaults {
-            let got = live.job_defaults_in_words().unwrap_or_default();
+            let got = live.job_defaults_text().unwrap_or_default();
             if words(wanted) != words(&got) {
                 found.note("DefCPUPerGPU and DefMemPerGPU", wanted, &got);
             }

@@ -62,7 +62,7 @@ impl TryFrom<Partition> for LivePartition {
             priority_job_factor: finite("PriorityJobFactor", shown.priority_job_factor)?,
             priority_tier: finite("PriorityTier", shown.priority_tier)?,
         };
-        for flag in PartitionFlag::ALL {
+        for flag in PartitionFlag::all() {
             if flags.iter().any(|name| name == flag.json_name()) {
                 partition.set(flag);
             }
@@ -75,23 +75,7 @@ impl TryFrom<Partition> for LivePartition {
     }
 }
 
-impl PartitionFlag {
-    /// As slurmrestd calls it when it is set; with `_CLEAR` behind it, it is taken away.
-    pub(crate) const fn json_name(self) -> &'static str {
-        match self {
-            Self::Default(_) => "DEFAULT",
-            Self::Hidden(_) => "HIDDEN",
-            Self::DisableRootJobs(_) => "NO_ROOT",
-            Self::RootOnly(_) => "ROOT_ONLY",
-            Self::ReqResv(_) => "REQ_RESV",
-            Self::Lln(_) => "LLN",
-            Self::ExclusiveUser(_) => "EXCLUSIVE_USER",
-            Self::PowerDownOnIdle(_) => "PDOI",
-        }
-    }
-}
-
-/// slurmrestd's words for the ways of binding.
+/// slurmrestd's names for CpuBind.
 pub(crate) const CPU_BINDS: [(&str, u32); 6] = [
     ("CPU_BIND_TO_THREADS", 0x2),
     ("CPU_BIND_TO_CORES", 0x4),
@@ -101,7 +85,7 @@ pub(crate) const CPU_BINDS: [(&str, u32); 6] = [
     ("CPU_BIND_OFF", CPU_BIND_OFF),
 ];
 
-/// And for those of preemption. There is more than these, which no message could set.
+/// slurmrestd's names for the values of PreemptMode that a message can set.
 pub(crate) const PREEMPT_MODES: [(&str, u16); 4] = [("DISABLED", 0), ("SUSPEND", 1), ("REQUEUE", 2), ("CANCEL", 8)];
 
 fn cpu_bind(names: &[String]) -> u32 {
@@ -111,7 +95,7 @@ fn cpu_bind(names: &[String]) -> u32 {
     known.fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// `CLUSTER_GLOBAL` is what no key makes it.
+/// `CLUSTER_GLOBAL` means that the key is not set.
 fn mode(names: &[String]) -> u16 {
     let [name] = names else { return UNSET_U16 };
     let known = PREEMPT_MODES.iter().find(|(known, _)| known == name);

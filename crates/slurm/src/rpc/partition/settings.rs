@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::words::{CPU_BIND_WORDS, NOT_SHARED, PREEMPT_MODE_WORDS};
 use super::{PartitionFlag, PartitionUpdate};
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
@@ -302,19 +303,15 @@ fn yes_or_no(value: &str) -> Option<bool> {
 
 pub(super) const CPU_BIND_OFF: u32 = 0x8_0000;
 
+/// `off` is left to the file: by RPC it means that the key is not set.
 fn cpu_bind(value: &str) -> Option<u32> {
-    match value.to_ascii_lowercase().as_str() {
-        "none" => Some(0x20),
-        "thread" => Some(0x2),
-        "core" => Some(0x4),
-        "socket" => Some(0x8),
-        "ldom" => Some(0x10),
-        // `off`, which the RPC takes for "as if it were not there".
-        _ => None,
-    }
+    find_word(value, &CPU_BIND_WORDS).filter(|bind| *bind != CPU_BIND_OFF)
 }
 
-const NOT_SHARED: u16 = 1;
+fn find_word<T: Copy>(value: &str, words: &[(&str, T)]) -> Option<T> {
+    let known = words.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
+    known.map(|(_, number)| *number)
+}
 
 fn max_share(value: &str) -> Option<u16> {
     let value = value.to_ascii_uppercase();
@@ -342,15 +339,9 @@ fn over_time_limit(value: &str) -> Option<u16> {
     }
 }
 
-/// Others are passed over in silence.
+/// slurmctld ignores other values.
 fn preempt_mode(value: &str) -> Option<u16> {
-    match value.to_ascii_uppercase().as_str() {
-        "OFF" => Some(0),
-        "SUSPEND" => Some(1),
-        "REQUEUE" => Some(2),
-        "CANCEL" => Some(8),
-        _ => None,
-    }
+    find_word(value, &PREEMPT_MODE_WORDS)
 }
 
 fn state(value: &str) -> Option<PartitionStateName> {
