@@ -1,4 +1,4 @@
-//! A slurmrestd that says what the test tells it to, on a port of its own.
+//! A slurmrestd whose responses the test defines, on its own port.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use slurm::token::{Issuer, SigningKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What to do with a request.
+/// The reaction to a request.
 #[derive(Clone)]
 pub(crate) enum Act {
     Answer(u16, String),
-    /// Says it will send more than it does.
+    /// Announces more bytes than it sends.
     Truncate(String),
-    /// Bytes as they are.
+    /// Sends these bytes.
     Raw(&'static str),
     Hang,
     Close,
