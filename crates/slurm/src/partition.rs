@@ -1,4 +1,4 @@
-//! A partition as slurmctld sees it.
+//! A partition as slurmrestd and `scontrol --json` show it.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ slurm_names! {
 }
 
 impl PartitionStateName {
-    /// How few jobs are taken and started: all of them, some, none. One of `DRAIN` and `DOWN` is no stricter than the other.
+    /// Orders states by how few jobs they accept and start. `DRAIN` and `DOWN` are equally strict.
     pub fn strictness(self) -> u8 {
         match self {
             Self::Up => 0,
@@ -27,11 +27,11 @@ impl PartitionStateName {
     }
 }
 
-/// Slurm gives a list here too; a partition has one state.
+/// Slurm shows a list, although a partition has one state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionState {
     Known(PartitionStateName),
-    /// As Slurm wrote it, several with `+`.
+    /// As Slurm shows it, several joined by `+`.
     Other(String),
 }
 
@@ -59,9 +59,9 @@ impl std::fmt::Display for PartitionState {
 pub struct Partition {
     pub name: String,
     pub state: PartitionState,
-    /// The nodes it has now, as a hostlist.
+    /// The current nodes, as a hostlist.
     pub nodes: String,
-    /// The node sets it was made of, or `ALL`. Slurm forgets them when a member is added or removed live.
+    /// The node sets of its definition, or `ALL`. Slurm drops them when a member is added or removed at run time.
     pub node_sets: String,
     pub total_nodes: u64,
     pub total_cpus: u64,
@@ -99,7 +99,7 @@ pub struct Partition {
     pub flags: Option<Vec<String>>,
 }
 
-/// Slurm keeps one of both: MiB per CPU or per node.
+/// MiB per CPU or per node; Slurm has one of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     pub per_cpu: Number,
@@ -107,25 +107,25 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The key of the one there is, of these two, and its value.
+    /// Returns the key of the value that is set, of these two, and the value.
     fn setting(self, per_cpu: &'static str, per_node: &'static str) -> (&'static str, String) {
         match (self.per_cpu.finite(), self.per_node.finite()) {
             (Some(memory), _) => (per_cpu, memory.to_string()),
-            // None is nought, which slurm.conf and an RPC say alike.
+            // Not set means 0, in slurm.conf and in an RPC alike.
             (None, memory) => (per_node, memory.unwrap_or_default().to_string()),
         }
     }
 }
 
 impl Partition {
-    /// What it is set to beside its state and its nodes, in the words of slurm.conf.
+    /// Returns its settings but for state and nodes, in the form of slurm.conf.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let number = |number: &Number| number.to_string();
         let mut settings = vec![
             ("MaxTime", number(&self.max_time)),
             ("DefaultTime", number(&self.default_time)),
             ("MaxNodes", number(&self.max_nodes)),
-            // None and one are the same, and slurmctld has the one after a file and the other after an RPC.
+            // 0 and 1 mean the same; slurmctld has one of them after reading a file and the other after an RPC.
             ("MinNodes", self.min_nodes.max(1).to_string()),
             ("PriorityTier", self.priority_tier.to_string()),
             ("PriorityJobFactor", self.priority_job_factor.to_string()),
@@ -384,9 +384,9 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_that_slurm_tells_is_in_the_words_of_slurm_conf() {
+    fn every_setting_has_the_form_of_slurm_conf() {
         let finite = |number: u64| json!({ "set": true, "infinite": false, "number": number });
-        for (told, key, word) in [
+        for (shown, key, word) in [
             (json!({ "grace_time": 30 }), "GraceTime", "30"),
             (json!({ "alternate": "b" }), "Alternate", "b"),
             (
@@ -432,16 +432,20 @@ mod tests {
             (json!({ "flags": ["REQ_RESV"] }), "ReqResv", "YES"),
             (json!({ "flags": ["LLN"] }), "LLN", "YES"),
         ] {
-            assert_eq!(settings(&told).get(key).map(String::as_str), Some(word), "{told}");
+            assert_eq!(settings(&shown).get(key).map(String::as_str), Some(word), "{shown}");
         }
         for key in ["OverSubscribe", "PreemptMode", "Hidden", "Default"] {
-            assert_eq!(settings(&json!({})).get(key), None, "an older slurmrestd does not tell");
+            assert_eq!(
+                settings(&json!({})).get(key),
+                None,
+                "an older slurmrestd does not show it"
+            );
         }
         assert_eq!(settings(&json!({})).get("DefMemPerCPU"), None, "Slurm has one of both");
     }
 
     #[test]
-    fn a_state_we_do_not_know_is_kept() {
+    fn an_unknown_state_is_kept() {
         assert_eq!(
             PartitionState::of_names(&["DRAIN"]),
             PartitionState::Known(PartitionStateName::Drain)

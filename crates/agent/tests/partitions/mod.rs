@@ -276,7 +276,7 @@ async fn what_slurmctld_refuses_or_passes_over_leaves_everything_as_it_was() {
     assert!(
         refused
             .reason
-            .contains(r#"did not take DefaultTime: wanted "30", it has "UNLIMITED or none""#),
+            .contains(r#"did not apply DefaultTime: wanted "30", it has "UNLIMITED or none""#),
         "{refused:?}"
     );
     fs::remove_file(pod.path("careless")).unwrap();
