@@ -1,5 +1,7 @@
 //! Deletes partitions that have no jobs. Jobs are read before a partition is closed and again afterwards.
 
+use std::fmt;
+
 use super::{Failure, LivePartition, PartitionCommands, PartitionUpdate};
 use crate::job::Job;
 use crate::partition::PartitionStateName;
@@ -24,7 +26,7 @@ pub struct NotReleased<'a> {
 
 /// Closes these partitions, checks that they have no jobs, and deletes them. If one cannot be deleted, all are restored. `jobs`
 /// reads all jobs.
-pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>>(
+pub async fn release_partitions<'a, E: fmt::Display, J: Future<Output = Result<Vec<Job>, E>>>(
     commands: &impl PartitionCommands,
     leaving: &[&'a LivePartition],
     jobs: impl Fn() -> J,
@@ -99,7 +101,7 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
 /// Counts pending, running and completing jobs. Slurm itself ignores completing ones.
 fn check_empty<'a>(
     partitions: &[&'a LivePartition],
-    jobs: &Result<Vec<Job>, String>,
+    jobs: &Result<Vec<Job>, impl fmt::Display>,
 ) -> Result<(), Vec<StillNeeded<'a>>> {
     let why_needed = |partition: &LivePartition| match jobs {
         Err(why) => Some(format!("its jobs cannot be read: {why}")),
