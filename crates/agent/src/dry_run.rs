@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use slurm::conf::{Configuration, DIRECTORY, Scratch, render_scratch, unexplained_nodes};
+use slurm::conf::{Configuration, DIRECTORY, Scratch, render_scratch, undefined_nodes};
 use slurm::revision::{File, FileName};
 use tempfile::TempDir;
 use thiserror::Error;
@@ -89,7 +89,7 @@ impl DryRun {
         files: &BTreeMap<FileName, File>,
         nodes: impl AsyncFnOnce() -> Option<BTreeSet<String>>,
     ) -> Result<Verdict, Error> {
-        let unexplained = unexplained_nodes(&configuration_of(files));
+        let unexplained = undefined_nodes(&configuration_of(files));
         let nodes = if unexplained.is_empty() {
             unexplained
         } else {

@@ -270,14 +270,25 @@ impl Pod {
     }
 
     fn client_of(&self, pod: &str, key: &[u8]) -> Client {
-        Client::new(self.address, pod, AgentKey::derive(key).unwrap(), Options::default())
+        Client::new(
+            host::Host::real(),
+            self.address,
+            pod,
+            AgentKey::derive(key).unwrap(),
+            Options::default(),
+        )
     }
 
     /// As people reach it, past the agent.
     fn slurmctld(&self) -> slurm::rpc::Client {
         let key = slurm::token::SigningKey::new(KEY).unwrap();
         let issuer = slurm::token::Issuer::new(key, "root", Duration::from_secs(30));
-        slurm::rpc::Client::new(self.daemon.to_string(), issuer, slurm::rpc::Options::default())
+        slurm::rpc::Client::new(
+            host::Host::real(),
+            self.daemon.to_string(),
+            issuer,
+            slurm::rpc::Options::default(),
+        )
     }
 
     async fn push(&self, revision: &Revision) -> Pushed {
@@ -656,9 +667,18 @@ async fn an_answer_without_proof_is_not_believed() {
             let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
         }
     });
-    let client = Client::new(address, POD, AgentKey::derive(KEY).unwrap(), Options::default());
+    let client = Client::new(
+        host::Host::real(),
+        address,
+        POD,
+        AgentKey::derive(KEY).unwrap(),
+        Options::default(),
+    );
     let error = client.jobs().await.unwrap_err();
-    assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Transport(slurm::transport::Error::Malformed { .. })),
+        "{error:?}"
+    );
     assert!(!error.is_definite());
 }
 
@@ -666,7 +686,10 @@ async fn an_answer_without_proof_is_not_believed() {
 async fn nobody_at_the_address_is_unreachable() {
     let pod = Pod::prepared(&revision(1, "one"));
     let error = pod.client().status().await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Transport(slurm::transport::Error::Unreachable { .. })),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The way to the API server, and through it into the pod of slurmctld.
+//! Access to the API server, and through it to the pod of slurmctld.
 
 mod live;
 mod write;
@@ -21,9 +21,9 @@ use crate::failure::{Failure, Outcome, with_causes};
 #[derive(Clone)]
 pub(crate) struct Access {
     client: Client,
-    /// None: all of them.
+    /// `None` means all namespaces.
     namespace: Option<String>,
-    /// The Controller that was asked for.
+    /// The Controller given by `--cluster`.
     cluster: Option<String>,
 }
 
@@ -43,12 +43,13 @@ impl Access {
         })
     }
 
-    /// The clusters that were asked for, at least one.
+    /// Returns the selected clusters, at least one.
     pub(crate) async fn clusters(&self) -> Outcome<Vec<Cluster>> {
+        let all = ListParams::default();
         let (controllers, node_sets, partitions) = futures::try_join!(
-            self.list::<Controller>(),
-            self.list::<NodeSet>(),
-            self.list::<Partition>()
+            self.list::<Controller>(&all),
+            self.list::<NodeSet>(&all),
+            self.list::<Partition>(&all)
         )?;
         let Some(controllers) = controllers else {
             return Err(Failure::not_found(
@@ -72,7 +73,7 @@ impl Access {
         Ok(clusters)
     }
 
-    /// The one cluster that was asked for.
+    /// Returns the selected cluster, which has to be the only one.
     pub(crate) async fn one_cluster(&self) -> Outcome<Cluster> {
         let mut clusters = self.clusters().await?;
         match (clusters.pop(), clusters.as_slice()) {
@@ -80,7 +81,7 @@ impl Access {
             (last, others) => {
                 let names: Vec<String> = others.iter().chain(&last).map(Cluster::name).collect();
                 Err(Failure::usage(format!(
-                    "there are several clusters ({}); say which one by --cluster",
+                    "there are several clusters ({}); select one by --cluster",
                     names.join(", ")
                 )))
             }
@@ -95,7 +96,6 @@ impl Access {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Where a Kubernetes node is asked for.
     pub(crate) fn nodes(&self) -> Api<k8s_openapi::api::core::v1::Node> {
         Api::all(self.client.clone())
     }
@@ -104,7 +104,7 @@ impl Access {
         Ok(self.api::<ConfigMap>(namespace).get_opt(name).await?)
     }
 
-    /// slurm.conf as it was last accepted.
+    /// Returns the slurm.conf that was last accepted.
     pub(crate) async fn slurm_conf(&self, controller: &Controller) -> Outcome<Option<String>> {
         let namespace = controller.metadata.namespace.clone().unwrap_or_default();
         let name = controller.child_names().config_map();
@@ -112,16 +112,8 @@ impl Access {
         Ok(config_map.and_then(|mut config_map| config_map.data.as_mut()?.remove(SLURM_CONF_FILE)))
     }
 
-    /// Objects within reach; none if the kind is not installed.
-    async fn list<K>(&self) -> Outcome<Option<Vec<K>>>
-    where
-        K: kube::Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
-        K::DynamicType: Default,
-    {
-        self.list_where(&ListParams::default()).await
-    }
-
-    pub(crate) async fn list_where<K>(&self, parameters: &ListParams) -> Outcome<Option<Vec<K>>>
+    /// Returns the objects of the selected namespaces; `None` if the kind is not installed.
+    pub(crate) async fn list<K>(&self, parameters: &ListParams) -> Outcome<Option<Vec<K>>>
     where
         K: kube::Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
         K::DynamicType: Default,
@@ -148,7 +140,7 @@ impl Access {
                 known.join(", ")
             )),
             _ => Failure::not_found(format!(
-                "{place} has no Slurm cluster (no Controller); choose another namespace by -n, or look everywhere by -A"
+                "{place} has no Slurm cluster (no Controller); select another namespace by -n, or all by -A"
             )),
         }
     }
@@ -157,7 +149,7 @@ impl Access {
 async fn config(common: &Common) -> Outcome<Config> {
     let unusable = |error: &dyn std::error::Error| {
         Failure::refused(format!(
-            "no API server to talk to: {}; set KUBECONFIG or give --kubeconfig and --context",
+            "no API server is configured: {}; set KUBECONFIG or give --kubeconfig and --context",
             with_causes(error)
         ))
     };

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thiserror::Error;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -41,7 +42,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 
-    /// How to print
+    /// Output format
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub(crate) output: Format,
 }
@@ -59,10 +60,10 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Partitions, wherever they are written down
+    /// Partitions of all kinds
     #[command(subcommand, alias = "partitions", alias = "part")]
     Partition(PartitionCommand),
-    /// Nodes of Slurm that are pods
+    /// Slurm nodes that are pods
     #[command(subcommand, alias = "nodes")]
     Node(NodeCommand),
     /// Slurm's configuration
@@ -70,7 +71,7 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// One screen about a cluster
     Status(Watch),
-    /// Print a script that completes this command's words
+    /// Print a completion script
     Completion {
         /// The shell
         shell: clap_complete::Shell,
@@ -79,14 +80,14 @@ pub(crate) enum Command {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Watch {
-    /// Go on, and print what changes
+    /// Keep running and print changes
     #[arg(short, long)]
     pub(crate) watch: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Wait {
-    /// Return when slurmctld runs with the change
+    /// Wait until slurmctld runs with the change
     #[arg(
         long,
         num_args = 0..=1,
@@ -98,7 +99,7 @@ pub(crate) struct Wait {
     )]
     pub(crate) wait: bool,
 
-    /// How long to wait: 30s, 5m, 1h
+    /// Timeout of --wait: 30s, 5m, 1h
     #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) timeout: std::time::Duration,
 }
@@ -110,17 +111,17 @@ pub(crate) enum PartitionCommand {
     List(Watch),
     /// Everything about one partition
     Show {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
     },
-    /// Make a Partition object
+    /// Create a Partition object
     Create {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
-        /// Its members: NodeSets by name, or nodes as a hostlist such as ext[001-004]
+        /// Members: NodeSets by name, or nodes as a hostlist such as ext[001-004]
         #[arg(long, required = true, value_name = "NODES")]
         nodes: Vec<String>,
-        /// Nodes that do not belong to it though a NodeSet brings them
+        /// Nodes of its NodeSets that are excluded
         #[arg(long, value_name = "HOSTLIST")]
         exclude: Vec<String>,
         /// Settings as in slurm.conf, such as MaxTime=1-00:00:00
@@ -131,37 +132,37 @@ pub(crate) enum PartitionCommand {
     },
     /// Change settings and members of a partition
     Set {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
-        /// Settings as in slurm.conf; a key with a dash at its end takes the setting away
+        /// Settings as in slurm.conf; a key with a trailing dash removes the setting
         #[arg(value_name = "KEY=VALUE | KEY-")]
         changes: Vec<String>,
-        /// +NODES adds members, -NODES takes them out; NODES alone says all of them
+        /// +NODES adds members, -NODES removes them; NODES replaces all
         #[arg(long, allow_hyphen_values = true, value_name = "[+-]NODES")]
         nodes: Vec<String>,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Take no new jobs; those that are there run and start
+    /// Accept no new jobs; queued and running ones continue
     Drain {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
-        /// Why, for the next person who looks
+        /// Reason, for other administrators
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Take jobs again, also if it was closed by hand with scontrol
+    /// Accept jobs again, even if the state was set manually with scontrol
     Resume {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Close it, wait for its jobs, remove it
+    /// Close the partition, wait for its jobs, remove it
     Delete {
-        /// Slurm's name of it
+        /// Name of the partition in Slurm
         name: String,
         #[command(flatten)]
         wait: Wait,
@@ -173,18 +174,18 @@ pub(crate) enum NodeCommand {
     /// All nodes that are pods
     #[command(alias = "ls")]
     List(Watch),
-    /// Take no new jobs; those that run go on
+    /// Accept no new jobs; running ones continue
     Drain {
         /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
         #[arg(required = true, value_name = "NODE")]
         names: Vec<String>,
-        /// Why; it becomes Slurm's reason
+        /// Reason; it becomes the reason in Slurm
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Take jobs again
+    /// Accept jobs again
     Resume {
         /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
         #[arg(required = true, value_name = "NODE")]
@@ -196,14 +197,14 @@ pub(crate) enum NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// What the objects ask for and slurmctld does not run with; exit code 1 if there is something
+    /// Differences between the objects and what slurmctld runs with; exit code 1 if there are any
     Diff,
-    /// The last revisions that were accepted and refused
+    /// The last accepted and refused revisions
     History {
         /// Show one revision with its difference
         revision: Option<u64>,
     },
-    /// Look files over without a cluster; exit code 1 if slurmctld would refuse them
+    /// Check files without a cluster; exit code 1 if slurmctld would refuse them
     Check {
         /// A file, a directory with slurm.conf in it, or - for standard input
         #[arg(value_name = "FILE | DIR | -")]
@@ -211,8 +212,12 @@ pub(crate) enum ConfigCommand {
     },
 }
 
-/// Lengths of time as kubectl takes them: 30s, 1m30s, 1h; a number alone is seconds.
-fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+#[derive(Debug, Error)]
+#[error("give a duration such as 30s, 5m or 1h")]
+struct InvalidDuration;
+
+/// Parses durations in kubectl's form: 30s, 1m30s, 1h; a number alone is seconds.
+fn parse_duration(text: &str) -> Result<std::time::Duration, InvalidDuration> {
     let text = if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         format!("{text}s")
     } else {
@@ -221,7 +226,7 @@ fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     api::time::GoDuration::from(text)
         .length()
         .and_then(|length| std::time::Duration::try_from(length).ok())
-        .ok_or_else(|| "give a length of time such as 30s, 5m or 1h".to_owned())
+        .ok_or(InvalidDuration)
 }
 
 #[cfg(test)]
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_time_are_kubectls() {
+    fn durations_have_kubectls_form() {
         for (text, seconds) in [
             ("30s", Some(30)),
             ("1m30s", Some(90)),

@@ -1,4 +1,4 @@
-//! A cluster as the API server has it: the Controller and what refers to it. Pure.
+//! A cluster in the API server: the Controller and the objects that refer to it. Pure.
 
 use api::{Controller, NodeSet, Partition, configuration::ConfigurationAction};
 use kube::ResourceExt as _;
@@ -10,7 +10,7 @@ pub(crate) struct Cluster {
     pub(crate) node_sets: Vec<NodeSet>,
     /// The objects of kind Partition.
     pub(crate) partitions: Vec<Partition>,
-    /// slurm.conf as it was last accepted.
+    /// The slurm.conf that was last accepted.
     pub(crate) slurm_conf: Option<String>,
 }
 
@@ -31,14 +31,14 @@ impl Cluster {
         Document::parse(self.slurm_conf.as_deref().unwrap_or_default())
     }
 
-    /// The NodeSet that a person means by this name: the object's, or Slurm's.
+    /// Returns the NodeSet with this name, of the object or in Slurm.
     pub(crate) fn node_set(&self, name: &str) -> Option<&NodeSet> {
         let named = self.node_sets.iter().find(|set| set.name_any() == name);
         named.or_else(|| self.node_sets.iter().find(|set| set.slurm_name() == name))
     }
 }
 
-/// Puts what belongs to each Controller beside it.
+/// Groups the objects by Controller.
 pub(crate) fn assemble(controllers: Vec<Controller>, node_sets: &[NodeSet], partitions: &[Partition]) -> Vec<Cluster> {
     controllers
         .into_iter()
@@ -59,7 +59,7 @@ pub(crate) fn assemble(controllers: Vec<Controller>, node_sets: &[NodeSet], part
         .collect()
 }
 
-/// What made a change live, for people.
+/// Describes the action that made a change live.
 pub(crate) fn action_word(action: Option<&ConfigurationAction>) -> &str {
     match action {
         Some(ConfigurationAction::Nothing) => "nothing to do",

@@ -1,5 +1,5 @@
-//! Completion: a script for a shell, and the answers to kubectl's own, which asks an executable named `kubectl_complete-slurm`
-//! with the words so far and wants one suggestion per line.
+//! Completion: a script for a shell, and the suggestions for kubectl, which runs an executable named `kubectl_complete-slurm` with
+//! the words so far and expects one suggestion per line.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use clap::{Command, CommandFactory as _};
 
 use crate::{cli::Cli, failure::Outcome, output::print};
 
-/// What kubectl looks for.
-const ASKED_AS: &str = "kubectl_complete-slurm";
+/// The name of the executable for kubectl.
+const COMPLETE_NAME: &str = "kubectl_complete-slurm";
 
-/// As kubectl's completion has it: no names of files.
+/// kubectl's directive for "no file names".
 const NO_FILES: &str = ":4";
 
 pub(crate) fn script(shell: clap_complete::Shell) -> Outcome {
@@ -19,11 +19,11 @@ pub(crate) fn script(shell: clap_complete::Shell) -> Outcome {
     print(&String::from_utf8_lossy(&script))
 }
 
-/// The answer, if this process was started by kubectl's completion.
+/// Prints suggestions if this process was started by kubectl's completion.
 pub(crate) fn answer(mut arguments: impl Iterator<Item = String>) -> Option<Outcome> {
     let program = arguments.next()?;
     let name = Path::new(&program).file_name()?.to_str()?;
-    (name == ASKED_AS).then(|| {
+    (name == COMPLETE_NAME).then(|| {
         let words: Vec<String> = arguments.collect();
         let mut lines = suggestions(&Cli::command(), &words);
         lines.push(NO_FILES.to_owned());
@@ -31,7 +31,7 @@ pub(crate) fn answer(mut arguments: impl Iterator<Item = String>) -> Option<Outc
     })
 }
 
-/// Subcommands and options that may stand where the last word stands. Names of objects are not looked up.
+/// Returns the subcommands and options that the last word may become. Names of objects are not completed.
 fn suggestions(command: &Command, words: &[String]) -> Vec<String> {
     let (begun, before) = words
         .split_last()
@@ -55,7 +55,7 @@ fn suggestions(command: &Command, words: &[String]) -> Vec<String> {
     found
 }
 
-/// `only_global`: those that may stand after its subcommands too.
+/// `only_global` selects the options that subcommands accept too.
 fn options(command: &Command, only_global: bool) -> Vec<String> {
     let all = command.get_arguments();
     let shown = all.filter(|argument| !argument.is_hide_set() && (!only_global || argument.is_global_set()));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_stand_there_is_suggested() {
+    fn subcommands_and_options_are_suggested() {
         assert_eq!(suggested(&["par"]), ["partition"]);
         assert!(suggested(&[""]).contains(&"status".to_owned()));
         assert!(suggested(&["partition", "dr"]).contains(&"drain".to_owned()));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kubectls_name_for_it_asks() {
+    fn only_the_name_for_kubectl_prints_suggestions() {
         let asked = |program: &str| answer([program.to_owned()].into_iter()).is_some();
         assert!(!asked("/usr/bin/kubectl-slurm"));
         assert!(asked("/usr/bin/kubectl_complete-slurm"));

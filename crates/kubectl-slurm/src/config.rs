@@ -1,4 +1,4 @@
-//! Slurm's configuration: what is asked for and not live, what was, and whether files would do.
+//! Slurm's configuration: differences, history and checks.
 
 mod check;
 mod difference;
@@ -10,25 +10,23 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_list};
 
 pub(crate) use self::check::run as check;
-use self::difference::{Standing, find_standing, render_standing};
+use self::difference::{ConfigReport, render_report, report_on};
 use self::history::{Entry, find_revision, history_table, read_history};
 
 pub(crate) async fn run(access: &Access, common: &Common, command: ConfigCommand) -> Outcome {
     match command {
         ConfigCommand::Diff => {
-            let mut standings: Vec<Standing> = Vec::new();
-            for cluster in access.clusters().await? {
-                standings.push(find_standing(&cluster));
-            }
+            let clusters = access.clusters().await?;
+            let reports: Vec<ConfigReport> = clusters.iter().map(report_on).collect();
             match common.output {
                 crate::cli::Format::Table | crate::cli::Format::Wide => {
-                    for standing in &standings {
-                        print(&render_standing(standing, crate::output::colours()))?;
+                    for report in &reports {
+                        print(&render_report(report, crate::output::colours()))?;
                     }
                 }
-                format => print_list(format, &standings, |_| crate::output::Table::default())?,
+                format => print_list(format, &reports, |_| crate::output::Table::default())?,
             }
-            if standings.iter().any(|standing| !standing.differences.is_empty()) {
+            if reports.iter().any(|report| !report.differences.is_empty()) {
                 return Err(Failure::Different);
             }
             Ok(())

@@ -1,30 +1,36 @@
-//! How a command can end other than well, and the exit code that says so to scripts.
+//! The failures of a command, and their exit codes.
 
 use std::io;
 
+use slurm::hostlist::HostlistError;
 use thiserror::Error;
 
-/// Each is a sentence for a person, with the remedy.
+/// Each message is a sentence with the remedy.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
-    /// It was refused, or something failed on the way.
+    /// It was refused, or it failed.
     #[error("{0}")]
     Refused(String),
-    /// The command line asks for something that cannot be.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// What it is about does not exist.
+    /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It was asked for and has not come about in the time given. It may yet.
+    /// The change is not live within the timeout. It may still become live.
     #[error("{0}")]
     TimedOut(String),
-    /// Nobody reads our output any more (`| head`), which is no failure of ours.
+    /// The reader closed the pipe (`| head`), which is no failure.
     #[error("the output was closed")]
     Closed,
-    /// There is something to report that scripts should see, and it was printed already.
+    /// Differences were found and printed.
     #[error("differences were found")]
     Different,
+    #[error(transparent)]
+    Hostlist(#[from] HostlistError),
+    /// The command line does not fit the kind of the object.
+    #[error(transparent)]
+    InvalidObject(#[from] serde_json::Error),
 }
 
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -46,14 +52,14 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Closed => 0,
-            Self::Refused(_) | Self::Different => 1,
-            Self::Usage(_) => 2,
+            Self::Refused(_) | Self::Different | Self::Hostlist(_) => 1,
+            Self::Usage(_) | Self::InvalidObject(_) => 2,
             Self::NotFound(_) => 3,
             Self::TimedOut(_) => 4,
         }
     }
 
-    /// Whether a person has to be told.
+    /// Whether no message is printed.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(self, Self::Closed | Self::Different)
     }
@@ -78,12 +84,12 @@ impl From<kube::Error> for Failure {
                 status.message
             )),
             kube::Error::Api(status) => Self::Refused(status.message.clone()),
-            error => Self::Refused(format!("the API server did not answer: {}", with_causes(&error))),
+            error => Self::Refused(format!("the API server did not respond: {}", with_causes(&error))),
         }
     }
 }
 
-/// An error with what caused it, as one line.
+/// Returns an error with its causes, as one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -103,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_can_tell_the_ends_apart() {
+    fn each_failure_has_its_exit_code() {
         let codes: Vec<u8> = [
             Failure::Closed,
             Failure::refused("x"),

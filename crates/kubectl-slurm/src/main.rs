@@ -1,7 +1,7 @@
 //! `kubectl slurm`: Slurm clusters as their administrators see them.
 //!
-//! `cli` is what can be typed. What is decided and shown is pure: `partition/edit` turns words into patches, `partition/expect` says
-//! whether a change is live, `*/view` and `status` turn objects into rows. `access` is the way to the API server.
+//! `cli` defines the command line. Decisions and output are pure: `partition/edit` turns arguments into patches, `partition/expect`
+//! decides whether a change is live, `*/view` and `status` turn objects into rows. `access` is the client of the API server.
 
 mod access;
 mod cli;
@@ -24,7 +24,7 @@ use clap::Parser as _;
 use crate::access::Access;
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::failure::{Failure, Outcome};
-use crate::output::tell;
+use crate::output::notify;
 
 fn main() -> ExitCode {
     let asked = complete::answer(std::env::args());
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_silent() {
-                tell(&format!("error: {failure}"));
+                notify(&format!("error: {failure}"));
             }
             ExitCode::from(failure.exit_code())
         }
@@ -47,7 +47,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Config(ConfigCommand::Check { path }) => return config::check(path),
         _ => {}
     }
-    // A second provider would be a mistake of ours, and the first one serves as well.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::refused(format!("cannot start: {error}")))?;

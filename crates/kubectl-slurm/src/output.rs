@@ -1,4 +1,4 @@
-//! What is printed: tables for people, JSON and YAML for programs.
+//! Output: tables for people, JSON and YAML for programs.
 
 mod table;
 
@@ -10,13 +10,13 @@ pub(crate) use self::table::{Cell, Table, Tone};
 use crate::cli::Format;
 use crate::failure::{Failure, Outcome};
 
-/// What a list prints in every format.
+/// An item of a list, in every format.
 pub(crate) trait Listed: Serialize {
-    /// As kubectl takes it: `nodeset/compute`.
+    /// The object in kubectl's form: `nodeset/compute`.
     fn object(&self) -> String;
 }
 
-/// Prints a list in the format asked for.
+/// Prints a list in the selected format.
 pub(crate) fn print_list<T: Listed>(format: Format, items: &[T], table: impl FnOnce(&[T]) -> Table) -> Outcome {
     let text = match format {
         Format::Table | Format::Wide => table(items).render(format == Format::Wide, colours()),
@@ -26,7 +26,7 @@ pub(crate) fn print_list<T: Listed>(format: Format, items: &[T], table: impl FnO
     print(&text)
 }
 
-/// Prints one thing: as text for people, or as a value.
+/// Prints one item: as text, or as a value.
 pub(crate) fn print_one<T: Listed>(format: Format, item: &T, text: impl FnOnce(&T) -> String) -> Outcome {
     let text = match format {
         Format::Table | Format::Wide => text(item),
@@ -37,7 +37,7 @@ pub(crate) fn print_one<T: Listed>(format: Format, item: &T, text: impl FnOnce(&
 }
 
 fn render_value<T: Serialize>(format: Format, value: &T) -> Outcome<String> {
-    let failed = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot print it: {error}"));
+    let failed = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot encode the output: {error}"));
     if format == Format::Yaml {
         return serde_saphyr::to_string(value).map_err(|error| failed(&error));
     }
@@ -46,21 +46,21 @@ fn render_value<T: Serialize>(format: Format, value: &T) -> Outcome<String> {
     Ok(text)
 }
 
-/// All at once; unlike `println!`, no panic when the reader has gone.
+/// Prints text. Unlike `println!`, it does not panic if the reader has closed the pipe.
 pub(crate) fn print(text: &str) -> Outcome {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Beside the output, for people alone. That nobody hears it is no failure.
-pub(crate) fn tell(text: &str) {
+/// Prints a note for people to standard error. A failure to do so is ignored.
+pub(crate) fn notify(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// On a terminal, unless somebody asked for none (<https://no-color.org>).
+/// Whether to print colours: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn colours() -> bool {
-    let asked_for_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !asked_for_none && !dumb
+    io::stdout().is_terminal() && !no_color && !dumb
 }

@@ -1,9 +1,11 @@
-//! Who else writes a field, and would put back what is changed here. Pure.
+//! Tools that manage a field and would revert a change of it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{Resource, ResourceExt};
 
-/// Labels and annotations by which tools mark what is theirs.
+use crate::output::notify;
+
+/// Labels and annotations by which tools mark their objects.
 const MARKS: [(&str, Option<&str>, &str); 5] = [
     ("app.kubernetes.io/managed-by", Some("Helm"), "Helm"),
     ("argocd.argoproj.io/instance", None, "Argo CD"),
@@ -12,7 +14,7 @@ const MARKS: [(&str, Option<&str>, &str); 5] = [
     ("helm.toolkit.fluxcd.io/name", None, "Flux"),
 ];
 
-/// Their names in managedFields.
+/// The tools' names in managedFields.
 const MANAGERS: [(&str, &str); 4] = [
     ("helm", "Helm"),
     ("argocd-controller", "Argo CD"),
@@ -20,10 +22,10 @@ const MANAGERS: [(&str, &str); 4] = [
     ("helm-controller", "Flux"),
 ];
 
-/// The tool that writes this field of an object, such as `["spec", "extraConf"]`, if it is one that writes again.
+/// Returns the tool that manages this field of an object, such as `["spec", "extraConf"]`.
 ///
-/// An object that a tool marks is taken for its as a whole: who changes a field of it once is the field's only manager from then
-/// on, though the tool will write it all the same.
+/// A tool that marks an object manages it as a whole: after a change by another client, managedFields no longer has the tool, which
+/// writes the field all the same.
 pub(crate) fn owner<K: Resource>(object: &K, field: &[&str]) -> Option<&'static str> {
     let marked = MARKS.iter().find(|(key, value, _)| {
         let found = object.labels().get(*key).or_else(|| object.annotations().get(*key));
@@ -50,13 +52,20 @@ fn has_field(entry: &ManagedFieldsEntry, field: &[&str]) -> bool {
         .is_some()
 }
 
-/// What to tell who changed it.
+/// Prints a warning if a tool manages the field.
+pub(crate) fn warn_owner<K: Resource>(object: &K, field: &[&str], value: &str) {
+    if let Some(warning) = warning(object, field, value) {
+        notify(&warning);
+    }
+}
+
+/// Returns the warning about a tool that manages the field. `value` is its name in the tool's own configuration.
 pub(crate) fn warning<K: Resource>(object: &K, field: &[&str], value: &str) -> Option<String> {
     let tool = owner(object, field)?;
     let release = object.annotations().get("meta.helm.sh/release-name");
     let release = release.map(|name| format!(" (release {name})")).unwrap_or_default();
     Some(format!(
-        "warning: {tool}{release} manages {}, and its next run puts {} back; change {value} there too",
+        "warning: {tool}{release} manages {}, and its next run reverts {}; change {value} there too",
         object.name_any(),
         field.join("."),
     ))
@@ -79,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tool_that_would_write_again_is_named() {
+    fn the_tool_that_manages_a_field_is_named() {
         let fields = |manager: &str, field: &str| {
             json!({ "managedFields": [
             { "manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { format!("f:{field}"): {} } } },
@@ -120,7 +129,7 @@ mod tests {
         }));
         assert_eq!(
             warning(&controller, &["spec", "extraConf"], "controller.extraConf").unwrap(),
-            "warning: Helm (release hpc) manages slurm, and its next run puts spec.extraConf back; change controller.extraConf there too"
+            "warning: Helm (release hpc) manages slurm, and its next run reverts spec.extraConf; change controller.extraConf there too"
         );
     }
 }

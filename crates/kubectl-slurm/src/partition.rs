@@ -1,4 +1,4 @@
-//! Partitions of a cluster. They are written down in three kinds of places, and look and are handled alike.
+//! Partitions of a cluster. Three kinds of objects define them, which are shown and changed alike.
 
 mod commands;
 mod edit;
@@ -9,5 +9,6 @@ mod show;
 mod view;
 
 pub(crate) use self::commands::{live, run};
+pub(crate) use self::place::settings_of_line;
 pub(crate) use self::show::partition_table;
 pub(crate) use self::view::{PartitionView, view_partitions};

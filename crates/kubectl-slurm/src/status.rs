@@ -17,12 +17,12 @@ use crate::node::{NodeView, list_pods, view_nodes};
 use crate::output::{Cell, Listed, Table, Tone, colours, print, print_list};
 use crate::partition::{PartitionView, live, partition_table, view_partitions};
 
-/// As long as a person looks at a screen.
+/// The refresh interval of `--watch`.
 const PAUSE: Duration = Duration::from_secs(2);
-/// On a terminal: up to the first column of the first line, and everything below away.
+/// Moves the cursor home and clears the terminal.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// Conditions that hold when something is wrong; all others are well when they hold.
+/// Conditions that are problems when they are true; all others are when they are false.
 const WRONG_WHEN_TRUE: [&str; 8] = [
     "Degraded",
     "Drifted",
@@ -33,7 +33,7 @@ const WRONG_WHEN_TRUE: [&str; 8] = [
     "NotPersistent",
     "Paused",
 ];
-/// Conditions that are well either way.
+/// Conditions that are never problems.
 const NEUTRAL: [&str; 2] = ["Progressing", "ReservationCreated"];
 
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +49,7 @@ pub(crate) struct Status {
     partitions: Vec<PartitionView>,
     /// Nodes by state.
     nodes: BTreeMap<String, usize>,
-    /// Running and pending ones; absent while slurmctld cannot be asked.
+    /// Running and pending jobs; absent if slurmctld is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<(usize, usize)>,
     troubles: Vec<Trouble>,
@@ -67,7 +67,7 @@ struct NodeSetView {
     down: Option<i32>,
 }
 
-/// A condition that is not well, with its remedy.
+/// A condition that is a problem, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Trouble {
     object: String,
@@ -122,7 +122,7 @@ fn build_status(cluster: &Cluster, live: Option<&Live>, pods: &[Pod]) -> Status 
         cluster_name: cluster.controller.cluster_name(),
         ready: ready.is_some_and(|ready| ready.status == ConditionStatus::True),
         message: ready.map_or_else(
-            || "the operator has said nothing about it yet; does it run?".to_owned(),
+            || "the operator has not reported on it yet; does it run?".to_owned(),
             |ready| ready.message.clone(),
         ),
         configuration: configuration(cluster),
@@ -148,7 +148,7 @@ fn view_node_set(set: &api::NodeSet) -> NodeSetView {
     }
 }
 
-/// Where the configuration stands, a fact each.
+/// Returns facts about the configuration.
 fn configuration(cluster: &Cluster) -> Vec<(String, String)> {
     let status = cluster.controller.status.as_ref();
     let Some(configuration) = status.and_then(|status| status.configuration.as_ref()) else {
@@ -206,24 +206,18 @@ fn troubles(cluster: &Cluster) -> Vec<Trouble> {
         })
         .collect()
     };
-    let controller = cluster
-        .controller
-        .status
-        .iter()
-        .flat_map(|status| of(format!("controller/{}", cluster.name()), &status.conditions));
+    let controller = cluster.controller.status.iter();
+    let controller = controller.flat_map(|status| of(format!("controller/{}", cluster.name()), &status.conditions));
     let sets = cluster.node_sets.iter().flat_map(|set| {
-        let conditions = set.status.as_ref().map(|status| status.conditions.as_slice());
-        of(format!("nodeset/{}", set.name_any()), conditions.unwrap_or_default())
+        let status = set.status.iter();
+        status.flat_map(|status| of(format!("nodeset/{}", set.name_any()), &status.conditions))
     });
     let partitions = cluster.partitions.iter().flat_map(|partition| {
-        let conditions = partition.status.as_ref().map(|status| status.conditions.as_slice());
-        of(
-            format!("partition/{}", partition.name_any()),
-            conditions.unwrap_or_default(),
-        )
+        let status = partition.status.iter();
+        status.flat_map(|status| of(format!("partition/{}", partition.name_any()), &status.conditions))
     });
     let mut all: Vec<Trouble> = controller.chain(sets).chain(partitions).collect();
-    // Several conditions of an object often say the same thing.
+    // Several conditions of an object often have the same message.
     let mut said: Vec<(String, String)> = Vec::new();
     all.retain(|trouble| {
         let key = (trouble.object.clone(), trouble.message.clone());
@@ -380,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn one_screen_has_what_matters_and_what_is_wrong() {
+    fn the_status_has_facts_and_problems() {
         let status = build_status(&cluster(), None, &[]);
         let text = render(&status, false, false);
         for words in [
@@ -394,12 +388,12 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words:?} is not in\n{text}");
         }
-        // Said once, though two conditions say it; nothing else is wrong.
+        // Two conditions with one message are one problem.
         assert_eq!(status.troubles.len(), 1, "{:?}", status.troubles);
     }
 
     #[test]
-    fn conditions_are_well_or_not() {
+    fn conditions_are_problems_or_not() {
         for (type_, status, trouble) in [
             ("Ready", "True", false),
             ("Ready", "False", true),

@@ -1,46 +1,59 @@
-//! Asks again until something has come about, and says for what it waits.
+//! Polls until a change is live, and reports what it waits for.
 
 use std::time::{Duration, Instant};
 
 use crate::cli::Wait;
 use crate::failure::{Failure, Outcome};
-use crate::output::tell;
+use crate::output::notify;
 
-/// How often the API server is asked. A partition's change takes some tens of milliseconds.
+/// The poll interval. A change of a partition takes some tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A person who waits wants to know what for after about this long.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// After this time the reason for waiting is printed.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Progress<T> {
     Done(T),
-    /// For what.
+    /// The reason.
     Waits(String),
 }
 
-/// Asks until it is done or the time is over. `what` is a sentence about what has not come about.
+/// Polls until it is done or the timeout has passed. `what` is a sentence about what is not done.
 pub(crate) async fn until<T>(
     wait: &Wait,
     what: &str,
-    mut ask: impl AsyncFnMut(Duration) -> Outcome<Progress<T>>,
+    mut poll: impl AsyncFnMut(Duration) -> Outcome<Progress<T>>,
 ) -> Outcome<T> {
     let start = Instant::now();
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
-        let why = match ask(start.elapsed()).await? {
+        let why = match poll(start.elapsed()).await? {
             Progress::Done(done) => return Ok(done),
             Progress::Waits(why) => why,
         };
         if start.elapsed() > wait.timeout {
             return Err(Failure::TimedOut(format!(
-                "{what} after {} s: {why}; what was asked for stands in the object and may yet come about",
+                "{what} after {} s: {why}; the object has the change, which may still become live",
                 wait.timeout.as_secs()
             )));
         }
-        if start.elapsed() > PATIENCE && why != told {
-            tell(&format!("waiting: {why}"));
-            told = why;
+        if start.elapsed() > REPORT_AFTER && why != reported {
+            notify(&format!("waiting: {why}"));
+            reported = why;
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Polls unless `--wait=false`, and returns how it was done, in parentheses for the last line.
+pub(crate) async fn report(
+    wait: &Wait,
+    what: &str,
+    poll: impl AsyncFnMut(Duration) -> Outcome<Progress<String>>,
+) -> Outcome<String> {
+    if !wait.wait {
+        return Ok(" (not waited for)".to_owned());
+    }
+    let how = until(wait, what, poll).await?;
+    Ok(if how.is_empty() { how } else { format!(" ({how})") })
 }

@@ -1,4 +1,4 @@
-//! Lists that go on: the whole list first, then what changes.
+//! Lists with `--watch`: the whole list first, then changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::cli::{Common, Format, Watch};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Listed, Table, colours, print, print_list};
 
-/// The operator itself looks at Slurm every one to five seconds.
+/// The operator polls Slurm every one to five seconds.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Prints a list, and with `--watch` each line that is new or other than before.
+/// Prints a list, and with `--watch` each line that is new or changed.
 pub(crate) async fn print_watched<A, T: Listed>(
     common: &Common,
     watch: &Watch,

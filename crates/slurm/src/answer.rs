@@ -1,8 +1,6 @@
-//! What Slurm says in JSON. slurmrestd and the commands with `--json` (`scontrol show nodes`, `squeue`) speak alike, so
-//! one decoder serves both.
+//! Slurm's JSON. slurmrestd and the commands with `--json` (`scontrol show nodes`, `squeue`) have the same format.
 //!
-//! An answer is either what was asked for or an error. A list that is not there is never an empty list: the operator
-//! would take it for a cluster without jobs.
+//! A missing list is an error and never an empty list: the operator would take it for a cluster without jobs.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,8 +14,9 @@ use crate::node::Node;
 use crate::partition::Partition;
 use crate::reservation::Reservation;
 
-/// What can be asked for, and under which name it stands in the answer.
+/// The content of a response.
 pub trait Payload: DeserializeOwned {
+    /// The field that holds it.
     const FIELD: &'static str;
 }
 
@@ -41,7 +40,7 @@ impl Payload for Vec<Qos> {
     const FIELD: &'static str = "qos";
 }
 
-impl Payload for Vec<JobVerdict> {
+impl Payload for Vec<JobResult> {
     const FIELD: &'static str = "status";
 }
 
@@ -57,7 +56,7 @@ impl Payload for RunningConf {
     const FIELD: &'static str = "slurm_conf";
 }
 
-/// One slurmctld, asked whether it is there. A token it does not accept makes it "not responding", with HTTP 200.
+/// The result of a ping of one slurmctld. One that rejects the token is "not responding", with HTTP 200.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Ping {
     #[serde(default, deserialize_with = "null_as_default")]
@@ -66,10 +65,10 @@ pub struct Ping {
     pub primary: bool,
 }
 
-/// What became of a command on one job; a success may have none. Requeue and cancel have different shapes for it.
+/// The result of a command on one job; a success may have none. Requeue and cancel have different forms.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum JobVerdict {
+pub enum JobResult {
     Cancel {
         error: CancelError,
     },
@@ -87,8 +86,8 @@ pub struct CancelError {
     pub code: i64,
 }
 
-impl JobVerdict {
-    /// Slurm's number and words; 0 is a success.
+impl JobResult {
+    /// Returns Slurm's error number and text; 0 is a success.
     pub fn error(&self) -> (i64, &str) {
         match self {
             Self::Cancel { error } => (error.code, &error.string),
@@ -104,12 +103,12 @@ pub struct Qos {
 }
 
 /// The configuration slurmctld runs with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct ServedConf {
-    /// When this process of slurmctld started, in seconds since 1970. A reconfigure is a new process.
+    /// When this process of slurmctld started, in seconds since 1970. A reconfigure starts a new process.
     #[serde(rename = "BOOT_TIME")]
     pub boot_time: u64,
-    /// The time it is on slurmctld's machine.
+    /// The clock of slurmctld's machine.
     #[serde(rename = "LastUpdate")]
     pub now: u64,
     /// Slurm's own hash of slurm.conf, comments included.
@@ -117,7 +116,7 @@ pub struct ServedConf {
     pub hash: i64,
 }
 
-/// What of it we look at.
+/// The settings of slurm.conf that are needed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RunningConf {
     #[serde(rename = "ReconfigFlags")]
@@ -127,9 +126,9 @@ pub struct RunningConf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// A field of a request that Slurm does not know ends up here, with HTTP 200.
+    /// Slurm reports unknown fields of a request here, with HTTP 200.
     pub warnings: Vec<Warning>,
-    /// Of the program that answered, such as `26.05.5`.
+    /// The release of the program that responded, such as `26.05.5`.
     pub release: Option<String>,
 }
 
@@ -167,16 +166,16 @@ impl fmt::Display for Complaint {
 
 #[derive(Debug, Error)]
 pub enum DecodeError {
-    /// At least one; Slurm refused or failed.
+    /// At least one.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Complaints(Vec<Complaint>),
-    #[error("the answer cannot be read")]
+    #[error("the response cannot be decoded")]
     Json(#[from] serde_json::Error),
-    #[error("the answer has no {0:?}")]
+    #[error("the response has no {0:?}")]
     Missing(&'static str),
 }
 
-/// Reads an answer that carries something.
+/// Decodes a response with content.
 pub fn decode<T: Payload>(json: &[u8]) -> Result<Answer<T>, DecodeError> {
     match serde_json::from_slice::<Envelope<T>>(json) {
         Ok(Envelope { payload, head }) => {
@@ -188,7 +187,7 @@ pub fn decode<T: Payload>(json: &[u8]) -> Result<Answer<T>, DecodeError> {
                 release: answer.release,
             })
         }
-        // What comes with an error may be of any shape; the error itself says more than that it is.
+        // The content beside an error can have any form; the error is what matters.
         Err(error) => match decode_empty(json) {
             Err(complaints @ DecodeError::Complaints(_)) => Err(complaints),
             Ok(_) | Err(_) => Err(error.into()),
@@ -196,8 +195,8 @@ pub fn decode<T: Payload>(json: &[u8]) -> Result<Answer<T>, DecodeError> {
     }
 }
 
-/// Reads a list that people are shown, also beside complaints: without slurmdbd, Slurm's programs complain of what they would have
-/// asked it and list what slurmctld has. Good for showing alone, as a list that came with a complaint may lack something.
+/// Decodes a list to display, even beside errors: without slurmdbd, Slurm's programs report errors of the database and list what
+/// slurmctld has. Not for decisions, since a list beside an error may be incomplete.
 pub fn decode_to_show<T>(json: &[u8]) -> Result<Vec<T>, DecodeError>
 where
     Vec<T>: Payload,
@@ -210,12 +209,12 @@ where
     }
 }
 
-/// Reads an answer that carries nothing but success.
+/// Decodes a response without content.
 pub fn decode_empty(json: &[u8]) -> Result<Answer<()>, DecodeError> {
     serde_json::from_slice::<Head>(json)?.into_answer()
 }
 
-/// What stands beside every payload.
+/// The fields beside the content.
 #[derive(Debug, Default, Deserialize)]
 struct Head {
     #[serde(default, deserialize_with = "null_as_default")]
@@ -263,14 +262,14 @@ impl<'de, T: Payload> Deserialize<'de> for Envelope<T> {
     }
 }
 
-/// Written out because the name of the field depends on the type.
+/// Not derived, because the name of the field depends on the type.
 struct EnvelopeVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Payload> Visitor<'de> for EnvelopeVisitor<T> {
     type Value = Envelope<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an answer of Slurm's with {:?}", T::FIELD)
+        write!(f, "a response of Slurm with {:?}", T::FIELD)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<T>, A::Error> {
@@ -289,7 +288,7 @@ impl<'de, T: Payload> Visitor<'de> for EnvelopeVisitor<T> {
     }
 }
 
-/// For fields whose absence means nothing, `null` means nothing either.
+/// Reads `null` as the default.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_we_do_not_know_are_passed_over() {
+    fn unknown_fields_are_ignored() {
         let json = r#"{"shiny":{"a":[1]},"nodes":[{"name":"n1","state":["IDLE"],"shiny":1,"reason":null}],
             "meta":{"slurm":{"release":"26.05.5","version":{"major":"26"}}},"errors":[],
             "warnings":[{"description":"Ignoring unknown field","source":"x"}]}"#;
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_win_over_a_payload_of_any_shape() {
+    fn errors_take_precedence_over_any_content() {
         for payload in ["[]", "null", "{}", "7", r#"[{"name":1}]"#] {
             let json = format!(
                 r#"{{"nodes":{payload},"errors":[{{"error_number":2018,"error":"Invalid node name specified","description":"Failed","source":"s"}}]}}"#
@@ -351,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_may_come_with_a_complaint_of_the_database() {
+    fn a_list_is_displayed_despite_an_error_of_the_database() {
         let complaint =
             r#"{"error_number":7000,"error":"Unable to connect to database","description":"Slurmdb query failed"}"#;
         let json = format!(r#"{{"nodes":[{{"name":"n1","state":["IDLE"]}}],"errors":[{complaint}]}}"#);
         assert_eq!(decode_to_show::<Node>(json.as_bytes()).unwrap().len(), 1);
         assert!(
             matches!(nodes(&json), Err(DecodeError::Complaints(_))),
-            "nothing is decided by it"
+            "it is no basis for decisions"
         );
         let none = format!(r#"{{"nodes":[],"errors":[{complaint}]}}"#);
         assert!(decode_to_show::<Node>(none.as_bytes()).is_err());
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_and_cut_answers_are_errors() {
+    fn wrong_types_and_truncated_responses_are_errors() {
         for json in [
             "",
             "null",

@@ -1,8 +1,33 @@
-//! Text that is checked when it is made: what every such newtype has beside its own `new`.
+//! Texts that are checked when they are created.
 
-/// Shows the text, and makes it from text by `new` wherever serde or a command line hands some in.
+/// Defines a type for texts that fulfil a condition, and the error for those that do not. Serde and command lines create it by
+/// `new` too.
 macro_rules! checked_text {
-    ($name:ident, $invalid:ident) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident: $is_valid:expr, $invalid:ident: $message:literal
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        #[error($message)]
+        pub struct $invalid(pub String);
+
+        impl $name {
+            pub fn new(text: impl Into<String>) -> Result<Self, $invalid> {
+                let text = text.into();
+                let is_valid: fn(&str) -> bool = $is_valid;
+                if is_valid(&text) { Ok(Self(text)) } else { Err($invalid(text)) }
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
@@ -31,4 +56,9 @@ macro_rules! checked_text {
             }
         }
     };
+}
+
+/// Whether a text has ASCII letters, digits and these characters only.
+pub(crate) fn is_plain(text: &str, others: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
 }

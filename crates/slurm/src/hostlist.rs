@@ -1,7 +1,6 @@
-//! Slurm's short form for many names: `n[1-3,07-10],login`.
+//! Slurm's compressed form for lists of names: `n[1-3,07-10],login`.
 //!
-//! A [`Hostlist`] is a set: a name given twice is there once, and the order is by prefix and number. Numbers keep
-//! their leading zeros, `n1` and `n01` are two nodes.
+//! A [`Hostlist`] is a set, ordered by prefix and number. Numbers keep their leading zeros: `n1` and `n01` are two nodes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,14 +9,14 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 
-/// The most names one list may stand for. Slurm itself takes no more from one pair of brackets (`MAX_RANGE`), and no
-/// cluster is larger, so a longer list is a mistake or an attack on our memory.
+/// The maximum number of names. Slurm itself accepts no more in one pair of brackets (`MAX_RANGE`), and no cluster is larger, so a
+/// longer list is a mistake or an attack.
 pub const MAX_HOSTS: usize = 64 * 1024;
 
-/// As long as a name in DNS can be.
+/// The maximum length of a name in DNS.
 pub const MAX_NAME: usize = 255;
 
-/// Digits at the end of a name that are counted as its number; more would not fit.
+/// The maximum number of digits at the end of a name that are its number: more would not fit into 64 bits.
 const MAX_DIGITS: usize = 18;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -26,11 +25,11 @@ pub enum HostlistError {
     Brackets(String),
     #[error("{0:?} is no range; write numbers as in [1-3,07]")]
     Range(String),
-    #[error("the list stands for more than {MAX_HOSTS} names")]
+    #[error("the list has more than {MAX_HOSTS} names")]
     TooMany,
     #[error("a name is longer than {MAX_NAME} bytes")]
     TooLong,
-    #[error("{0:?} is no name of a host")]
+    #[error("{0:?} is not a host name")]
     Name(String),
 }
 
@@ -40,7 +39,7 @@ pub struct Hostlist {
 }
 
 impl Hostlist {
-    /// An empty text is the empty list. Blanks separate names as commas do.
+    /// An empty text is an empty list. Spaces separate names as commas do.
     pub fn parse(text: &str) -> Result<Self, HostlistError> {
         let mut hosts = BTreeSet::new();
         let mut count = 0_usize;
@@ -55,7 +54,7 @@ impl Hostlist {
         Ok(Self { hosts })
     }
 
-    /// From names as they are, without brackets.
+    /// Creates a list of names without brackets.
     pub fn of_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, HostlistError> {
         let mut hosts = BTreeSet::new();
         for name in names {
@@ -91,7 +90,7 @@ impl Hostlist {
     }
 }
 
-/// The short form. Only the last number of a name is put into brackets, as Slurm does.
+/// The compressed form. As in Slurm, only the last number of a name is put into brackets.
 impl fmt::Display for Hostlist {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<&Host> = self.hosts.iter().collect();
@@ -137,7 +136,7 @@ fn fmt_group(f: &mut fmt::Formatter<'_>, group: &[&Host]) -> fmt::Result {
     }
     write!(f, "{}[", first.prefix)?;
     let tails: Vec<Tail> = group.iter().filter_map(|host| host.tail).collect();
-    // Within a run the width of its first number is the width of all, which is how the brackets are read again.
+    // All numbers of a range have the width of the first one, as the parser expects.
     for (at, run) in tails.chunk_by(|a, b| a.next() == Some(*b)).enumerate() {
         if at > 0 {
             f.write_str(",")?;
@@ -157,7 +156,7 @@ struct Host {
     tail: Option<Tail>,
 }
 
-/// The number a name ends in. Ordered by width first, so that `9, 10` and `07, 08` each stay together.
+/// The number at the end of a name. Ordered by width first, so that `9, 10` and `07, 08` each stay together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Tail {
     width: usize,
@@ -217,7 +216,7 @@ fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\n')
 }
 
-/// Splits at separators that are not inside brackets.
+/// Splits at separators outside of brackets.
 fn split_items(text: &str) -> Result<Vec<&str>, HostlistError> {
     let mut inside = false;
     let mut unbalanced = false;
@@ -239,7 +238,7 @@ fn split_items(text: &str) -> Result<Vec<&str>, HostlistError> {
     }
 }
 
-/// Error messages end in conditions and events; a hostile list must not fill them.
+/// Limits what a hostile list can add to conditions and events.
 fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(64).collect();
     if short.len() < text.len() {
@@ -289,7 +288,7 @@ impl Item {
             .ok_or(HostlistError::TooMany)
     }
 
-    /// To be asked only after [`Self::count`] has shown that the answer is small enough.
+    /// The caller has to check [`Self::count`] before.
     fn expand(&self) -> Vec<String> {
         let mut names = vec![String::new()];
         for part in &self.parts {
@@ -362,18 +361,18 @@ mod tests {
     }
 
     #[test]
-    fn several_brackets_and_a_tail_multiply() {
+    fn several_brackets_multiply() {
         assert_eq!(names("r[1-2]n[1-2]-ib"), ["r1n1-ib", "r1n2-ib", "r2n1-ib", "r2n2-ib"]);
     }
 
     #[test]
-    fn commas_and_blanks_separate_and_doubles_go() {
+    fn commas_and_spaces_separate_and_duplicates_are_dropped() {
         assert_eq!(names("login, a[1,1-2],,a1\n"), ["a1", "a2", "login"]);
         assert!(names("").is_empty());
     }
 
     #[test]
-    fn the_short_form_is_slurms() {
+    fn the_compressed_form_is_that_of_slurm() {
         for (long, short) in [
             ("n3,n1,n2", "n[1-3]"),
             ("slinky-0,slinky-1,slinky-3", "slinky-[0-1,3]"),
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_cannot_read_is_refused() {
+    fn invalid_lists_are_rejected() {
         for text in [
             "n[1-", "n1]", "n[[1]]", "n[]", "n[1,]", "n[3-1]", "n[a-b]", "n[1--2]", "n[-1]", "n[1 - 2]", "[", "][",
         ] {
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lists_are_refused_before_they_are_expanded() {
+    fn hostile_lists_are_rejected_before_they_are_expanded() {
         assert_eq!(Hostlist::parse(&format!("n[1-{MAX_HOSTS}]")).unwrap().len(), MAX_HOSTS);
         for text in [
             "n[0-65536]",
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_brackets_or_commas_is_no_name() {
+    fn a_name_with_brackets_or_commas_is_rejected() {
         for name in ["", "a,b", "n[1]", "a b"] {
             assert!(Hostlist::of_names([name]).is_err(), "{name}");
         }
@@ -435,7 +434,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_again(names in prop::collection::btree_set("[a-c]{0,2}[0-9]{0,4}(-ib|[a-c])?[0-9]{0,3}", 0..60)) {
+        fn a_written_list_is_read_back(names in prop::collection::btree_set("[a-c]{0,2}[0-9]{0,4}(-ib|[a-c])?[0-9]{0,3}", 0..60)) {
             let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
             let list = Hostlist::of_names(&names).unwrap();
             prop_assert_eq!(list.len(), names.len());
@@ -444,7 +443,7 @@ mod tests {
         }
 
         #[test]
-        fn the_short_form_of_what_was_read_reads_the_same(text in "[ab]\\[[0-9]{1,3}(,[0-9]{1,2})?\\]([c-])?,[ab][0-9]{0,2}") {
+        fn the_compressed_form_of_a_list_is_the_same_list(text in "[ab]\\[[0-9]{1,3}(,[0-9]{1,2})?\\]([c-])?,[ab][0-9]{0,2}") {
             let list = Hostlist::parse(&text).unwrap();
             prop_assert_eq!(Hostlist::parse(&list.to_string()).unwrap(), list);
         }

@@ -1,10 +1,9 @@
-//! A job as slurmctld sees it.
+//! A job of slurmctld.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize};
-use thiserror::Error;
+use serde::{Deserialize, Deserializer};
 
 use crate::answer::null_as_default;
 use crate::hostlist::{Hostlist, HostlistError};
@@ -12,7 +11,7 @@ use crate::names::slurm_names;
 use crate::number::Number;
 
 slurm_names! {
-    /// The names Slurm has for the state of a job. A job has one of the first twelve and any number of the others.
+    /// The states of a job. A job has one of the first twelve and any number of the others.
     pub enum JobStateName {
         Pending = "PENDING",
         Running = "RUNNING",
@@ -51,7 +50,7 @@ use JobStateName::{
 };
 
 impl JobStateName {
-    /// Where the job is in its life, as opposed to what else is true of it.
+    /// Whether it is a state of the life cycle, of which a job has exactly one.
     const fn is_base(self) -> bool {
         matches!(self, Pending | Running | Suspended) || self.is_end()
     }
@@ -63,7 +62,7 @@ impl JobStateName {
         )
     }
 
-    /// Processes or leftovers of the job may be on its nodes, or are about to be.
+    /// Whether the job may have processes on its nodes, or will have soon.
     const fn is_on_nodes(self) -> bool {
         matches!(
             self,
@@ -72,7 +71,7 @@ impl JobStateName {
     }
 }
 
-/// `["RUNNING","CONFIGURING"]` taken apart. A name we do not know is kept.
+/// A state such as `["RUNNING","CONFIGURING"]`. Unknown names are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobState {
     pub names: BTreeSet<JobStateName>,
@@ -104,36 +103,26 @@ impl JobState {
         self.has(Running)
     }
 
-    /// The job is over and will not come back. A job being cleared away still is on its nodes, so it is not.
+    /// Whether the job has ended for good. A completing job still is on its nodes, so it has not.
     pub fn is_finished(&self) -> bool {
-        self.is_understood() && self.names.iter().any(|name| name.is_end()) && !self.may_be_on_nodes()
+        self.is_known() && self.names.iter().any(|name| name.is_end()) && !self.may_be_on_nodes()
     }
 
-    /// Whether the nodes of the job must be left alone. A state we do not understand counts as yes: the answer
-    /// decides whether a worker may be deleted.
+    /// Whether the job may occupy its nodes. True for an unknown state, since this decides whether a worker may be deleted.
     pub fn may_be_on_nodes(&self) -> bool {
-        !self.is_understood() || self.names.iter().any(|name| name.is_on_nodes())
+        !self.is_known() || self.names.iter().any(|name| name.is_on_nodes())
     }
 
-    fn is_understood(&self) -> bool {
+    fn is_known(&self) -> bool {
         self.unknown.is_empty() && self.names.iter().filter(|name| name.is_base()).count() == 1
     }
 }
 
 impl fmt::Display for JobState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self
-            .names
-            .iter()
-            .map(|name| name.name())
-            .chain(self.unknown.iter().map(String::as_str));
-        for (at, name) in names.enumerate() {
-            if at > 0 {
-                f.write_str("+")?;
-            }
-            f.write_str(name)?;
-        }
-        Ok(())
+        let known = self.names.iter().map(|name| name.name());
+        let names: Vec<&str> = known.chain(self.unknown.iter().map(String::as_str)).collect();
+        f.write_str(&names.join("+"))
     }
 }
 
@@ -143,116 +132,100 @@ impl<'de> Deserialize<'de> for JobState {
     }
 }
 
-/// Number, state and nodes must be there: a job whose nodes were left out could be anywhere.
+/// Number, state and nodes are required: a job without a list of nodes could be anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Job {
     #[serde(rename = "job_id")]
     pub id: u64,
     #[serde(rename = "job_state")]
     pub state: JobState,
-    /// The nodes it has, or had, as a hostlist; empty while it waits.
+    /// The nodes it has, or had, as a hostlist; empty while it is pending.
     pub nodes: String,
-    /// The nodes it asked for by name, as a hostlist.
+    /// The nodes it requires by name, as a hostlist.
     #[serde(default, deserialize_with = "null_as_default")]
     pub required_nodes: String,
     #[serde(default, deserialize_with = "null_as_default")]
     pub name: String,
     #[serde(default, deserialize_with = "null_as_default")]
     pub user_name: String,
-    /// Several with commas while it waits for the first that will have it.
+    /// Several, separated by commas, while it is pending.
     #[serde(default, deserialize_with = "null_as_default")]
     pub partition: String,
-    /// Why it waits.
+    /// Why it is pending.
     #[serde(default, deserialize_with = "null_as_default")]
     pub state_reason: String,
-    /// When it began, the last time.
+    /// Its last start.
     #[serde(default)]
     pub start_time: Number,
-    /// When it was last given nodes, or lost some, while it ran; 0 if never.
+    /// When its nodes last changed while it ran; 0 if never.
     #[serde(default)]
     pub resize_time: Number,
     /// Minutes.
     #[serde(default)]
     pub time_limit: Number,
-    /// 0 if it is no part of an array.
+    /// 0 if it is not part of an array.
     #[serde(default)]
     pub array_job_id: Number,
     #[serde(default)]
     pub array_task_id: Number,
-    /// 0 if it is no part of a heterogeneous job, else the number of the first part.
+    /// 0 if it is not part of a heterogeneous job, else the number of the first part.
     #[serde(default)]
     pub het_job_id: Number,
-    /// Its owner lets it be requeued.
+    /// Whether its owner allows a requeue.
     #[serde(default)]
     pub requeue: Option<bool>,
-    /// It has a script, which Slurm can start again by itself.
+    /// Whether it has a script, which Slurm can start again.
     #[serde(default)]
     pub batch_flag: Option<bool>,
 }
 
-/// How a command names one job: `7`, or `7_3` for a task of an array.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct JobHandle(String);
+checked_text! {
+    /// The name of one job in a command: `7`, or `7_3` for a task of an array.
+    JobHandle: is_handle,
+    InvalidJobHandle: "{0:?} is not the number of one job, such as 7 or 7_3"
+}
 
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not the number of one job, such as 7 or 7_3")]
-pub struct InvalidJobHandle(pub String);
-
-impl JobHandle {
-    pub fn new(handle: impl Into<String>) -> Result<Self, InvalidJobHandle> {
-        let handle = handle.into();
-        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u32>().is_ok();
-        let good = match handle.split_once('_') {
-            Some((job, task)) => is_number(job) && is_number(task),
-            None => is_number(&handle),
-        };
-        if !good {
-            return Err(InvalidJobHandle(handle));
-        }
-        Ok(Self(handle))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
+fn is_handle(handle: &str) -> bool {
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u32>().is_ok();
+    match handle.split_once('_') {
+        Some((job, task)) => is_number(job) && is_number(task),
+        None => is_number(handle),
     }
 }
 
-checked_text!(JobHandle, InvalidJobHandle);
-
 impl Job {
-    /// The names are written out only when asked for: thousands of jobs on thousands of nodes would be gigabytes.
+    /// Expanded on demand only: thousands of jobs on thousands of nodes would take gigabytes.
     pub fn node_list(&self) -> Result<Hostlist, HostlistError> {
         Hostlist::parse(&self.nodes)
     }
 
-    /// Whether anything of the job may be on that node.
+    /// Whether the job may occupy that node.
     pub fn may_be_on(&self, node: &str) -> Result<bool, HostlistError> {
         Ok(self.state.may_be_on_nodes() && self.node_list()?.contains(node))
     }
 
-    /// The job will want that very node: Slurm fails such a job when the node's record goes.
+    /// Whether the job requires that node. Slurm fails such a job when the node's record is deleted.
     pub fn waits_for(&self, node: &str) -> Result<bool, HostlistError> {
         Ok(!self.state.is_finished() && Hostlist::parse(&self.required_nodes)?.contains(node))
     }
 
-    /// When Slurm will end it at the latest, in seconds since 1970. `None` if it does not run or has no limit.
+    /// Returns when its time limit ends, in seconds since 1970. `None` if it does not run or has no limit.
     pub fn latest_end(&self) -> Option<u64> {
         let start = self.start_time.finite().filter(|_| self.state.is_running())?;
         start.checked_add(self.time_limit.finite()?.checked_mul(60)?)
     }
 
-    /// Since when it has been on the nodes it has, in seconds since 1970. `None` if it is on its way there or away from there,
-    /// or if that cannot be told.
+    /// Returns since when it has had its current nodes, in seconds since 1970. `None` while it starts or ends, or if that is
+    /// unknown.
     pub fn on_its_nodes_since(&self) -> Option<u64> {
         let state = &self.state;
         let settled = |name: &JobStateName| matches!(name, Running | Suspended | Stopped | Signaling);
-        let is_there = state.is_understood() && !state.names.is_empty() && state.names.iter().all(settled);
+        let is_there = state.is_known() && !state.names.is_empty() && state.names.iter().all(settled);
         let began = self.start_time.finite().filter(|began| is_there && *began != 0)?;
         Some(began.max(self.resize_time.finite().unwrap_or_default()))
     }
 
-    /// What a command on this job and no other calls it. The number of one task of an array is that of the whole array too.
+    /// Returns the name of this job alone: the number of one task of an array is that of the whole array too.
     pub fn handle(&self) -> JobHandle {
         let array = self.array_job_id.finite().filter(|id| *id != 0);
         let whole = self.het_job_id.finite().filter(|id| *id != 0);
@@ -263,7 +236,7 @@ impl Job {
         })
     }
 
-    /// Slurm puts it back into the queue if it is told to.
+    /// Whether Slurm can requeue it.
     pub fn can_be_requeued(&self) -> bool {
         self.requeue.unwrap_or(true) && self.batch_flag.unwrap_or(true)
     }
@@ -286,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn these_jobs_hold_their_nodes() {
+    fn active_jobs_occupy_their_nodes() {
         for names in [
             &["RUNNING"][..],
             &["SUSPENDED"],
@@ -306,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_and_finished_jobs_hold_nothing() {
+    fn pending_and_finished_jobs_occupy_no_nodes() {
         for names in [
             &["PENDING"][..],
             &["PENDING", "REQUEUE_HOLD"],
@@ -321,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_we_do_not_understand_holds_its_nodes() {
+    fn a_job_in_an_unknown_state_occupies_its_nodes() {
         for names in [
             &[][..],
             &["LEVITATING"],
@@ -345,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_is_an_answer_of_its_own() {
+    fn an_invalid_list_of_nodes_is_an_error() {
         let job = job(r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n[1-"}"#);
         assert!(job.may_be_on("n4").is_err());
     }
 
     #[test]
-    fn a_waiting_job_wants_the_nodes_it_named() {
+    fn a_pending_job_waits_for_the_nodes_it_requires() {
         let waiting = job(r#"{"job_id":7,"job_state":["PENDING"],"nodes":"","required_nodes":"n[4-5]"}"#);
         assert_eq!(waiting.waits_for("n5"), Ok(true));
         let done = Job {
@@ -362,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_nodes_or_state_is_not_read() {
+    fn a_job_without_nodes_or_state_is_rejected() {
         for json in [
             r#"{"job_id":7,"job_state":["RUNNING"]}"#,
             r#"{"job_id":7,"nodes":""}"#,
@@ -373,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_on_its_nodes_since_it_began_or_was_given_others() {
+    fn a_job_has_its_nodes_since_its_start_or_last_resize() {
         let on_nodes = |state: &str, began: u64, resized: u64| {
             let number = |seconds| format!(r#"{{"set":true,"infinite":false,"number":{seconds}}}"#);
             let (began, resized) = (number(began), number(resized));
@@ -400,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_needs_a_start_and_a_limit() {
+    fn the_latest_end_needs_a_start_and_a_limit() {
         let running = job(
             r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n1","start_time":{"set":true,"number":1000},"time_limit":{"set":true,"number":2}}"#,
         );
@@ -446,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_slurm_can_start_again_can_be_requeued() {
+    fn only_batch_jobs_that_allow_it_can_be_requeued() {
         for (fields, can) in [
             ("", true),
             (r#","requeue":true,"batch_flag":true"#, true),

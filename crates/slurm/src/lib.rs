@@ -1,16 +1,16 @@
-//! What Slurm is, for every other crate: its files, its names for things, and the way to talk to it. Nothing in
-//! here knows of Kubernetes.
+//! Slurm's files, its names and its protocols. Nothing in this crate knows of Kubernetes.
 //!
-//! * [`conf`] reads, writes and compares slurm.conf and its like (pure).
-//! * [`hostlist`] turns `n[1-3,07-10]` into names and back (pure).
-//! * [`node`], [`job`], [`partition`] and [`reservation`] are what Slurm reports, with the questions the operator asks of it
-//!   (pure); [`describe`] is what it writes onto a node.
-//! * [`answer`] decodes what slurmrestd and `scontrol --json` say (pure).
+//! * [`conf`] reads, writes and compares slurm.conf and similar files (pure).
+//! * [`hostlist`] expands and compresses `n[1-3,07-10]` (pure).
+//! * [`node`], [`job`], [`partition`] and [`reservation`] are what Slurm reports, with predicates (pure); [`describe`] is what the
+//!   operator writes to a node.
+//! * [`answer`] decodes the JSON of slurmrestd and `scontrol --json` (pure).
 //! * [`revision`] is all files of a cluster's configuration together (pure).
-//! * [`token`] signs the tokens Slurm accepts (pure).
-//! * [`rest`] is the slurmrestd client.
-//! * [`rpc`] is the client for slurmctld itself, in Slurm's own wire protocol.
-//! * [`agent`] is what operator and agent say to each other, and the client for it.
+//! * [`token`] signs the tokens that Slurm accepts (pure).
+//! * [`rest`] is the client of slurmrestd.
+//! * [`rpc`] is the client of slurmctld, in Slurm's own protocol.
+//! * [`agent`] is the protocol between operator and agent, and the client for it.
+//! * [`transport`] is one request and one response, for the three clients.
 
 #[macro_use]
 mod checked_text;
@@ -21,6 +21,7 @@ pub mod conf;
 pub mod describe;
 pub mod hostlist;
 pub mod job;
+mod jws;
 mod names;
 pub mod node;
 pub mod number;
@@ -30,9 +31,10 @@ pub mod rest;
 pub mod revision;
 pub mod rpc;
 pub mod token;
+pub mod transport;
 
 pub use answer::Answer;
-pub use describe::{Line, NodeDescription, NodeFeatures};
+pub use describe::{NodeDescription, NodeFeatures, SingleLine};
 pub use hostlist::Hostlist;
 pub use job::{Job, JobHandle, JobState};
 pub use node::{AdminState, Node, NodeState};

@@ -1,6 +1,6 @@
-//! Words of Slurm as enums. A word we do not know is kept by whoever reads it; it is never dropped and never an error.
+//! Slurm's names as enums. The types that hold them keep unknown names.
 
-/// An enum with the name Slurm has for each of its values.
+/// Defines an enum with Slurm's name for each of its values.
 macro_rules! slurm_names {
     ($(#[$meta:meta])* pub enum $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$meta])*

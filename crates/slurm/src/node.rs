@@ -1,4 +1,4 @@
-//! A node as slurmctld sees it.
+//! A node of slurmctld.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::names::slurm_names;
 use crate::number::Number;
 
 slurm_names! {
-    /// What a node is doing. It has exactly one of these.
+    /// The base state of a node, which has exactly one.
     pub enum BaseState {
         Unknown = "UNKNOWN",
         Down = "DOWN",
@@ -23,7 +23,7 @@ slurm_names! {
 }
 
 slurm_names! {
-    /// What else is true of a node. Any number of these go with the base state.
+    /// A flag beside the base state; a node can have several.
     pub enum NodeFlag {
         Invalid = "INVALID",
         External = "EXTERNAL",
@@ -55,10 +55,10 @@ slurm_names! {
     }
 }
 
-/// `["IDLE","DRAIN","DYNAMIC_NORM"]` taken apart.
+/// A state such as `["IDLE","DRAIN","DYNAMIC_NORM"]`.
 ///
-/// A name we do not know is kept in [`Self::unknown`]. Without exactly one base state there is none, and then every
-/// question about what the node is doing is answered with no.
+/// Unknown names are kept in [`Self::unknown`]. If there is not exactly one base state, there is none, and every predicate about
+/// it is false.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeState {
     pub base: Option<BaseState>,
@@ -98,7 +98,7 @@ impl NodeState {
         self.base == Some(BaseState::Idle)
     }
 
-    /// Some or all of it is given to jobs. A suspended job need not show here.
+    /// Whether jobs have some or all of its resources. A suspended job need not show here.
     pub fn is_allocated(&self) -> bool {
         matches!(self.base, Some(BaseState::Allocated | BaseState::Mixed))
     }
@@ -107,14 +107,14 @@ impl NodeState {
         self.base == Some(BaseState::Down)
     }
 
-    /// Jobs are on it, or are being cleared away.
+    /// Whether jobs run or complete on it.
     pub fn is_busy(&self) -> bool {
         self.is_allocated() || self.has(NodeFlag::Completing)
     }
 
-    /// No new job goes there.
+    /// Whether no new job starts there.
     pub fn is_drain(&self) -> bool {
-        // UNDRAIN beside DRAIN is a drain on its way out. FAIL, which only people set, keeps jobs away just the same.
+        // UNDRAIN beside DRAIN means that the drain is being lifted. FAIL, which only people set, keeps jobs away too.
         (self.has(NodeFlag::Drain) && !self.has(NodeFlag::Undrain)) || self.has(NodeFlag::Fail)
     }
 
@@ -122,7 +122,7 @@ impl NodeState {
         self.is_drain() && self.is_busy()
     }
 
-    /// Drained by the node's own word. It is half of a proof: jobs must be asked for too.
+    /// Whether the state of the node shows no jobs. A proof needs the list of jobs too.
     pub fn is_drained(&self) -> bool {
         self.is_drain() && self.base.is_some() && !self.is_busy()
     }
@@ -131,12 +131,12 @@ impl NodeState {
         self.base.is_some() && !self.has(NodeFlag::NotResponding)
     }
 
-    /// It joined by itself and may be deleted; a node from slurm.conf may not.
+    /// Whether it registered dynamically and may be deleted; a node of slurm.conf may not.
     pub fn is_dynamic(&self) -> bool {
         self.has(NodeFlag::DynamicNorm) || self.has(NodeFlag::DynamicFuture)
     }
 
-    /// All names again: the base state, the flags, then what we do not know.
+    /// Returns all names: the base state, the flags, then unknown ones.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.base
             .iter()
@@ -148,13 +148,7 @@ impl NodeState {
 
 impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, name) in self.names().enumerate() {
-            if at > 0 {
-                f.write_str("+")?;
-            }
-            f.write_str(name)?;
-        }
-        Ok(())
+        f.write_str(&self.names().collect::<Vec<_>>().join("+"))
     }
 }
 
@@ -164,7 +158,7 @@ impl<'de> Deserialize<'de> for NodeState {
     }
 }
 
-/// The name and the state must be there; the rest is as Slurm gives it.
+/// Name and state are required.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Node {
     pub name: String,
@@ -198,12 +192,12 @@ pub struct Node {
     pub cpus: u64,
     #[serde(default, deserialize_with = "null_as_default")]
     pub alloc_cpus: u64,
-    /// When the machine started.
+    /// The boot time of the machine.
     #[serde(default)]
     pub boot_time: Number,
     #[serde(default)]
     pub slurmd_start_time: Number,
-    /// Of its slurmd.
+    /// The release of its slurmd.
     #[serde(default, deserialize_with = "null_as_default")]
     pub version: String,
 }
@@ -223,15 +217,15 @@ impl Node {
     }
 }
 
-/// What somebody has ordered of a node. Every order that changes it names the one it was planned on: Slurm has no
-/// compare-and-swap, so whoever gives the order reads the node again right before and gives up on any difference.
+/// The drain, down state and reason that somebody set. Every order that changes it names the state it was planned on: Slurm has no
+/// compare-and-swap, so the sender reads the node again right before and gives up on any difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdminState {
     pub drain: bool,
     pub down: bool,
     pub reason: String,
-    /// When the reason was written, in seconds since 1970; 0 without a reason. Slurm writes it anew even for the same words.
+    /// When the reason was set, in seconds since 1970; 0 without a reason. Slurm updates it even for the same text.
     pub reason_since: u64,
 }
 
@@ -262,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn base_and_flags_are_told_apart() {
+    fn base_state_and_flags_are_separated() {
         let state = state(&["IDLE", "DRAIN", "DYNAMIC_NORM"]);
         assert_eq!(state.base, Some(BaseState::Idle));
         assert_eq!(state.to_string(), "IDLE+DRAIN+DYNAMIC_NORM");
@@ -280,19 +274,19 @@ mod tests {
     }
 
     #[test]
-    fn an_undrain_under_way_is_no_drain() {
+    fn a_drain_that_is_being_lifted_is_no_drain() {
         let state = state(&["IDLE", "DRAIN", "UNDRAIN"]);
         assert!(!state.is_drain() && !state.is_drained());
     }
 
     #[test]
-    fn a_node_that_is_failing_takes_no_job_either() {
+    fn a_failing_node_counts_as_drained() {
         assert!(state(&["IDLE", "FAIL"]).is_drained());
         assert!(state(&["MIXED", "FAIL"]).is_draining());
     }
 
     #[test]
-    fn the_admin_state_is_what_was_ordered_and_not_what_runs_there() {
+    fn the_admin_state_does_not_depend_on_jobs() {
         let node = |state: &[&str], reason: &str| -> Node {
             let at = serde_json::json!({ "set": true, "infinite": false, "number": 7 });
             let node = serde_json::json!({ "name": "n", "state": state, "reason": reason, "reason_changed_at": at });
@@ -314,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn without_one_base_state_nothing_is_claimed() {
+    fn without_exactly_one_base_state_every_predicate_is_false() {
         for names in [&[][..], &["DRAIN"], &["IDLE", "DOWN", "DRAIN"], &["SLEEPING", "DRAIN"]] {
             let state = state(names);
             assert!(

@@ -1,4 +1,4 @@
-//! Slurm's numbers that may be unset or infinite: `{"set": true, "infinite": false, "number": 5}`.
+//! Slurm's numbers that can be unset or infinite: `{"set": true, "infinite": false, "number": 5}`.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
@@ -20,7 +20,7 @@ impl Number {
     }
 }
 
-/// In the words of slurm.conf.
+/// As in slurm.conf.
 impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -53,7 +53,7 @@ impl<'de> Visitor<'de> for NumberVisitor {
     type Value = Number;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a number of Slurm's, with or without its wrapper")
+        f.write_str("a number of Slurm, with or without its wrapper")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Number, A::Error> {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn other_values_are_rejected() {
         for json in [
             r#"{"set":true}"#,
             r#"{"set":true,"number":-1}"#,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_number_is_read_again() {
+    fn a_written_number_is_read_back() {
         for number in [
             Number::Unset,
             Number::Infinite,

@@ -1,4 +1,4 @@
-//! A partition as slurmctld sees it.
+//! A partition as slurmrestd and `scontrol --json` show it.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ slurm_names! {
 }
 
 impl PartitionStateName {
-    /// How few jobs are taken and started: all of them, some, none. One of `DRAIN` and `DOWN` is no stricter than the other.
+    /// Orders states by how few jobs they accept and start. `DRAIN` and `DOWN` are equally strict.
     pub fn strictness(self) -> u8 {
         match self {
             Self::Up => 0,
@@ -27,11 +27,11 @@ impl PartitionStateName {
     }
 }
 
-/// Slurm gives a list here too; a partition has one state.
+/// Slurm shows a list, although a partition has one state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionState {
     Known(PartitionStateName),
-    /// As Slurm wrote it, several with `+`.
+    /// As Slurm shows it, several joined by `+`.
     Other(String),
 }
 
@@ -59,12 +59,13 @@ impl std::fmt::Display for PartitionState {
 pub struct Partition {
     pub name: String,
     pub state: PartitionState,
-    /// The nodes it has now, as a hostlist.
+    /// The current nodes, as a hostlist.
     pub nodes: String,
-    /// The node sets it was made of, or `ALL`. Slurm forgets them when a member is added or removed live.
+    /// The node sets of its definition, or `ALL`. Slurm drops them when a member is added or removed at run time.
     pub node_sets: String,
     pub total_nodes: u64,
     pub total_cpus: u64,
+    pub cpu_bind: Vec<String>,
     /// Minutes.
     pub max_time: Number,
     /// Minutes.
@@ -73,11 +74,12 @@ pub struct Partition {
     pub min_nodes: u64,
     pub priority_tier: u64,
     pub priority_job_factor: u64,
-    pub allowed_accounts: String,
-    pub denied_accounts: String,
-    pub allowed_groups: String,
-    pub allowed_qos: String,
-    pub denied_qos: String,
+    pub allow_accounts: String,
+    pub allow_alloc_nodes: String,
+    pub allow_groups: String,
+    pub allow_qos: String,
+    pub deny_accounts: String,
+    pub deny_qos: String,
     pub qos: String,
     pub alternate: String,
     pub billing_weights: String,
@@ -89,14 +91,15 @@ pub struct Partition {
     pub over_time_limit: Number,
     pub default_memory: Memory,
     pub max_memory: Memory,
-    /// `None` from a slurmrestd older than v0.0.45, which does not tell; so are the next two.
+    /// `None` before v0.0.45, as the next three.
     pub over_subscribe: Option<String>,
+    pub exclusive: Option<String>,
     /// Several are possible.
     pub preempt_mode: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
 }
 
-/// Slurm keeps one of both: MiB per CPU or per node.
+/// MiB per CPU or per node; Slurm has one of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     pub per_cpu: Number,
@@ -104,33 +107,33 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The key of the one there is, of these two, and its value.
+    /// Returns the key of the value that is set, of these two, and the value.
     fn setting(self, per_cpu: &'static str, per_node: &'static str) -> (&'static str, String) {
         match (self.per_cpu.finite(), self.per_node.finite()) {
             (Some(memory), _) => (per_cpu, memory.to_string()),
-            // None is nought, which slurm.conf and an RPC say alike.
+            // Not set means 0, in slurm.conf and in an RPC alike.
             (None, memory) => (per_node, memory.unwrap_or_default().to_string()),
         }
     }
 }
 
 impl Partition {
-    /// What it is set to beside its state and its nodes, in the words of slurm.conf.
+    /// Returns its settings but for state and nodes, in the form of slurm.conf.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let number = |number: &Number| number.to_string();
         let mut settings = vec![
             ("MaxTime", number(&self.max_time)),
             ("DefaultTime", number(&self.default_time)),
             ("MaxNodes", number(&self.max_nodes)),
-            // None and one are the same, and slurmctld has the one after a file and the other after an RPC.
+            // 0 and 1 mean the same; slurmctld has one of them after reading a file and the other after an RPC.
             ("MinNodes", self.min_nodes.max(1).to_string()),
             ("PriorityTier", self.priority_tier.to_string()),
             ("PriorityJobFactor", self.priority_job_factor.to_string()),
-            ("AllowAccounts", self.allowed_accounts.clone()),
-            ("DenyAccounts", self.denied_accounts.clone()),
-            ("AllowGroups", self.allowed_groups.clone()),
-            ("AllowQos", self.allowed_qos.clone()),
-            ("DenyQos", self.denied_qos.clone()),
+            ("AllowAccounts", self.allow_accounts.clone()),
+            ("DenyAccounts", self.deny_accounts.clone()),
+            ("AllowGroups", self.allow_groups.clone()),
+            ("AllowQos", self.allow_qos.clone()),
+            ("DenyQos", self.deny_qos.clone()),
             ("QOS", self.qos.clone()),
             ("Nodes", self.node_sets.clone()),
             ("Alternate", self.alternate.clone()),
@@ -168,8 +171,13 @@ impl Partition {
     }
 }
 
-/// The shape Slurm has for it.
+/// The JSON of slurmrestd and `scontrol --json`.
+///
+/// Measured on 26.05.5: both show every setting but the defaults of jobs on GPUs, whose field is always empty. The raw numbers
+/// (`shares`, `memory_per_cpu`) are always 0; the words and the numbers beside them are right.
 mod wire {
+    use serde::de::IgnoredAny;
+
     use super::{Deserialize, Memory, Number, PartitionState, null_as_default};
 
     #[derive(Deserialize)]
@@ -190,9 +198,9 @@ mod wire {
         #[serde(default)]
         priority: Priority,
         #[serde(default)]
-        accounts: AllowDeny,
+        accounts: Accounts,
         #[serde(default)]
-        groups: Allow,
+        groups: Groups,
         #[serde(default)]
         qos: Qos,
         #[serde(default, deserialize_with = "null_as_default")]
@@ -201,22 +209,14 @@ mod wire {
         tres: Tres,
         #[serde(default)]
         grace_time: u64,
-        #[serde(default)]
         preempt_mode: Option<Vec<String>>,
-        #[serde(default)]
         flags: Option<Vec<String>>,
-    }
-
-    #[derive(Deserialize, Default)]
-    struct Tres {
-        #[serde(default, deserialize_with = "null_as_default")]
-        billing_weights: String,
     }
 
     #[derive(Deserialize)]
     struct Inner {
         state: Vec<String>,
-        #[serde(default)]
+        exclusive: Option<String>,
         oversubscribe: Option<String>,
     }
 
@@ -225,118 +225,142 @@ mod wire {
         configured: String,
         #[serde(default)]
         total: u64,
+        #[serde(default, deserialize_with = "null_as_default")]
+        allowed_allocation: String,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Cpus {
-        #[serde(default)]
         total: u64,
+        task_binding: TaskBinding,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum TaskBinding {
+        Names(Vec<String>),
+        /// v0.0.44 has a number here.
+        Other(IgnoredAny),
+    }
+
+    impl Default for TaskBinding {
+        fn default() -> Self {
+            Self::Names(Vec::new())
+        }
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Maximums {
-        #[serde(default)]
         time: Number,
-        #[serde(default)]
         nodes: Number,
-        #[serde(default)]
         cpus_per_node: Number,
-        #[serde(default)]
         cpus_per_socket: Number,
-        #[serde(default)]
         over_time_limit: Number,
-        #[serde(default)]
         partition_memory_per_cpu: Number,
-        #[serde(default)]
         partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Minimums {
-        #[serde(default)]
         nodes: u64,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Defaults {
-        #[serde(default)]
         time: Number,
-        #[serde(default)]
         partition_memory_per_cpu: Number,
-        #[serde(default)]
         partition_memory_per_node: Number,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Priority {
-        #[serde(default)]
         tier: u64,
-        #[serde(default)]
         job_factor: u64,
     }
 
     #[derive(Deserialize, Default)]
-    struct AllowDeny {
-        #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(default)]
+    struct Accounts {
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         deny: String,
     }
 
     #[derive(Deserialize, Default)]
-    struct Allow {
-        #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(default)]
+    struct Groups {
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
     }
 
     #[derive(Deserialize, Default)]
+    #[serde(default)]
     struct Qos {
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         allowed: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         deny: String,
-        #[serde(default, deserialize_with = "null_as_default")]
+        #[serde(deserialize_with = "null_as_default")]
         assigned: String,
     }
 
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Tres {
+        #[serde(deserialize_with = "null_as_default")]
+        billing_weights: String,
+    }
+
     impl From<Entry> for super::Partition {
-        fn from(wire: Entry) -> Self {
+        fn from(entry: Entry) -> Self {
             Self {
-                name: wire.name,
-                state: PartitionState::of_names(&wire.partition.state),
-                nodes: wire.nodes.configured,
-                node_sets: wire.node_sets,
-                total_nodes: wire.nodes.total,
-                total_cpus: wire.cpus.total,
-                max_time: wire.maximums.time,
-                default_time: wire.defaults.time,
-                max_nodes: wire.maximums.nodes,
-                min_nodes: wire.minimums.nodes,
-                priority_tier: wire.priority.tier,
-                priority_job_factor: wire.priority.job_factor,
-                allowed_accounts: wire.accounts.allowed,
-                denied_accounts: wire.accounts.deny,
-                allowed_groups: wire.groups.allowed,
-                allowed_qos: wire.qos.allowed,
-                denied_qos: wire.qos.deny,
-                qos: wire.qos.assigned,
-                alternate: wire.alternate,
-                billing_weights: wire.tres.billing_weights,
-                grace_time: wire.grace_time,
-                max_cpus_per_node: wire.maximums.cpus_per_node,
-                max_cpus_per_socket: wire.maximums.cpus_per_socket,
-                over_time_limit: wire.maximums.over_time_limit,
+                name: entry.name,
+                state: PartitionState::of_names(&entry.partition.state),
+                nodes: entry.nodes.configured,
+                node_sets: entry.node_sets,
+                total_nodes: entry.nodes.total,
+                total_cpus: entry.cpus.total,
+                cpu_bind: match entry.cpus.task_binding {
+                    TaskBinding::Names(names) => names,
+                    TaskBinding::Other(_) => Vec::new(),
+                },
+                max_time: entry.maximums.time,
+                default_time: entry.defaults.time,
+                max_nodes: entry.maximums.nodes,
+                min_nodes: entry.minimums.nodes,
+                priority_tier: entry.priority.tier,
+                priority_job_factor: entry.priority.job_factor,
+                allow_accounts: entry.accounts.allowed,
+                allow_alloc_nodes: entry.nodes.allowed_allocation,
+                allow_groups: entry.groups.allowed,
+                allow_qos: entry.qos.allowed,
+                deny_accounts: entry.accounts.deny,
+                deny_qos: entry.qos.deny,
+                qos: entry.qos.assigned,
+                alternate: entry.alternate,
+                billing_weights: entry.tres.billing_weights,
+                grace_time: entry.grace_time,
+                max_cpus_per_node: entry.maximums.cpus_per_node,
+                max_cpus_per_socket: entry.maximums.cpus_per_socket,
+                over_time_limit: entry.maximums.over_time_limit,
                 default_memory: Memory {
-                    per_cpu: wire.defaults.partition_memory_per_cpu,
-                    per_node: wire.defaults.partition_memory_per_node,
+                    per_cpu: entry.defaults.partition_memory_per_cpu,
+                    per_node: entry.defaults.partition_memory_per_node,
                 },
                 max_memory: Memory {
-                    per_cpu: wire.maximums.partition_memory_per_cpu,
-                    per_node: wire.maximums.partition_memory_per_node,
+                    per_cpu: entry.maximums.partition_memory_per_cpu,
+                    per_node: entry.maximums.partition_memory_per_node,
                 },
-                over_subscribe: wire.partition.oversubscribe,
-                preempt_mode: wire.preempt_mode,
-                flags: wire.flags,
+                over_subscribe: entry.partition.oversubscribe,
+                exclusive: entry.partition.exclusive,
+                preempt_mode: entry.preempt_mode,
+                flags: entry.flags,
             }
         }
     }
@@ -360,9 +384,9 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_that_slurm_tells_is_in_the_words_of_slurm_conf() {
+    fn every_setting_has_the_form_of_slurm_conf() {
         let finite = |number: u64| json!({ "set": true, "infinite": false, "number": number });
-        for (told, key, word) in [
+        for (shown, key, word) in [
             (json!({ "grace_time": 30 }), "GraceTime", "30"),
             (json!({ "alternate": "b" }), "Alternate", "b"),
             (
@@ -408,16 +432,20 @@ mod tests {
             (json!({ "flags": ["REQ_RESV"] }), "ReqResv", "YES"),
             (json!({ "flags": ["LLN"] }), "LLN", "YES"),
         ] {
-            assert_eq!(settings(&told).get(key).map(String::as_str), Some(word), "{told}");
+            assert_eq!(settings(&shown).get(key).map(String::as_str), Some(word), "{shown}");
         }
         for key in ["OverSubscribe", "PreemptMode", "Hidden", "Default"] {
-            assert_eq!(settings(&json!({})).get(key), None, "an older slurmrestd does not tell");
+            assert_eq!(
+                settings(&json!({})).get(key),
+                None,
+                "an older slurmrestd does not show it"
+            );
         }
         assert_eq!(settings(&json!({})).get("DefMemPerCPU"), None, "Slurm has one of both");
     }
 
     #[test]
-    fn a_state_we_do_not_know_is_kept() {
+    fn an_unknown_state_is_kept() {
         assert_eq!(
             PartitionState::of_names(&["DRAIN"]),
             PartitionState::Known(PartitionStateName::Drain)

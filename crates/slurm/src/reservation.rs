@@ -1,26 +1,26 @@
-//! A reservation as slurmctld sees it, and what one is asked to be.
+//! A reservation of slurmctld, and the request for one.
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::answer::null_as_default;
-use crate::describe::Line;
+use crate::checked_text::is_plain;
+use crate::describe::SingleLine;
 use crate::hostlist::{Hostlist, HostlistError};
 use crate::number::Number;
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Reservation {
     pub name: String,
-    /// Seconds since 1970. Of one that comes again and again: the next time.
+    /// Seconds since 1970; the next start of a recurring reservation.
     pub start_time: Number,
     pub end_time: Number,
     /// A hostlist.
     #[serde(rename = "node_list", default, deserialize_with = "null_as_default")]
     pub nodes: String,
-    /// With some that Slurm sets by itself, such as `SPEC_NODES`.
+    /// Including flags that Slurm sets, such as `SPEC_NODES`.
     #[serde(default, deserialize_with = "null_as_default")]
     pub flags: Vec<String>,
-    /// With commas.
+    /// Separated by commas.
     #[serde(default, deserialize_with = "null_as_default")]
     pub users: String,
 }
@@ -37,50 +37,30 @@ impl Reservation {
     }
 }
 
-/// Exactly one reservation.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ReservationName(String);
-
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not the name of a reservation: letters, digits and - _ . are")]
-pub struct InvalidReservationName(pub String);
-
-impl ReservationName {
-    pub fn new(name: impl Into<String>) -> Result<Self, InvalidReservationName> {
-        let name = name.into();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if name.is_empty() || !name.bytes().all(plain) {
-            return Err(InvalidReservationName(name));
-        }
-        Ok(Self(name))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// The name of one reservation.
+    ReservationName: |name| !name.is_empty() && is_plain(name, "-_."),
+    InvalidReservationName: "{0:?} is not the name of a reservation; use letters, digits, - _ and ."
 }
 
-checked_text!(ReservationName, InvalidReservationName);
-
-/// What a reservation is to be. One that exists keeps what is not said; a new one needs start, duration, nodes and users.
+/// A reservation to create or change. An existing one keeps what is not given; a new one needs start, duration, nodes and users.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservationRequest {
     pub name: ReservationName,
-    /// Seconds since 1970. Slurm refuses to move the start of one that has begun.
+    /// Seconds since 1970. Slurm refuses to move the start of an active reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minutes: Option<u32>,
     /// Each a name or a hostlist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub nodes: Vec<Line>,
+    pub nodes: Vec<SingleLine>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub users: Vec<Line>,
-    /// Such as `MAINT`. One that exists gets these in addition.
+    pub users: Vec<SingleLine>,
+    /// Such as `MAINT`. They are added to those of an existing reservation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub flags: Vec<Line>,
+    pub flags: Vec<SingleLine>,
 }
 
 impl ReservationRequest {
@@ -101,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_active_from_its_start_to_its_end() {
+    fn a_reservation_is_active_from_its_start_to_its_end() {
         let reservation: Reservation = serde_json::from_str(
             r#"{"name":"r","start_time":{"set":true,"number":100},"end_time":{"set":true,"number":200},"node_list":"n[1-2]"}"#,
         )

@@ -1,74 +1,44 @@
-//! Tokens for Slurm's auth/jwt: HS256 over the raw bytes of the cluster's `jwt.key`.
+//! Tokens for Slurm's auth/jwt, signed with the raw bytes of the cluster's `jwt.key`.
 //!
-//! Made here because asking slurmctld for one (`scontrol token`) needs a running slurmctld. Whoever has the key is any
-//! user of the cluster, so neither it nor a token is ever shown by `Debug`.
+//! They are signed here because `scontrol token` needs a running slurmctld.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
-use thiserror::Error;
 
-/// Slurm keeps lifetimes in 32 bits with the highest value standing for "for ever".
+pub use crate::jws::EmptyKey;
+use crate::jws::{self, unix};
+
+/// Slurm stores lifetimes in 32 bits, of which the highest value means "unlimited".
 const MAX_LIFETIME: Duration = Duration::from_secs(2_147_483_646);
 
-/// The header every token has: `{"alg":"HS256","typ":"JWT"}`.
-const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+/// A token is replaced when this part of its lifetime is left.
+const RENEWED_AT: u64 = 5;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the signing key is empty")]
-pub struct EmptyKey;
-
-#[derive(Clone)]
-pub struct SigningKey(Hmac<Sha256>);
+#[derive(Debug, Clone)]
+pub struct SigningKey(jws::Key);
 
 impl SigningKey {
     pub fn new(bytes: &[u8]) -> Result<Self, EmptyKey> {
-        // HMAC itself takes any length, and an empty key is one that everybody has.
-        if bytes.is_empty() {
-            return Err(EmptyKey);
-        }
-        Hmac::new_from_slice(bytes).map(Self).map_err(|_| EmptyKey)
+        jws::Key::new(bytes).map(Self)
     }
 
     pub fn sign(&self, claims: &Claims) -> Result<Token, serde_json::Error> {
-        let message = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims)?));
-        let text = format!("{message}.{}", self.signature(&message));
         Ok(Token {
-            text,
-            issued_at: claims.issued_at,
-            expires_at: claims.expires_at,
+            text: self.0.encode(claims)?,
+            claims: claims.clone(),
         })
     }
 
-    /// What a token says that was signed with this key; `None` for any other text.
+    /// Returns the claims of a token that was signed with this key, and `None` for any other text.
     pub fn read(&self, text: &str) -> Option<Claims> {
-        let (message, signature) = text.trim().rsplit_once('.')?;
-        let (header, claims) = message.split_once('.')?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        let is_ours = self.0.clone().chain_update(message).verify_slice(&signature).is_ok();
-        let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
-        // Signed by us means written by us, header included.
-        (is_ours && header == HEADER).then(|| serde_json::from_slice(&claims).ok())?
-    }
-
-    fn signature(&self, message: &str) -> String {
-        URL_SAFE_NO_PAD.encode(self.0.clone().chain_update(message).finalize().into_bytes())
+        self.0.verify(text.trim()).ok()
     }
 }
 
-impl fmt::Debug for SigningKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SigningKey(…)")
-    }
-}
-
-/// Times are seconds since 1970. Slurm wants a user and an end; the rest is for whoever looks at the token.
+/// Times are seconds since 1970. Slurm reads the user and the expiry; the rest is information for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     #[serde(rename = "sun")]
@@ -98,39 +68,44 @@ impl Claims {
             id: None,
         }
     }
+
+    pub fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.expires_at.saturating_sub(self.issued_at))
+    }
+
+    /// Returns when the token is to be replaced, in seconds since 1970.
+    pub fn renewal(&self) -> u64 {
+        self.expires_at.saturating_sub(self.lifetime().as_secs() / RENEWED_AT)
+    }
+
+    /// Whether the token is to be replaced now. It is too if the clock was set back to before it was issued.
+    pub fn is_stale(&self, now: u64) -> bool {
+        now < self.issued_at || now >= self.renewal()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     text: String,
-    pub issued_at: u64,
-    pub expires_at: u64,
+    pub claims: Claims,
 }
 
 impl Token {
-    /// What goes over the wire.
+    /// The text that is sent.
     pub fn secret(&self) -> &str {
         &self.text
-    }
-
-    /// Four fifths of its life are over, or the clock was set back behind its beginning.
-    fn is_stale(&self, now: u64) -> bool {
-        let left = self.expires_at.saturating_sub(now);
-        let life = self.expires_at.saturating_sub(self.issued_at);
-        now < self.issued_at || left <= life / 5
     }
 }
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Token")
-            .field("issued_at", &self.issued_at)
-            .field("expires_at", &self.expires_at)
+            .field("claims", &self.claims)
             .finish_non_exhaustive()
     }
 }
 
-/// Hands out a token of one user that has enough life left, and makes a new one in time.
+/// Provides tokens of one user, and replaces them in time.
 #[derive(Debug)]
 pub struct Issuer {
     key: SigningKey,
@@ -151,7 +126,7 @@ impl Issuer {
 
     pub fn token(&self, now: SystemTime) -> Result<Token, serde_json::Error> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(token) = current.as_ref().filter(|token| !token.is_stale(unix(now))) {
+        if let Some(token) = current.as_ref().filter(|token| !token.claims.is_stale(unix(now))) {
             return Ok(token.clone());
         }
         let token = self.key.sign(&Claims::new(&self.user, now, self.lifetime))?;
@@ -159,18 +134,19 @@ impl Issuer {
         Ok(token)
     }
 
-    /// After a refusal: the next token is a new one.
+    /// Discards the current token after Slurm refused it.
     pub fn forget(&self) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-fn unix(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
 
     fn at(seconds: u64) -> SystemTime {
@@ -181,20 +157,8 @@ mod tests {
         SigningKey::new(b"0123456789abcdef0123456789abcdef").unwrap()
     }
 
-    /// RFC 7515, appendix A.1.
     #[test]
-    fn the_signature_is_that_of_the_standard() {
-        let secret = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
-        let key = SigningKey::new(&URL_SAFE_NO_PAD.decode(secret).unwrap()).unwrap();
-        let message = concat!(
-            "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.",
-            "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ",
-        );
-        assert_eq!(key.signature(message), "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
-    }
-
-    #[test]
-    fn a_token_holds_what_slurm_wants() {
+    fn a_token_has_the_claims_that_slurm_reads() {
         let token = key()
             .sign(&Claims::new("slurm", at(1000), Duration::from_mins(15)))
             .unwrap();
@@ -224,23 +188,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_beyond_slurms_is_cut() {
+    fn a_lifetime_above_slurms_maximum_is_cut() {
         assert_eq!(Claims::new("slurm", at(0), Duration::MAX).expires_at, 2_147_483_646);
     }
 
     #[test]
-    fn a_token_is_renewed_before_it_ends() {
+    fn a_token_is_replaced_when_a_fifth_of_its_lifetime_is_left() {
         let issuer = Issuer::new(key(), "slurm", Duration::from_mins(15));
         let first = issuer.token(at(1000)).unwrap();
         assert_eq!(issuer.token(at(1719)).unwrap(), first);
-        assert_eq!(issuer.token(at(1720)).unwrap().expires_at, 2620);
+        assert_eq!(issuer.token(at(1720)).unwrap().claims.expires_at, 2620);
     }
 
     #[test]
-    fn a_token_from_the_future_or_refused_is_made_again() {
+    fn a_token_from_the_future_or_a_refused_one_is_replaced() {
         let issuer = Issuer::new(key(), "slurm", Duration::from_mins(15));
         let first = issuer.token(at(5000)).unwrap();
-        assert_eq!(issuer.token(at(4999)).unwrap().issued_at, 4999);
+        assert_eq!(issuer.token(at(4999)).unwrap().claims.issued_at, 4999);
         issuer.forget();
         assert_eq!(issuer.token(at(5000)).unwrap(), first);
     }
@@ -257,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_key_is_refused() {
+    fn an_empty_key_is_rejected() {
         assert!(SigningKey::new(b"").is_err());
     }
 }

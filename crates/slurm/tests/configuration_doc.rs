@@ -1,6 +1,6 @@
 //! The tables of docs/configuration.md are those of the key lists.
 
-use slurm::conf::keys::{AbortsJobs, KeySpec, Needs, Place, Standing};
+use slurm::conf::keys::{AbortsJobs, KeySpec, KeyStatus, Needs, Place};
 use slurm::conf::{FileKind, RecordKind};
 
 const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
@@ -20,7 +20,7 @@ const PLACES: [(&str, Place); 10] = [
 
 fn specs(place: Place) -> impl Iterator<Item = &'static KeySpec> {
     let specs = place.keys().into_iter().flatten();
-    specs.filter(|spec| !matches!(spec.standing, Standing::Removed { .. }))
+    specs.filter(|spec| !matches!(spec.status, KeyStatus::Removed { .. }))
 }
 
 fn need(needs: Needs) -> &'static str {
@@ -100,11 +100,11 @@ fn identity_list() -> String {
 fn standing_table() -> String {
     let rows = PLACES.map(|(name, place)| {
         let keys = place.keys().into_iter().flatten();
-        let said = keys.filter_map(|spec| match spec.standing {
-            Standing::Current => None,
-            Standing::Legacy { now } => Some((spec.name, format!("works; now {now}"))),
-            Standing::Defunct => Some((spec.name, "has no effect: a warning".to_owned())),
-            Standing::Removed { remedy } => Some((spec.name, format!("refused: {remedy}"))),
+        let said = keys.filter_map(|spec| match spec.status {
+            KeyStatus::Current => None,
+            KeyStatus::Legacy { now } => Some((spec.name, format!("works; now {now}"))),
+            KeyStatus::Defunct => Some((spec.name, "has no effect: a warning".to_owned())),
+            KeyStatus::Removed { remedy } => Some((spec.name, format!("refused: {remedy}"))),
         });
         rows(name, usize::MAX, said)
     });

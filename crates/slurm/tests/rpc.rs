@@ -1,4 +1,4 @@
-//! The client for slurmctld, with one that answers what slurmctld 26.05.5 was seen to answer, or anything else.
+//! The client of slurmctld against responses of slurmctld 26.05.5, and against invalid ones.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -11,9 +11,10 @@ use slurm::answer::ServedConf;
 use slurm::rpc::{
     Error, MessageType, NodeUpdate, PartitionUpdate, ReturnCode, ServedFile, Version, pack_live_conf, pack_served_files,
 };
+use slurm::transport::Error::{Malformed, Unreachable};
 use slurmctld::{Act, Fake, client, code};
 
-/// What slurmctld 26.05.5 answered to REQUEST_BUILD_INFO in version 42, and to REQUEST_CONFIG.
+/// Responses of slurmctld 26.05.5 to REQUEST_BUILD_INFO in version 42, and to REQUEST_CONFIG.
 const BUILD_INFO: &[u8] = include_bytes!("slurmctld/build-info-42.bin");
 const CONFIG: &[u8] = include_bytes!("slurmctld/config-45.bin");
 
@@ -31,7 +32,7 @@ async fn a_ping_is_answered() {
 }
 
 #[tokio::test]
-async fn real_answers_are_read() {
+async fn real_responses_are_read() {
     let fake = Fake::start(|frame| match frame.kind {
         MessageType::CONFIG => Act::Answer(MessageType::RESPONSE_CONFIG, CONFIG.to_vec()),
         MessageType::BUILD_INFO => Act::Answer(MessageType::RESPONSE_BUILD_INFO, BUILD_INFO.to_vec()),
@@ -70,7 +71,7 @@ async fn real_answers_are_read() {
 }
 
 #[tokio::test]
-async fn slurmctlds_own_words_come_with_a_refusal() {
+async fn a_refusal_has_slurms_name_and_text() {
     let fake = Fake::start(|_| code(2010)).await;
     let error = fake.client().served_files().await.unwrap_err();
     assert_eq!(
@@ -92,7 +93,7 @@ async fn slurmctlds_own_words_come_with_a_refusal() {
 }
 
 #[tokio::test]
-async fn what_slurmctld_says_of_the_very_case_is_kept() {
+async fn the_message_of_a_refusal_is_kept() {
     let body = [&2028_i32.to_be_bytes()[..], b"\0\0\0\x1afailed to delete nodes n1\0"].concat();
     let fake = Fake::start(move |_| Act::Answer(MessageType::RESPONSE_RETURN_CODE_AND_TEXT, body.clone())).await;
     let error = fake.client().delete_nodes("n1").await.unwrap_err();
@@ -128,17 +129,17 @@ async fn commands_go_out_in_the_version_that_is_understood() {
 }
 
 #[tokio::test]
-async fn an_older_release_is_spoken_to_in_its_version() {
+async fn an_older_release_is_asked_in_its_version() {
     let fake = Fake::of_release(Version::V43, |_| code(0)).await;
     let client = fake.client();
     client.ping().await.unwrap();
     client.ping().await.unwrap();
-    assert_eq!(versions(&fake), [45, 44, 43, 43], "found once, kept to from then on");
+    assert_eq!(versions(&fake), [45, 44, 43, 43], "found once, kept afterwards");
     assert_eq!(client.version(), Version::V43);
 }
 
 #[tokio::test]
-async fn the_answer_of_26_05_to_a_version_it_does_not_know_is_understood() {
+async fn the_response_of_26_05_to_an_unknown_version_is_recognised() {
     let html = b"HTTP/1.1 405 NOT ALLOWED\r\nConnection: Close\r\n\r\nInvalid HTTP method";
     let fake = Fake::start(move |frame| {
         if frame.version > Version::V44.wire() {
@@ -156,7 +157,7 @@ async fn the_answer_of_26_05_to_a_version_it_does_not_know_is_understood() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_accepted_is_no_matter_of_versions_in_the_end() {
+async fn a_rejected_token_is_reported_after_all_versions_were_tried() {
     let fake = Fake::start(|_| code(1007)).await;
     let client = fake.client();
     let error = client.ping().await.unwrap_err();
@@ -165,14 +166,14 @@ async fn a_token_that_is_not_accepted_is_no_matter_of_versions_in_the_end() {
         "{error:?}"
     );
     assert_eq!(versions(&fake), [45, 44, 43, 42]);
-    assert_eq!(client.version(), Version::NEWEST, "nothing was learnt");
+    assert_eq!(client.version(), Version::NEWEST, "no version was found");
 }
 
 #[tokio::test]
-async fn whoever_is_away_slow_or_senseless_has_not_decided_anything() {
+async fn without_a_valid_response_the_outcome_is_unknown() {
     let error = client("127.0.0.1:1").ping().await.unwrap_err();
     assert!(
-        matches!(error, Error::Unreachable { .. }) && !error.is_definite(),
+        matches!(error, Error::Transport(Unreachable { .. })) && !error.is_definite(),
         "{error:?}"
     );
     for (act, is_unreachable) in [
@@ -187,15 +188,23 @@ async fn whoever_is_away_slow_or_senseless_has_not_decided_anything() {
         let fake = Fake::start(move |_| act.clone()).await;
         let start = Instant::now();
         let error = fake.client().ping().await.unwrap_err();
-        assert_eq!(matches!(error, Error::Unreachable { .. }), is_unreachable, "{error:?}");
-        assert_eq!(matches!(error, Error::Malformed { .. }), !is_unreachable, "{error:?}");
+        assert_eq!(
+            matches!(error, Error::Transport(Unreachable { .. })),
+            is_unreachable,
+            "{error:?}"
+        );
+        assert_eq!(
+            matches!(error, Error::Transport(Malformed { .. })),
+            !is_unreachable,
+            "{error:?}"
+        );
         assert!(!error.is_definite());
         assert!(start.elapsed() < Duration::from_secs(2));
     }
 }
 
 #[tokio::test]
-async fn a_reconfigure_is_given_more_time_than_a_question() {
+async fn a_reconfigure_has_a_longer_timeout() {
     let fake = Fake::start(|frame| match frame.kind {
         MessageType::RECONFIGURE => {
             std::thread::sleep(Duration::from_millis(700));
@@ -208,13 +217,13 @@ async fn a_reconfigure_is_given_more_time_than_a_question() {
 }
 
 #[test]
-fn the_real_answers_cut_short_are_refused() {
+fn truncated_responses_are_malformed() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         for end in [0, 1, 4, 100, CONFIG.len() - 1] {
             let fake = Fake::start(move |_| Act::Answer(MessageType::RESPONSE_CONFIG, CONFIG[..end].to_vec())).await;
             let error = fake.client().served_files().await.unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+            assert!(matches!(error, Error::Transport(Malformed { .. })), "{error:?}");
         }
     });
 }
@@ -222,9 +231,9 @@ fn the_real_answers_cut_short_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What a fake says in tests of others is what the client reads.
+    /// The client reads what the fakes of other tests send.
     #[test]
-    fn what_a_fake_answers_is_what_is_read(content in "[^\\x00]{0,40}", hash in any::<u32>()) {
+    fn the_responses_of_a_fake_are_read(content in "[^\\x00]{0,40}", hash in any::<u32>()) {
         let file = ServedFile { name: "slurm.conf".to_owned(), content: Some(content.into_bytes()), executable: false };
         let conf = ServedConf { boot_time: 1, now: 2, hash: hash.into() };
         let (files_body, conf_body) = (pack_served_files(std::slice::from_ref(&file)).unwrap(), pack_live_conf(&conf).unwrap());
@@ -240,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn no_answer_of_any_kind_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![2002, 2016, 8001, 8002])) {
+    fn no_response_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in prop::sample::select(vec![2002, 2016, 8001, 8002])) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let fake = Fake::start(move |_| Act::Answer(MessageType(kind), bytes.clone())).await;

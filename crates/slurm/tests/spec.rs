@@ -18,7 +18,7 @@ use slurm::job::JobStateName;
 use slurm::node::{BaseState, NodeFlag};
 use slurm::partition::PartitionStateName;
 use slurm::rest::{ApiVersion, NodeUpdate};
-use slurm::{Job, Node, Partition, Reservation};
+use slurm::{Job, Node, NodeDescription, NodeFeatures, Partition, Reservation, SingleLine};
 
 struct Spec {
     version: ApiVersion,
@@ -91,10 +91,14 @@ fn every_field_we_read_exists() {
         let partitions = spec.missing_fields::<Vec<Partition>>("get partitions/");
         match spec.version {
             ApiVersion::V44 => {
-                // What is not told is not compared.
-                let untold =
-                    ["preempt_mode", "flags", "partition.oversubscribe"].map(|field| format!("partitions[0].{field}"));
-                assert_eq!(partitions, untold);
+                // What is not shown is not compared.
+                let absent = [
+                    "preempt_mode",
+                    "flags",
+                    "partition.exclusive",
+                    "partition.oversubscribe",
+                ];
+                assert_eq!(partitions, absent.map(|field| format!("partitions[0].{field}")));
                 assert!(spec.operation("get conf", "answer").is_none());
                 assert!(spec.operation("get job/{job_id}/requeue", "answer").is_none());
             }
@@ -197,24 +201,28 @@ fn names(list: &Value) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_field_we_write_exists() {
-    let filled = |update: NodeUpdate| {
-        update
-            .with_comment("c")
-            .with_extra("e")
-            .with_features(vec!["f".to_owned()], vec!["f".to_owned()])
-            .with_topology("default:s1")
-            .with_weight(3)
+    let line = |text: &str| SingleLine::new(text).unwrap();
+    let description = NodeDescription {
+        comment: Some(line("c")),
+        extra: Some(line("e")),
+        features: Some(NodeFeatures {
+            available: vec![line("f")],
+            active: vec![line("f")],
+        }),
+        topology: Some(line("default:s1")),
+        address: Some(line("10.0.0.1")),
     };
     for spec in specs() {
         let schema = spec.operation("post node/{node_name}", "request").unwrap();
-        for update in [
-            NodeUpdate::drain(Some("r")),
-            NodeUpdate::down(Some("r")),
-            NodeUpdate::undrain(),
-            NodeUpdate::resume(),
+        for (update, fields) in [
+            (NodeUpdate::drain(Some("r")), 2),
+            (NodeUpdate::down(Some("r")), 2),
+            (NodeUpdate::undrain(), 1),
+            (NodeUpdate::resume(), 1),
+            (NodeUpdate::describe(&description), 6),
         ] {
-            let body = serde_json::to_value(filled(update)).unwrap();
-            assert!(body.as_object().unwrap().len() >= 7);
+            let body = serde_json::to_value(update).unwrap();
+            assert_eq!(body.as_object().unwrap().len(), fields, "{body}");
             spec.assert_fits(schema, &body, "body");
         }
         assert!(spec.operation("delete node/{node_name}", "answer").is_some());

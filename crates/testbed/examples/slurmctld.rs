@@ -22,7 +22,7 @@ async fn main() -> Result<()> {
     };
     let key = STANDARD.decode(std::env::var("JWT_KEY").context("no JWT_KEY")?)?;
     let issuer = Issuer::new(SigningKey::new(&key)?, "slurm", Duration::from_mins(10));
-    let client = Client::new(address, issuer, Options::default());
+    let client = Client::new(host::Host::real(), address, issuer, Options::default());
     match what.as_str() {
         "watch" => watch(&client, partition).await,
         "update" => update(&client, partition).await,

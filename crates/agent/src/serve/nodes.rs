@@ -13,7 +13,7 @@ use slurm::rest;
 use slurm::rpc::{
     Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
 };
-use slurm::{AdminState, Hostlist, Line, NodeDescription, NodeFeatures};
+use slurm::{AdminState, Hostlist, NodeDescription, NodeFeatures, SingleLine};
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
@@ -164,7 +164,7 @@ fn failed(error: &Error) -> Failed {
     match error {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
         // scontrol has a protocol and a key of its own, and finds the slurmctld that is active.
-        _ if error.is_unspoken() => Failed::Unspoken(error.to_string()),
+        _ if error.is_not_understood() => Failed::Unspoken(error.to_string()),
         _ => Failed::Refused(Refusal::Slurm {
             detail: error.to_string(),
         }),
@@ -204,8 +204,8 @@ fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate>
             topology,
             address,
         }) => {
-            let text = |line: &Option<Line>| line.as_ref().map(|line| line.as_str().to_owned());
-            let joined = |lines: &[Line]| lines.iter().map(Line::as_str).collect::<Vec<_>>().join(",");
+            let text = |line: &Option<SingleLine>| line.as_ref().map(|line| line.as_str().to_owned());
+            let joined = |lines: &[SingleLine]| lines.iter().map(SingleLine::as_str).collect::<Vec<_>>().join(",");
             let features = features.as_ref();
             NodeUpdate {
                 comment: text(comment),
@@ -262,7 +262,7 @@ mod tests {
             })
         );
         assert_eq!(told(NodeAction::Delete), None);
-        let line = |text: &str| Line::new(text).unwrap();
+        let line = |text: &str| SingleLine::new(text).unwrap();
         assert_eq!(
             told(NodeAction::Describe(NodeDescription {
                 comment: Some(line("")),
@@ -290,7 +290,7 @@ mod tests {
             "NodeSet=a Feature=a\nNodeSet=p.m Feature=p.m\nPartitionName=p Nodes=p.m,x1\nPartitionName=q Nodes=x1\n";
         let conf = Configuration::parse([("slurm.conf", conf.as_bytes())]);
         let features = |names: &[&str]| NodeFeatures {
-            available: names.iter().map(|name| Line::new(*name).unwrap()).collect(),
+            available: names.iter().map(|name| SingleLine::new(*name).unwrap()).collect(),
             active: vec![],
         };
         assert_eq!(without_node(&conf, &features(&["a", "k8s/z"])), []);
@@ -326,7 +326,11 @@ mod tests {
         assert!(unspoken(Error::Unauthorized(ReturnCode::AUTHENTICATION)));
         assert!(unspoken(refused(ReturnCode::IN_STANDBY_MODE)));
         assert!(!unspoken(refused(ReturnCode::PARTITION_IN_USE)));
-        assert!(!unspoken(Error::Malformed { what: String::new() }));
+        let malformed = slurm::transport::Error::Malformed {
+            reason: String::new(),
+            source: None,
+        };
+        assert!(!unspoken(malformed.into()));
         let nobody = failed(&refused(ReturnCode::INVALID_NODE_NAME));
         assert!(matches!(nobody, Failed::Refused(Refusal::NoSuchNode)));
     }

@@ -24,7 +24,7 @@ pub(super) async fn restore(config: &ConfigDir, ways: &Ways, command: &Partition
     info!(%partition, keys = ?restore, "bringing a partition back to its line");
     let conf = configuration.slurm_conf_document();
     let lines = conf.effective(RecordKind::Partition);
-    let mut failed = Failure::Unspoken("there is no way to tell slurmctld".to_owned());
+    let mut failed = Failure::NotUnderstood("there is no way to tell slurmctld".to_owned());
     for commander in ways.to(&configuration) {
         let restored = restore_partition(&commander, &lines, partition, restore).await;
         ways.remember(&commander);
@@ -32,12 +32,12 @@ pub(super) async fn restore(config: &ConfigDir, ways: &Ways, command: &Partition
             Ok(restored) => return restored.ok_or(Refusal::NoSuchThing),
             Err(failure) => failed = failure,
         }
-        if !failed.asks_for_another_way() {
+        if !failed.needs_another_channel() {
             break;
         }
     }
     match failed {
-        Failure::Unspoken(why) => Ok(Restored::none_of(restore, &why)),
+        Failure::NotUnderstood(why) => Ok(Restored::none_of(restore, &why)),
         unclear => Err(Refusal::Slurm {
             detail: unclear.to_string(),
         }),

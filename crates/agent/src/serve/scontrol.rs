@@ -1,8 +1,9 @@
 //! Partitions by scontrol, which lies beside slurmctld and speaks whatever that speaks.
 
+use slurm::Partition;
 use slurm::agent::Refusal;
 use slurm::answer::decode;
-use slurm::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ShownPartition};
+use slurm::rpc::{Failure, Incomparable, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::info;
 
 use super::slurm_tools::{Read, SlurmTools};
@@ -36,11 +37,12 @@ const NO_ANSWER: [&str; 5] = [
 impl PartitionCommands for SlurmTools {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
         let json = self.read(Read::Partitions).await.map_err(failure)?;
-        let shown = decode::<Vec<ShownPartition>>(&json).map_err(|error| {
+        let shown = decode::<Vec<Partition>>(&json).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-            Failure::Unspoken(format!("scontrol: {error}{}", source.unwrap_or_default()))
+            Failure::NotUnderstood(format!("scontrol: {error}{}", source.unwrap_or_default()))
         })?;
-        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+        let live: Result<_, Incomparable> = shown.value.into_iter().map(LivePartition::try_from).collect();
+        live.map_err(|error| Failure::NotUnderstood(format!("scontrol: {error}")))
     }
 
     async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
@@ -75,11 +77,13 @@ fn failure(refusal: Refusal) -> Failure {
     let has = |detail: &str, texts: &[&str]| texts.iter().any(|text| detail.contains(text));
     match refusal {
         Refusal::Slurm { detail } if has(&detail, &NO_ANSWER) => Failure::Unknown(detail),
-        Refusal::Slurm { detail } if has(&detail, &NOT_LET_IN) || !has(&detail, &ANSWERS) => Failure::Unspoken(detail),
+        Refusal::Slurm { detail } if has(&detail, &NOT_LET_IN) || !has(&detail, &ANSWERS) => {
+            Failure::NotUnderstood(detail)
+        }
         Refusal::Slurm { detail } if detail.contains(NO_SUCH_PARTITION) => Failure::NoSuchPartition(detail),
         Refusal::Slurm { detail } => Failure::Refused(detail),
         // There is no such program.
-        other => Failure::Unspoken(other.to_string()),
+        other => Failure::NotUnderstood(other.to_string()),
     }
 }
 
@@ -115,7 +119,7 @@ mod tests {
             "scontrol: error: Invalid input MaxTime=abc",
             "slurm_update error: Protocol authentication error",
         ] {
-            assert!(matches!(said(text), Failure::Unspoken(_)), "{text}");
+            assert!(matches!(said(text), Failure::NotUnderstood(_)), "{text}");
         }
         for text in [
             "slurm_load_partitions error: Unable to contact slurm controller (connect failure)",
@@ -127,6 +131,6 @@ mod tests {
         let missing = failure(Refusal::Failed {
             detail: "cannot run scontrol".to_owned(),
         });
-        assert!(missing.asks_for_another_way());
+        assert!(missing.needs_another_channel());
     }
 }

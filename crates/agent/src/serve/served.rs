@@ -152,6 +152,7 @@ impl Slurmctld {
             ..Options::default()
         };
         Ok(Client::new(
+            host::Host::real(),
             address.to_string(),
             Issuer::new(key, USER, TOKEN_LIFETIME),
             options,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand};
 use slurm::answer::decode;
-use slurm::{AdminState, Line, Node, NodeDescription, NodeFeatures, ReservationRequest};
+use slurm::{AdminState, Node, NodeDescription, NodeFeatures, ReservationRequest, SingleLine};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -204,7 +204,7 @@ fn description_settings(description: &NodeDescription) -> Vec<String> {
         topology,
         address,
     } = description;
-    let setting = |key: &str, value: &Option<Line>| value.as_ref().map(|value| format!("{key}={value}"));
+    let setting = |key: &str, value: &Option<SingleLine>| value.as_ref().map(|value| format!("{key}={value}"));
     let features = features.iter().flat_map(|NodeFeatures { available, active }| {
         [
             format!("AvailableFeatures={}", joined(available)),
@@ -236,7 +236,7 @@ fn reservation_settings(request: &ReservationRequest) -> Vec<String> {
         users,
         flags,
     } = request;
-    let list = |key: &str, values: &[Line]| (!values.is_empty()).then(|| format!("{key}={}", joined(values)));
+    let list = |key: &str, values: &[SingleLine]| (!values.is_empty()).then(|| format!("{key}={}", joined(values)));
     [format!("ReservationName={name}")]
         .into_iter()
         // Seconds since 1970; without the prefix it would be a time of the pod's own time zone.
@@ -248,8 +248,8 @@ fn reservation_settings(request: &ReservationRequest) -> Vec<String> {
         .collect()
 }
 
-fn joined(lines: &[Line]) -> String {
-    let lines: Vec<&str> = lines.iter().map(Line::as_str).collect();
+fn joined(lines: &[SingleLine]) -> String {
+    let lines: Vec<&str> = lines.iter().map(SingleLine::as_str).collect();
     lines.join(",")
 }
 
@@ -315,8 +315,8 @@ mod tests {
         }
     }
 
-    fn line(text: &str) -> Line {
-        Line::new(text).unwrap()
+    fn line(text: &str) -> SingleLine {
+        SingleLine::new(text).unwrap()
     }
 
     #[test]

@@ -51,11 +51,11 @@ impl Ways {
         for commander in self.to(configuration) {
             match commander.partitions().await {
                 Ok(partitions) => return Ok((commander, partitions)),
-                Err(failure) if failure.asks_for_another_way() => drop(failed.get_or_insert(failure)),
+                Err(failure) if failure.needs_another_channel() => drop(failed.get_or_insert(failure)),
                 Err(failure) => return Err(failure),
             }
         }
-        Err(failed.unwrap_or_else(|| Failure::Unspoken("there is no way to tell it".to_owned())))
+        Err(failed.unwrap_or_else(|| Failure::NotUnderstood("there is no way to tell it".to_owned())))
     }
 
     /// So that the next one does not have to find out which version slurmctld speaks.

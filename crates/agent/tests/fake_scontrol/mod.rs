@@ -40,7 +40,12 @@ pub(crate) async fn main() {
     let out = std::env::var(OUTPUT).unwrap();
     let key = SigningKey::new(std::env::var("FAKE_KEY").unwrap().as_bytes()).unwrap();
     let issuer = Issuer::new(key, SCONTROL, Duration::from_secs(30));
-    let client = Client::new(std::env::var("FAKE_PORT").unwrap(), issuer, Options::default());
+    let client = Client::new(
+        host::Host::real(),
+        std::env::var("FAKE_PORT").unwrap(),
+        issuer,
+        Options::default(),
+    );
     let words: Vec<&str> = words.lines().collect();
     let (complains, done) = match words.as_slice() {
         ["create", line @ ..] => (

@@ -187,7 +187,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_an
         expect: None,
         action: NodeAction::Describe(slurm::NodeDescription {
             features: Some(slurm::NodeFeatures {
-                available: vec![slurm::Line::new("f").unwrap()],
+                available: vec![slurm::SingleLine::new("f").unwrap()],
                 active: vec![],
             }),
             ..slurm::NodeDescription::default()

@@ -26,7 +26,12 @@ impl Pod {
     /// As Slurm's own program reaches it.
     fn slurmctld_by(&self, user: &str) -> rpc::Client {
         let issuer = Issuer::new(SigningKey::new(KEY).unwrap(), user, Duration::from_secs(30));
-        rpc::Client::new(self.daemon.to_string(), issuer, rpc::Options::default())
+        rpc::Client::new(
+            host::Host::real(),
+            self.daemon.to_string(),
+            issuer,
+            rpc::Options::default(),
+        )
     }
 
     /// scontrol lies beside slurmctld from now on.
@@ -271,7 +276,7 @@ async fn what_slurmctld_refuses_or_passes_over_leaves_everything_as_it_was() {
     assert!(
         refused
             .reason
-            .contains(r#"did not take DefaultTime: wanted "30", it has "UNLIMITED or none""#),
+            .contains(r#"did not apply DefaultTime: wanted "30", it has "UNLIMITED or none""#),
         "{refused:?}"
     );
     fs::remove_file(pod.path("careless")).unwrap();

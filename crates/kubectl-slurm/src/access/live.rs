@@ -1,7 +1,7 @@
-//! What slurmctld says, asked by its own commands in its pod. Nothing depends on it: who may not exec into pods sees what the
-//! objects say.
+//! What slurmctld reports by its own commands in its pod. Users without the right to exec into pods see the objects only.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use api::keys::{apps, labels};
@@ -10,26 +10,48 @@ use kube::{
     ResourceExt as _,
     api::{AttachParams, ListParams},
 };
-use tokio::io::AsyncReadExt as _;
+use slurm::answer::DecodeError;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
 use super::Access;
 use crate::cluster::Cluster;
 use crate::failure::with_causes;
 
-/// Slurm's own commands give up after this long when slurmctld does not answer (MessageTimeout).
-const PATIENCE: Duration = Duration::from_secs(12);
-/// An answer for a cluster of ten thousand nodes has a few megabytes; more than this is no answer.
-const LONGEST: u64 = 64 << 20;
+/// Slurm's commands give up after 10 s if slurmctld does not respond (MessageTimeout).
+const TIMEOUT: Duration = Duration::from_secs(12);
+/// The output for a cluster of ten thousand nodes has a few megabytes.
+const MAX_OUTPUT: u64 = 64 << 20;
 
-/// What slurmctld has now.
+/// Why a command of Slurm did not run or failed.
+#[derive(Debug, Error)]
+pub(crate) enum SlurmError {
+    #[error("slurmctld runs outside Kubernetes")]
+    External,
+    #[error("slurmctld has no pod")]
+    NoPod,
+    #[error("{command} did not end within {} s", TIMEOUT.as_secs())]
+    TimedOut { command: String },
+    /// What the command wrote to standard error.
+    #[error("{0}")]
+    Failed(String),
+    #[error("{}", with_causes(.0))]
+    Kube(#[from] kube::Error),
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("{}", with_causes(.0))]
+    Decode(#[from] DecodeError),
+}
+
+/// The current state of slurmctld.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) partitions: Vec<slurm::Partition>,
     pub(crate) jobs: Jobs,
 }
 
-/// Jobs by partition; a job that waits for several counts in each.
+/// Jobs by partition; a job that is pending for several counts in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Jobs {
     pub(crate) running: usize,
@@ -38,7 +60,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// From `squeue --noheader --format=%T|%P`.
+    /// Parses the output of `squeue --noheader --format=%T|%P`.
     pub(crate) fn parse(text: &str) -> Self {
         let mut jobs = Self::default();
         for (state, partitions) in text.lines().filter_map(|line| line.trim().split_once('|')) {
@@ -52,111 +74,88 @@ impl Jobs {
         jobs
     }
 
-    /// Running and pending ones of a partition.
+    /// Returns the running and pending jobs of a partition.
     pub(crate) fn of(&self, partition: &str) -> (usize, usize) {
         self.by_partition.get(partition).copied().unwrap_or_default()
     }
 }
 
-/// What a command printed, and what it said if it failed.
+/// The output of a command, and its error message if it failed.
 #[derive(Debug)]
-struct Printed {
+struct Output {
     out: Vec<u8>,
     failure: Option<String>,
 }
 
-impl Printed {
-    fn succeeded(self) -> Result<Vec<u8>, String> {
-        self.failure.map_or(Ok(self.out), Err)
+impl Output {
+    fn succeeded(self) -> Result<Vec<u8>, SlurmError> {
+        self.failure
+            .map_or(Ok(self.out), |failure| Err(SlurmError::Failed(failure)))
     }
 
-    /// The partitions in it. When slurmdbd cannot be asked, or refuses, scontrol fails after it has printed what slurmctld has.
-    fn shown(self) -> Result<Vec<slurm::Partition>, String> {
+    /// Returns the partitions of the output. If slurmdbd does not respond or refuses, scontrol fails after it has printed them.
+    fn partitions(self) -> Result<Vec<slurm::Partition>, SlurmError> {
         let partitions = slurm::answer::decode_to_show(&self.out);
-        partitions.map_err(|error| self.failure.unwrap_or_else(|| with_causes(&error)))
+        partitions.map_err(|error| self.failure.map_or(SlurmError::Decode(error), SlurmError::Failed))
     }
 }
 
 impl Access {
-    /// What slurmctld says of partitions and jobs, or why it cannot be asked.
-    pub(crate) async fn live(&self, cluster: &Cluster) -> Result<Live, String> {
+    /// Returns the partitions and jobs of slurmctld.
+    pub(crate) async fn live(&self, cluster: &Cluster) -> Result<Live, SlurmError> {
         let partitions = self.run_slurm(cluster, &["scontrol", "--all", "--json", "show", "partitions"]);
         let jobs = self.run_slurm(cluster, &["squeue", "--all", "--noheader", "--format=%T|%P"]);
         let (partitions, jobs) = futures::try_join!(partitions, jobs)?;
         Ok(Live {
-            partitions: partitions.shown()?,
+            partitions: partitions.partitions()?,
             jobs: Jobs::parse(&String::from_utf8_lossy(&jobs.succeeded()?)),
         })
     }
 
-    /// Runs a command of Slurm's where slurmctld is.
-    pub(crate) async fn slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Vec<u8>, String> {
+    /// Runs a command of Slurm in slurmctld's pod.
+    pub(crate) async fn slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Vec<u8>, SlurmError> {
         self.run_slurm(cluster, command).await?.succeeded()
     }
 
-    async fn run_slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Printed, String> {
+    async fn run_slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Output, SlurmError> {
         if cluster.controller.spec.is_external() {
-            return Err("slurmctld runs outside Kubernetes".to_owned());
+            return Err(SlurmError::External);
         }
         let run = async {
             let pod = self.slurmctld_pod(cluster).await?;
             self.run_in(&cluster.namespace(), &pod, command).await
         };
-        match timeout(PATIENCE, run).await {
-            Ok(answer) => answer,
-            Err(_) => Err(format!(
-                "{} did not end within {} s",
-                command.join(" "),
-                PATIENCE.as_secs()
-            )),
-        }
+        let command = || command.join(" ");
+        timeout(TIMEOUT, run)
+            .await
+            .unwrap_or_else(|_| Err(SlurmError::TimedOut { command: command() }))
     }
 
-    async fn slurmctld_pod(&self, cluster: &Cluster) -> Result<String, String> {
+    async fn slurmctld_pod(&self, cluster: &Cluster) -> Result<String, SlurmError> {
         let name = cluster.name();
         let selector = format!("{}={name},{}={}", labels::INSTANCE, labels::NAME, apps::SLURMCTLD);
         let pods = self.api::<Pod>(&cluster.namespace());
-        let pods = pods.list(&ListParams::default().labels(&selector)).await;
-        let pods = pods.map_err(|error| with_causes(&error))?.items;
+        let pods = pods.list(&ListParams::default().labels(&selector)).await?.items;
         let is_active = |pod: &&Pod| {
             pod.labels()
                 .get(labels::CONTROLLER_ACTIVE)
                 .is_some_and(|on| on == api::keys::ON)
         };
         let pod = pods.iter().find(is_active).or_else(|| pods.first());
-        pod.map(kube::ResourceExt::name_any)
-            .ok_or_else(|| "slurmctld has no pod".to_owned())
+        pod.map(kube::ResourceExt::name_any).ok_or(SlurmError::NoPod)
     }
 
-    async fn run_in(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Printed, String> {
+    async fn run_in(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output, SlurmError> {
         let parameters = AttachParams::default()
             .container(apps::SLURMCTLD)
             .stdin(false)
             .stdout(true)
             .stderr(true);
-        let attached = self
-            .api::<Pod>(namespace)
-            .exec(pod, command.iter().copied(), &parameters)
-            .await;
-        let mut attached = attached.map_err(|error| with_causes(&error))?;
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let stdout = attached.stdout();
-        let stderr = attached.stderr();
+        let pods = self.api::<Pod>(namespace);
+        let mut attached = pods.exec(pod, command.iter().copied(), &parameters).await?;
+        let (stdout, stderr) = (attached.stdout(), attached.stderr());
         let status = attached.take_status();
-        let read_out = async {
-            match stdout {
-                Some(stream) => stream.take(LONGEST).read_to_end(&mut out).await.map(drop),
-                None => Ok(()),
-            }
-        };
-        let read_err = async {
-            match stderr {
-                Some(stream) => stream.take(LONGEST).read_to_end(&mut err).await.map(drop),
-                None => Ok(()),
-            }
-        };
-        let (from_out, from_err) = tokio::join!(read_out, read_err);
-        from_out.and(from_err).map_err(|error| error.to_string())?;
+        let (out, err) = tokio::try_join!(read(stdout), read(stderr))?;
         let status = match status {
             Some(status) => status.await,
             None => None,
@@ -170,8 +169,16 @@ impl Access {
                 said
             }
         });
-        Ok(Printed { out, failure })
+        Ok(Output { out, failure })
     }
+}
+
+async fn read(stream: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(MAX_OUTPUT).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -180,11 +187,11 @@ mod tests {
 
     #[test]
     fn partitions_are_shown_although_slurmdbd_refuses() {
-        let printed = |out: &str| Printed {
+        let output = |out: &str| Output {
             out: out.as_bytes().to_vec(),
             failure: Some("Protocol authentication error".to_owned()),
         };
-        // As 26.05 prints it, and ends well.
+        // The output of 26.05, which exits with success.
         let all = r#"{
             "partitions": [{ "name": "all", "partition": { "state": ["UP"] }, "nodes": { "configured": "ALL", "total": 2 } }],
             "errors": [{
@@ -192,14 +199,17 @@ mod tests {
                 "source": "slurmdb_tres_get"
             }]
         }"#;
-        let shown = printed(all).shown().unwrap();
+        let shown = output(all).partitions().unwrap();
         assert_eq!(shown.first().unwrap().name, "all");
-        assert_eq!(printed("").shown().unwrap_err(), "Protocol authentication error");
-        assert!(printed(all).succeeded().is_err());
+        assert_eq!(
+            output("").partitions().unwrap_err().to_string(),
+            "Protocol authentication error"
+        );
+        assert!(output(all).succeeded().is_err());
     }
 
     #[test]
-    fn jobs_are_counted_where_they_run_and_wait() {
+    fn jobs_are_counted_in_each_of_their_partitions() {
         let jobs = Jobs::parse("RUNNING|gpu\nPENDING|gpu,long\nCOMPLETING|long\n\ngarbage\n");
         assert_eq!((jobs.running, jobs.pending), (2, 1));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Changes of objects: one field, on the object as it was read, and again if somebody was faster.
+//! Changes of objects by merge patches, with a retry on conflicts.
 
 use kube::{
     Api, ResourceExt as _,
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::Access;
 use crate::failure::{Failure, Outcome};
 
-/// Under which name managedFields has our changes.
+/// The field manager of the changes.
 const MANAGER: &str = "kubectl-slurm";
-/// An operator or a person writes now and then; who loses this often is up against a loop.
-const TRIES: usize = 10;
+/// More conflicts in a row mean that another client writes in a loop.
+const MAX_ATTEMPTS: usize = 10;
 
 impl Access {
-    /// Changes an object by a merge patch that is decided from the object itself. The patch is good for the version it was
-    /// decided from alone, so nobody's change in between is lost. `None` from `decide`: nothing is to be changed.
+    /// Changes an object by a merge patch that `decide` computes from the object; `None` changes nothing. The patch is valid for that
+    /// version alone, so that no concurrent change is lost.
     pub(crate) async fn change<K>(
         api: &Api<K>,
         name: &str,
@@ -30,7 +30,7 @@ impl Access {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let object = api.get(name).await?;
             let Some(mut patch) = decide(&object)? else {
                 return Ok(object);
@@ -45,12 +45,12 @@ impl Access {
             }
         }
         Err(Failure::refused(format!(
-            "{name} is being changed by others all the time; nothing was changed, try again"
+            "other clients keep changing {name}; nothing was changed, try again"
         )))
     }
 }
 
-/// Makes a patch good for one version of the object.
+/// Makes a patch valid for one version of the object alone.
 fn guard(patch: &mut Value, version: &str) {
     if let Some(patch) = patch.as_object_mut() {
         let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_is_good_for_one_version() {
+    fn a_patch_is_valid_for_one_version() {
         let mut patch = json!({ "spec": { "extraConf": "a" } });
         guard(&mut patch, "7");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `config check`: the operator's own checker on files, without a cluster.
+//! `config check`: the operator's checks of files, without a cluster.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -18,14 +18,17 @@ pub(crate) fn run(path: &Path) -> Outcome {
     if refused {
         return Err(Failure::refused(format!("slurmctld would refuse {}", path.display())));
     }
-    print(&format!("no objections to {}\n", path.display()))
+    print(&format!(
+        "no problems that slurmctld would refuse in {}\n",
+        path.display()
+    ))
 }
 
-/// What was found, a line each, and whether it is refused. Pure.
+/// Returns the problems, one per line, and whether the files are refused. Pure.
 fn findings(files: &[(String, Vec<u8>)]) -> (String, bool) {
     let configuration = Configuration::parse(files.iter().map(|(name, content)| (name.as_str(), content.as_slice())));
     let mut problems = check(&configuration, &Known::default());
-    // Of a file by itself nobody can ask for what stands in slurm.conf.
+    // Without slurm.conf, its required settings are not checked.
     if !files.iter().any(|(name, _)| name == SLURM_CONF) {
         problems.retain(|problem| files.iter().any(|(name, _)| *name == problem.file));
     }
@@ -39,7 +42,7 @@ fn findings(files: &[(String, Vec<u8>)]) -> (String, bool) {
 
 fn read(path: &Path) -> Outcome<Vec<(String, Vec<u8>)>> {
     let failed = |path: &Path, error: &io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::not_found(format!("there is no {}", path.display())),
+        io::ErrorKind::NotFound => Failure::not_found(format!("{} does not exist", path.display())),
         _ => Failure::refused(format!("cannot read {}: {error}", path.display())),
     };
     if path == Path::new("-") {
@@ -56,7 +59,7 @@ fn read(path: &Path) -> Outcome<Vec<(String, Vec<u8>)>> {
     for entry in fs::read_dir(path).map_err(|error| failed(path, &error))? {
         let file = entry.map_err(|error| failed(path, &error))?.path();
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Hidden ones are the kubelet's, and keys are nobody's business.
+        // Hidden files belong to the kubelet, and keys are not read.
         let is_key = file
             .extension()
             .is_some_and(|extension| extension == "key" || extension == "jwks");
@@ -65,15 +68,12 @@ fn read(path: &Path) -> Outcome<Vec<(String, Vec<u8>)>> {
         }
     }
     if !files.iter().any(|(name, _)| name == SLURM_CONF) {
-        return Err(Failure::not_found(format!(
-            "{} has no slurm.conf in it",
-            path.display()
-        )));
+        return Err(Failure::not_found(format!("{} has no slurm.conf", path.display())));
     }
     Ok(files)
 }
 
-/// What Slurm would read the file as.
+/// Returns the file name by which Slurm would read the file.
 fn known_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match FileKind::of_name(&name) {
@@ -89,7 +89,7 @@ mod tests {
     const GOOD: &str = "ClusterName=a\nSlurmctldHost=b\nNodeName=n[1-2]\nPartitionName=p Nodes=n[1-2]\n";
 
     #[test]
-    fn files_are_judged_by_the_name_they_will_have() {
+    fn files_are_checked_by_their_name_in_slurm() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_told_with_line_and_remedy() {
+    fn a_problem_has_line_and_remedy() {
         let (text, refused) = findings(&[("slurm.conf".to_owned(), format!("{GOOD}FooBar=1\n").into_bytes())]);
         assert!(
             refused && text.starts_with("slurm.conf line 5: ") && text.contains("FooBar"),

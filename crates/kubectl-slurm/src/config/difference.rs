@@ -1,54 +1,54 @@
-//! What the objects ask for and slurmctld does not run with. Pure.
+//! The differences between the objects and what slurmctld runs with. Pure.
 //!
-//! What slurmctld runs with is slurm.conf as it was last accepted; the operator writes it down only then.
+//! slurmctld runs with the slurm.conf that was last accepted: the operator stores it only then.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use similar::TextDiff;
-use slurm::conf::{Document, RecordKind, Settings};
+use slurm::conf::{Document, RecordKind};
 
 use crate::cluster::Cluster;
 use crate::output::{Listed, Tone};
-use crate::partition::view_partitions;
+use crate::partition::{settings_of_line, view_partitions};
 
-/// What begins the part of slurm.conf that repeats `spec.extraConf`, and what ends it.
+/// The beginning and the end of the part of slurm.conf that repeats `spec.extraConf`.
 const EXTRA: &str = "#\n### EXTRA CONFIG ###\n";
 const MERGED: &str = "#\n### MERGED CONFIG ###\n";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Standing {
+pub(crate) struct ConfigReport {
     pub(crate) namespace: String,
     pub(crate) cluster: String,
     /// The revision slurmctld runs with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
     pub(crate) differences: Vec<Difference>,
-    /// Nodes that have not taken the last change over.
+    /// Nodes that lack the last change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lagging_nodes: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
-    /// Where it is asked for.
+    /// The field that has it.
     pub(crate) source: String,
-    /// Why it is not live, where that is known.
+    /// Why it is not live, if known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) why: String,
-    /// From what is live to what is asked for.
+    /// The diff from the live value to the wanted one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) diff: String,
 }
 
-impl Listed for Standing {
+impl Listed for ConfigReport {
     fn object(&self) -> String {
         format!("controllers.slinky.slurm.net/{}", self.cluster)
     }
 }
 
-pub(crate) fn find_standing(cluster: &Cluster) -> Standing {
+pub(crate) fn report_on(cluster: &Cluster) -> ConfigReport {
     let configuration = cluster
         .controller
         .status
@@ -92,11 +92,11 @@ pub(crate) fn find_standing(cluster: &Cluster) -> Standing {
     if differences.is_empty() && wanted != applied {
         differences.push(Difference {
             source: "the newest revision".to_owned(),
-            why: "it is on its way to slurmctld; see `kubectl slurm status`".to_owned(),
+            why: "it is being applied; see `kubectl slurm status`".to_owned(),
             diff: String::new(),
         });
     }
-    Standing {
+    ConfigReport {
         namespace: cluster.namespace(),
         cluster: cluster.name(),
         revision: configuration.applied.map(|applied| applied.sequence),
@@ -116,7 +116,7 @@ fn of_extra_conf(cluster: &Cluster) -> Option<Difference> {
     })
 }
 
-/// The part of slurm.conf that repeats extraConf.
+/// Returns the part of slurm.conf that repeats extraConf.
 fn extra_section(conf: &str) -> String {
     let Some((_, extra)) = conf.split_once(EXTRA) else {
         return String::new();
@@ -139,9 +139,16 @@ fn of_node_sets(cluster: &Cluster) -> Vec<Difference> {
         });
         let live = line_of(&accepted, &name).unwrap_or_default();
         let wanted = wanted.unwrap_or_default();
-        // A partition of that name that another object has is told of there.
-        let elsewhere = config.is_none() && (in_extra_conf(cluster, &name) || is_object(cluster, &name));
-        if settings_of(&live) != settings_of(&wanted) && !elsewhere {
+        // Another object that defines a partition of this name has its own entry.
+        let is_object = || {
+            cluster
+                .partitions
+                .iter()
+                .any(|partition| partition.slurm_name() == name)
+        };
+        let in_extra_conf = || settings_of_line(cluster.extra_conf(), &name).is_some();
+        let elsewhere = config.is_none() && (in_extra_conf() || is_object());
+        if settings_of_line(&live, &name) != settings_of_line(&wanted, &name) && !elsewhere {
             let source = format!("NodeSet {own:?} spec.partition");
             differences.push(Difference {
                 diff: unified(&live, &wanted, &source),
@@ -153,35 +160,10 @@ fn of_node_sets(cluster: &Cluster) -> Vec<Difference> {
     differences
 }
 
-fn in_extra_conf(cluster: &Cluster, name: &str) -> bool {
-    Document::parse(cluster.extra_conf())
-        .record(RecordKind::Partition, name)
-        .is_some()
-}
-
-fn is_object(cluster: &Cluster, name: &str) -> bool {
-    cluster
-        .partitions
-        .iter()
-        .any(|partition| partition.slurm_name() == name)
-}
-
 fn line_of(document: &Document, name: &str) -> Option<String> {
     let number = document.record(RecordKind::Partition, name)?.line;
     let line = document.lines().iter().find(|line| line.number == number)?;
     Some(line.raw().trim_end().to_owned() + "\n")
-}
-
-fn settings_of(line: &str) -> Option<Settings> {
-    let document = Document::parse(line);
-    let record = document.records(RecordKind::Partition).next()?;
-    Some(
-        record
-            .settings
-            .iter()
-            .map(|setting| (setting.key.clone(), setting.value.clone()))
-            .collect(),
-    )
 }
 
 fn unified(live: &str, wanted: &str, source: &str) -> String {
@@ -193,23 +175,23 @@ fn unified(live: &str, wanted: &str, source: &str) -> String {
         .to_string()
 }
 
-pub(crate) fn render_standing(standing: &Standing, colours: bool) -> String {
+pub(crate) fn render_report(report: &ConfigReport, colours: bool) -> String {
     let mut text = String::new();
-    let revision = standing
+    let revision = report
         .revision
         .map_or_else(|| "none".to_owned(), |revision| revision.to_string());
-    if standing.differences.is_empty() {
+    if report.differences.is_empty() {
         let _ = writeln!(
             text,
-            "{}: slurmctld runs with what the objects ask for, revision {revision}",
-            standing.cluster
+            "{}: slurmctld runs with the settings of all objects, revision {revision}",
+            report.cluster
         );
     }
-    for difference in &standing.differences {
+    for difference in &report.differences {
         let _ = writeln!(
             text,
             "{}: {} is not live (slurmctld runs with revision {revision})",
-            standing.cluster, difference.source
+            report.cluster, difference.source
         );
         if !difference.why.is_empty() {
             let _ = writeln!(text, "  {}", difference.why.replace('\n', "\n  "));
@@ -223,12 +205,8 @@ pub(crate) fn render_standing(standing: &Standing, colours: bool) -> String {
             let _ = writeln!(text, "{}", tone.paint(line, colours));
         }
     }
-    if let Some(nodes) = &standing.lagging_nodes {
-        let _ = writeln!(
-            text,
-            "{}: nodes that have not taken the last change over: {nodes}",
-            standing.cluster
-        );
+    if let Some(nodes) = &report.lagging_nodes {
+        let _ = writeln!(text, "{}: nodes without the last change: {nodes}", report.cluster);
     }
     text
 }
@@ -263,21 +241,21 @@ mod tests {
 
     #[test]
     fn nothing_differs_when_everything_is_live() {
-        let standing = find_standing(&cluster(EXTRA_CONF, "Default=YES"));
-        assert_eq!(standing.differences, []);
+        let report = report_on(&cluster(EXTRA_CONF, "Default=YES"));
+        assert_eq!(report.differences, []);
         assert_eq!(
-            render_standing(&standing, false),
-            "slurm: slurmctld runs with what the objects ask for, revision 4\n"
+            render_report(&report, false),
+            "slurm: slurmctld runs with the settings of all objects, revision 4\n"
         );
     }
 
     #[test]
-    fn what_is_not_live_is_shown_from_its_source_with_the_reason() {
+    fn a_change_that_is_not_live_is_shown_with_its_source_and_reason() {
         let mut changed = cluster(&EXTRA_CONF.replace("ALL", "ALL MaxTime=5"), "Default=YES State=DRAIN");
         let held = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "bad" }]);
         let status = changed.controller.status.as_mut().unwrap();
         status.configuration.as_mut().unwrap().held_inputs = serde_json::from_value(held).unwrap();
-        let text = render_standing(&find_standing(&changed), false);
+        let text = render_report(&report_on(&changed), false);
         for words in [
             "slurm: spec.extraConf is not live (slurmctld runs with revision 4)\n  bad\n",
             "-PartitionName=all Nodes=ALL\n+PartitionName=all Nodes=ALL MaxTime=5\n",
@@ -289,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_on_its_way_is_a_difference() {
+    fn a_revision_that_is_being_applied_is_a_difference() {
         let mut pushing = cluster(EXTRA_CONF, "Default=YES");
         let configuration = pushing
             .controller
@@ -300,6 +278,6 @@ mod tests {
             .as_mut()
             .unwrap();
         configuration.wanted.as_mut().unwrap().digest = "e".into();
-        assert!(find_standing(&pushing).differences[0].why.contains("on its way"));
+        assert!(report_on(&pushing).differences[0].why.contains("being applied"));
     }
 }

@@ -1,4 +1,4 @@
-//! The history that the operator keeps in a ConfigMap. Pure.
+//! The history that the operator stores in a ConfigMap. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
     pub(crate) refused_by: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) reason: String,
-    /// All of it, with the difference.
+    /// The whole entry, with the diff.
     pub(crate) text: String,
 }
 
@@ -28,7 +28,7 @@ impl Listed for Entry {
     }
 }
 
-/// Newest last, as in a log.
+/// Parses the history, newest last.
 pub(super) fn read_history(entries: BTreeMap<String, String>) -> Vec<Entry> {
     let mut revisions: Vec<Entry> = entries
         .into_iter()
@@ -58,7 +58,7 @@ fn read_entry(key: &str, text: String) -> Option<Entry> {
     })
 }
 
-/// A number can have been refused and, put right, accepted.
+/// Returns all entries of a revision: one can be refused first and accepted later.
 pub(super) fn find_revision(revisions: &[Entry], number: u64) -> Vec<&Entry> {
     revisions
         .iter()
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepted_and_refused_stand_in_one_list() {
+    fn accepted_and_refused_revisions_are_in_one_list() {
         let accepted = "revision: 2\ndigest: ab\ntime: 2026-11-15T10:00:00.000Z\ncause: spec.extraConf\ntook: 84 ms, a reconfigure\n\n--- slurm.conf\n+time: none\n";
         let refused = "revision: 3\ndigest: cd\ntime: 2026-11-15T10:01:00.000Z\ncause: spec.extraConf\nrefused by: the dry run\nreason: no such node\n\n--- slurm.conf\n";
         let history = BTreeMap::from([

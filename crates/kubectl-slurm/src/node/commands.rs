@@ -1,4 +1,4 @@
-//! The commands about nodes. A drain stands on the pod, so that it outlives slurmctld and the operator keeps to it.
+//! The commands about nodes. A drain is an annotation of the pod, so that it survives slurmctld and the operator keeps it.
 
 use api::keys::{self, annotations, apps, labels};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,8 +11,10 @@ use crate::access::Access;
 use crate::cli::{Common, NodeCommand, Wait};
 use crate::failure::{Failure, Outcome};
 use crate::output::print;
-use crate::wait::{Progress, until};
+use crate::wait::{Progress, report};
 use crate::watch::print_watched;
+
+const UNKNOWN: &str = "Slurm does not know it, or does not respond";
 
 pub(crate) async fn run(access: &Access, common: &Common, command: NodeCommand) -> Outcome {
     match command {
@@ -28,7 +30,7 @@ pub(crate) async fn run(access: &Access, common: &Common, command: NodeCommand) 
             .await
         }
         NodeCommand::Drain { names, reason, wait } => {
-            // All of them first: who takes machines away does not wait for one after the other.
+            // All nodes are drained before the first wait.
             let pods = find(access, common, &names).await?;
             for pod in &pods {
                 change(access, pod, &drained(reason.as_deref())).await?;
@@ -44,7 +46,7 @@ pub(crate) async fn run(access: &Access, common: &Common, command: NodeCommand) 
             let views: Vec<NodeView> = pods.iter().map(view_node).collect();
             if let Some(view) = views.iter().find(|view| view.leaving.is_some()) {
                 return Err(Failure::refused(format!(
-                    "node {} leaves ({}) and takes no jobs again; scale its NodeSet out to keep it",
+                    "node {} is leaving ({}) and cannot be resumed; scale its NodeSet out to keep it",
                     view.name,
                     view.leaving.as_deref().unwrap_or_default()
                 )));
@@ -61,17 +63,17 @@ pub(crate) async fn run(access: &Access, common: &Common, command: NodeCommand) 
     }
 }
 
-/// The workers of the clusters that were asked for.
+/// Returns the workers of the selected clusters.
 pub(crate) async fn list_pods(access: &Access, common: &Common) -> Outcome<Vec<Pod>> {
     let mut selector = format!("{}={}", labels::NAME, apps::SLURMD);
     if let Some(cluster) = &common.cluster {
         selector = format!("{selector},{}={cluster}", labels::CLUSTER);
     }
-    let pods = access.list_where(&ListParams::default().labels(&selector)).await?;
+    let pods = access.list(&ListParams::default().labels(&selector)).await?;
     Ok(pods.unwrap_or_default())
 }
 
-/// All that are named, or none: half a command is worse than none.
+/// Returns all named workers, or an error: a command is not carried out in part.
 async fn find(access: &Access, common: &Common, names: &[String]) -> Outcome<Vec<Pod>> {
     let pods = list_pods(access, common).await?;
     let wanted = Hostlist::parse(&names.join(","))
@@ -84,12 +86,12 @@ async fn find(access: &Access, common: &Common, names: &[String]) -> Outcome<Vec
             (Some(pod), None) => found.push(pod.clone()),
             (Some(_), Some(_)) => {
                 return Err(Failure::usage(format!(
-                    "several workers are called {name:?}; say which cluster by -n and --cluster"
+                    "several workers are named {name:?}; select a cluster by -n and --cluster"
                 )));
             }
             (None, _) => {
                 return Err(Failure::not_found(format!(
-                    "no worker is called {name:?}; `kubectl slurm node list` has them all. A node without a pod is drained in Slurm: `scontrol update NodeName={name} State=DRAIN Reason=…`"
+                    "no worker is named {name:?}; `kubectl slurm node list` shows all. Drain a node without a pod in Slurm: `scontrol update NodeName={name} State=DRAIN Reason=…`"
                 )));
             }
         }
@@ -127,40 +129,34 @@ async fn observe(access: &Access, pod: &Pod) -> Outcome<NodeView> {
     Ok(view_node(&pods(access, pod).get(&pod.name_any()).await?))
 }
 
-async fn wait_drained(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<&'static str> {
-    if !wait.wait {
-        return Ok(" (not waited for)");
-    }
+async fn wait_drained(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<String> {
     let name = view_node(pod).name;
-    until(wait, &format!("node {name} is not drained"), async |_| {
+    report(wait, &format!("node {name} is not drained"), async |_| {
         let now = observe(access, pod).await?;
         Ok(match &now.state {
-            Some(_) if now.is_drained() => Progress::Done(""),
-            Some(state) => Progress::Waits(format!("Slurm says that it is {state}")),
-            None => Progress::Waits("Slurm does not know it, or cannot be asked".to_owned()),
+            Some(_) if now.is_drained() => Progress::Done(String::new()),
+            Some(state) => Progress::Waits(format!("its state in Slurm is {state}")),
+            None => Progress::Waits(UNKNOWN.to_owned()),
         })
     })
     .await
 }
 
-async fn wait_resumed(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<&'static str> {
-    if !wait.wait {
-        return Ok(" (not waited for)");
-    }
+async fn wait_resumed(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<String> {
     let name = view_node(pod).name;
-    let mut told_slurm = false;
-    until(wait, &format!("node {name} is not resumed"), async |_| {
+    let mut resumed = false;
+    report(wait, &format!("node {name} is not resumed"), async |_| {
         let now = observe(access, pod).await?;
         let Some(state) = &now.state else {
-            return Ok(Progress::Waits("Slurm does not know it, or cannot be asked".to_owned()));
+            return Ok(Progress::Waits(UNKNOWN.to_owned()));
         };
         if !now.is_drained() {
-            let how = if told_slurm {
-                " (it had been drained in Slurm by hand)"
+            let how = if resumed {
+                "it had been drained manually in Slurm"
             } else {
                 ""
             };
-            return Ok(Progress::Done(how));
+            return Ok(Progress::Done(how.to_owned()));
         }
         if now.is_drained_by_operator() {
             if let Some(node) = cordoned_node(access, &now).await {
@@ -168,20 +164,20 @@ async fn wait_resumed(access: &Access, pod: &Pod, wait: &Wait) -> Outcome<&'stat
                     "node {name} stays drained, since Kubernetes node {node} is cordoned; `kubectl uncordon {node}`"
                 )));
             }
-        } else if !told_slurm {
-            // A drain by hand is nobody's but its maker's; the operator leaves it.
+        } else if !resumed {
+            // The operator does not lift a manual drain.
             resume_in_slurm(access, &now).await?;
-            told_slurm = true;
+            resumed = true;
         }
         Ok(Progress::Waits(format!(
-            "Slurm says that it is {state}: {}",
+            "its state in Slurm is {state}: {}",
             now.reason
         )))
     })
     .await
 }
 
-/// Who may not look at nodes is told nothing about them.
+/// Returns `None` also for users who may not read Kubernetes nodes.
 async fn cordoned_node(access: &Access, node: &NodeView) -> Option<String> {
     let name = node.kubernetes_node.clone()?;
     let found = access.nodes().get(&name).await.ok()?;
@@ -195,12 +191,12 @@ async fn resume_in_slurm(access: &Access, node: &NodeView) -> Outcome {
         .find(|cluster| cluster.name() == node.cluster && cluster.namespace() == node.namespace)
         .ok_or_else(|| Failure::not_found(format!("there is no Controller {:?}", node.cluster)))?;
     let name = format!("NodeName={}", node.name);
-    let told = access
+    let resumed = access
         .slurm(cluster, &["scontrol", "update", &name, "State=RESUME"])
         .await;
-    told.map(drop).map_err(|why| {
+    resumed.map(drop).map_err(|why| {
         Failure::refused(format!(
-            "node {} was drained in Slurm by hand ({}), and resuming it there failed: {why}",
+            "node {} was drained manually in Slurm ({}), and resuming it there failed: {why}",
             node.name, node.reason
         ))
     })

@@ -1,4 +1,4 @@
-//! A worker as Kubernetes and Slurm see it. Pure.
+//! The view of a worker in Kubernetes and Slurm. Pure.
 
 use api::keys::{self, annotations, labels};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::output::{Cell, Listed, Table, Tone};
 
-/// States that a node has one of; the others are said beside it.
+/// Base states, of which a node has one.
 const BASE: [&str; 7] = ["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +19,7 @@ pub(crate) struct NodeView {
     pub(crate) name: String,
     pub(crate) pod: String,
     pub(crate) node_set: String,
-    /// What Slurm says, such as `IDLE+DRAIN`; absent while Slurm does not know it.
+    /// The state in Slurm, such as `IDLE+DRAIN`; absent while Slurm does not know it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<String>,
     /// Slurm's reason.
@@ -27,9 +27,9 @@ pub(crate) struct NodeView {
     pub(crate) reason: String,
     pub(crate) pod_phase: String,
     pub(crate) pod_ready: bool,
-    /// Somebody cordoned the pod.
+    /// Whether the pod is cordoned.
     pub(crate) cordoned: bool,
-    /// What it was chosen to go for.
+    /// Why it is to be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leaving: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ impl NodeView {
         self.state.iter().any(|state| state.split('+').any(|one| one == word))
     }
 
-    /// The operator drained it: it takes that back by itself.
+    /// Whether the operator drained it, and will lift the drain.
     pub(crate) fn is_drained_by_operator(&self) -> bool {
         self.is_drained() && self.reason.starts_with(keys::NODE_REASON_PREFIX)
     }
@@ -123,11 +123,7 @@ pub(crate) fn node_table(views: &[NodeView], all_namespaces: bool) -> Table {
             view.node_set.as_str().into(),
             view.state_cell(),
             view.pod.as_str().into(),
-            if view.pod_ready {
-                Cell::toned("True", Tone::Good)
-            } else {
-                Cell::toned("False", Tone::Doubtful)
-            },
+            Cell::ready(view.pod_ready, Tone::Doubtful),
             view.reason.as_str().into(),
             view.cluster.as_str().into(),
             view.kubernetes_node.as_deref().unwrap_or_default().into(),
@@ -160,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn slurms_view_and_kubernetes_stand_side_by_side() {
+    fn the_state_in_slurm_and_the_pod_are_in_one_table() {
         let conditions = json!([
             { "type": "Ready", "status": "True" },
             { "type": "SlurmNodeStateDrain", "status": "True", "message": "disk" },

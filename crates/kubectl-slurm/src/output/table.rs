@@ -1,10 +1,10 @@
-//! Columns that line up. Nothing is wrapped or cut: a line is a thing, and `grep` finds it. Pure.
+//! Tables with aligned columns. Nothing is wrapped or cut, so that `grep` finds it. Pure.
 
-/// What is between two columns.
+/// The space between two columns.
 const GAP: &str = "   ";
 const RESET: &str = "\u{1b}[0m";
 
-/// What a cell wants to say by its colour.
+/// The meaning of a cell, shown by its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -48,6 +48,16 @@ impl Cell {
     }
 }
 
+impl Cell {
+    pub(crate) fn ready(ready: bool, tone_if_not: Tone) -> Self {
+        if ready {
+            Self::toned("True", Tone::Good)
+        } else {
+            Self::toned("False", tone_if_not)
+        }
+    }
+}
+
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self::toned(text, Tone::Plain)
@@ -56,7 +66,7 @@ impl<T: Into<String>> From<T> for Cell {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// A title, and whether the column is in the wide table only.
+    /// Titles, and whether the column is in the wide table only.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<Vec<Cell>>,
 }
@@ -83,7 +93,7 @@ impl Table {
         self.all_lines(wide, colours).concat()
     }
 
-    /// The lines without the head, each under the text that tells it from others: its first cells.
+    /// Returns the lines without the header, each with its first cells as a key.
     pub(crate) fn lines(&self, wide: bool, colours: bool) -> Vec<(String, String)> {
         let lines = self.all_lines(wide, colours).into_iter().skip(1);
         let key = |row: &Vec<Cell>| {
@@ -135,7 +145,7 @@ fn width(cell: &Cell) -> usize {
     cell.text.chars().count()
 }
 
-/// A cell is one line, and nothing in it steers a terminal; an empty one is a dash, so that columns can be counted.
+/// Removes line ends and control characters; an empty cell becomes a dash, so that columns can be counted.
 fn one_line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let plain = plain.trim();
@@ -162,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_the_wide_ones_are_on_request() {
+    fn columns_are_aligned_and_wide_ones_are_optional() {
         assert_eq!(
             table().render(false, false),
             "NAME      STATE\ncompute   UP\na         DRAIN\n"
@@ -187,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_table_is_its_head() {
+    fn an_empty_table_has_a_header() {
         assert_eq!(
             Table::new(&["NAME", "STATE"], &[]).render(false, true),
             "NAME   STATE\n"

@@ -21,7 +21,7 @@ use crate::access::Access;
 use crate::cli::{Common, PartitionCommand, Wait, Watch};
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
-use crate::output::{print_one, tell};
+use crate::output::{notify, print_one};
 use crate::watch::print_watched;
 
 pub(crate) async fn run(access: &Access, common: &Common, command: PartitionCommand) -> Outcome {
@@ -38,7 +38,7 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
             let cluster = access.one_cluster().await?;
             if let Some((_, place)) = places(&cluster).into_iter().find(|(known, _)| *known == name) {
                 return Err(Failure::refused(format!(
-                    "there is a partition {name:?} already, in {}; change it by `kubectl slurm partition set`",
+                    "partition {name:?} exists already, in {}; change it by `kubectl slurm partition set`",
                     place.field(&cluster)
                 )));
             }
@@ -93,14 +93,14 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
     }
 }
 
-/// What is to become of a partition, wherever it is written down.
+/// A change of a partition of any kind.
 struct Change {
     settings: Vec<SettingChange>,
     members: Vec<MemberChange>,
     note: Note,
 }
 
-/// What else is said about it.
+/// The annotations of a change.
 enum Note {
     None,
     Drained(Option<String>),
@@ -125,7 +125,7 @@ struct Target {
     cluster: Cluster,
     name: String,
     kind: Kind,
-    /// The name of the object that has it.
+    /// The name of the object that defines it.
     object: String,
 }
 
@@ -150,14 +150,14 @@ impl Target {
     }
 }
 
-/// The partition of this name among all clusters that were asked for.
+/// Returns the partition of this name in the selected clusters.
 async fn find(access: &Access, name: &str) -> Outcome<Target> {
     let clusters = access.clusters().await?;
     let mut found = Vec::new();
     for cluster in &clusters {
         for (known, place) in places(cluster)
             .into_iter()
-            .filter(|(known, place)| is_called(known, place, name))
+            .filter(|(known, place)| is_named(known, place, name))
         {
             let object = match &place {
                 Place::Object(partition) => partition.name_any(),
@@ -179,24 +179,21 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
             found.push((field, target));
         }
     }
-    match found.len() {
-        1 => found
-            .pop()
-            .map(|(_, target)| target)
-            .ok_or_else(|| unknown(&clusters, name)),
-        0 => Err(unknown(&clusters, name)),
-        _ => {
-            let fields: Vec<&str> = found.iter().map(|(field, _)| field.as_str()).collect();
+    match (found.pop(), found.as_slice()) {
+        (None, _) => Err(unknown(&clusters, name)),
+        (Some((_, target)), []) => Ok(target),
+        (last, others) => {
+            let fields: Vec<&str> = others.iter().chain(&last).map(|(field, _)| field.as_str()).collect();
             Err(Failure::usage(format!(
-                "several partitions are called {name:?}: {}; say which cluster by --cluster and -n, or take one of them away",
+                "several partitions are named {name:?}: {}; select a cluster by --cluster and -n, or remove one of them",
                 fields.join(", ")
             )))
         }
     }
 }
 
-/// By Slurm's name, or by that of the object it is.
-fn is_called(known: &str, place: &Place<'_>, name: &str) -> bool {
+/// Whether the partition has this name in Slurm, or as an object.
+fn is_named(known: &str, place: &Place<'_>, name: &str) -> bool {
     known == name || matches!(place, Place::Object(partition) if partition.name_any() == name)
 }
 
@@ -207,7 +204,9 @@ fn unknown(clusters: &[Cluster], name: &str) -> Failure {
     } else {
         known.join(", ")
     };
-    Failure::not_found(format!("no object has a partition {name:?}; there are: {known}"))
+    Failure::not_found(format!(
+        "no object has a partition {name:?}; existing partitions: {known}"
+    ))
 }
 
 fn parse_members(cluster: &Cluster, nodes: &[String]) -> Outcome<Vec<MemberChange>> {
@@ -222,7 +221,7 @@ async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) 
     }
 }
 
-/// Which worker is of which NodeSet.
+/// Returns the nodes of the NodeSets.
 async fn workers(access: &Access, cluster: &Cluster) -> Outcome<Workers> {
     let selector = format!(
         "{}={},{}={}",
@@ -289,13 +288,13 @@ async fn show(access: &Access, common: &Common, name: &str) -> Outcome {
     Ok(())
 }
 
-/// What slurmctld says; without it, what is known otherwise is shown.
+/// Returns the state of slurmctld; without it, only the objects are shown.
 pub(crate) async fn live(access: &Access, cluster: &Cluster) -> Option<crate::access::Live> {
     match access.live(cluster).await {
         Ok(live) => Some(live),
         Err(why) => {
-            tell(&format!(
-                "slurmctld of {} cannot be asked, so what it has now is not shown: {why}",
+            notify(&format!(
+                "the state of slurmctld of {} is not shown: {why}",
                 cluster.name()
             ));
             None

@@ -1,4 +1,4 @@
-//! From what was typed to the patch of one field. Pure.
+//! From the command line to a patch. Pure.
 
 mod fields;
 
@@ -14,7 +14,7 @@ use super::place::settings_of_line;
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
 
-/// `Key=Value` sets, `Key-` takes away.
+/// `Key=Value` sets, `Key-` removes.
 pub(super) fn parse_settings(words: &[String]) -> Outcome<Vec<SettingChange>> {
     words.iter().map(|word| parse_setting(word)).collect()
 }
@@ -37,20 +37,20 @@ fn parse_setting(word: &str) -> Outcome<SettingChange> {
         },
     };
     for (key, remedy) in [
-        ("Nodes", "say it by --nodes"),
+        ("Nodes", "use --nodes"),
         (
             "PartitionName",
-            "a partition cannot be renamed: make another one and delete this one",
+            "a partition cannot be renamed: create another one and delete this one",
         ),
     ] {
         if *change.key() == *key {
-            return Err(Failure::usage(format!("{key} is no setting; {remedy}")));
+            return Err(Failure::usage(format!("{key} is not a setting; {remedy}")));
         }
     }
     Ok(change)
 }
 
-/// A change of a Partition object. None if it says all that already.
+/// Returns the patch of a Partition object; `None` if it has these settings already.
 pub(super) fn object_patch(
     cluster: &Cluster,
     workers: &Workers,
@@ -65,7 +65,7 @@ pub(super) fn object_patch(
         let in_config = match (change, &field) {
             (SettingChange::Set { value, .. }, Some(field)) => {
                 spec.insert(field.name.to_owned(), field.value(value)?);
-                // It would be said twice.
+                // The field replaces it.
                 SettingChange::Remove {
                     key: change.key().clone(),
                 }
@@ -122,7 +122,7 @@ fn changed_members(
         .collect())
 }
 
-/// A change of the partition that a NodeSet has. None if it says all that already.
+/// Returns the patch of a NodeSet's partition; `None` if it has these settings already.
 pub(super) fn node_set_patch(
     set: &NodeSet,
     changes: &[SettingChange],
@@ -131,7 +131,7 @@ pub(super) fn node_set_patch(
     let name = set.slurm_name();
     if !members.is_empty() {
         return Err(Failure::refused(format!(
-            "the members of {name:?} are the nodes of NodeSet {own:?} and no others: scale it (`kubectl scale nodeset/{own} --replicas=N`), or make a Partition object that names it: `kubectl slurm partition create NAME --nodes {own} --exclude NODES`",
+            "the members of {name:?} are the nodes of NodeSet {own:?} and no others: scale it (`kubectl scale nodeset/{own} --replicas=N`), or create a Partition object that names it: `kubectl slurm partition create NAME --nodes {own} --exclude NODES`",
             own = set.metadata.name.as_deref().unwrap_or_default()
         )));
     }
@@ -141,7 +141,7 @@ pub(super) fn node_set_patch(
     Ok((edited != config.trim()).then(|| json!({ "spec": { "partition": { "config": edited } } })))
 }
 
-/// A change of a line in extraConf. None if it says all that already.
+/// Returns the patch of a line in extraConf; `None` if it has these settings already.
 pub(super) fn extra_conf_patch(
     cluster: &Cluster,
     workers: &Workers,
@@ -153,7 +153,7 @@ pub(super) fn extra_conf_patch(
     let before = controller.spec.extra_conf.as_deref().unwrap_or_default();
     let gone = || {
         Failure::not_found(format!(
-            "spec.extraConf has no line PartitionName={name} any more; somebody took it out"
+            "spec.extraConf has no line PartitionName={name} any more; it was removed"
         ))
     };
     let mut changes = changes.to_vec();
@@ -174,14 +174,14 @@ pub(super) fn extra_conf_patch(
     Ok((edited != before).then(|| json!({ "spec": { "extraConf": edited } })))
 }
 
-/// extraConf without a partition's line. None if there is none.
+/// Returns the patch that removes a partition's line from extraConf; `None` if there is none.
 pub(super) fn removed_line_patch(controller: &Controller, name: &str) -> Option<Value> {
     let before = controller.spec.extra_conf.as_deref().unwrap_or_default();
     let edited = remove_partition(before, name)?;
     Some(json!({ "spec": { "extraConf": edited } }))
 }
 
-/// A new Partition object.
+/// Returns a new Partition object.
 pub(super) fn new_object(
     cluster: &Cluster,
     name: &str,
@@ -202,16 +202,16 @@ pub(super) fn new_object(
     object.spec.partition_name = (own != name).then(|| name.to_owned());
     object.spec.exclude_nodes = (!exclude.is_empty()).then(|| exclude.to_vec());
     let patch = object_patch(cluster, &Workers::default(), &object, changes, members)?;
-    let mut value = serde_json::to_value(&object).map_err(|error| Failure::refused(error.to_string()))?;
+    let mut value = serde_json::to_value(&object)?;
     if let Some(Value::Object(fields)) = patch.as_ref().and_then(|patch| patch.get("spec"))
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
     {
         spec.extend(fields.clone());
     }
-    serde_json::from_value(value).map_err(|error| Failure::usage(error.to_string()))
+    Ok(serde_json::from_value(value)?)
 }
 
-/// Slurm's names may have what names of objects may not.
+/// Converts Slurm's name to a valid name of an object.
 fn object_name(name: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '.' {
@@ -224,7 +224,7 @@ fn object_name(name: &str) -> String {
     own.trim_matches(|c| c == '-' || c == '.').to_owned()
 }
 
-/// What is noted on a Partition object that is closed or opened.
+/// Returns the annotations of a Partition object that is drained or resumed.
 pub(super) fn state_annotations(drain_reason: Option<&str>, resumed_at: Option<String>) -> Option<Value> {
     let mut notes = Map::new();
     if let Some(time) = resumed_at {
@@ -237,22 +237,22 @@ pub(super) fn state_annotations(drain_reason: Option<&str>, resumed_at: Option<S
     (!notes.is_empty()).then(|| json!({ "metadata": { "annotations": notes } }))
 }
 
-/// When somebody closed it in Slurm, as far as the operator knows.
+/// Returns when it was closed manually in Slurm, as far as the operator knows.
 fn closed_at(partition: &Partition) -> Option<Timestamp> {
     let drift = partition.status.iter().flat_map(|status| &status.drift);
     let mut closed = drift.filter(|drift| drift.key == "State" && drift.settled == DriftSettled::Kept);
     closed.find_map(|drift| drift.since.instant())
 }
 
-/// Whether it was closed after somebody last asked that it is open.
+/// Whether it was closed manually after the last resume.
 pub(super) fn is_closed_since(partition: &Partition) -> bool {
     let resumed = partition.annotations().get(annotations::RESUMED_AT);
     let resumed = resumed.and_then(|time| time.parse::<Timestamp>().ok());
     closed_at(partition).is_some_and(|closed| resumed.is_none_or(|resumed| resumed <= closed))
 }
 
-/// The time to say that what was closed by hand is lifted at. It is told by the operator's clock where that is known: ours may be
-/// another, and what is closed later must stay closed.
+/// Returns the time at which a manual state is lifted, by the operator's clock if that is known: the local clock may differ, and a
+/// partition that is closed later must stay closed.
 pub(super) fn lift_time(partition: &Partition, now: Timestamp) -> String {
     let after = closed_at(partition).and_then(|closed| closed.checked_add(jiff::SignedDuration::from_millis(1)).ok());
     format!("{:.3}", after.unwrap_or(now))
@@ -260,9 +260,9 @@ pub(super) fn lift_time(partition: &Partition, now: Timestamp) -> String {
 
 fn unwritable(error: &EditError) -> Failure {
     match error {
-        EditError::Value(_) => Failure::usage(format!("{error}; Slurm has no way to write it, choose another value")),
+        EditError::Value(_) => Failure::usage(format!("{error}; choose another value")),
         EditError::Unreadable(_) => Failure::refused(format!(
-            "what is written there cannot be read: {error}; correct it with `kubectl edit`"
+            "the present text cannot be read: {error}; correct it with `kubectl edit`"
         )),
     }
 }

@@ -1,9 +1,9 @@
-//! Whether a change has come about: it is live and stands in the object. Pure.
+//! Decides whether a change is live. Pure.
 
 use std::time::Duration;
 
 use api::{
-    ConditionStatus, Controller, Partition,
+    Condition, ConditionStatus, Controller, Partition,
     conditions::{DEGRADED, PARTITION_RETAINED, PROGRESSING, READY},
     configuration::{ConfigurationStatus, HeldInput},
 };
@@ -13,37 +13,36 @@ use crate::cluster::action_word;
 
 use super::place::{is_same_but_for_state, settings_of_line};
 
-/// What the Controller calls its being live.
+/// The condition type of the Controller for a live configuration.
 const CONFIG_APPLIED: &str = "ConfigurationApplied";
-/// A held input that waits by design and goes on by itself.
+/// The reason of a held input that becomes live without action.
 const WAITS_FOR_JOBS: &str = "WaitsForJobs";
-/// What was said before our change is taken for an answer to it only after this long. The operator takes well under a second to
-/// look at a change.
+/// After this time, an unchanged status is about the change. The operator takes well under a second to handle a change.
 const STALE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// With words about how.
+    /// How it was applied.
     Done(String),
-    /// For what.
+    /// The reason.
     Waits(String),
-    /// Why, and what to do.
+    /// The reason and the remedy.
     Refused(String),
 }
 
-/// A line that is to stand in slurm.conf, or not.
+/// A line that is expected in slurm.conf, or its removal.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedLine {
     pub(super) name: String,
-    /// None: it is to be gone.
+    /// `None` means that the line is to be removed.
     pub(super) settings: Option<Settings>,
-    /// How the Controller's status calls the field that was changed.
+    /// The name of the changed field in the Controller's status.
     pub(super) source: String,
-    /// The generation of the Controller that has the change, if it is the Controller that was changed.
+    /// The generation of the Controller with the change, if the Controller was changed.
     pub(super) generation: Option<i64>,
     /// The Controller before the change.
     pub(super) before: Box<Controller>,
-    /// Whether anything was changed at all.
+    /// Whether the change had an effect.
     pub(super) changed: bool,
 }
 
@@ -55,24 +54,21 @@ pub(super) fn judge_line(
 ) -> Verdict {
     let status = controller.status.clone().unwrap_or_default();
     let configuration = status.configuration.clone().unwrap_or_default();
-    let applied = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == CONFIG_APPLIED);
+    let applied = find(&status.conditions, CONFIG_APPLIED);
     let unseen = expected
         .generation
         .is_some_and(|generation| status.observed_generation.is_some_and(|seen| seen < generation));
     let accepted = settings_of_line(slurm_conf.unwrap_or_default(), &expected.name);
-    let stands = match (&accepted, &expected.settings) {
+    let is_accepted = match (&accepted, &expected.settings) {
         (Some(accepted), Some(settings)) => is_same_but_for_state(accepted, settings),
         (None, None) => true,
         _ => false,
     };
-    if stands && !unseen && is_live(expected, &configuration) {
+    if is_accepted && !unseen && is_live(expected, &configuration) {
         return Verdict::Done(how(&configuration));
     }
     if unseen {
-        return Verdict::Waits("the operator has not looked at it yet".to_owned());
+        return Verdict::Waits("the operator has not handled it yet".to_owned());
     }
     let held = |configuration: &ConfigurationStatus| {
         let inputs = configuration.held_inputs.clone();
@@ -84,40 +80,34 @@ pub(super) fn judge_line(
         .as_ref()
         .and_then(|status| status.configuration.clone())
         .unwrap_or_default();
-    if let Some(now) = held(&configuration).filter(|_| !stands) {
+    if let Some(now) = held(&configuration).filter(|_| !is_accepted) {
         if now.reason == WAITS_FOR_JOBS {
             return Verdict::Waits(now.message);
         }
-        // The same words as before may be about what was there before.
+        // The same message as before may be about the previous change.
         if held(&before).as_ref() != Some(&now) || waited > STALE {
             return Verdict::Refused(now.message);
         }
         return Verdict::Waits(now.message);
     }
-    let retained = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == PARTITION_RETAINED && condition.status == ConditionStatus::True);
+    let retained = find_true(&status.conditions, PARTITION_RETAINED);
     if let Some(retained) = retained.filter(|_| expected.settings.is_none() && accepted.is_some()) {
         return Verdict::Waits(retained.message.clone());
     }
-    // Where nothing is held, the configuration as a whole may be refused.
-    let broken = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == DEGRADED && condition.status == ConditionStatus::True && !stands);
+    // If no input is held, the configuration as a whole may be refused.
+    let broken = find_true(&status.conditions, DEGRADED).filter(|_| !is_accepted);
     let refusals = ["ConfigRejected", "InvalidSpec", "BadPartition"];
     match (broken, applied) {
         (Some(broken), _) if refusals.contains(&broken.reason.as_str()) && waited > STALE => {
             Verdict::Refused(broken.message.clone())
         }
         (_, Some(applied)) if applied.status != ConditionStatus::True => Verdict::Waits(applied.message.clone()),
-        (_, Some(_)) => Verdict::Waits("the operator has not taken it up yet".to_owned()),
-        (_, None) => Verdict::Waits("the operator has said nothing about the cluster yet; does it run?".to_owned()),
+        (_, Some(_)) => Verdict::Waits("the operator has not started to apply it".to_owned()),
+        (_, None) => Verdict::Waits("the operator has not reported on the cluster yet; does it run?".to_owned()),
     }
 }
 
-/// Whether slurmctld runs with what is wanted, and the status that says so is about the change.
+/// Whether slurmctld runs with the wanted revision, and the status is about the change.
 fn is_live(expected: &ExpectedLine, configuration: &ConfigurationStatus) -> bool {
     let before = expected
         .before
@@ -130,7 +120,7 @@ fn is_live(expected: &ExpectedLine, configuration: &ConfigurationStatus) -> bool
         .and_then(|before| before.wanted.as_ref())
         .map(|wanted| &wanted.digest)
         != wanted;
-    // What was held and is taken back makes the revision that is live already.
+    // Reverting a held input results in the revision that is live already.
     let is_held = |held: &[HeldInput]| held.iter().any(|held| held.source == expected.source);
     let was_held = before.is_some_and(|before| is_held(&before.held_inputs));
     let is_answered = is_news || !expected.changed || was_held;
@@ -152,19 +142,19 @@ fn how(configuration: &ConfigurationStatus) -> String {
     }
 }
 
-/// A Partition object of this generation.
+/// Judges a Partition object of this generation.
 pub(super) fn judge_object(partition: &Partition) -> Verdict {
     let generation = partition.metadata.generation.unwrap_or_default();
     let Some(status) = &partition.status else {
         return Verdict::Waits(
-            "the operator has not looked at it yet; does it run, and does it know Partitions?".to_owned(),
+            "the operator has not handled it yet; does it run, and does it support Partitions?".to_owned(),
         );
     };
     if status.observed_generation.unwrap_or_default() < generation {
-        return Verdict::Waits("the operator has not looked at it yet".to_owned());
+        return Verdict::Waits("the operator has not handled it yet".to_owned());
     }
-    let condition = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
-    let is_true = |type_: &str| condition(type_).is_some_and(|condition| condition.status == ConditionStatus::True);
+    let condition = |type_: &str| find(&status.conditions, type_);
+    let is_true = |type_: &str| find_true(&status.conditions, type_).is_some();
     let applied = status
         .applied
         .as_ref()
@@ -183,13 +173,22 @@ pub(super) fn judge_object(partition: &Partition) -> Verdict {
     Verdict::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
 }
 
-/// Why an object that is being deleted is still there.
+/// Returns why an object that is being deleted still exists.
 pub(super) fn why_retained(partition: &Partition) -> String {
-    let conditions = partition.status.iter().flat_map(|status| &status.conditions);
-    let retained = conditions
-        .filter(|condition| condition.type_ == PARTITION_RETAINED && condition.status == ConditionStatus::True);
-    let message = retained.map(|condition| condition.message.clone()).next();
-    message.unwrap_or_else(|| "Slurm is asked to let it go".to_owned())
+    let status = partition.status.as_ref();
+    let retained = status.and_then(|status| find_true(&status.conditions, PARTITION_RETAINED));
+    retained.map_or_else(
+        || "Slurm has not deleted it yet".to_owned(),
+        |condition| condition.message.clone(),
+    )
+}
+
+fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+fn find_true<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    find(conditions, type_).filter(|condition| condition.status == ConditionStatus::True)
 }
 
 #[cfg(test)]
@@ -256,7 +255,7 @@ mod tests {
             };
             assert!(said.starts_with(verdict), "{what}: {said}");
         }
-        // Another's refusal of before is not ours until the operator had time to look.
+        // An earlier refusal counts only after the operator had time to handle the change.
         let expected = expected(revision("old", "old", &held));
         let still = controller(revision("old", "old", &held));
         assert!(matches!(
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_and_is_taken_back_is_live_though_the_revision_is_the_same() {
+    fn a_reverted_change_is_live_although_the_revision_is_the_same() {
         let held = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "bad" }]);
         let expected = expected(revision("same", "same", &held));
         let judge = |held: &Value| {
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_to_go_is_gone_when_slurm_conf_has_it_no_more() {
+    fn a_removed_line_is_done_when_slurm_conf_lacks_it() {
         let mut gone = expected(revision("old", "old", &json!([])));
         gone.settings = None;
         let now = controller(revision("new", "new", &json!([])));

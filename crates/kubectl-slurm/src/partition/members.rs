@@ -1,4 +1,4 @@
-//! Members of a partition as people add and remove them: `+node[005-010]`, `-node[001-002]`, `+gpu`. Pure.
+//! Changes of the members of a partition: `+node[005-010]`, `-node[001-002]`, `+gpu`. Pure.
 
 use api::NodeSet;
 use kube::ResourceExt as _;
@@ -7,7 +7,7 @@ use slurm::Hostlist;
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
 
-/// One `--nodes`.
+/// The value of one `--nodes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemberChange {
     pub(crate) sign: Sign,
@@ -18,7 +18,7 @@ pub(crate) struct MemberChange {
 pub(crate) enum Sign {
     Add,
     Remove,
-    /// All members, in place of those there are.
+    /// Replaces all members.
     Replace,
 }
 
@@ -29,26 +29,26 @@ pub(crate) enum Member {
     Node(String),
 }
 
-/// Who brings which node.
+/// The nodes of the NodeSets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workers {
-    /// The object's name of a NodeSet, and Slurm's name of a node of it.
+    /// The name of the NodeSet object, and Slurm's name of one of its nodes.
     pub(crate) nodes: Vec<(String, String)>,
 }
 
 impl Workers {
-    /// The NodeSet that a node belongs to, by its pod, or by its name if it has none yet.
+    /// Returns the NodeSet of a node, by its pod, or by its name if it has no pod yet.
     pub(crate) fn owner(&self, cluster: &Cluster, node: &str) -> Option<String> {
         let running = self.nodes.iter().find(|(_, name)| name == node);
         running.map(|(set, _)| set.clone()).or_else(|| {
-            let set = cluster.node_sets.iter().find(|set| could_bring(set, node))?;
+            let set = cluster.node_sets.iter().find(|set| could_name(set, node))?;
             Some(set.name_any())
         })
     }
 }
 
-/// Whether a NodeSet would call one of its numbered workers so.
-fn could_bring(set: &NodeSet, node: &str) -> bool {
+/// Whether a worker of the NodeSet could have this name.
+fn could_name(set: &NodeSet, node: &str) -> bool {
     let prefix = match set.spec.hostname_prefix() {
         Some(prefix) if !prefix.is_empty() => prefix.to_owned(),
         _ => set.child_names().pod_prefix(),
@@ -81,7 +81,7 @@ pub(crate) fn parse_change(cluster: &Cluster, text: &str) -> Outcome<MemberChang
     Ok(MemberChange { sign, members })
 }
 
-/// At commas that are not in brackets.
+/// Splits at commas outside of brackets.
 pub(crate) fn split_items(list: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     list.split(|c| {
@@ -103,7 +103,7 @@ pub(crate) struct Membership {
     pub(crate) node_sets: Vec<String>,
     pub(crate) nodes: Vec<String>,
     pub(crate) exclude: Vec<String>,
-    /// Labels choose further NodeSets.
+    /// Whether labels select further NodeSets.
     pub(crate) selects: bool,
 }
 
@@ -131,7 +131,7 @@ impl Membership {
     }
 
     fn change_set(&mut self, cluster: &Cluster, sign: Sign, set: &str) -> Outcome {
-        // It may be there under Slurm's name.
+        // The entry may have Slurm's name.
         let is_it = |entry: &String| cluster.node_set(entry).is_some_and(|found| found.name_any() == *set);
         let there = self.node_sets.iter().any(is_it);
         match sign {
@@ -149,21 +149,21 @@ impl Membership {
     }
 
     fn add_nodes(&mut self, cluster: &Cluster, workers: &Workers, nodes: &[&str]) -> Outcome {
-        take_out(&mut self.exclude, nodes)?;
+        remove_names(&mut self.exclude, nodes)?;
         let mut added = Vec::new();
         for node in nodes {
-            if !self.brings(cluster, workers, node) && !contains(&self.nodes, node)? {
+            if !self.includes(cluster, workers, node) && !contains(&self.nodes, node)? {
                 added.push(*node);
             }
         }
-        put_in(&mut self.nodes, &added)
+        add_names(&mut self.nodes, &added)
     }
 
     fn remove_nodes(&mut self, cluster: &Cluster, workers: &Workers, nodes: &[&str]) -> Outcome {
         let mut excluded = Vec::new();
         for node in nodes {
             let listed = contains(&self.nodes, node)?;
-            let brought = self.brings(cluster, workers, node);
+            let brought = self.includes(cluster, workers, node);
             if !listed && !brought {
                 return Err(not_a_member(&format!("node {node:?}")));
             }
@@ -171,12 +171,12 @@ impl Membership {
                 excluded.push(*node);
             }
         }
-        take_out(&mut self.nodes, nodes)?;
-        put_in(&mut self.exclude, &excluded)
+        remove_names(&mut self.nodes, nodes)?;
+        add_names(&mut self.exclude, &excluded)
     }
 
-    /// Whether a NodeSet that is a member brings a node. Who selects by labels may bring any NodeSet's.
-    fn brings(&self, cluster: &Cluster, workers: &Workers, node: &str) -> bool {
+    /// Whether the node belongs to a NodeSet that is a member. With a selector any NodeSet may be.
+    fn includes(&self, cluster: &Cluster, workers: &Workers, node: &str) -> bool {
         let Some(owner) = workers.owner(cluster, node) else {
             return false;
         };
@@ -201,7 +201,7 @@ impl Member {
     }
 }
 
-/// `Nodes=` of an extraConf line, which has NodeSets by Slurm's names beside nodes.
+/// Changes `Nodes=` of an extraConf line, which has NodeSets by Slurm's names beside nodes.
 pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, change: &MemberChange) -> Outcome<String> {
     let slurm_name = |set: &str| {
         cluster
@@ -213,7 +213,7 @@ pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, cha
         items.clear();
     } else if items.iter().any(|item| item.eq_ignore_ascii_case("ALL")) {
         return Err(Failure::refused(
-            "its Nodes=ALL means every node there is; give a list first by --nodes, or make a Partition object, which can leave nodes out (excludeNodes)",
+            "its Nodes=ALL means every node; give a list first by --nodes, or create a Partition object, which can exclude nodes (excludeNodes)",
         ));
     }
     for member in &change.members {
@@ -233,7 +233,7 @@ pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, cha
                 let owner = workers.owner(cluster, &name).map(|set| slurm_name(&set));
                 if let Some(owner) = owner.filter(|owner| items.contains(owner)) {
                     return Err(Failure::refused(format!(
-                        "{what} comes with NodeSet {owner:?} of its Nodes=, of which a line in extraConf cannot leave one out; make a Partition object, which can (excludeNodes)"
+                        "{what} belongs to NodeSet {owner:?} of its Nodes=, and a line in extraConf cannot exclude single nodes; create a Partition object, which can (excludeNodes)"
                     )));
                 }
                 return Err(not_a_member(&what));
@@ -249,7 +249,7 @@ pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, cha
     compact(cluster, &items)
 }
 
-/// Nodes that were added one by one are one hostlist again.
+/// Joins single nodes to one hostlist.
 fn compact(cluster: &Cluster, items: &[String]) -> Outcome<String> {
     let is_set = |item: &&String| cluster.node_sets.iter().any(|set| set.slurm_name() == **item);
     let sets: Vec<&str> = items.iter().filter(is_set).map(String::as_str).collect();
@@ -276,8 +276,8 @@ fn contains(entries: &[String], node: &str) -> Outcome<bool> {
     Ok(false)
 }
 
-/// Takes names out of entries, each a hostlist; others stay as they are written.
-fn take_out(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
+/// Removes names from entries, which are hostlists; other entries keep their spelling.
+fn remove_names(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
     for entry in entries.iter_mut() {
         let list = parse(entry)?;
         if nodes.iter().any(|node| list.contains(node)) {
@@ -289,7 +289,7 @@ fn take_out(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
     Ok(())
 }
 
-fn put_in(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
+fn add_names(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
     let added = of_names(nodes)?;
     if !added.is_empty() {
         entries.push(added);
@@ -298,12 +298,11 @@ fn put_in(entries: &mut Vec<String>, nodes: &[&str]) -> Outcome {
 }
 
 fn parse(text: &str) -> Outcome<Hostlist> {
-    Hostlist::parse(text).map_err(|error| Failure::refused(error.to_string()))
+    Ok(Hostlist::parse(text)?)
 }
 
 fn of_names<S: AsRef<str>>(names: &[S]) -> Outcome<String> {
-    let list = Hostlist::of_names(names).map_err(|error| Failure::refused(error.to_string()))?;
-    Ok(list.to_string())
+    Ok(Hostlist::of_names(names)?.to_string())
 }
 
 fn not_a_member(what: &str) -> Failure {
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn members_come_and_go_without_the_rest_being_touched() {
+    fn members_are_added_and_removed_without_other_changes() {
         for (changes, node_sets, nodes, exclude) in [
             (
                 vec!["+ext[005-006]"],
@@ -371,7 +370,7 @@ mod tests {
             (vec!["-ext[001-002]"], vec!["compute"], vec!["ext[003-004]"], vec![]),
             (vec!["+ext001"], vec!["compute"], vec!["ext[001-004]"], vec![]),
             (vec!["-ext[001-004]"], vec!["compute"], vec![], vec![]),
-            // Nodes of a NodeSet that is a member are left out, and come back.
+            // Nodes of a NodeSet that is a member are excluded, and included again.
             (
                 vec!["-compute-[0-1]"],
                 vec!["compute"],
@@ -406,7 +405,7 @@ mod tests {
                 vec!["g-0"],
             ),
             (vec!["-compute"], vec![], vec!["ext[001-004]"], vec![]),
-            // A node of a NodeSet that is no member, alone.
+            // A single node of a NodeSet that is no member.
             (vec!["+g-3"], vec!["compute"], vec!["ext[001-004]", "g-3"], vec![]),
             (vec!["gpu,n[1-2]"], vec!["gpu"], vec!["n[1-2]"], vec![]),
         ] {
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_remedy() {
+    fn invalid_changes_are_refused_with_the_remedy() {
         for (start, change, code, words) in [
             (start(), "-ext009", 3, "no member"),
             (start(), "-gpu", 3, "no member"),
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_brings_every_nodesets_nodes() {
+    fn a_selector_includes_the_nodes_of_every_nodeset() {
         let start = Membership {
             selects: true,
             ..Membership::default()
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_partition_changes_as_far_as_it_can() {
+    fn the_line_of_a_partition_is_changed_if_possible() {
         let cluster = cluster();
         let change = |nodes: &str, change: &str| {
             change_line(&cluster, &Workers::default(), nodes, &parse_change(&cluster, change)?)

@@ -1,4 +1,4 @@
-//! Where a partition is written down. Pure.
+//! The object that defines a partition. Pure.
 
 use api::{NodeSet, Partition};
 use kube::ResourceExt as _;
@@ -17,14 +17,14 @@ pub(crate) enum Place<'a> {
     ExtraConf,
 }
 
-/// What people call the kinds of places.
+/// The kind of a place, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
     Partition,
     NodeSet,
     #[serde(rename = "extraConf")]
     ExtraConf,
-    /// In no object: made by `scontrol create`, or in a file that slurm.conf includes.
+    /// In no object: created by `scontrol create`, or in a file that slurm.conf includes.
     #[serde(rename = "live")]
     Live,
 }
@@ -49,7 +49,7 @@ impl Place<'_> {
         }
     }
 
-    /// The object, as kubectl takes it.
+    /// The object, in kubectl's form.
     pub(crate) fn object(&self, cluster: &Cluster) -> String {
         match self {
             Self::Object(partition) => format!("partitions.slinky.slurm.net/{}", partition.name_any()),
@@ -68,7 +68,7 @@ impl Place<'_> {
     }
 }
 
-/// All partitions that are written down, by Slurm's names. A name that is there twice is there twice.
+/// Returns all partitions of the objects, by Slurm's names. A duplicate name occurs twice.
 pub(crate) fn places(cluster: &Cluster) -> Vec<(String, Place<'_>)> {
     let objects = cluster
         .partitions
@@ -89,8 +89,8 @@ pub(crate) fn places(cluster: &Cluster) -> Vec<(String, Place<'_>)> {
         .collect()
 }
 
-/// What the line says that stands, or is to stand, in slurm.conf, without what `PartitionName=DEFAULT` adds. For an object it is
-/// what it says itself; the operator adds its members.
+/// Returns the settings of the partition's line in slurm.conf, without those of `PartitionName=DEFAULT`. For a Partition object these
+/// are its own; the operator adds the members.
 pub(crate) fn wanted_settings(cluster: &Cluster, name: &str, place: &Place<'_>) -> Settings {
     match place {
         Place::Object(partition) => object_settings(partition),
@@ -102,7 +102,7 @@ pub(crate) fn wanted_settings(cluster: &Cluster, name: &str, place: &Place<'_>) 
     }
 }
 
-/// The settings of a partition's own line in a text.
+/// Returns the settings of a partition's line in a text.
 pub(crate) fn settings_of_line(text: &str, name: &str) -> Option<Settings> {
     let document = Document::parse(text);
     let record = document.record(RecordKind::Partition, name)?;
@@ -114,8 +114,7 @@ pub(crate) fn settings_of_line(text: &str, name: &str) -> Option<Settings> {
     )
 }
 
-/// Whether a line says the same but for its state. What somebody closed in Slurm by hand is closed in slurm.conf too, whatever its place
-/// says.
+/// Whether two lines are equal but for the state: slurm.conf has a manual state, whatever the object has.
 pub(crate) fn is_same_but_for_state(one: &Settings, other: &Settings) -> bool {
     let rest = |settings: &Settings| -> Settings {
         let rest = settings.iter().filter(|(key, _)| **key != *"State");

@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use super::view::PartitionView;
 use crate::output::{Cell, Table, Tone};
 
-/// What is not known.
 const UNKNOWN: &str = "?";
 
-/// With the namespace where there are several.
+/// `with_cluster` adds namespace and cluster.
 pub(crate) fn partition_table(views: &[PartitionView], with_cluster: bool) -> Table {
     const COLUMNS: [&str; 12] = [
         "NAMESPACE",
@@ -62,7 +61,7 @@ fn row(view: &PartitionView) -> Vec<Cell> {
         live(&|live| live.max_time.clone()).into(),
         live(&|live| live.running.to_string()).into(),
         live(&|live| live.pending.to_string()).into(),
-        ready_cell(view.ready),
+        Cell::ready(view.ready, Tone::Bad),
         live(&|live| live.cpus.to_string()).into(),
         view.members.as_deref().unwrap_or_default().into(),
         settings.join(" ").into(),
@@ -70,7 +69,7 @@ fn row(view: &PartitionView) -> Vec<Cell> {
     ]
 }
 
-/// `nodesets.slinky.slurm.net/compute` is what kubectl needs; people read `nodeset/compute`.
+/// Shortens `nodesets.slinky.slurm.net/compute` to `nodeset/compute`.
 fn short(object: &str) -> String {
     match object.split_once("s.slinky.slurm.net/") {
         Some((kind, name)) => format!("{kind}/{name}"),
@@ -78,7 +77,7 @@ fn short(object: &str) -> String {
     }
 }
 
-/// What slurmctld has, and beside it what is asked for if that is something else.
+/// The state in slurmctld, and the wanted one if it differs.
 fn state_cell(view: &PartitionView) -> Cell {
     let Some(live) = &view.live else {
         return view.wanted_state.as_str().into();
@@ -97,15 +96,7 @@ fn state_cell(view: &PartitionView) -> Cell {
     Cell::toned(text, tone)
 }
 
-pub(crate) fn ready_cell(ready: bool) -> Cell {
-    if ready {
-        Cell::toned("True", Tone::Good)
-    } else {
-        Cell::toned("False", Tone::Bad)
-    }
-}
-
-/// Everything about one.
+/// Describes one partition.
 pub(super) fn describe(view: &PartitionView) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -125,7 +116,7 @@ pub(super) fn describe(view: &PartitionView) -> String {
         line("Time limit:", &live.max_time);
         line("Jobs:", &format!("{} running, {} pending", live.running, live.pending));
     }
-    line("Ready:", &ready_cell(view.ready).text);
+    line("Ready:", &Cell::ready(view.ready, Tone::Bad).text);
     line("Message:", view.message.as_deref().unwrap_or_default());
     if !view.settings.is_empty() {
         let _ = writeln!(text, "Settings:");
@@ -134,7 +125,7 @@ pub(super) fn describe(view: &PartitionView) -> String {
         }
     }
     if !view.drift.is_empty() {
-        let _ = writeln!(text, "Changed in Slurm by hand:");
+        let _ = writeln!(text, "Manual changes in Slurm:");
         for drift in &view.drift {
             let _ = writeln!(text, "  {drift}");
         }
@@ -181,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn all_kinds_stand_side_by_side() {
+    fn all_kinds_are_in_one_table() {
         let ready =
             json!({ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "" });
         let cluster = cluster(json!({ "conditions": [ready] }));
@@ -216,7 +207,7 @@ new       extraConf   controller/slurm   UP                  ?         ?       ?
     }
 
     #[test]
-    fn what_slurmctld_has_is_unknown_and_not_none_while_it_cannot_be_asked() {
+    fn without_slurmctld_its_state_is_unknown_and_not_empty() {
         let drift = json!([{ "key": "State", "wanted": "UP", "live": "DRAIN", "since": "", "settled": "Kept" }]);
         let views = view_partitions(&cluster(json!({ "drift": drift, "members": "compute" })), None);
         let gpu = views.iter().find(|view| view.name == "gpu").unwrap();

@@ -1,4 +1,4 @@
-//! What is known of every partition: what its place asks for, what was accepted, and what slurmctld has. Pure.
+//! The view of a partition: what its object sets, what was accepted, and what slurmctld has. Pure.
 
 use std::collections::BTreeMap;
 
@@ -22,23 +22,23 @@ pub(crate) struct PartitionView {
     /// Slurm's name.
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// As kubectl takes it.
+    /// In kubectl's form.
     pub(crate) object: String,
-    /// What slurmctld says; absent while it cannot be asked.
+    /// The state in slurmctld; absent if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) live: Option<LiveView>,
-    /// What its place asks for.
+    /// The state that its object sets.
     pub(crate) wanted_state: String,
-    /// What `Nodes=` says, or is to say.
+    /// The value of `Nodes=`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) members: Option<String>,
     pub(crate) settings: BTreeMap<String, String>,
-    /// Whether slurmctld was given what its place asks for.
+    /// Whether slurmctld has the settings of the object.
     pub(crate) ready: bool,
-    /// Why not, and what to do.
+    /// The reason and the remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<String>,
-    /// What somebody changed in Slurm, where that is known.
+    /// Manual changes in Slurm, if known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) drift: Vec<String>,
 }
@@ -63,13 +63,13 @@ impl Listed for PartitionView {
     }
 }
 
-/// All partitions of a cluster by name. What slurmctld has and nobody wrote down is among them.
+/// Returns all partitions of a cluster by name, including those that only slurmctld has.
 pub(crate) fn view_partitions(cluster: &Cluster, live: Option<&Live>) -> Vec<PartitionView> {
     let written = places(cluster);
     let unknown = live.iter().flat_map(|live| &live.partitions);
     let unknown = unknown.filter(|partition| !written.iter().any(|(name, _)| *name == partition.name));
     let mut views: Vec<PartitionView> = unknown
-        .map(|partition| of_unwritten(cluster, live, &partition.name))
+        .map(|partition| of_undefined(cluster, live, &partition.name))
         .collect();
     views.extend(written.iter().map(|(name, place)| of_place(cluster, live, name, place)));
     views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -78,58 +78,57 @@ pub(crate) fn view_partitions(cluster: &Cluster, live: Option<&Live>) -> Vec<Par
 
 fn of_place(cluster: &Cluster, live: Option<&Live>, name: &str, place: &Place<'_>) -> PartitionView {
     let wanted = wanted_settings(cluster, name, place);
-    let (ready, message) = match place {
+    let mut view = PartitionView {
+        kind: place.kind(),
+        object: place.object(cluster),
+        wanted_state: state_of(&wanted),
+        ..of_settings(cluster, live, name, &wanted)
+    };
+    (view.ready, view.message) = match place {
         Place::Object(partition) => readiness_of_object(partition),
         Place::NodeSet(_) | Place::ExtraConf => readiness_of_line(cluster, name, place, &wanted),
     };
-    let members = match place {
-        Place::Object(partition) => members_of_object(partition),
-        Place::NodeSet(_) | Place::ExtraConf => wanted.get(&Key::new("Nodes")).cloned(),
-    };
-    let drift = match place {
-        Place::Object(partition) => drift_of(partition),
-        Place::NodeSet(_) | Place::ExtraConf => Vec::new(),
+    if let Place::Object(partition) = place {
+        view.members = members_of_object(partition);
+        view.drift = drift_of(partition);
+    }
+    view
+}
+
+fn of_undefined(cluster: &Cluster, live: Option<&Live>, name: &str) -> PartitionView {
+    let accepted = settings_of_line(cluster.slurm_conf.as_deref().unwrap_or_default(), name);
+    let message = if accepted.is_some() {
+        "its line stays in slurm.conf until Slurm deletes it"
+    } else {
+        "in no object: created manually in Slurm, or in a file that slurm.conf includes"
     };
     PartitionView {
-        namespace: cluster.namespace(),
-        cluster: cluster.name(),
-        name: name.to_owned(),
-        kind: place.kind(),
-        object: place.object(cluster),
-        live: live_view(live, name),
-        wanted_state: wanted
-            .get(&Key::new("State"))
-            .map_or_else(|| "UP".to_owned(), |state| state.to_ascii_uppercase()),
-        members,
-        settings: plain(&wanted),
-        ready,
-        message,
-        drift,
+        message: Some(message.to_owned()),
+        ..of_settings(cluster, live, name, &accepted.unwrap_or_default())
     }
 }
 
-fn of_unwritten(cluster: &Cluster, live: Option<&Live>, name: &str) -> PartitionView {
-    let accepted = settings_of_line(cluster.slurm_conf.as_deref().unwrap_or_default(), name);
-    let message = if accepted.is_some() {
-        "its line is still in slurm.conf, until Slurm lets it go"
-    } else {
-        "in no object: made by hand in Slurm, or in a file that slurm.conf includes"
-    };
-    let settings = accepted.unwrap_or_default();
+/// Returns the view of a partition that no object defines.
+fn of_settings(cluster: &Cluster, live: Option<&Live>, name: &str, settings: &Settings) -> PartitionView {
     PartitionView {
         namespace: cluster.namespace(),
         cluster: cluster.name(),
         name: name.to_owned(),
         kind: Kind::Live,
-        object: format!("controllers.slinky.slurm.net/{}", cluster.name()),
+        object: Place::ExtraConf.object(cluster),
         live: live_view(live, name),
         wanted_state: String::new(),
         members: settings.get(&Key::new("Nodes")).cloned(),
-        settings: plain(&settings),
+        settings: plain(settings),
         ready: true,
-        message: Some(message.to_owned()),
+        message: None,
         drift: Vec::new(),
     }
+}
+
+fn state_of(settings: &Settings) -> String {
+    let state = settings.get(&Key::new("State"));
+    state.map_or("UP", String::as_str).to_ascii_uppercase()
 }
 
 fn plain(settings: &Settings) -> BTreeMap<String, String> {
@@ -150,7 +149,7 @@ fn members_of_object(partition: &Partition) -> Option<String> {
     })
 }
 
-/// What differs now.
+/// Returns the manual changes that are still in effect.
 fn drift_of(partition: &Partition) -> Vec<String> {
     let drift = partition.status.iter().flat_map(|status| &status.drift);
     drift
@@ -175,38 +174,32 @@ fn readiness_of_object(partition: &Partition) -> (bool, Option<String>) {
     match ready {
         Some(ready) if ready.status == ConditionStatus::True && !is_new => (true, None),
         Some(ready) if !is_new => (false, Some(ready.message.clone())),
-        _ => (false, Some("the operator has not looked at it yet".to_owned())),
+        _ => (false, Some("the operator has not handled it yet".to_owned())),
     }
 }
 
 fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &Settings) -> (bool, Option<String>) {
     let accepted = settings_of_line(cluster.slurm_conf.as_deref().unwrap_or_default(), name);
     if let Some(accepted) = accepted.filter(|accepted| is_same_but_for_state(accepted, wanted)) {
-        let state = |settings: &Settings| {
-            settings
-                .get(&Key::new("State"))
-                .map_or("UP", String::as_str)
-                .to_ascii_uppercase()
-        };
-        let closed = state(&accepted) != state(wanted);
+        let state = state_of(&accepted);
+        let is_manual = state != state_of(wanted);
         let message = format!(
-            "somebody set State={} in Slurm, and it stays so until `kubectl slurm partition resume {name}`",
-            state(&accepted)
+            "State={state} was set manually in Slurm, and is kept until `kubectl slurm partition resume {name}`"
         );
-        return (true, closed.then_some(message));
+        return (true, is_manual.then_some(message));
     }
     let source = held_source(place);
     let status = cluster.controller.status.as_ref();
     let held = status.and_then(|status| status.configuration.as_ref());
     let held = held.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
     let message = held.map_or_else(
-        || "slurmctld was not given it yet; see `kubectl slurm config diff`".to_owned(),
+        || "slurmctld does not have it yet; see `kubectl slurm config diff`".to_owned(),
         |held| held.message.clone(),
     );
     (false, Some(message))
 }
 
-/// How the Controller's status calls a place in `heldInputs`.
+/// Returns the name of a place in `heldInputs` of the Controller's status.
 pub(super) fn held_source(place: &Place<'_>) -> String {
     match place {
         Place::NodeSet(set) => {
@@ -237,7 +230,7 @@ fn live_view(live: Option<&Live>, name: &str) -> Option<LiveView> {
     })
 }
 
-/// As Slurm writes a time limit.
+/// Formats a time limit as Slurm does.
 fn minutes(time: Number) -> String {
     match time {
         Number::Infinite => "UNLIMITED".to_owned(),

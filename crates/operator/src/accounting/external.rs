@@ -1,9 +1,7 @@
 //! Whether an external slurmdbd responds at the address of its Accounting. slurmrestd, which asks it for records, may still
 //! use an older address: it reads slurm.conf only when it starts.
 
-use std::io::{self, ErrorKind};
-
-use slurm::rpc::Error;
+use slurm::{rpc::Error, transport};
 
 use super::observe::Observed;
 use crate::{cluster::external::client_of, secret::entry};
@@ -22,9 +20,9 @@ pub(super) async fn probe(observed: &Observed) -> Option<String> {
 fn describe(response: &Result<(), Error>) -> Option<String> {
     match response {
         // slurmdbd also responds to callers that it rejects.
-        Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => Some(NO_SLURMDBD.to_owned()),
-        Err(Error::Malformed { .. } | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
-        Err(Error::Unreachable { reason, .. }) => Some(reason.clone()),
+        Err(Error::Transport(error)) if error.is_hang_up() => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Malformed { .. }) | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Unreachable { reason, .. })) => Some(reason.clone()),
         Err(Error::Refused { code, .. } | Error::Unauthorized(code)) => Some(format!(
             "it rejects the operator's token ({code}), so it lacks auth/jwt or has another key"
         )),
@@ -32,27 +30,27 @@ fn describe(response: &Result<(), Error>) -> Option<String> {
     }
 }
 
-fn is_hung_up(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
     use slurm::rpc::ReturnCode;
 
     use super::*;
 
     fn unreachable(kind: ErrorKind) -> Error {
-        Error::Unreachable {
+        Error::Transport(transport::Error::Unreachable {
             reason: "dbd:6819: its reason".to_owned(),
             source: Some(Box::new(io::Error::from(kind))),
-        }
+        })
     }
 
     #[test]
     fn a_missing_slurmdbd_and_a_rejected_token_are_reported() {
-        let malformed = Error::Malformed { what: String::new() };
+        let malformed = Error::Transport(transport::Error::Malformed {
+            reason: String::new(),
+            source: None,
+        });
         let refused = Error::Refused {
             code: ReturnCode::AUTHENTICATION,
             said: None,

@@ -144,16 +144,21 @@ impl Connection {
         let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
         let client = |server: &String, lifetime| {
             let issuer = Issuer::new(signing.clone(), USER, lifetime);
-            rest::Client::new(server, issuer, rest::Options::default())
+            rest::Client::new(host::Host::real(), server, issuer, rest::Options::default())
         };
         let rest = routes.rest.as_ref();
         let rest_for_orders = rest.filter(|_| routes.agentless);
         let rest_for_orders = rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME));
         let rest = rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME)));
-        let agent = routes
-            .agent
-            .as_ref()
-            .map(|route| agent::Client::new(route.address, route.pod.clone(), agent_key, agent::Options::default()));
+        let agent = routes.agent.as_ref().map(|route| {
+            agent::Client::new(
+                host::Host::real(),
+                route.address,
+                route.pod.clone(),
+                agent_key,
+                agent::Options::default(),
+            )
+        });
         Ok(Self {
             fingerprint: routes.fingerprint(),
             rest,

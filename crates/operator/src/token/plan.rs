@@ -15,8 +15,6 @@ use crate::{
 
 /// Reason: the named Secret was not created for this Token.
 const SECRET_TAKEN: &str = "SecretTaken";
-/// A token is renewed when a fifth of its lifetime is left.
-const RENEWAL_FRACTION: u64 = 5;
 /// The shortest interval between two reconciles, however short the lifetime is.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -72,7 +70,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             Ownership::Ours => None,
         },
         renew_after: token.spec.refreshes().then(|| {
-            let left = renewal(&claims).saturating_sub(seconds);
+            let left = claims.renewal().saturating_sub(seconds);
             Duration::from_secs(left).max(MIN_INTERVAL)
         }),
         claims: Some(claims),
@@ -140,14 +138,7 @@ fn stored(observed: &Observed, key: &SigningKey) -> Option<Claims> {
 /// Whether the stored token does not match the spec or has to be renewed. Without `spec.refresh` it may expire.
 fn needs_renewal(observed: &Observed, claims: &Claims, now: u64) -> bool {
     let spec = &observed.token.spec;
-    let lifetime = claims.expires_at.saturating_sub(claims.issued_at);
+    let lifetime = claims.lifetime().as_secs();
     let wanted = u64::try_from(spec.lifetime().as_secs()).unwrap_or_default();
-    let stale = now < claims.issued_at || now >= renewal(claims);
-    claims.user != spec.username() || (spec.refreshes() && (stale || lifetime != wanted))
-}
-
-/// When a token is to be replaced, in seconds since 1970.
-fn renewal(claims: &Claims) -> u64 {
-    let life = claims.expires_at.saturating_sub(claims.issued_at);
-    claims.expires_at.saturating_sub(life / RENEWAL_FRACTION)
+    claims.user != spec.username() || (spec.refreshes() && (claims.is_stale(now) || lifetime != wanted))
 }

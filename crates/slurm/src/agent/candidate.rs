@@ -1,5 +1,5 @@
-//! A revision that comes by a mounted ConfigMap, where the agent cannot be reached: the same bundle with the same kind of
-//! token, one file each. Nobody answers; what is live tells how it ended.
+//! A revision in a mounted ConfigMap, for an agent that cannot be reached: the bundle and its token, one file each. There is no
+//! response; the live revision shows the outcome.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use crate::revision::TooLarge;
 pub const BUNDLE_FILE: &str = "candidate";
 pub const TOKEN_FILE: &str = "token";
 
-/// What the token is for: nothing that could be sent to the agent's port.
+/// The method and path of the token. No request to the agent's port can have them.
 pub(super) const METHOD: &str = "MOUNT";
 const PATH: &str = "/candidate";
 
@@ -24,7 +24,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// For the pod of this UID.
+    /// `pod` is the UID of the pod.
     pub fn new(
         revision: &Revision,
         fence: Fence,
@@ -35,14 +35,14 @@ impl Candidate {
         let bundle = revision.to_bundle()?;
         let claims = Claims::new(request(pod), &bundle, Some(fence), now);
         Ok(Self {
-            // Our own claims have nothing that JSON does not have.
+            // The claims cannot fail to encode.
             token: claims.sign(key).unwrap_or_default(),
             bundle,
         })
     }
 }
 
-/// What a candidate's token has to be for.
+/// The request that the token of a candidate has to be valid for.
 pub fn request(pod: &str) -> Request<'_> {
     Request {
         method: METHOD,

@@ -1,17 +1,19 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hyper::Method;
+use host::Host;
+use hyper::body::Bytes;
+use hyper::{Method, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::command::{JobCommand, NodeCommand, PartitionCommand, ReservationCommand};
 use super::error::Error;
 use super::fence::Fence;
-use super::http::{Http, Question};
 use super::key::AgentKey;
 use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, Way};
-use super::path;
+use super::token::{Claims, Request};
+use super::{PROOF_HEADER, path};
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
@@ -19,12 +21,13 @@ use crate::partition::Partition;
 use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
+use crate::transport::{self, Http};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// For a question that the agent answers by itself.
+    /// For a request that the agent answers by itself.
     pub timeout: Duration,
-    /// For one that it hands on to Slurm.
+    /// For a request that the agent passes on to Slurm.
     pub slurm_timeout: Duration,
     /// For a push.
     pub push_timeout: Duration,
@@ -36,77 +39,104 @@ impl Default for Options {
             timeout: Duration::from_secs(5),
             // The agent gives Slurm 15 s, which in turn waits 10 s for slurmctld (MessageTimeout).
             slurm_timeout: Duration::from_secs(20),
-            // It says after 10 s that it goes on.
+            // After 10 s the agent responds that the push is still running.
             push_timeout: Duration::from_secs(12),
         }
     }
 }
 
-/// A connection to the agent in one pod. It costs nothing until it is used.
+/// The client of the agent in one pod. It connects when it is first used.
 #[derive(Debug)]
 pub struct Client {
+    host: Host,
     http: Http,
+    address: SocketAddr,
+    pod: String,
+    key: AgentKey,
     options: Options,
 }
 
+/// One request to the agent.
+struct Query {
+    method: Method,
+    path: &'static str,
+    body: Vec<u8>,
+    fence: Option<Fence>,
+    timeout: Duration,
+}
+
 impl Client {
-    /// `pod` is the pod's UID: the agent of another pod that was given the same address does not feel addressed.
-    pub fn new(address: SocketAddr, pod: impl Into<String>, key: AgentKey, options: Options) -> Self {
+    /// `pod` is the pod's UID: the agent of another pod that was given the same address rejects the request.
+    pub fn new(host: Host, address: SocketAddr, pod: impl Into<String>, key: AgentKey, options: Options) -> Self {
         Self {
-            http: Http::new(address, pod.into(), key),
+            http: Http::new(host.clone()),
+            host,
+            address,
+            pod: pod.into(),
+            key,
             options,
         }
     }
 
     pub async fn status(&self) -> Result<Status, Error> {
-        self.ask_status(None).await
+        self.read_status(None).await
     }
 
-    /// What a new leader says first: from here on the agent refuses the one before it, so what is live stays live.
+    /// The first request of a new leader. From here on the agent rejects the previous leader, so the live revision cannot change.
     pub async fn claim(&self, fence: Fence) -> Result<Status, Error> {
-        self.ask_status(Some(fence)).await
+        self.read_status(Some(fence)).await
     }
 
-    async fn ask_status(&self, fence: Option<Fence>) -> Result<Status, Error> {
-        let question = Question {
+    async fn read_status(&self, fence: Option<Fence>) -> Result<Status, Error> {
+        let status = self.send(Query {
             method: Method::GET,
             path: path::REVISION,
             body: Vec::new(),
             fence,
             timeout: self.options.timeout,
-        };
-        read(self.http.ask(question).await?)
+        });
+        parse(&status.await?)
     }
 
-    /// Returns when slurmctld runs with it, has refused it, or takes longer than the agent waits.
+    /// Returns when slurmctld runs the revision, has refused it, or takes longer than the agent waits.
     pub async fn push(&self, revision: &Revision, fence: Fence) -> Result<Pushed, Error> {
-        let timeout = self.options.push_timeout;
-        let body = bundle(revision)?;
-        let answer = self.command(Method::PUT, path::REVISION, body, fence, timeout).await?;
-        read(&answer)
+        self.put(path::REVISION, revision, Some(fence)).await
     }
 
-    /// Has the agent try a revision on the side; what is live does not notice. An agent of before has no such path
-    /// ([`Refusal::NotFound`]).
+    /// Has the agent check a revision without making it live. An agent that is too old for it responds [`Refusal::NotFound`].
     pub async fn check(&self, revision: &Revision) -> Result<Checked, Error> {
-        let question = Question {
+        self.put(path::CHECK, revision, None).await
+    }
+
+    async fn put<T: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        revision: &Revision,
+        fence: Option<Fence>,
+    ) -> Result<T, Error> {
+        let body = revision.to_bundle().map_err(|error| {
+            Error::Refused(Refusal::Malformed {
+                detail: error.to_string(),
+            })
+        })?;
+        let response = self.send(Query {
             method: Method::PUT,
-            path: path::CHECK,
-            body: bundle(revision)?,
-            fence: None,
+            path,
+            body,
+            fence,
             timeout: self.options.push_timeout,
-        };
-        read(self.http.ask(question).await?)
+        });
+        parse(&response.await?)
     }
 
     pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<Way, Error> {
-        let Commanded { way } = read(self.post(path::NODE, command, fence).await?)?;
+        let Commanded { way } = parse(&self.post(path::NODE, command, fence).await?)?;
         Ok(way)
     }
 
-    /// An agent of before has no such path ([`Refusal::NotFound`]).
+    /// An agent that is too old for it responds [`Refusal::NotFound`].
     pub async fn command_partition(&self, command: &PartitionCommand, fence: Fence) -> Result<Restored, Error> {
-        read(self.post(path::PARTITION, command, fence).await?)
+        parse(&self.post(path::PARTITION, command, fence).await?)
     }
 
     pub async fn command_job(&self, command: &JobCommand, fence: Fence) -> Result<(), Error> {
@@ -117,100 +147,114 @@ impl Client {
         self.post(path::RESERVATION, command, fence).await.map(drop)
     }
 
-    async fn post(
-        &self,
-        path: &'static str,
-        command: &impl Serialize,
-        fence: Fence,
-    ) -> Result<impl AsRef<[u8]>, Error> {
-        let body = serde_json::to_vec(command).map_err(|error| Error::malformed("our own command", error))?;
-        let timeout = self.options.slurm_timeout;
-        self.command(Method::POST, path, body, fence, timeout).await
+    async fn post(&self, path: &'static str, command: &impl Serialize, fence: Fence) -> Result<Bytes, Error> {
+        let body = serde_json::to_vec(command).map_err(|source| Error::Encode {
+            what: "a command",
+            source,
+        })?;
+        let query = Query {
+            method: Method::POST,
+            path,
+            body,
+            fence: Some(fence),
+            timeout: self.options.slurm_timeout,
+        };
+        self.send(query).await
     }
 
     pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {
-        self.read(path::RESERVATIONS).await
+        self.get(path::RESERVATIONS).await
     }
 
     pub async fn partitions(&self) -> Result<Answer<Vec<Partition>>, Error> {
-        self.read(path::PARTITIONS).await
+        self.get(path::PARTITIONS).await
     }
 
     pub async fn nodes(&self) -> Result<Answer<Vec<Node>>, Error> {
-        self.read(path::NODES).await
+        self.get(path::NODES).await
     }
 
     pub async fn jobs(&self) -> Result<Answer<Vec<Job>>, Error> {
-        self.read(path::JOBS).await
+        self.get(path::JOBS).await
     }
 
-    /// Of the accounting database. An error where there is none, or where the agent is too old to ask for them.
+    /// The QOS of the accounting database. An error without a database, and from an agent that is too old for it.
     pub async fn qos(&self) -> Result<Answer<Vec<Qos>>, Error> {
-        self.read(path::QOS).await
+        self.get(path::QOS).await
     }
 
     /// The configuration slurmctld runs with.
     pub async fn served_conf(&self) -> Result<ServedConf, Error> {
-        self.read(path::CONFIG).await.map(|answer| answer.value)
+        self.get(path::CONFIG).await.map(|answer| answer.value)
     }
 
-    /// Nodes, then jobs, and which process of slurmctld gave both.
+    /// Reads nodes, then jobs, and which process of slurmctld reported both.
     pub async fn observe(&self) -> Result<Observation, Error> {
-        let before = Process::of_conf(self.served_conf().await?);
-        let nodes = self.nodes().await?.value;
-        let jobs = self.jobs().await?.value;
-        let process = match before {
-            Some(before) => Process::of_conf(self.served_conf().await?).filter(|after| *after == before),
-            None => None,
-        };
-        Ok(Observation { nodes, jobs, process })
+        let process = || async { self.served_conf().await.map(Process::of_conf) };
+        Observation::read(process, self.nodes(), self.jobs()).await
     }
 
-    async fn command(
-        &self,
-        method: Method,
-        path: &'static str,
-        body: Vec<u8>,
-        fence: Fence,
-        timeout: Duration,
-    ) -> Result<impl AsRef<[u8]> + use<>, Error> {
-        let question = Question {
-            method,
-            path,
-            body,
-            fence: Some(fence),
-            timeout,
-        };
-        self.http.ask(question).await
-    }
-
-    /// What one of Slurm's programs printed in the pod.
-    async fn read<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
-        let question = Question {
+    /// Returns the JSON output of one of Slurm's programs in the pod.
+    async fn get<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
+        let query = Query {
             method: Method::GET,
             path,
             body: Vec::new(),
             fence: None,
             timeout: self.options.slurm_timeout,
         };
-        let body = self.http.ask(question).await?;
-        decode(&body).map_err(|error| match error {
+        decode(&self.send(query).await?).map_err(|error| match error {
             DecodeError::Complaints(_) => Error::Refused(Refusal::Slurm {
                 detail: error.to_string(),
             }),
-            DecodeError::Json(_) | DecodeError::Missing(_) => Error::malformed(error.to_string(), error),
+            DecodeError::Json(_) | DecodeError::Missing(_) => Error::Transport(transport::Error::invalid(error)),
         })
+    }
+
+    /// Returns the body of a successful response that is proven to be the agent's.
+    async fn send(&self, query: Query) -> Result<Bytes, Error> {
+        let Query {
+            method,
+            path,
+            body,
+            fence,
+            timeout,
+        } = query;
+        let subject = Request {
+            method: method.as_str(),
+            path,
+            pod: &self.pod,
+        };
+        let token = Claims::new(subject, &body, fence, self.host.now()).sign(&self.key);
+        let token = token.map_err(|source| Error::Encode {
+            what: "a token",
+            source,
+        })?;
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", self.address))
+            .header(header::AUTHORIZATION, format!("Bearer {token}"));
+        let (head, body) = self.http.exchange(request, body, timeout).await?.into_parts();
+        let proof = head.headers.get(PROOF_HEADER).and_then(|proof| proof.to_str().ok());
+        let is_proven = proof.is_some_and(|proof| self.key.is_proven(proof, &token, head.status.as_u16(), &body));
+        // An agent with another key cannot prove anything, and its refusal reveals nothing.
+        if !is_proven && head.status != StatusCode::UNAUTHORIZED {
+            let reason = format!(
+                "HTTP {} without a proof that the agent of this pod sent it",
+                head.status
+            );
+            return Err(transport::Error::Malformed { reason, source: None }.into());
+        }
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) => Err(refusal.into()),
+            Err(error) => Err(transport::Error::malformed(format!("HTTP {}", head.status), error).into()),
+        }
     }
 }
 
-fn bundle(revision: &Revision) -> Result<Vec<u8>, Error> {
-    revision.to_bundle().map_err(|error| {
-        Error::Refused(Refusal::Malformed {
-            detail: error.to_string(),
-        })
-    })
-}
-
-fn read<T: DeserializeOwned>(body: impl AsRef<[u8]>) -> Result<T, Error> {
-    serde_json::from_slice(body.as_ref()).map_err(|error| Error::malformed(error.to_string(), error))
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|error| transport::Error::invalid(error).into())
 }

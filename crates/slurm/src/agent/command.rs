@@ -1,20 +1,21 @@
-//! What the agent may be told to do with a node, a partition, a job or a reservation.
+//! The commands of the agent on nodes, partitions, jobs and reservations.
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
+use crate::checked_text::is_plain;
 use crate::describe::NodeDescription;
 use crate::job::JobHandle;
 use crate::node::AdminState;
 use crate::reservation::{ReservationName, ReservationRequest};
 
-/// Slurm keeps a reason of any length; a person reads the first line of it.
-const LONGEST_REASON: usize = 1024;
+/// Slurm keeps a reason of any length; people read the beginning of it.
+const MAX_REASON: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCommand {
     pub node: NodeName,
-    /// What the order was planned on. Any other state of the node refuses it ([`Refusal::Changed`](super::Refusal::Changed)).
+    /// The state the order was planned on. The agent refuses the order in any other state
+    /// ([`Refusal::Changed`](super::Refusal::Changed)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<AdminState>,
     #[serde(flatten)]
@@ -25,23 +26,23 @@ pub struct NodeCommand {
 #[serde(tag = "action", rename_all = "camelCase")]
 pub enum NodeAction {
     Drain {
-        /// `None` leaves the reason that stands there.
+        /// `None` keeps the present reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Reason>,
     },
-    /// Takes back a drain and leaves the rest of the state alone.
+    /// Lifts a drain and leaves the rest of the state unchanged.
     Undrain,
-    /// Also brings back a node that is down, and makes it register.
+    /// Also returns a node that is down to service, and makes it register.
     Resume,
-    /// Ends its jobs.
+    /// Terminates its jobs.
     Down {
-        /// `None` leaves the reason that stands there.
+        /// `None` keeps the present reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Reason>,
     },
     /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
     Delete,
-    /// Changes nothing of its state.
+    /// Does not change its state.
     Describe(NodeDescription),
 }
 
@@ -55,16 +56,15 @@ pub struct JobCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "camelCase")]
 pub enum JobAction {
-    /// It is ended and waits again. Slurm refuses if its owner said `--no-requeue`.
+    /// Slurm refuses for a job with `--no-requeue`.
     Requeue,
-    /// It is ended.
     Cancel,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "camelCase")]
 pub enum ReservationCommand {
-    /// Changes the one of that name, or makes it.
+    /// Creates a reservation, or changes the existing one.
     Reserve(ReservationRequest),
     Unreserve {
         name: ReservationName,
@@ -80,70 +80,36 @@ impl ReservationCommand {
     }
 }
 
-/// Settings of a partition that are to be again, in the running slurmctld, what the live files say.
+/// Reverts settings of a partition in the running slurmctld to those of the live files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionCommand {
     pub partition: String,
-    /// As in slurm.conf.
+    /// Keys of slurm.conf.
     pub restore: Vec<String>,
 }
 
-/// Exactly one node: neither a hostlist, nor a word that Slurm takes for all of them.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct NodeName(String);
-
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not the name of one node: letters, digits and - _ . are, unless it is \"all\" or \"default\"")]
-pub struct InvalidNodeName(pub String);
-
-impl NodeName {
-    pub fn new(name: impl Into<String>) -> Result<Self, InvalidNodeName> {
-        let name = name.into();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        let many = ["all", "default"].iter().any(|word| name.eq_ignore_ascii_case(word));
-        // A leading hyphen would be an option to scontrol.
-        if name.is_empty() || many || name.starts_with('-') || !name.bytes().all(plain) {
-            return Err(InvalidNodeName(name));
-        }
-        Ok(Self(name))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// The name of one node: neither a hostlist, nor a word that means all nodes in Slurm.
+    NodeName: is_node_name,
+    InvalidNodeName: "{0:?} is not the name of one node; use letters, digits, - _ and ., and neither \"all\" nor \"default\""
 }
 
-/// One line that tells people why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Reason(String);
-
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is no reason: one line of up to {LONGEST_REASON} bytes is")]
-pub struct InvalidReason(pub String);
-
-impl Reason {
-    pub fn new(reason: impl Into<String>) -> Result<Self, InvalidReason> {
-        let reason = reason.into();
-        if !(1..=LONGEST_REASON).contains(&reason.len()) || reason.chars().any(char::is_control) {
-            return Err(InvalidReason(reason));
-        }
-        Ok(Self(reason))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+fn is_node_name(name: &str) -> bool {
+    let means_all = ["all", "default"].iter().any(|word| name.eq_ignore_ascii_case(word));
+    // scontrol would take a leading hyphen for an option.
+    !name.is_empty() && !means_all && !name.starts_with('-') && is_plain(name, "-_.")
 }
 
-checked_text!(NodeName, InvalidNodeName);
-checked_text!(Reason, InvalidReason);
+checked_text! {
+    /// The reason of a node's state: one line for people.
+    Reason: |reason| (1..=MAX_REASON).contains(&reason.len()) && !reason.chars().any(char::is_control),
+    InvalidReason: "{0:?} is not a reason of one line with 1 to {MAX_REASON} bytes"
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::describe::{Line, NodeFeatures};
+    use crate::describe::{NodeFeatures, SingleLine};
 
     #[test]
     fn a_command_names_exactly_one_node() {
@@ -158,13 +124,13 @@ mod tests {
     #[test]
     fn a_reason_is_one_line() {
         Reason::new("slurm-operator: scale in ⇒ n=1").unwrap();
-        for reason in ["", "a\nb", "a\0", &"x".repeat(LONGEST_REASON + 1)] {
+        for reason in ["", "a\nb", "a\0", &"x".repeat(MAX_REASON + 1)] {
             assert_eq!(Reason::new(reason), Err(InvalidReason(reason.to_owned())));
         }
     }
 
     #[test]
-    fn commands_look_like_this_on_the_wire() {
+    fn commands_on_nodes_have_this_wire_format() {
         let node = || NodeName::new("n1").unwrap();
         let reason = || Some(Reason::new("why").unwrap());
         for (action, json) in [
@@ -217,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_on_a_partition_looks_like_this_on_the_wire() {
+    fn commands_on_partitions_have_this_wire_format() {
         let command = PartitionCommand {
             partition: "long".to_owned(),
             restore: vec!["MaxTime".to_owned()],
@@ -227,12 +193,12 @@ mod tests {
         assert_eq!(serde_json::from_str::<PartitionCommand>(json).unwrap(), command);
     }
 
-    fn line(text: &str) -> Line {
-        Line::new(text).unwrap()
+    fn line(text: &str) -> SingleLine {
+        SingleLine::new(text).unwrap()
     }
 
     #[test]
-    fn commands_on_jobs_and_reservations_look_like_this_on_the_wire() {
+    fn commands_on_jobs_and_reservations_have_this_wire_format() {
         let job = JobCommand {
             job: JobHandle::new("7_3").unwrap(),
             action: JobAction::Requeue,
@@ -264,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_not_understood_is_none() {
+    fn an_unknown_command_is_rejected() {
         for json in [
             r#"{"node":"n1","action":"reboot"}"#,
             r#"{"node":"n1","action":"drain","reason":"a\nb"}"#,

@@ -2,59 +2,35 @@ use thiserror::Error;
 
 use super::fence::Fence;
 use super::message::Refusal;
+use crate::transport;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Nobody answered in time. After a command it may have happened.
-    #[error("the agent cannot be reached: {reason}")]
-    Unreachable {
-        reason: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    },
-    /// We are no longer the leader, or a later command of ours went first.
-    #[error("the agent has heard from a later leader or command ({highest})")]
+    /// The agent did not respond, or a response is not proven to be the agent's.
+    #[error("the agent {0}")]
+    Transport(#[from] transport::Error),
+    /// Another leader has taken over, or a later command of this one was received first.
+    #[error("the agent has received a command with a higher fence ({highest})")]
     StaleFence { highest: Fence },
     #[error("the agent refused: {0}")]
     Refused(Refusal),
-    /// An answer that is not the agent's, or that means nothing to us. After a command it may have happened.
-    #[error("the agent's answer makes no sense: {what}")]
-    Malformed {
-        what: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// Nothing was sent.
+    #[error("cannot encode {what}: {source}")]
+    Encode {
+        what: &'static str,
+        source: serde_json::Error,
     },
 }
 
 impl Error {
-    /// Whether the agent itself decided. Otherwise a command may or may not have taken effect, and has to be looked up.
+    /// Whether the outcome is known. Otherwise a command may or may not have taken effect, and the caller has to read it back.
     pub fn is_definite(&self) -> bool {
         match self {
-            // A write that failed, or scontrol that did, may have got halfway.
-            Self::Refused(Refusal::Failed { .. } | Refusal::Slurm { .. } | Refusal::Unknown)
-            | Self::Unreachable { .. }
-            | Self::Malformed { .. } => false,
-            Self::Refused(_) | Self::StaleFence { .. } => true,
-        }
-    }
-
-    pub(super) fn unreachable(
-        reason: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Unreachable {
-            reason: reason.into(),
-            source: Some(source.into()),
-        }
-    }
-
-    pub(super) fn malformed(
-        what: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Malformed {
-            what: what.into(),
-            source: Some(source.into()),
+            // A write or an scontrol that failed may have been carried out in part.
+            Self::Refused(Refusal::Failed { .. } | Refusal::Slurm { .. } | Refusal::Unknown) | Self::Transport(_) => {
+                false
+            }
+            Self::Refused(_) | Self::StaleFence { .. } | Self::Encode { .. } => true,
         }
     }
 }

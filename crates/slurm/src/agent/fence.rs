@@ -2,13 +2,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Orders commands, so that one from a leader that lost its lease, or one that was overtaken, is refused.
+/// Orders commands, so that those of a former leader and those that were overtaken are rejected.
 ///
-/// An agent refuses every command of a term below the highest it has seen. Within a term it refuses a command on the
-/// same subject (the configuration, or one node) with a lower sequence; an equal one is the same command sent again.
+/// An agent rejects every command of a term below the highest it has seen. Within a term it rejects a command on the same subject
+/// (the configuration, or one node) with a lower sequence; an equal sequence is a retry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Fence {
-    /// How often the lease has changed hands.
+    /// How often the leader has changed.
     pub term: u64,
     /// Counts the commands of this leader.
     pub sequence: u64,
@@ -25,7 +25,7 @@ mod tests {
     use super::Fence;
 
     #[test]
-    fn a_new_leader_is_above_everything_the_old_one_said() {
+    fn a_new_leader_is_above_every_fence_of_the_old_one() {
         let old = Fence {
             term: 3,
             sequence: u64::MAX,

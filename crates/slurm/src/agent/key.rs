@@ -1,27 +1,21 @@
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hkdf::Hkdf;
-use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use thiserror::Error;
 
+pub use crate::jws::EmptyKey;
+use crate::jws::Key;
 use crate::revision::Digest;
 
-/// Keeps these keys apart from whatever else is made of the same secret.
+/// Separates this key from other keys that are derived from the same secret.
 const PURPOSE: &[u8] = b"slurm-agent/v1";
-/// Keeps digests apart from everything else that is made of a key.
+/// Separates digests from everything else that is derived from a key.
 const DIGEST_PURPOSE: &[u8] = b"slurm-agent/v1/key-digest";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the cluster's JWT key is empty")]
-pub struct EmptyKey;
-
-/// What operator and agent have in common: made from the cluster's `jwt.key`, which both can read and nobody else.
-#[derive(Clone)]
-pub struct AgentKey(Hmac<Sha256>);
+/// The secret that operator and agent share, derived from the cluster's `jwt.key`.
+#[derive(Debug, Clone)]
+pub struct AgentKey(pub(super) Key);
 
 impl AgentKey {
     pub fn derive(jwt_key: &[u8]) -> Result<Self, EmptyKey> {
@@ -29,46 +23,29 @@ impl AgentKey {
             return Err(EmptyKey);
         }
         let mut key = [0; 32];
-        // HKDF gives up to 255 times this much, and HMAC takes any length: neither can fail.
+        // HKDF provides up to 255 times this much: this cannot fail.
         Hkdf::<Sha256>::new(None, jwt_key)
             .expand(PURPOSE, &mut key)
             .map_err(|_| EmptyKey)?;
-        Hmac::new_from_slice(&key).map(Self).map_err(|_| EmptyKey)
+        Key::new(&key).map(Self)
     }
 
-    /// Shows that an answer comes from who has the key, and belongs to this very request.
+    /// Returns the proof that a response comes from a holder of the key and belongs to the request with this token.
     pub fn prove(&self, token: &str, status: u16, body: &[u8]) -> String {
-        self.sign(&answer(token, status, body))
+        self.0.sign(&proven(token, status, body))
     }
 
     pub fn is_proven(&self, proof: &str, token: &str, status: u16, body: &[u8]) -> bool {
-        self.is_signed(&answer(token, status, body), proof)
-    }
-
-    pub(super) fn sign(&self, message: &str) -> String {
-        URL_SAFE_NO_PAD.encode(self.0.clone().chain_update(message).finalize().into_bytes())
-    }
-
-    /// In the same time whatever is wrong with it.
-    pub(super) fn is_signed(&self, message: &str, signature: &str) -> bool {
-        URL_SAFE_NO_PAD
-            .decode(signature)
-            .is_ok_and(|signature| self.0.clone().chain_update(message).verify_slice(&signature).is_ok())
+        self.0.is_signed(&proven(token, status, body), proof)
     }
 }
 
-/// A token has no line ends in it, so this can be read in one way only, and never as a token.
-fn answer(token: &str, status: u16, body: &[u8]) -> String {
+/// The text that a proof signs. A token has no line ends, so the text is unambiguous and never itself a token.
+fn proven(token: &str, status: u16, body: &[u8]) -> String {
     format!("answer\n{token}\n{status}\n{}", Digest::of(body))
 }
 
-impl fmt::Debug for AgentKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AgentKey(…)")
-    }
-}
-
-/// Tells one `slurm.key` from another, and nothing else about it: it is derived from the key, and is not the key's hash.
+/// Distinguishes one `slurm.key` from another and reveals nothing else: it is derived from the key and is not its hash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyDigest(String);
@@ -76,7 +53,7 @@ pub struct KeyDigest(String);
 impl KeyDigest {
     pub fn of(key: &[u8]) -> Self {
         let mut digest = [0; 16];
-        // HKDF gives up to 255 times 32 bytes: this cannot fail.
+        // HKDF provides up to 255 times 32 bytes: this cannot fail.
         let _ = Hkdf::<Sha256>::new(None, key).expand(DIGEST_PURPOSE, &mut digest);
         Self(URL_SAFE_NO_PAD.encode(digest))
     }
@@ -86,15 +63,15 @@ impl KeyDigest {
 mod tests {
     use super::*;
 
-    /// Worked out with Python's hmac module: HKDF of RFC 5869 with no salt, then HMAC.
+    /// Computed with Python's hmac module: HKDF of RFC 5869 with no salt, then HMAC.
     #[test]
     fn the_key_is_hkdf_of_the_jwt_key() {
         let key = AgentKey::derive(&[0x0b; 22]).unwrap();
-        assert_eq!(key.sign("hello"), "AghGZ2TRfNEbELJMKYOkI9Yzafr31Vy6zoQ0jn413qQ");
+        assert_eq!(key.0.sign("hello"), "AghGZ2TRfNEbELJMKYOkI9Yzafr31Vy6zoQ0jn413qQ");
     }
 
     #[test]
-    fn a_proof_is_for_one_answer() {
+    fn a_proof_is_for_one_response() {
         let key = AgentKey::derive(b"secret").unwrap();
         let proof = key.prove("a.b.c", 200, b"body");
         assert!(key.is_proven(&proof, "a.b.c", 200, b"body"));
@@ -107,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_key_is_none_and_no_key_is_shown() {
+    fn an_empty_key_is_rejected_and_no_key_is_shown() {
         assert_eq!(AgentKey::derive(b"").unwrap_err(), EmptyKey);
         assert_eq!(format!("{:?}", AgentKey::derive(b"secret").unwrap()), "AgentKey(…)");
     }
 
     #[test]
-    fn digests_tell_keys_apart() {
+    fn different_keys_have_different_digests() {
         assert_eq!(KeyDigest::of(b"one"), KeyDigest::of(b"one"));
         assert_ne!(KeyDigest::of(b"one"), KeyDigest::of(b"other"));
         assert_eq!(KeyDigest::of(b"one").0.len(), 22);

@@ -1,4 +1,4 @@
-//! What the agent answers.
+//! The responses of the agent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use super::key::KeyDigest;
 use crate::node::AdminState;
 use crate::revision::{Digest, Summary};
 
-/// Raised when a new agent can do what an operator has to know of before it asks.
+/// Raised when an operator has to know of a new capability before it uses it.
 pub const PROTOCOL: u32 = 2;
 
-/// What is live.
+/// The state of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -21,45 +21,45 @@ pub struct Status {
     pub protocol: u32,
     /// The agent's own release.
     pub agent: String,
-    /// The revision in /etc/slurm. `None` if what lies there is none, or was changed by somebody else.
+    /// The revision in /etc/slurm. `None` if the files there are no revision, or were changed.
     pub live: Option<Summary>,
     pub phase: Phase,
-    /// `None` if its supervisor does not answer.
+    /// `None` if its supervisor does not respond.
     pub slurmctld: Option<Daemon>,
     /// The last push that was rolled back, until another is accepted.
     #[serde(default)]
     pub rolled_back: Option<Refused>,
-    /// What dry runs refused since the agent started, the last few, oldest first. An agent of before tells none.
+    /// The last revisions that dry runs refused since the agent started, oldest first. Older agents do not send it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
-    /// The highest fence seen. A new leader is above it, or it is none.
+    /// The highest fence seen. A new leader has to be above it.
     pub fence: Fence,
 }
 
-/// What a dry run said of a revision that is not to go live here and now.
+/// The result of the dry run of a revision that is not to become live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checked {
-    /// `None`: slurmctld would run with it.
+    /// `None` if slurmctld would run with it.
     pub refused: Option<Refused>,
 }
 
-/// How far the live revision has come.
+/// The progress of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// Taken, and not yet in anybody's way: its dry run is under way.
+    /// Received; its dry run is running.
     Staged,
-    /// Its dry run went well; it goes onto the state volume.
+    /// The dry run succeeded; the revision is written to the state volume.
     Checked,
-    /// slurmctld has its partitions, by RPC; the files are those of before.
+    /// slurmctld has its partitions by RPC; the files are still the previous ones.
     PartitionsLive,
-    /// In /etc/slurm. It stays here as long as slurmctld does not run: its next start takes the files.
+    /// In /etc/slurm. It stays in this phase while slurmctld is down, whose next start reads the files.
     Swapped,
     Reconfiguring,
-    /// slurmctld runs with these files: nothing is under way.
+    /// slurmctld runs with these files; no push is running.
     Verified,
-    /// Refused by slurmctld; the files of before are going back.
+    /// Refused by slurmctld; the previous files are being restored.
     RollingBack,
     #[serde(other)]
     Unknown,
@@ -84,29 +84,29 @@ impl fmt::Display for Phase {
 #[serde(rename_all = "camelCase")]
 pub struct Daemon {
     pub state: DaemonState,
-    /// In its container. Another after every reconfigure.
+    /// In its container. It changes with every reconfigure.
     pub pid: Option<i32>,
-    /// When this life of it began, in seconds since 1970; a reconfigure begins none.
+    /// When it was started, in seconds since 1970; a reconfigure is no start.
     pub since: Option<u64>,
-    /// How often it died and was started again.
+    /// How often it crashed and was restarted.
     pub restarts: u64,
     /// The last lines it wrote to standard error, oldest first.
     pub last_words: Vec<String>,
-    /// Which `slurm.key` it has read. An agent of before does not tell.
+    /// The `slurm.key` it has read. Older agents do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyDigest>,
-    /// Who signs with another `slurm.key`. An agent of before tells none.
+    /// Peers with another `slurm.key`. Older agents do not send it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_peers: Vec<RefusedPeer>,
 }
 
-/// Somebody whose messages or answers slurmctld refused because they are signed with another `slurm.key` than its own.
+/// A peer whose messages slurmctld refused because they are signed with another `slurm.key`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedPeer {
-    /// As slurmctld's log has it: an address, or the name that DNS has for it.
+    /// As in slurmctld's log: an address, or its name in DNS.
     pub host: String,
-    /// When it was refused last, in seconds since 1970.
+    /// The last refusal, in seconds since 1970.
     pub last: u64,
 }
 
@@ -116,35 +116,35 @@ pub enum DaemonState {
     /// Not ready yet.
     Starting,
     Ready,
-    /// Between two lives.
+    /// Not running, waiting for a restart.
     Down,
-    /// Told to end.
+    /// Terminating.
     Stopping,
     #[serde(other)]
     Unknown,
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pushed {
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// From the arrival of the last byte to this answer.
+    /// From the arrival of the last byte to this response.
     pub milliseconds: u64,
-    /// What took how long, in the order it was done. An agent of before says nothing.
+    /// The duration of each step, in order. Older agents do not send it.
     #[serde(default)]
     pub steps: Vec<StepTime>,
-    /// What slurmctld was made to do.
+    /// What slurmctld had to do.
     #[serde(default)]
     pub action: Action,
-    /// By which way slurmctld was told, where it was told of partitions. An agent of before says nothing.
+    /// The channel by which partitions were changed. Older agents do not send it.
     #[serde(default)]
     pub way: Way,
-    /// Partitions that are as somebody set them although the file has them otherwise.
+    /// Partitions whose manual state was kept although the file has another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_states: Vec<KeptState>,
-    /// As it is after the push.
+    /// The status after the push.
     pub status: Status,
 }
 
@@ -153,39 +153,37 @@ pub struct Pushed {
 pub enum Outcome {
     /// slurmctld runs with it.
     Applied,
-    /// Nothing had to be done: slurmctld ran with the very same bytes.
+    /// Nothing had to be done: slurmctld runs with the same bytes.
     Unchanged,
-    /// Durable and in /etc/slurm, and not yet taken by slurmctld: it is away, or takes its time. The agent goes on; the
-    /// status tells how it ends.
+    /// Durable and in /etc/slurm, but not live yet: slurmctld is down or slow. The agent continues, and the status shows the
+    /// outcome.
     Pending { reason: String },
-    /// Its dry run refused it: nothing live was touched.
+    /// The dry run refused it: nothing has changed.
     Rejected(Refused),
-    /// slurmctld refused it and runs with what it had.
+    /// slurmctld refused it and runs with the previous revision.
     RolledBack(Refused),
-    /// It takes partitions away that slurmctld does not let go, whose jobs would end: everything is as before. They go
-    /// with a push that keeps their lines until slurmctld does.
+    /// It removes partitions with jobs, which slurmctld does not delete: nothing has changed. A push that keeps their lines succeeds.
     PartitionsInUse { partitions: Vec<PartitionInUse> },
-    /// Of a later agent. The status tells more.
+    /// An outcome of a later agent. The status shows more.
     #[serde(other)]
     Unknown,
 }
 
-/// A partition that the pushed slurm.conf has not, and that cannot go now.
+/// A partition that the pushed slurm.conf lacks and that cannot be deleted now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PartitionInUse {
     pub name: String,
     pub why: String,
-    /// Somebody made it in the running slurmctld: the live slurm.conf has not got it, either.
+    /// It was created manually in the running slurmctld: the live slurm.conf lacks it too.
     #[serde(default)]
     pub made_by_hand: bool,
-    /// A line of slurm.conf that makes it as it is now. Empty if slurmctld could not be asked.
+    /// A line of slurm.conf with its current settings. Empty if slurmctld could not be read.
     #[serde(default)]
     pub line: String,
 }
 
-/// A partition whose state somebody had set in the running slurmctld, and that was given it again after slurmctld had read a file
-/// that has another.
+/// A partition with a manual state that was set again after slurmctld had read a file with another state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptState {
@@ -194,7 +192,7 @@ pub struct KeptState {
     pub state: String,
 }
 
-/// How long it took to reach a step from the one before it.
+/// The duration of one step of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepTime {
@@ -202,42 +200,42 @@ pub struct StepTime {
     pub milliseconds: u64,
 }
 
-/// The smallest that makes a revision live.
+/// The smallest action that makes a revision live.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
     #[default]
     Nothing,
-    /// The partitions that differ, one by one. Nothing is read again.
+    /// Changes the partitions that differ, without a reconfigure.
     PartitionRpc,
     Reconfigure,
-    /// slurmctld saves its state, ends and starts again; jobs go on.
+    /// slurmctld saves its state and restarts; jobs continue.
     Restart,
     #[serde(other)]
     Unknown,
 }
 
-/// A command that was carried out.
+/// The response to a command that was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Commanded {
-    /// An agent of before says nothing.
+    /// Older agents do not send it.
     #[serde(default)]
     pub way: Way,
 }
 
-/// What came of a partition's settings that were to be brought back.
+/// The result of reverting settings of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Restored {
-    /// Those that are not as the files say, each with why.
+    /// The keys that still differ from the files, each with the reason.
     pub left: BTreeMap<String, String>,
-    /// Those that were so already: whoever asked knew an older slurmctld or older files.
+    /// The keys that already had the value of the files: the caller had outdated information.
     pub same: Vec<String>,
 }
 
 impl Restored {
-    /// Nothing was brought back, and why.
+    /// No key was reverted, for this reason.
     pub fn none_of(keys: &[String], why: &str) -> Self {
         Self {
             left: keys.iter().map(|key| (key.clone(), why.to_owned())).collect(),
@@ -246,13 +244,13 @@ impl Restored {
     }
 }
 
-/// How a command reached slurmctld.
+/// The channel of a command to slurmctld.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Way {
     /// Slurm's own protocol.
     Rpc,
-    /// Slurm's own program, where the protocol cannot be spoken.
+    /// Slurm's own program, if slurmctld does not understand the protocol.
     Scontrol,
     #[default]
     #[serde(other)]
@@ -274,22 +272,22 @@ impl fmt::Display for Way {
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
     pub sequence: u64,
-    /// Of its files. An agent of before tells none.
+    /// The digest of its files. Older agents do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     pub reason: String,
-    /// slurmctld's own: its last lines from the attempt.
+    /// The last lines of slurmctld's log in this attempt.
     pub last_words: Vec<String>,
 }
 
-/// Why a request was not carried out. Nothing has changed.
+/// Why a request was rejected. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "refused", rename_all = "camelCase")]
 pub enum Refusal {
     Token {
         detail: String,
     },
-    /// Something has been said with a higher fence: whoever is refused so is no longer the leader, or was overtaken.
+    /// A command with a higher fence was received: the sender is no longer the leader, or was overtaken.
     StaleFence {
         highest: Fence,
     },
@@ -301,7 +299,7 @@ pub enum Refusal {
     OtherController {
         detail: String,
     },
-    /// Another push is under way.
+    /// Another push is running.
     Busy {
         phase: Phase,
     },
@@ -310,21 +308,21 @@ pub enum Refusal {
     },
     /// Slurm has no node of this name.
     NoSuchNode,
-    /// The node is not as the order expects: somebody has changed it since the order was planned.
+    /// The node was changed since the order was planned.
     Changed {
         now: AdminState,
     },
     /// Slurm has no such job or reservation.
     NoSuchThing,
-    /// Slurm understood and said no, or could not be asked.
+    /// Slurm refused, or did not respond.
     Slurm {
         detail: String,
     },
-    /// A dry run came to no end: it waits for something that the files name, such as a host.
+    /// A dry run did not end: it waits for something that the files name, such as a host.
     Stuck {
         detail: String,
     },
-    /// Something in the pod: the disk is full, a program is missing.
+    /// A failure in the pod, such as a full disk or a missing program.
     Failed {
         detail: String,
     },
@@ -337,14 +335,14 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token { detail } => write!(f, "it does not accept the token: {detail}"),
-            Self::StaleFence { highest } => write!(f, "it has heard from a later leader or command ({highest})"),
+            Self::StaleFence { highest } => write!(f, "it has received a command with a higher fence ({highest})"),
             Self::StaleSequence { live } => write!(f, "revision {} is live already", live.sequence),
             Self::OtherController { detail } | Self::Malformed { detail } => f.write_str(detail),
-            Self::Busy { phase } => write!(f, "another revision is under way ({phase})"),
+            Self::Busy { phase } => write!(f, "another revision is being pushed ({phase})"),
             Self::NoSuchNode => f.write_str("Slurm has no such node"),
-            Self::Changed { now } => write!(f, "somebody has changed the node in the meantime; it is {now}"),
+            Self::Changed { now } => write!(f, "the node was changed in the meantime; it is {now}"),
             Self::NoSuchThing => f.write_str("Slurm has no such job or reservation"),
-            Self::Slurm { detail } => write!(f, "Slurm says: {detail}"),
+            Self::Slurm { detail } => write!(f, "Slurm reports: {detail}"),
             Self::Failed { detail } | Self::Stuck { detail } => write!(f, "it failed: {detail}"),
             Self::NotFound => f.write_str("it has no such path; it may be older than the operator supports"),
             Self::Unknown => f.write_str("for a reason that this release does not know"),
@@ -378,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_look_like_this_on_the_wire() {
+    fn outcomes_have_this_wire_format() {
         let pushed = Pushed {
             outcome: Outcome::RolledBack(Refused {
                 sequence: 3,
@@ -411,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_before_told_neither_steps_nor_action() {
+    fn an_older_agent_sends_neither_steps_nor_action() {
         let json = serde_json::to_string(&status()).unwrap();
         let pushed = format!(r#"{{"outcome":"applied","milliseconds":1,"status":{json}}}"#);
         let pushed: Pushed = serde_json::from_str(&pushed).unwrap();
@@ -420,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_before_did_not_tell_the_way() {
+    fn an_older_agent_does_not_send_the_channel() {
         assert_eq!(serde_json::from_str::<Commanded>("{}").unwrap().way, Way::Unknown);
         let json = r#"{"way":"rpc"}"#;
         assert_eq!(serde_json::to_string(&Commanded { way: Way::Rpc }).unwrap(), json);
@@ -428,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_later_version_are_unknown_and_no_error() {
+    fn values_of_a_later_version_are_unknown_and_no_error() {
         let json = serde_json::to_string(&status()).unwrap();
         let later = json
             .replace("verified", "levitating")

@@ -1,19 +1,17 @@
-//! What the operator and the agent in a slurmctld pod say to each other: HTTP with JSON, from the operator to the pod's own
-//! address.
+//! The protocol between the operator and the agent in a slurmctld pod: HTTP with JSON, from the operator to the pod's address.
 //!
-//! Each request carries a [token](Claims) made from the cluster's JWT key for this one pod, path and body; each answer
-//! carries a proof made from the same key, so that nobody who was given the address of a pod that is gone can say "no
-//! jobs". What changes something also carries a [`Fence`].
+//! Each request carries a [token](Claims), signed with the cluster's JWT key for one pod, path and body. Each response carries a
+//! proof, signed with the same key, so that a new owner of a deleted pod's address cannot report "no jobs". Commands also carry
+//! a [`Fence`].
 //!
-//! Agents are as old as their pod and operators are replaced under them, so this protocol is kept for two releases:
-//! readers pass over fields they do not know, and values they do not know are `Unknown`, which never means success.
+//! Agents are as old as their pod while operators are upgraded, so this protocol is supported for two releases: readers ignore
+//! unknown fields, and unknown values are `Unknown`, which never means success.
 
 pub mod candidate;
 mod client;
 mod command;
 mod error;
 mod fence;
-mod http;
 mod key;
 mod message;
 mod token;
@@ -33,43 +31,43 @@ pub use message::{
 };
 pub use token::{Claims, InvalidToken, Request};
 
-/// Next to Slurm's own ports (6817 to 6820) and none of them.
+/// Close to Slurm's own ports (6817 to 6820).
 pub const DEFAULT_PORT: u16 = 6822;
 
 /// The port's name in the pod.
 pub const PORT_NAME: &str = "agent";
 
-/// Where things are.
+/// The paths of the requests.
 pub mod path {
-    /// GET: [`Status`](super::Status). PUT: a bundle, answered by [`Pushed`](super::Pushed).
+    /// GET: [`Status`](super::Status). PUT: a bundle, response: [`Pushed`](super::Pushed).
     pub const REVISION: &str = "/v1/revision";
-    /// PUT: a bundle to try on the side, answered by [`Checked`](super::Checked).
+    /// PUT: a bundle to check without making it live, response: [`Checked`](super::Checked).
     pub const CHECK: &str = "/v1/check";
-    /// GET: what `scontrol show nodes --json` prints.
+    /// GET: the output of `scontrol show nodes --json`.
     pub const NODES: &str = "/v1/nodes";
-    /// GET: what `squeue --json` prints.
+    /// GET: the output of `squeue --json`.
     pub const JOBS: &str = "/v1/jobs";
-    /// GET: what `scontrol show config --json` prints.
+    /// GET: the output of `scontrol show config --json`.
     pub const CONFIG: &str = "/v1/config";
-    /// GET: what `sacctmgr show qos --json` prints.
+    /// GET: the output of `sacctmgr show qos --json`.
     pub const QOS: &str = "/v1/qos";
-    /// POST: a [`NodeCommand`](super::NodeCommand), answered by [`Commanded`](super::Commanded).
+    /// POST: a [`NodeCommand`](super::NodeCommand), response: [`Commanded`](super::Commanded).
     pub const NODE: &str = "/v1/node";
-    /// POST: a [`PartitionCommand`](super::PartitionCommand), answered by [`Restored`](super::Restored).
+    /// POST: a [`PartitionCommand`](super::PartitionCommand), response: [`Restored`](super::Restored).
     pub const PARTITION: &str = "/v1/partition";
     /// POST: a [`JobCommand`](super::JobCommand).
     pub const JOB: &str = "/v1/job";
-    /// GET: what `scontrol show reservation --json` prints.
+    /// GET: the output of `scontrol show reservation --json`.
     pub const RESERVATIONS: &str = "/v1/reservations";
     /// GET: all partitions.
     pub const PARTITIONS: &str = "/v1/partitions";
     /// POST: a [`ReservationCommand`](super::ReservationCommand).
     pub const RESERVATION: &str = "/v1/reservation";
-    /// GET without a token: the agent runs.
+    /// GET without a token: whether the agent runs.
     pub const HEALTHZ: &str = "/healthz";
-    /// GET without a token: the files in /etc/slurm are those of a revision.
+    /// GET without a token: whether the files in /etc/slurm are those of a revision.
     pub const READYZ: &str = "/readyz";
 }
 
-/// Carries an answer's [proof](AgentKey::prove).
+/// The header with the [proof](AgentKey::prove) of a response.
 pub const PROOF_HEADER: &str = "slurm-agent-proof";

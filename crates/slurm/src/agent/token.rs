@@ -1,34 +1,30 @@
-//! Tokens between operator and agent: HS256 JWTs, each good for one request to one pod for a minute.
+//! Tokens between operator and agent: each is valid for one request to one pod for a minute.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::candidate;
 use super::fence::Fence;
 use super::key::AgentKey;
+use crate::jws::{Invalid, unix};
 use crate::revision::Digest;
 
-/// Longer than any request is under way. The fence, not the time, tells a command that came late.
+/// Longer than any request takes. The fence, not the time, identifies a late command.
 const LIFETIME: Duration = Duration::from_mins(1);
 
-/// A kubelet that nobody wakes looks after its mounts about once a minute.
+/// The kubelet updates mounted ConfigMaps about once a minute.
 const LIFETIME_OF_CANDIDATE: Duration = Duration::from_mins(10);
 
 /// How far the clocks of two nodes may be apart.
 const SKEW: Duration = Duration::from_secs(30);
 
-/// The header of every token, `{"alg":"HS256","typ":"JWT"}`. Another is refused, and with it every other algorithm.
-const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
-
-/// What a token is for.
+/// The request that a token is valid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
     pub method: &'a str,
-    /// With the query, if there is one.
+    /// Includes the query.
     pub path: &'a str,
     /// The UID of the pod it goes to.
     pub pod: &'a str,
@@ -45,13 +41,15 @@ pub struct Claims {
     pub expires_at: u64,
     pub method: String,
     pub path: String,
-    /// Of the body, which may be empty.
+    /// The digest of the body, which may be empty.
     pub body: Digest,
-    /// With everything that changes something.
+    /// Set for every command that changes something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
 }
 
+/// The operator compares the message of [`InvalidToken::Signature`] with the one an agent of another release sent: it is part
+/// of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvalidToken {
     #[error("it is no token of this protocol")]
@@ -81,23 +79,15 @@ impl Claims {
     }
 
     pub fn sign(&self, key: &AgentKey) -> Result<String, serde_json::Error> {
-        let message = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(serde_json::to_vec(self)?));
-        let signature = key.sign(&message);
-        Ok(format!("{message}.{signature}"))
+        key.0.encode(self)
     }
 
-    /// All but the body, which is read only after this: `Claims::body` is left to compare.
+    /// Checks everything but the body, which is read after this: the caller compares it with [`Claims::body`].
     pub fn verify(token: &str, key: &AgentKey, request: Request<'_>, now: SystemTime) -> Result<Self, InvalidToken> {
-        let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Form)?;
-        let (header, payload) = message.split_once('.').ok_or(InvalidToken::Form)?;
-        if header != HEADER {
-            return Err(InvalidToken::Form);
-        }
-        if !key.is_signed(message, signature) {
-            return Err(InvalidToken::Signature);
-        }
-        let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| InvalidToken::Form)?;
-        let claims: Self = serde_json::from_slice(&payload).map_err(|_| InvalidToken::Form)?;
+        let claims: Self = key.0.verify(token).map_err(|invalid| match invalid {
+            Invalid::Form => InvalidToken::Form,
+            Invalid::Signature => InvalidToken::Signature,
+        })?;
         if claims.pod != request.pod {
             return Err(InvalidToken::Audience);
         }
@@ -124,12 +114,12 @@ fn lifetime(method: &str) -> Duration {
     }
 }
 
-fn unix(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use proptest::prelude::*;
 
     use super::*;
@@ -158,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_what_it_is_for() {
+    fn a_token_carries_fence_and_digest_of_the_body() {
         let claims = verify(&claims(), 1000).unwrap();
         assert_eq!(claims.fence, Some(Fence { term: 3, sequence: 9 }));
         assert_eq!(claims.body, Digest::of(b"body"));
@@ -166,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_for_its_time_and_the_skew_of_the_clocks() {
+    fn a_token_is_valid_for_its_lifetime_and_the_clock_skew() {
         for (now, good) in [(969, false), (970, true), (1060, true), (1090, true), (1091, false)] {
             assert_eq!(verify(&claims(), now).is_ok(), good, "{now}");
         }
     }
 
     #[test]
-    fn a_token_made_to_last_is_refused() {
+    fn a_token_with_a_longer_lifetime_is_rejected() {
         let lasting = Claims {
             expires_at: 2000,
             ..claims()
@@ -182,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_another_pod_or_request_is_refused() {
+    fn a_token_for_another_pod_or_request_is_rejected() {
         let of = |claims: Claims| verify(&claims, 1000);
         let other = |text: &str| text.to_owned();
         assert_eq!(
@@ -209,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_or_altered_token_is_refused() {
+    fn a_forged_or_altered_token_is_rejected() {
         let verify = |token: &str| Claims::verify(token, &key(), REQUEST, at(1000));
         let good = claims().sign(&key()).unwrap();
         let forged = claims().sign(&AgentKey::derive(b"other").unwrap()).unwrap();
@@ -231,7 +221,7 @@ mod tests {
         );
     }
 
-    /// A proof and a token are made with the same key; neither can be taken for the other.
+    /// Proofs and tokens are signed with the same key; neither is valid as the other.
     #[test]
     fn a_proof_is_no_token() {
         let message = claims().sign(&key()).unwrap();
@@ -244,9 +234,11 @@ mod tests {
         #[test]
         fn no_text_panics(text in ".*") {
             prop_assert!(Claims::verify(&text, &key(), REQUEST, at(1000)).is_err());
-            let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(&text));
-            let signed = format!("{signed}.{}", key().sign(&signed));
-            prop_assert!(Claims::verify(&signed, &key(), REQUEST, at(1000)).is_err());
+            let valid = claims().sign(&key()).unwrap();
+            let header = valid.split('.').next().unwrap();
+            let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(&text));
+            let signed = format!("{signed}.{}", key().0.sign(&signed));
+            prop_assert_eq!(Claims::verify(&signed, &key(), REQUEST, at(1000)), Err(InvalidToken::Form));
         }
     }
 }

@@ -1,5 +1,5 @@
-/// The cgroup.conf of a cluster whose user brings none.
+/// Returns the cgroup.conf of a cluster whose user provides none.
 pub fn render_cgroup_conf() -> String {
-    // A container has no systemd to ask for scopes.
+    // A container has no systemd that could create scopes.
     "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n".to_owned()
 }

@@ -1,5 +1,5 @@
-//! What it takes to go from one configuration to another: each part that differs with what it needs, and the smallest
-//! action that serves them all.
+//! The difference between two configurations: each part that differs with the action it needs, and the smallest action that covers
+//! all of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +24,11 @@ pub struct Changes {
 pub struct Part {
     pub subject: Subject,
     pub needs: Needs,
-    /// Where the need is written, or that it was measured.
+    /// The source of the need: a manual page, or a measurement.
     pub documented: &'static str,
-    /// Jobs that run may end by it.
+    /// Whether it can terminate running jobs.
     pub can_abort_jobs: bool,
-    /// A running cluster cannot take this at all.
+    /// Whether a running cluster cannot change it at all.
     pub identity: bool,
 }
 
@@ -37,7 +37,7 @@ pub enum Subject {
     Global {
         key: String,
     },
-    /// A node, node set or partition; the key where one of its settings changed, none where it came or went.
+    /// A node, node set or partition.
     Record {
         kind: RecordKind,
         name: String,
@@ -81,12 +81,12 @@ impl Changes {
         Self { parts }
     }
 
-    /// The smallest action that makes everything live.
+    /// Returns the smallest action that makes everything live.
     pub fn needs(&self) -> Needs {
         self.parts.iter().map(|part| part.needs).max().unwrap_or(Needs::Nothing)
     }
 
-    /// What must wait while jobs run that it could end.
+    /// Returns the parts that must wait while jobs run.
     pub fn job_sensitive(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(|part| part.can_abort_jobs)
     }
@@ -109,7 +109,7 @@ impl fmt::Display for Subject {
     }
 }
 
-const UNKNOWN_KEY: &str = "a key we do not know; a reconfigure makes all of slurm.conf live";
+const UNKNOWN_KEY: &str = "an unknown key; a reconfigure makes all of slurm.conf live";
 
 fn part(subject: Subject, needs: Needs, documented: &'static str) -> Part {
     Part {
@@ -170,7 +170,7 @@ fn record_parts(kind: RecordKind, change: &RecordChange) -> Vec<Part> {
             .collect(),
         RecordChange::Added { settings, .. } => {
             let (least, documented) = whole_record(kind);
-            // What a call cannot set on a partition that exists, it cannot set on a new one.
+            // A key that an RPC cannot change, it cannot set on a new partition either.
             let needs = settings
                 .keys()
                 .map(|key| place.find(key).map_or(Needs::Reconfigure, |spec| spec.needs));
@@ -188,7 +188,7 @@ fn record_parts(kind: RecordKind, change: &RecordChange) -> Vec<Part> {
     }
 }
 
-/// What the coming and going of such a thing takes.
+/// Returns the need of adding or removing a whole record.
 const fn whole_record(kind: RecordKind) -> (Needs, &'static str) {
     match kind {
         RecordKind::Partition => (
@@ -227,7 +227,7 @@ fn diff_lines(name: &str, old: &Document, new: &Document) -> Option<Part> {
     (old != new).then(|| file_part(name, &uncommon(&old, &new)))
 }
 
-/// The settings on lines that only one of them has.
+/// Returns the settings on lines that only one of both has.
 fn uncommon(old: &[Content], new: &[Content]) -> Vec<Setting> {
     let mut counts: BTreeMap<String, (i64, &Content)> = BTreeMap::new();
     let signed = old
@@ -246,7 +246,7 @@ fn uncommon(old: &[Content], new: &[Content]) -> Vec<Setting> {
         .collect()
 }
 
-/// What a change of a file takes, by its kind and by the settings that differ.
+/// Returns the need of a changed file, by its kind and by the settings that differ.
 fn file_part(name: &str, settings: &[Setting]) -> Part {
     let kind = FileKind::of_name(name);
     let (least, documented, can_abort_jobs) = match kind {

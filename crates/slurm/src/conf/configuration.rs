@@ -1,4 +1,4 @@
-//! All files of one configuration, read: slurm.conf with what it includes in place, and the files beside it.
+//! All parsed files of one configuration: slurm.conf with its includes expanded, and the files beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,22 +23,22 @@ pub struct Configuration {
 /// One of the files beside slurm.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfFile {
-    /// In slurm.conf's own manner.
+    /// In the format of slurm.conf.
     Lines(Document),
     Plugstack(Plugstack),
     Topology(TopologyYaml),
-    /// We do not look inside.
+    /// Not parsed.
     Opaque(Vec<u8>),
 }
 
-/// A line of slurm.conf or of a file it includes.
+/// A line of slurm.conf or of an included file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     pub file: Arc<str>,
     pub line: Line,
 }
 
-/// Slurm stops at such a line: for a missing file after it has waited for it for a minute, doing nothing else.
+/// An include that Slurm rejects; for a missing file it waits for a minute before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadInclude {
     pub file: Arc<str>,
@@ -49,14 +49,14 @@ pub struct BadInclude {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadIncludeReason {
-    /// The directory of the configuration has no such file.
+    /// The configuration has no such file.
     Missing,
-    /// The file is already open: it includes itself, if only through others.
+    /// The file includes itself, possibly through others.
     Circular,
 }
 
 impl Configuration {
-    /// Bytes that are no UTF-8 are allowed, as Slurm allows them; they count as unknown characters.
+    /// Bytes that are not UTF-8 are allowed, as in Slurm, and become replacement characters.
     pub fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let files: BTreeMap<&str, &[u8]> = files.into_iter().collect();
         let mut configuration = Self {
@@ -73,18 +73,17 @@ impl Configuration {
         configuration
     }
 
-    /// slurm.conf with the lines of the files it includes in their place. A file that is included again is not
-    /// repeated: it says the same a second time.
+    /// Returns slurm.conf with its includes expanded. A file that is included twice is not repeated.
     pub fn slurm_conf(&self) -> &[Located] {
         &self.slurm_conf
     }
 
-    /// The same without the places.
+    /// Returns slurm.conf with its includes expanded, without the positions.
     pub fn slurm_conf_document(&self) -> Document {
         self.slurm_conf.iter().map(|located| located.line.clone()).collect()
     }
 
-    /// The last value of a global key, which is the one that counts.
+    /// Returns the last value of a global key, which is the effective one.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.values(key).last()
     }
@@ -98,7 +97,7 @@ impl Configuration {
             .map(|setting| setting.value.as_str())
     }
 
-    /// The files beside slurm.conf, but for those it includes.
+    /// Returns the files beside slurm.conf, without the included ones.
     pub fn files(&self) -> impl Iterator<Item = (&str, &ConfFile)> {
         self.files.iter().map(|(name, file)| (name.as_str(), file))
     }
@@ -107,7 +106,7 @@ impl Configuration {
         self.files.get(name)
     }
 
-    /// Whether there is a file of this name, whatever it is.
+    /// Whether there is a file of this name.
     pub fn has(&self, name: &str) -> bool {
         self.files.contains_key(name) || self.included.contains(name)
     }
@@ -116,17 +115,17 @@ impl Configuration {
         &self.bad_includes
     }
 
-    /// Whether slurm.conf goes on in a file that only its host has. What we do not find may then stand there.
+    /// Whether slurm.conf includes a file that only its host has. A setting that is missing here may be there.
     pub fn includes_elsewhere(&self) -> bool {
         self.includes_elsewhere
     }
 
-    /// slurm.conf and the files it includes, each counted once.
+    /// Returns the number of files read for slurm.conf, each counted once.
     pub(super) fn files_read(&self) -> usize {
         self.included.len()
     }
 
-    /// Of all files together.
+    /// Returns the size of all files together.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -151,7 +150,7 @@ impl Configuration {
                 cluster_name = Some(setting.value.clone());
             }
             if let Content::Include(path) = line.content() {
-                // Slurm puts the name of the cluster in place of %c.
+                // Slurm replaces %c by the name of the cluster.
                 let resolved = path.replace("%c", cluster_name.as_deref().unwrap_or_default());
                 let bad = |reason| BadInclude {
                     file: Arc::clone(&file),
@@ -166,7 +165,7 @@ impl Configuration {
                         self.bad_includes.push(bad(BadIncludeReason::Circular));
                     }
                     Some((name, content)) => open.push(self.opened(name, content)),
-                    // What lies elsewhere is part of an image or of somebody's volume: only its host can tell.
+                    // A file of an image or a volume, which only its host has.
                     None if resolved.starts_with('/') && name.is_none() => self.includes_elsewhere = true,
                     None => self.bad_includes.push(bad(BadIncludeReason::Missing)),
                 }

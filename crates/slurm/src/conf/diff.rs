@@ -1,5 +1,5 @@
-//! What an edit of a file means: which settings of the cluster changed, and which nodes, node sets and partitions.
-//! Comments, order and spelling of keys mean nothing to Slurm and are not differences here.
+//! The difference between two files: the settings of the cluster that changed, and the nodes, node sets and partitions. Comments,
+//! order and spelling of keys are no differences, as in Slurm.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ pub struct Difference {
     pub node_sets: Vec<RecordChange>,
     pub partitions: Vec<RecordChange>,
     pub down_nodes: Vec<RecordChange>,
-    /// Other files took part before or do now.
+    /// Whether the includes differ.
     pub includes: bool,
-    /// Lines that cannot be read differ, so the rest of this value may not be all there is.
+    /// Whether unreadable lines differ, so that the other fields may be incomplete.
     pub unreadable: bool,
 }
 
-/// A key and its values before and after: none, one, or several where the key is repeated.
+/// A key and its values before and after; several if the key is repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub key: Key,
@@ -57,12 +57,12 @@ impl Difference {
         }
     }
 
-    /// Slurm would run the same after both files. The bytes may still differ, and with them Slurm's own hash.
+    /// Whether both files mean the same to Slurm. Their bytes may still differ, and with them Slurm's own hash.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Nothing but partitions changed, so that no reconfigure is needed to make it live.
+    /// Whether only partitions changed, so that no reconfigure is needed.
     pub fn only_partitions(&self) -> bool {
         let rest = Self {
             partitions: Vec::new(),
@@ -78,8 +78,8 @@ fn unreadable_texts(document: &Document) -> impl Iterator<Item = &Content> {
 
 type Values = BTreeMap<Key, Vec<String>>;
 
-/// A global line that goes on after its first setting is an error to Slurm, but the same shape is right in gres.conf
-/// and topology.conf, so what follows counts as part of the value.
+/// Several settings on a global line are an error in slurm.conf but valid in gres.conf and topology.conf, so they count as part of the
+/// first value.
 fn global_values(document: &Document) -> Values {
     let mut values = Values::new();
     for line in document.lines() {
@@ -144,7 +144,7 @@ fn diff_records(old: &Document, new: &Document, kind: RecordKind) -> Vec<RecordC
         .collect()
 }
 
-/// A name may be given more than once, if only by mistake; each further line is a thing of its own then.
+/// Numbers records of the same name, which may occur by mistake.
 fn numbered(records: Vec<(&str, Settings)>) -> BTreeMap<(&str, usize), Settings> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     records

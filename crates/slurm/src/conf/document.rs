@@ -3,10 +3,10 @@ use std::fmt;
 use super::line::{Content, Line, Setting, parse_lines};
 use super::record::{Record, RecordKind};
 
-/// A file in Slurm's manner, kept whole: what was parsed is what is rendered, byte for byte.
+/// A file in the format of slurm.conf. It renders to the same bytes it was parsed from.
 ///
-/// Parsing cannot fail. A line Slurm would stop at is kept as [`Content::Unreadable`], so that a checker can point at
-/// every one of them and a diff still says what changed around it.
+/// Parsing cannot fail. A line that Slurm would reject is kept as [`Content::Unreadable`], so that a checker can report all of them
+/// and a diff covers the other lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Document {
     lines: Vec<Line>,
@@ -27,19 +27,19 @@ impl Document {
         self.lines
     }
 
-    /// What a global key is set to. Slurm takes the last one when a key is repeated.
+    /// Returns the value of a global key; the last one if the key is repeated, as in Slurm.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.values(key).last()
     }
 
-    /// All values of a global key in the order of the file, for those that may be repeated (`SlurmctldHost`).
+    /// Returns all values of a global key that may be repeated (`SlurmctldHost`), in the order of the file.
     pub fn values<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a str> {
         self.globals()
             .filter(move |setting| setting.key == *key)
             .map(|setting| setting.value.as_str())
     }
 
-    /// The settings of the cluster as a whole: those that begin a line and do not name a node, node set or partition.
+    /// Returns the settings of the cluster: those that begin a line and do not name a node, node set or partition.
     pub fn globals(&self) -> impl Iterator<Item = &Setting> {
         self.lines
             .iter()
@@ -47,7 +47,7 @@ impl Document {
             .filter(|setting| RecordKind::of_key(&setting.key).is_none())
     }
 
-    /// The lines that define one kind of thing, `DEFAULT` lines included.
+    /// Returns the records of one kind, including `DEFAULT` lines.
     pub fn records(&self, kind: RecordKind) -> impl Iterator<Item = Record<'_>> {
         self.lines
             .iter()
@@ -55,7 +55,7 @@ impl Document {
             .filter(move |record| record.kind == kind)
     }
 
-    /// The definition that counts for a name: Slurm refuses a second one.
+    /// Returns the first record of a name; Slurm refuses a second one.
     pub fn record(&self, kind: RecordKind, name: &str) -> Option<Record<'_>> {
         self.records(kind).find(|record| record.name == name)
     }

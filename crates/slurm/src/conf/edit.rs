@@ -1,4 +1,4 @@
-//! Changes of single settings in what somebody wrote: everything else stays byte for byte.
+//! Edits of single settings in a text; everything else keeps its bytes.
 
 use thiserror::Error;
 
@@ -15,9 +15,9 @@ pub enum SettingChange {
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EditError {
-    #[error("{0:?} is no Key=Value")]
+    #[error("{0:?} is not Key=Value")]
     Unreadable(String),
-    #[error("{0:?} cannot stand in slurm.conf: it has a quote, a backslash, a number sign or a line end in it")]
+    #[error("{0:?} is no value for slurm.conf: it has a quote, a backslash, a number sign or a line end")]
     Value(String),
 }
 
@@ -29,8 +29,8 @@ impl SettingChange {
     }
 }
 
-/// Changes settings of one line, or of the part of one that a NodeSet's `partition.config` is. A key that is there keeps its place
-/// and spelling; a new one comes last. A line that goes on behind a backslash is written as one.
+/// Changes settings of one line, or of a NodeSet's `partition.config`, which is a part of one. An existing key keeps its place and
+/// spelling; a new one comes last. A line that continues behind a backslash is joined.
 pub fn edit_settings(text: &str, changes: &[SettingChange]) -> Result<String, EditError> {
     let joined = if text.contains('\\') {
         Some(in_one_line(text)?)
@@ -46,7 +46,7 @@ pub fn edit_settings(text: &str, changes: &[SettingChange]) -> Result<String, Ed
         match change {
             SettingChange::Remove { key } => items.retain(|item| item.setting.key != *key),
             SettingChange::Set { key, value } => {
-                // Of several, the last one counts.
+                // The last one is effective.
                 match items.iter_mut().rev().find(|item| item.setting.key == *key) {
                     Some(item) => {
                         item.text = render(&item.setting.key, value)?;
@@ -70,7 +70,7 @@ pub fn edit_settings(text: &str, changes: &[SettingChange]) -> Result<String, Ed
         first.gap = indent;
     }
     let edited: String = items.iter().flat_map(|item| [item.gap.as_str(), &item.text]).collect();
-    // A stray quote may pair up with one of a new value.
+    // A stray quote may combine with one of a new value.
     let reads_back = split(&edited)?
         .iter()
         .map(|item| &item.setting)
@@ -82,12 +82,12 @@ pub fn edit_settings(text: &str, changes: &[SettingChange]) -> Result<String, Ed
     }
 }
 
-/// Changes settings of a partition's line in a text of many lines. None if it has no such line.
+/// Changes settings of a partition's line in a text of many lines. Returns `None` if there is no such line.
 pub fn edit_partition(text: &str, name: &str, changes: &[SettingChange]) -> Result<Option<String>, EditError> {
     map_partition(text, name, |line| edit_settings(line.raw(), changes))
 }
 
-/// Takes a partition's line out of a text of many lines. None if it has no such line.
+/// Removes a partition's line from a text of many lines. Returns `None` if there is no such line.
 pub fn remove_partition(text: &str, name: &str) -> Option<String> {
     map_partition(text, name, |_| Ok(String::new())).ok().flatten()
 }
@@ -115,7 +115,7 @@ fn map_partition(
     lines.collect::<Result<String, EditError>>().map(Some)
 }
 
-/// A setting as it was written, with the blanks before it.
+/// A setting with its spelling and the spaces before it.
 struct Item {
     gap: String,
     text: String,
@@ -142,7 +142,7 @@ fn split(body: &str) -> Result<Vec<Item>, EditError> {
     Ok(items)
 }
 
-/// The settings of a line that has backslashes in it, without them.
+/// Joins the parts of a line that continues behind backslashes.
 fn in_one_line(text: &str) -> Result<String, EditError> {
     let document = Document::parse(text);
     let mut line = String::new();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_changed_where_it_stands() {
+    fn a_setting_is_changed_in_place() {
         for (text, changes, expected) in [
             (
                 "Default=YES MaxTime=60",
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_again_is_refused() {
+    fn a_change_that_could_not_be_read_back_is_rejected() {
         for value in ["a\"b", "a#b", "a\\b", "a\nb"] {
             assert!(
                 matches!(edit_settings("", &[set("A", value)]), Err(EditError::Value(_))),
@@ -247,7 +247,7 @@ mod tests {
     const EXTRA: &str = "# mine\nPartitionName=a Nodes=x\n\nPartitionName=b  Nodes=y State=UP # keep\nFoo=1";
 
     #[test]
-    fn a_partitions_line_is_changed_and_no_other() {
+    fn only_the_line_of_the_partition_is_changed() {
         let edited = edit_partition(EXTRA, "b", &[set("State", "DRAIN")]).unwrap().unwrap();
         assert_eq!(edited, EXTRA.replace("State=UP", "State=DRAIN"));
         assert_eq!(edit_partition(EXTRA, "c", &[]), Ok(None));

@@ -1,6 +1,6 @@
-//! Which of Slurm's files a name stands for.
+//! Slurm's files by name.
 
-/// Where Slurm's files lie in every pod.
+/// The directory of Slurm's files in every pod.
 pub const DIRECTORY: &str = "/etc/slurm";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +13,7 @@ pub enum FileKind {
     AcctGatherConf,
     JobContainerConf,
     PlugstackConf,
-    /// A script, a file that slurm.conf includes, or one of those whose inside we do not look at (`oci.conf`, `mpi.conf`,
-    /// `namespace.yaml` …).
+    /// A script, an included file, or a file that is not parsed (`oci.conf`, `mpi.conf`, `namespace.yaml` …).
     Other,
 }
 
@@ -34,7 +33,7 @@ impl FileKind {
     }
 }
 
-/// The name a path has in [`DIRECTORY`]; none if it points elsewhere. Slurm looks there for paths without a directory.
+/// Returns the name of a path in [`DIRECTORY`], where Slurm looks for paths without a directory; `None` if it points elsewhere.
 pub(super) fn name_in_directory(path: &str) -> Option<&str> {
     let name = path
         .strip_prefix(DIRECTORY)

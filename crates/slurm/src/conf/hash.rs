@@ -1,7 +1,7 @@
-//! Slurm's hash of slurm.conf, by which daemons tell whether they have the same one.
+//! Slurm's hash of slurm.conf, which daemons compare.
 //!
-//! It is over every byte that is read, comments too, of slurm.conf and of the files it includes, in the order they are
-//! read: a cyclic redundancy check of 16 bits (polynomial 0x1021), kept in 32 so that what is shifted out stays for a while.
+//! It covers every byte, including comments, of slurm.conf and of the included files, in the order they are read: a cyclic redundancy
+//! check of 16 bits (polynomial 0x1021) in a register of 32.
 
 use std::ffi::c_char;
 
@@ -9,14 +9,14 @@ use super::configuration::Configuration;
 use super::line::Content;
 
 impl Configuration {
-    /// None where it cannot be told: something is read that we do not have, or is read twice, or is no text.
+    /// Returns `None` if it is unknown: a file is missing here, is read twice, or is no text.
     pub fn hash(&self) -> Option<u32> {
         let mut includes = 0;
         let mut hash = 0;
         for located in self.slurm_conf() {
             includes += usize::from(matches!(located.line.content(), Content::Include(_)));
             let text = located.line.raw();
-            // Slurm stops at the NUL of a line; the other stands for bytes that were no UTF-8.
+            // Slurm ends a line at a NUL; the other character replaces bytes that are not UTF-8.
             if text.contains(['\0', char::REPLACEMENT_CHARACTER]) {
                 return None;
             }
@@ -28,7 +28,7 @@ impl Configuration {
 }
 
 fn add(hash: u32, byte: u8) -> u32 {
-    // C's own character, which has a sign on some machines: slurmctld and we run on the same one.
+    // C's `char`, which is signed on some architectures; slurmctld runs on the same one.
     let character = i32::from(c_char::from_ne_bytes([byte]));
     let mixed = hash ^ (character << 8).cast_unsigned();
     (0..8).fold(mixed, |hash, _| {
@@ -45,7 +45,7 @@ mod tests {
         Configuration::parse(files.iter().copied()).hash()
     }
 
-    /// The numbers are what slurmctld 26.05.5 on x86-64 said of these files.
+    /// The numbers are those of slurmctld 26.05.5 on x86-64.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_hash_is_slurms() {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_included_counts_where_it_stands() {
+    fn an_included_file_counts_at_its_position() {
         let whole = hash(&[("slurm.conf", b"A=1\nInclude more\nB=2\n".as_slice()), ("more", b"")]);
         let more = hash(&[
             ("slurm.conf", b"A=1\nInclude more\nB=2\n".as_slice()),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn no_hash_is_claimed_for_what_we_do_not_see() {
+    fn without_all_files_the_hash_is_unknown() {
         for files in [
             &[("slurm.conf", &b"Include /opt/site.conf\n"[..])][..],
             &[("slurm.conf", b"Include missing\n")],

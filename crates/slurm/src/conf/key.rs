@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// The name of a setting. Slurm does not look at its case; the spelling of the file is kept for messages.
+/// The name of a setting. Case is ignored, as in Slurm; the spelling of the file is kept for messages.
 #[derive(Debug, Clone)]
 pub struct Key(String);
 

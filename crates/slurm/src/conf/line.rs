@@ -1,8 +1,7 @@
-//! One logical line and how Slurm reads it.
+//! One logical line and how Slurm parses it.
 //!
-//! The order of the steps is Slurm's own (`parse_config.c`) and shows: a comment is cut before anything else, so `#`
-//! ends a quoted value too and a backslash inside a comment continues nothing; backslashes are taken away before
-//! quotes are looked at, so a quote cannot be escaped.
+//! The order of the steps is that of Slurm (`parse_config.c`). A comment is removed first, so `#` ends a quoted value too, and a
+//! backslash inside a comment continues nothing. Backslashes are removed before quotes are handled, so a quote cannot be escaped.
 
 use super::key::Key;
 
@@ -22,11 +21,11 @@ pub enum Content {
     /// `Include file`.
     Include(String),
     Settings(Vec<Setting>),
-    /// Slurm stops at such a line. The text is what could not be read.
+    /// Slurm rejects such a line. The text is the part that could not be read.
     Unreadable(String),
 }
 
-/// A line as Slurm counts lines: several of the file's when they end in a backslash.
+/// A logical line: several lines of the file if they end in a backslash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// Number of its first line in the file, from 1.
@@ -36,7 +35,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// The bytes of the file, line ends included.
+    /// Returns the bytes of the file, including line ends.
     pub fn raw(&self) -> &str {
         &self.raw
     }
@@ -72,7 +71,7 @@ pub(super) fn parse_lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Adds what counts of one line of the file, and says whether the next one belongs to it.
+/// Adds one line of the file without its comment, and returns whether the next one continues it.
 fn append_physical(joined: &mut String, physical: &str) -> bool {
     let text = without_comment(physical);
     let body = text.trim_end_matches(is_space);
@@ -132,14 +131,14 @@ fn parse_content(text: &str) -> Content {
     Content::Settings(settings)
 }
 
-/// Slurm knows the word only where the line begins, and takes quotes for part of the name.
+/// Slurm recognises the word only at the beginning of the line, and takes quotes for part of the name.
 fn parse_include(text: &str) -> Option<&str> {
     let (word, path) = text.split_once(is_space)?;
     word.eq_ignore_ascii_case("include")
         .then(|| path.trim_matches(is_space))
 }
 
-/// Reads `key [op]= value` from the front, and gives back what follows.
+/// Parses `key [op]= value` at the front, and returns the rest.
 pub(super) fn parse_setting(text: &str) -> Option<(Setting, &str)> {
     let end_of_key = text
         .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'))
@@ -161,8 +160,7 @@ pub(super) fn parse_setting(text: &str) -> Option<(Setting, &str)> {
     Some((setting, after))
 }
 
-/// A value in quotes may hold blanks and may be empty; one without may not. Quotes that end inside a word are part of
-/// that word.
+/// A value in quotes may have spaces and may be empty; one without may not. Quotes that end inside a word are part of that word.
 fn parse_value(text: &str) -> Option<(&str, &str)> {
     let quoted = text
         .strip_prefix('"')

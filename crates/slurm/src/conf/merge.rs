@@ -1,14 +1,14 @@
-//! Keys that hold a list of options, some of which a cluster cannot do without.
+//! Keys with a list of options, some of which a cluster needs.
 //!
-//! In slurm.conf the last line of a key wins, so a user's own `SlurmctldParameters=` would take away the operator's.
-//! Both are therefore joined into one more line at the end of the file.
+//! In slurm.conf the last line of a key is effective, so a user's `SlurmctldParameters=` would override the operator's. Both are
+//! therefore merged into one more line at the end of the file.
 
 use super::line::is_space;
 
-/// Joins a user's comma-separated options with the required ones. Where both name the same option the required one
-/// stands. The result is sorted, so that it does not depend on how the user ordered them.
+/// Merges a user's comma-separated options with the required ones, which take precedence. The result is sorted, so that it does not
+/// depend on the user's order.
 ///
-/// The user's spelling is kept: options may hold paths.
+/// The user's spelling is kept, since options may have paths.
 pub fn merge_options(required: &[&str], user: &str) -> String {
     let is_required = |option: &str| required.iter().any(|own| name(own).eq_ignore_ascii_case(name(option)));
     let mut options = required.to_vec();
@@ -37,13 +37,13 @@ mod tests {
     }
 
     #[test]
-    fn the_required_value_of_an_option_stands() {
+    fn the_required_value_of_an_option_takes_precedence() {
         assert_eq!(merge_options(&["overlap=0"], "overlap=1"), "overlap=0");
         assert_eq!(merge_options(&["overlap=0"], "OVERLAP"), "overlap=0");
     }
 
     #[test]
-    fn a_path_keeps_its_case_and_empty_options_go() {
+    fn a_path_keeps_its_case_and_empty_options_are_dropped() {
         assert_eq!(merge_options(&["a"], ",jwks=/Etc/K.json,, ,b"), "a,b,jwks=/Etc/K.json");
     }
 }

@@ -1,15 +1,15 @@
-//! slurm.conf and the files written in the same manner (cgroup.conf, gres.conf, topology.conf …).
+//! slurm.conf and the files in the same format (cgroup.conf, gres.conf, topology.conf …).
 //!
-//! * [`Document`], [`Plugstack`] and [`TopologyYaml`] are files somebody wrote, kept byte for byte; [`Configuration`] is
-//!   all files of a cluster together.
-//! * [`keys`] is what Slurm knows: every key, its values, and what a change of it takes.
-//! * [`Changes`] is what differs between two configurations, and the smallest action that makes it live.
-//! * [`check`] finds what is wrong before Slurm does.
-//! * [`render_scratch`] makes a configuration safe for a slurmctld that only tries it.
-//! * [`edit_settings`] and [`edit_partition`] change single settings of what somebody wrote.
-//! * `render_*` writes the files the operator makes.
+//! * [`Document`], [`Plugstack`] and [`TopologyYaml`] are parsed files that keep their bytes; [`Configuration`] is all files of a
+//!   cluster together.
+//! * [`keys`] lists every key of Slurm, its values, and the action that a change needs.
+//! * [`Changes`] is the difference between two configurations, and the smallest action that makes it live.
+//! * [`check`] finds problems before Slurm does.
+//! * [`render_scratch`] prepares a configuration for a dry run of slurmctld.
+//! * [`edit_settings`] and [`edit_partition`] change single settings of a text.
+//! * `render_*` renders the files of the operator.
 //!
-//! All of it is pure; nothing here opens a file.
+//! Everything is pure; nothing here opens a file.
 
 mod cgroup_conf;
 mod changes;
@@ -44,7 +44,7 @@ pub use line::{Content, Line, Setting};
 pub use merge::merge_options;
 pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
-pub use scratch::{Scratch, render_scratch, unexplained_nodes};
+pub use scratch::{Scratch, render_scratch, undefined_nodes};
 pub use slurm_conf::{
     AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT,
     SlurmConf, SlurmctldHost, render_external_slurm_conf, render_slurm_conf,

@@ -1,10 +1,10 @@
-//! plugstack.conf: the SPANK plugins that nodes and login hosts load. Words on a line, not settings.
+//! plugstack.conf: the SPANK plugins that nodes and login hosts load. Its lines have words, not settings.
 
 use std::fmt;
 
 use super::line::is_space;
 
-/// The file kept whole: what was parsed is what is rendered.
+/// The file, which renders to the same bytes it was parsed from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plugstack {
     lines: Vec<PlugstackLine>,
@@ -22,10 +22,10 @@ pub struct PlugstackLine {
 pub enum PlugstackEntry {
     /// Nothing, or a comment.
     Blank,
-    /// A pattern for files on the host that loads the plugins. They are that host's own; we never have them.
+    /// A pattern for files on the host that loads the plugins.
     Include(String),
     Plugin {
-        /// A host does without an optional plugin that it cannot load.
+        /// A host ignores an optional plugin that it cannot load.
         required: bool,
         path: String,
         arguments: String,
@@ -50,7 +50,7 @@ impl Plugstack {
         &self.lines
     }
 
-    /// What counts, in its order: plugins are called in the order of the file.
+    /// Returns all lines but blank ones; plugins are called in this order.
     pub fn entries(&self) -> impl Iterator<Item = &PlugstackEntry> {
         self.lines
             .iter()

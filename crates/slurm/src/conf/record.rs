@@ -1,4 +1,4 @@
-//! Lines that define something by name: `NodeName=`, `NodeSet=`, `PartitionName=`, `DownNodes=`.
+//! Lines that define a named record: `NodeName=`, `NodeSet=`, `PartitionName=`, `DownNodes=`.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl RecordKind {
     }
 }
 
-/// What a thing is set to. A key given twice has its last value, as in Slurm.
+/// The settings of a record. A repeated key has its last value, as in Slurm.
 pub type Settings = BTreeMap<Key, String>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// A single name, a hostlist (`n[1-3]`), or `DEFAULT`.
     pub name: &'a str,
-    /// What follows the name on the line.
+    /// The settings behind the name.
     pub settings: &'a [Setting],
     pub line: usize,
 }
 
 impl<'a> Record<'a> {
-    /// What a line defines, if it defines something.
+    /// Returns the record of a line, if it defines one.
     pub fn of_line(line: &'a Line) -> Option<Self> {
         let (first, settings) = line.settings().split_first()?;
         let kind = RecordKind::of_key(&first.key)?;
@@ -66,7 +66,7 @@ impl<'a> Record<'a> {
             .map(|setting| setting.value.as_str())
     }
 
-    /// Such a line defines nothing; it sets what later lines of its kind leave out.
+    /// Whether the line defines no record but sets the defaults of later ones.
     pub fn is_default(&self) -> bool {
         matches!(self.kind, RecordKind::Node | RecordKind::Partition) && self.name.eq_ignore_ascii_case("DEFAULT")
     }
@@ -80,7 +80,7 @@ impl<'a> Record<'a> {
 }
 
 impl Document {
-    /// The things of one kind with what they are really set to, `DEFAULT` lines applied, in the order of the file.
+    /// Returns the records of one kind with their effective settings, `DEFAULT` lines applied, in the order of the file.
     pub fn effective(&self, kind: RecordKind) -> Vec<(&str, Settings)> {
         let mut defaults = Settings::new();
         let mut effective = Vec::new();
@@ -98,7 +98,7 @@ impl Document {
     }
 }
 
-/// The value with its operator in front, so that `Nodes=+a` and `Nodes+=a` stay two things.
+/// Returns the value with its operator in front, so that `Nodes=+a` and `Nodes+=a` differ.
 pub(super) fn written_value(setting: &Setting) -> String {
     match setting.operator {
         Some(operator) => format!("{operator}={}", setting.value),

@@ -1,9 +1,9 @@
-//! A configuration made safe for a slurmctld that is only to say whether it would run with it.
+//! A configuration for a dry run: a slurmctld that only checks whether it would run with the files.
 //!
-//! It stands beside the live one, so what is unique to that is replaced: port, state, pid file, log, authentication. It
-//! must do nothing in the world, so programs, databases and whatever else acts by itself are taken out. Everything else
-//! stays as it was written, mistakes included, and on the same line, so that Slurm's complaints point where a person
-//! looks. What cannot be found out this way is for [`check`](super::check::check).
+//! The dry run runs beside the live slurmctld, so port, state, pid file, log and authentication are replaced. It must have no side
+//! effects, so programs, databases and other active parts are removed. Everything else keeps its spelling, including mistakes, and
+//! its line number, so that Slurm's errors point to the line of the user. [`check`](super::check::check) covers what a dry run cannot
+//! find.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +14,21 @@ use super::line::{Content, Line, Setting, is_space};
 use super::record::{Record, RecordKind};
 use crate::hostlist::Hostlist;
 
-/// Where a dry run takes place.
+/// The environment of a dry run.
 #[derive(Debug, Clone, Copy)]
 pub struct Scratch<'a> {
-    /// Takes the place of /etc/slurm. `state` in it is to be an empty directory, `slurm.key` any key.
+    /// Replaces /etc/slurm. It has an empty directory `state` and any key as `slurm.key`.
     pub directory: &'a str,
-    /// The name of this very host: slurmctld refuses to run on another.
+    /// The name of this host: slurmctld refuses to run on another.
     pub host: &'a str,
     pub port: u16,
-    /// Nodes that exist though no file names them.
+    /// Nodes that exist although no file defines them.
     pub nodes: &'a BTreeSet<String>,
 }
 
-/// Replaced by lines of our own at the end of the file.
+/// Replaced by lines at the end of the file.
 const REPLACED: [&str; 12] = [
-    // A key of its own, so that it can speak to nobody. Whether the real kind is right is for the checker.
+    // A separate key, so that it can talk to no other daemon. The checker covers the real type.
     "AuthType",
     "CredType",
     "CryptoType",
@@ -36,7 +36,7 @@ const REPLACED: [&str; 12] = [
     "SlurmctldPort",
     "SlurmctldPidFile",
     "StateSaveLocation",
-    // The line that says "Running as primary controller" is `info`.
+    // The log line "Running as primary controller" has the level `info`.
     "SlurmctldDebug",
     "CommunicationParameters",
     "SlurmctldHost",
@@ -44,21 +44,21 @@ const REPLACED: [&str; 12] = [
     "BackupController",
 ];
 
-/// Left out: names of hosts and files that a dry run has no business with.
+/// Removed: hosts and files that a dry run does not use.
 const DROPPED: [&str; 8] = [
-    // Needs keys that lie elsewhere, and serves nobody here.
+    // Needs keys that the dry run does not have.
     "AuthAltTypes",
     "AuthAltParameters",
     "SlurmctldAddr",
     "ControlAddr",
     "BackupAddr",
-    // Without a log file slurmctld writes to standard error, where we listen. The real one may be a pipe.
+    // Without a log file slurmctld writes to standard error, which the agent reads. The real one may be a pipe.
     "SlurmctldLogFile",
     "SlurmSchedLogFile",
     "SlurmctldSyslogDebug",
 ];
 
-/// Left out: what slurmctld would run. It complains of a missing one, but starts nevertheless.
+/// Removed: programs that slurmctld would run. It reports a missing one, but starts nevertheless.
 const PROGRAMS: [&str; 12] = [
     "SlurmctldPrimaryOnProg",
     "SlurmctldPrimaryOffProg",
@@ -77,23 +77,23 @@ const PROGRAMS: [&str; 12] = [
 /// slurmctld waits for such a database before it starts, and registers its port there.
 const DATABASES: [&str; 2] = ["accounting_storage/slurmdbd", "accounting_storage/ctld_relay"];
 
-/// Plugins that act as soon as they are loaded: they connect to a database, or run scripts. Only these very names go: an
-/// unknown one must be found out.
+/// Plugins with side effects when they are loaded: they connect to a database, or run scripts. Only these names are removed, so that
+/// the dry run finds an unknown one.
 const ACTING: [(&str, &[&str]); 3] = [
     ("AccountingStorageType", &DATABASES),
     ("JobCompType", &["jobcomp/mysql"]),
     ("BurstBufferType", &["burst_buffer/lua", "burst_buffer/datawarp"]),
 ];
 
-/// Pushes files to every node as soon as slurmctld runs.
+/// Makes slurmctld push files to every node when it starts.
 const PUSHES: &str = "reconfig_on_restart";
 
-/// Without a database there are no QOS and no TRES but Slurm's own, and slurmctld does not start with a file that names
-/// others. They are left out where the real one has a database.
+/// Without a database there are no QOS and only Slurm's own TRES, and slurmctld does not start with a file that names others. They are
+/// removed if the real configuration has a database.
 const OF_DATABASE: [&str; 2] = ["AccountingStorageTRES", "PriorityWeightTRES"];
 const OF_DATABASE_IN_PARTITIONS: [&str; 4] = ["QOS", "AllowQos", "DenyQos", "TRESBillingWeights"];
 
-/// slurm.conf and the files it includes, as the dry run is to read them. All other files are read as they are.
+/// Returns slurm.conf and the included files for the dry run. It reads all other files unchanged.
 pub fn render_scratch(configuration: &Configuration, scratch: &Scratch<'_>) -> BTreeMap<String, String> {
     let has_database = has_database(configuration);
     let mut files: BTreeMap<String, String> = BTreeMap::new();
@@ -101,14 +101,14 @@ pub fn render_scratch(configuration: &Configuration, scratch: &Scratch<'_>) -> B
         let text = files.entry(located.file.to_string()).or_default();
         text.push_str(&render_line(&located.line, scratch.directory, has_database));
     }
-    // Slurm takes the last one of a key, so these hold even if a file elsewhere, which we do not see, sets them too.
+    // The last value of a key is effective, so these hold even if a file of the host sets them too.
     let own = render_own(configuration, scratch);
     files.entry("slurm.conf".to_owned()).or_default().push_str(&own);
     files
 }
 
-/// Names that partitions and node sets have for nodes and that no line explains: those of dynamic nodes, or mistakes.
-pub fn unexplained_nodes(configuration: &Configuration) -> BTreeSet<String> {
+/// Returns the nodes that partitions and node sets name and that no line defines: dynamic nodes, or mistakes.
+pub fn undefined_nodes(configuration: &Configuration) -> BTreeSet<String> {
     let records: Vec<Record<'_>> = configuration
         .slurm_conf()
         .iter()
@@ -143,7 +143,7 @@ fn is_one_of(word: &str, words: &[&str]) -> bool {
     words.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// The line, or what is left of it, in as many lines of the file.
+/// Returns the line, or the rest of it, with the same number of line ends.
 fn render_line(line: &Line, directory: &str, has_database: bool) -> String {
     let changed = match line.content() {
         Content::Blank | Content::Unreadable(_) => None,
@@ -170,7 +170,7 @@ fn render_line(line: &Line, directory: &str, has_database: bool) -> String {
 }
 
 fn keeps_in_record(kind: RecordKind, setting: &Setting, has_database: bool) -> bool {
-    // An empty one is fatal with a database, too.
+    // An empty value is fatal with a database too.
     let of_database = kind == RecordKind::Partition
         && is_one_of(setting.key.as_str(), &OF_DATABASE_IN_PARTITIONS)
         && !setting.value.is_empty();
@@ -214,7 +214,7 @@ fn render_settings(settings: &[Setting]) -> String {
         .iter()
         .map(|setting| {
             let operator = setting.operator.map(String::from).unwrap_or_default();
-            // Slurm takes escapes away before it looks for quotes.
+            // Slurm removes escapes before it handles quotes.
             let value = setting.value.replace('\\', "\\\\").replace('#', "\\#");
             if value.is_empty() || value.contains(is_space) {
                 format!("{}{operator}=\"{value}\"", setting.key)
@@ -233,7 +233,7 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
         port,
         nodes,
     } = scratch;
-    // Ours comes first: whatever the other ones are, it is read.
+    // First, so that Slurm reads it whatever the other options are.
     let and = |key: &str, option: &str| {
         let value = match configuration.value(key) {
             Some(users) => format!("{option},{users}"),
@@ -248,15 +248,15 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
     let mut lines = vec![
         "AuthType=auth/slurm".to_owned(),
         "CredType=cred/slurm".to_owned(),
-        // Without it the socket of the live one would be taken away from everybody in the pod.
+        // Without it the dry run would take over the socket of the live slurmctld.
         and("AuthInfo", "disable_sack"),
         format!("SlurmctldPort={port}"),
         format!("SlurmctldPidFile={directory}/slurmctld.pid"),
         format!("StateSaveLocation={directory}/state"),
         "SlurmctldDebug=info".to_owned(),
-        // It cannot be kept from listening on all addresses; so at least it answers nobody without a key.
+        // slurmctld always listens on all addresses; this leaves clients with a key only.
         and("CommunicationParameters", "disable_http"),
-        // Without one it complains of the default, which hardly any image has, just before it says what is wrong.
+        // Without it slurmctld reports the default program, which few images have, right before the real error.
         "MailProg=/bin/true".to_owned(),
     ];
     let named_a_host = ["SlurmctldHost", "ControlMachine"]
@@ -266,15 +266,15 @@ fn render_own(configuration: &Configuration, scratch: &Scratch<'_>) -> String {
         lines.push(format!("SlurmctldHost={host}{}", address(configuration)));
     }
     if configuration.includes_elsewhere() {
-        // What it sets cannot be taken out, but its most dangerous word can be spoken over.
+        // Settings of that file cannot be removed, but the most dangerous one can be overridden.
         lines.push("SlurmctldPrimaryOnProg=/bin/true".to_owned());
     }
     lines.extend(nodes.iter().map(|name| format!("NodeName={name} State=FUTURE")));
-    // The first ends a last line without an end, the second one that ends in a backslash.
+    // The first line end completes the last line, the second one ends a continuation by a backslash.
     format!("\n\n{}\n", lines.join("\n"))
 }
 
-/// Spares a look-up of the name, but for those who asked for IPv6: their host may have nothing else.
+/// Saves a look-up of the name, unless IPv6 is enabled: the host may have no IPv4 address.
 fn address(configuration: &Configuration) -> &'static str {
     let parameters = configuration.value("CommunicationParameters").unwrap_or_default();
     let mut options = parameters.split(',').map(|option| option.trim_matches(is_space));
@@ -302,7 +302,7 @@ mod tests {
         Configuration::parse(files.iter().map(|(name, text)| (*name, text.as_bytes())))
     }
 
-    /// What becomes of the lines themselves.
+    /// The lines of the file after removal.
     fn kept(conf: &str) -> String {
         let files = render_scratch(&configuration(&[("slurm.conf", conf)]), &PLACE);
         let (lines, _) = files["slurm.conf"].split_once("\n\nAuthType=auth/slurm\n").unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stays_where_it_was() {
+    fn mistakes_are_kept() {
         for conf in [
             "Foo=1\nthis is not a config line\nDebugFlags=\n",
             "PartitionName=x Nodes=n[1- State=FOO # why\n",
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_live_ones_own_is_left() {
+    fn nothing_of_the_live_slurmctld_is_left() {
         let conf = "SlurmctldHost=a(b)\nslurmctldhost=c\nSlurmctldPort=6817\nStateSaveLocation=/s AuthAltTypes=auth/jwt\n\
                     SlurmctldLogFile=/l\nSlurmctldDebug=quiet\nAuthInfo=cred_expire=20\n";
         assert_eq!(kept(conf).trim(), "");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_nothing_but_ipv6_is_tried_by_its_name() {
+    fn a_host_with_ipv6_only_is_used_by_name() {
         let own = own("SlurmctldHost=a\nCommunicationParameters=EnableIPv6,DisableIPv4\n");
         assert!(
             own.contains("\nCommunicationParameters=disable_http,EnableIPv6,DisableIPv4\n"),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_database_nothing_of_it_is_asked_for() {
+    fn without_a_database_its_settings_are_removed() {
         let conf = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu\n\
                     PartitionName=x Nodes=\"a b\" QOS=high AllowQos=a,b Reason=\\#1 QOS=\"\" TRESBillingWeights=GRES/gpu=1\n";
         assert_eq!(kept(conf), "\n\nPartitionName=x Nodes=\"a b\" Reason=\\#1 QOS=\"\"\n");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_included_are_treated_alike_and_found_beside_it() {
+    fn included_files_are_treated_alike() {
         let files = [
             (
                 "slurm.conf",
@@ -407,25 +407,25 @@ mod tests {
         assert!(scratch["slurm.conf"].starts_with("Include /run/d/a.conf\nInclude b.conf\nInclude /etc/slurmx\n"));
         assert_eq!(scratch["a.conf"], "\nFoo=1\n");
         assert_eq!(scratch["b.conf"], "Bar=1\n");
-        assert_eq!(scratch.len(), 3, "the others are as they are");
+        assert_eq!(scratch.len(), 3, "the others are unchanged");
     }
 
     #[test]
-    fn nodes_that_only_slurmctld_knows_are_named() {
+    fn dynamic_nodes_are_defined() {
         let configuration = configuration(&[(
             "slurm.conf",
             "NodeName=s[1-2]\nNodeSet=gpu Feature=gpu\nNodeSet=two Nodes=s1,d7\n\
              PartitionName=x Nodes=s2,gpu,d[1-2]\nPartitionName=y Nodes=ALL\nPartitionName=z Nodes=n[1-\n",
         )]);
-        let unexplained = unexplained_nodes(&configuration);
-        assert_eq!(unexplained.iter().collect::<Vec<_>>(), ["d1", "d2", "d7"]);
+        let undefined = undefined_nodes(&configuration);
+        assert_eq!(undefined.iter().collect::<Vec<_>>(), ["d1", "d2", "d7"]);
         let nodes = BTreeSet::from(["d1".to_owned()]);
         let scratch = Scratch { nodes: &nodes, ..PLACE };
         let files = render_scratch(&configuration, &scratch);
         assert!(files["slurm.conf"].ends_with("\nNodeName=d1 State=FUTURE\n"));
     }
 
-    /// Lines as people write them, and as nobody would.
+    /// Lines as people write them, and garbage.
     fn line() -> impl Strategy<Value = String> {
         let keys = REPLACED.iter().chain(&DROPPED).chain(&PROGRAMS).chain(&OF_DATABASE);
         let key = prop::sample::select(keys.copied().collect::<Vec<_>>());
@@ -442,7 +442,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_written_nothing_is_run_and_nothing_of_the_live_ones_is_used(
+        fn no_configuration_runs_programs_or_uses_the_live_slurmctlds_files(
             lines in prop::collection::vec(line(), 0..12)
         ) {
             let text = lines.join("\n");
@@ -464,7 +464,7 @@ mod tests {
                     "{setting:?}"
                 );
             }
-            // Complaints name the lines a person wrote.
+            // Errors name the line numbers of the user's file.
             prop_assert!(files["slurm.conf"].matches('\n').count() >= text.matches('\n').count());
         }
     }

@@ -1,4 +1,4 @@
-//! The slurmdbd.conf the operator writes: from values to text, the same text for the same values, in upstream's order.
+//! Renders the operator's slurmdbd.conf, in upstream's order. Equal values give equal text.
 
 use thiserror::Error;
 
@@ -9,12 +9,12 @@ use super::slurm_conf::{
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmdbdConf {
-    /// The host slurmdbd runs on, by the name it has there.
+    /// The host name of slurmdbd's machine.
     pub host: String,
-    /// Tokens are also checked against `/etc/slurm/jwks.json`.
+    /// Whether tokens are also checked against `/etc/slurm/jwks.json`.
     pub jwks: bool,
     pub storage: Storage,
-    /// The user's own lines, kept as they are.
+    /// The user's lines, unchanged.
     pub extra: String,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Storage {
     }
 }
 
-/// A password that no line of slurmdbd.conf can hold.
+/// Why a password cannot be written to slurmdbd.conf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unwritable {
     #[error("has a line break or another control character")]
@@ -93,7 +93,7 @@ pub fn render_slurmdbd_conf(conf: &SlurmdbdConf) -> Result<String, Unwritable> {
     Ok(text.text)
 }
 
-/// A value as it has to be written to be read as it is: Slurm takes backslashes away, cuts at `#`, and then looks for quotes.
+/// Escapes a value: Slurm removes backslashes, cuts at `#`, and then handles quotes.
 fn write_value(value: &str) -> Result<String, Unwritable> {
     if value.contains(|c: char| c.is_control() && c != '\t') {
         return Err(Unwritable::ControlCharacter);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_options_stand_beside_those_the_cluster_needs() {
+    fn a_users_options_are_merged_with_those_the_cluster_needs() {
         let text = render_slurmdbd_conf(&conf("x", "DebugLevel=debug\nAuthInfo=ttl=30")).unwrap();
         let document = Document::parse(&text);
         assert_eq!(document.value("AuthInfo"), Some("ttl=30,use_client_ids"));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn a_password_that_cannot_be_written_is_rejected() {
         assert_eq!(
             render_slurmdbd_conf(&conf("a\nStorageHost=x", "")),
             Err(Unwritable::ControlCharacter)
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_the_password_in_a_log() {
+    fn debug_does_not_show_the_password() {
         assert!(!format!("{:?}", conf("secret", "")).contains("secret"));
     }
 
     proptest! {
         #[test]
-        fn every_password_is_read_as_it_was_given(password in ".{0,20}") {
+        fn every_password_is_read_back(password in ".{0,20}") {
             if let Ok(text) = render_slurmdbd_conf(&conf(&password, "")) {
                 let document = Document::parse(&text);
                 prop_assert_eq!(document.value("StoragePass"), Some(password.as_str()));

@@ -1,5 +1,5 @@
-//! topology.yaml: the networks of a cluster, by name. The text is kept as it is; the value serves for comparison and
-//! for the names that partitions refer to.
+//! topology.yaml: the networks of a cluster, by name. The parsed value serves for comparison and for the names that partitions
+//! refer to.
 
 use std::fmt;
 
@@ -13,14 +13,14 @@ pub struct TopologyYaml {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct YamlError {
-    /// From 1, where the parser can tell.
+    /// From 1, if the parser knows it.
     pub line: Option<usize>,
     pub message: String,
 }
 
 impl TopologyYaml {
     pub fn parse(text: &str) -> Self {
-        // Slurm's parser takes a repeated key, so we do.
+        // Slurm's parser accepts a repeated key.
         let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
         let content = serde_saphyr::from_str_with_options(text, options).map_err(|error| YamlError {
             line: error.location().and_then(|at| usize::try_from(at.line()).ok()),
@@ -36,7 +36,7 @@ impl TopologyYaml {
         self.content.as_ref()
     }
 
-    /// The names of the topologies in the order of the file, which partitions and nodes refer to.
+    /// Returns the names of the topologies in the order of the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.content
             .as_ref()

@@ -1,24 +1,26 @@
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use host::Host;
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 
 use super::error::Error;
-use super::http::{Http, Reply};
 use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
 use super::reservation_update::ReservationUpdate;
 use super::version::ApiVersion;
-use crate::answer::{Answer, JobVerdict, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty};
+use crate::answer::{Answer, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty};
 use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::reservation::{Reservation, ReservationName, ReservationRequest};
-use crate::rpc::{LivePartition, ShownPartition};
+use crate::rpc::{Incomparable, LivePartition};
 use crate::token::Issuer;
+use crate::transport::{self, Http};
 
-/// The parts of slurmrestd's interface: slurmctld's, and the database's.
+/// The parts of slurmrestd's API: of slurmctld, and of the database.
 const SLURM: &str = "slurm";
 const SLURMDB: &str = "slurmdb";
 
@@ -35,19 +37,21 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        // Longer than the 10 s that slurmrestd waits for slurmctld (MessageTimeout), so that its own words arrive.
+        // Longer than the 10 s that slurmrestd waits for slurmctld (MessageTimeout), so that its own error arrives.
         Self {
             timeout: Duration::from_secs(15),
         }
     }
 }
 
-/// A connection to the slurmrestd of one cluster. It costs nothing until it is used.
+/// The client of the slurmrestd of one cluster. It connects when it is first used.
 #[derive(Debug)]
 pub struct Client {
-    /// Without a slash at the end.
+    /// Without a trailing slash.
     server: String,
     issuer: Issuer,
+    options: Options,
+    host: Host,
     http: Http,
     negotiated: Mutex<Option<Negotiated>>,
 }
@@ -60,16 +64,18 @@ struct Negotiated {
 
 impl Client {
     /// `server` is an address such as `http://slurm-restapi.slurm:6820`.
-    pub fn new(server: &str, issuer: Issuer, options: Options) -> Self {
+    pub fn new(host: Host, server: &str, issuer: Issuer, options: Options) -> Self {
         Self {
             server: server.trim_end_matches('/').to_owned(),
             issuer,
-            http: Http::new(options.timeout),
+            options,
+            http: Http::new(host.clone()),
+            host,
             negotiated: Mutex::new(None),
         }
     }
 
-    /// Which slurmctlds are there. It answers at once where other calls wait ten seconds for a slurmctld that is not.
+    /// Returns which slurmctlds respond. It does so at once where other requests wait ten seconds for an absent slurmctld.
     pub async fn ping(&self) -> Result<Answer<Vec<Ping>>, Error> {
         self.get("ping/", "ping").await
     }
@@ -82,8 +88,8 @@ impl Client {
         let what = format!("node {name:?}");
         let path = format!("node/{}", path_segment(name)?);
         let answer = match self.get::<Vec<Node>>(&path, &what).await {
-            // For a node it does not have, slurmrestd 26.05 answers "error 0, No error, Failure to query node" with HTTP
-            // 200. Deletions follow from a node being gone, so that is not taken for it; the whole list is.
+            // For a missing node, slurmrestd 26.05 responds "error 0, No error, Failure to query node" with HTTP 200. A missing
+            // node leads to deletions, so the list of all nodes decides.
             Err(Error::Refused { number: 0, .. }) => self.nodes().await?,
             other => other?,
         };
@@ -107,26 +113,27 @@ impl Client {
         self.get("partitions/", "list of partitions").await
     }
 
-    /// The same with all that can be changed of them. Older ones than v0.0.45 do not tell, nor take changes.
+    /// Returns the partitions with all settings that can be changed, which needs v0.0.45.
     pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
         self.needs_v45("change partitions").await?;
-        let shown: Answer<Vec<ShownPartition>> = self.get("partitions/", "list of partitions").await?;
-        Ok(shown.value.into_iter().map(|ShownPartition(live)| live).collect())
+        let shown = self.partitions().await?.value.into_iter();
+        let live: Result<_, Incomparable> = shown.map(LivePartition::try_from).collect();
+        Ok(live.map_err(transport::Error::invalid)?)
     }
 
-    /// Makes the partition of that name, or changes it.
+    /// Creates a partition, or changes the existing one.
     pub(super) async fn write_partition(&self, name: &str, body: &impl Serialize) -> Result<(), Error> {
         self.needs_v45("change partitions").await?;
         let what = format!("partition {name:?}");
         let written = self.command(Method::POST, "partitions/", Some(body_of(body)?), &what);
         match written.await {
-            // One that does not exist is made, so this is about what it consists of.
+            // A missing partition is created, so the error is about its nodes.
             Err(Error::NotFound { .. }) => Err(unknown_nodes()),
             answer => answer.map(drop),
         }
     }
 
-    /// Refused while it has jobs or reservations, but not while its last job is completing.
+    /// Slurm refuses while the partition has jobs or reservations, but not while its last job is completing.
     pub async fn delete_partition(&self, name: &str) -> Result<(), Error> {
         self.needs_v45("delete partitions").await?;
         let path = format!("partition/{}", path_segment(name)?);
@@ -134,20 +141,19 @@ impl Client {
         self.command(Method::DELETE, &path, None, &what).await.map(drop)
     }
 
-    /// Of the accounting database. An error where there is none.
+    /// Returns the QOS of the accounting database. An error without a database.
     pub async fn qos(&self) -> Result<Answer<Vec<Qos>>, Error> {
         let what = "list of QOS";
         let reply = self.request(SLURMDB, Method::GET, "qos/", None).await?;
         self.decoded(&reply, what)
     }
 
-    /// The release of the slurmrestd that answered last, such as `26.05.5`.
+    /// Returns the release of slurmrestd, such as `26.05.5`.
     pub fn release(&self) -> Option<String> {
-        let negotiated = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
-        negotiated.as_ref()?.release.clone()
+        self.negotiated().as_ref()?.release.clone()
     }
 
-    /// The configuration slurmctld runs with. `None` if this slurmrestd cannot tell.
+    /// Returns the configuration slurmctld runs with. `None` before v0.0.45.
     pub async fn served_conf(&self) -> Result<Option<ServedConf>, Error> {
         match self.version().await? {
             ApiVersion::V45 => self.get("conf", "configuration").await.map(|answer| Some(answer.value)),
@@ -155,9 +161,9 @@ impl Client {
         }
     }
 
-    /// What slurmctld runs with of its slurm.conf.
+    /// Returns settings of the slurm.conf that slurmctld runs with.
     pub async fn running_conf(&self) -> Result<RunningConf, Error> {
-        self.needs_v45("tell the configuration").await?;
+        self.needs_v45("show the configuration").await?;
         self.get("conf", "configuration").await.map(|answer| answer.value)
     }
 
@@ -168,23 +174,13 @@ impl Client {
         }
     }
 
-    /// Nodes, then jobs, and which process of slurmctld gave both.
+    /// Reads nodes, then jobs, and which process of slurmctld reported both.
     pub async fn observe(&self) -> Result<Observation, Error> {
-        let before = self.process().await?;
-        let nodes = self.nodes().await?.value;
-        let jobs = self.jobs().await?.value;
-        let process = match before {
-            Some(before) => self.process().await?.filter(|after| *after == before),
-            None => None,
-        };
-        Ok(Observation { nodes, jobs, process })
+        let process = || async { Ok(self.served_conf().await?.and_then(Process::of_conf)) };
+        Observation::read(process, self.nodes(), self.jobs()).await
     }
 
-    async fn process(&self) -> Result<Option<Process>, Error> {
-        Ok(self.served_conf().await?.and_then(Process::of_conf))
-    }
-
-    /// A field Slurm did not understand is in the warnings, and nowhere else.
+    /// Returns warnings, which alone name the fields that Slurm did not understand.
     pub async fn update_node(&self, name: &str, update: &NodeUpdate) -> Result<Vec<Warning>, Error> {
         self.command_node(Method::POST, name, Some(body_of(update)?)).await
     }
@@ -199,27 +195,25 @@ impl Client {
         self.command(method, &path, body, &format!("node {node:?}")).await
     }
 
-    /// Ends the job and has it wait again.
+    /// Terminates the job and requeues it.
     pub async fn requeue_job(&self, job: &JobHandle) -> Result<(), Error> {
         self.needs_v45("requeue a job").await?;
-        // It is a GET in Slurm's interface.
+        // Slurm's API has a GET for it.
         self.command_job(Method::GET, &format!("job/{job}/requeue"), job).await
     }
 
-    /// Ends the job.
     pub async fn cancel_job(&self, job: &JobHandle) -> Result<(), Error> {
         self.command_job(Method::DELETE, &format!("job/{job}"), job).await
     }
 
     async fn command_job(&self, method: Method, path: &str, job: &JobHandle) -> Result<(), Error> {
         let what = format!("job {job}");
-        let verdicts: Vec<JobVerdict> = self.exchange(method, path, &what).await?.value;
-        let failed = verdicts.iter().map(JobVerdict::error).find(|(number, _)| {
-            // It runs no more: that is what was asked for.
-            !matches!(*number, 0 | ALREADY_DONE | JOB_PENDING)
-        });
+        let results: Vec<JobResult> = self.exchange(method, path, &what).await?.value;
+        // A job that does not run any more is a success.
+        let mut errors = results.iter().map(JobResult::error);
+        let failed = errors.find(|(number, _)| !matches!(*number, 0 | ALREADY_DONE | JOB_PENDING));
         match failed {
-            Some((number, text)) => Err(Error::of_verdict(&what, number, text)),
+            Some((number, text)) => Err(Error::of_job(&what, number, text)),
             None => Ok(()),
         }
     }
@@ -228,13 +222,13 @@ impl Client {
         self.get("reservations/", "list of reservations").await
     }
 
-    /// Changes the reservation of that name, or makes it.
+    /// Creates a reservation, or changes the existing one.
     pub async fn reserve(&self, request: &ReservationRequest) -> Result<Vec<Warning>, Error> {
         let body = body_of(&ReservationUpdate::of(request))?;
         let what = format!("reservation {:?}", request.name.as_str());
         let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
         answer.map_err(|error| match error {
-            // One that does not exist is made, so this is about what it consists of.
+            // A missing reservation is created, so the error is about its nodes.
             Error::NotFound { .. } => unknown_nodes(),
             other => other,
         })
@@ -254,8 +248,8 @@ impl Client {
         what: &str,
     ) -> Result<Vec<Warning>, Error> {
         let reply = self.request(SLURM, method, path, body).await?;
-        let answer = decode_empty(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
-        self.accept(reply.status, what, answer).map(|answer| answer.warnings)
+        let answer = decode_empty(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
+        self.accept(reply.status(), what, answer).map(|answer| answer.warnings)
     }
 
     async fn get<T: Payload>(&self, path: &str, what: &str) -> Result<Answer<T>, Error> {
@@ -267,9 +261,9 @@ impl Client {
         self.decoded(&reply, what)
     }
 
-    fn decoded<T: Payload>(&self, reply: &Reply, what: &str) -> Result<Answer<T>, Error> {
-        let answer = decode::<T>(&reply.body).map_err(|error| self.decoding_failed(reply.status, what, error));
-        self.accept(reply.status, what, answer)
+    fn decoded<T: Payload>(&self, reply: &Response<Bytes>, what: &str) -> Result<Answer<T>, Error> {
+        let answer = decode::<T>(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
+        self.accept(reply.status(), what, answer)
     }
 
     fn decoding_failed(&self, status: StatusCode, what: &str, error: crate::answer::DecodeError) -> Error {
@@ -280,14 +274,14 @@ impl Client {
         error
     }
 
-    /// An answer without errors still has to come with a status of success, and tells which slurmrestd gave it.
+    /// Checks the status of a response without errors, and notes the release of slurmrestd.
     fn accept<T>(&self, status: StatusCode, what: &str, answer: Result<Answer<T>, Error>) -> Result<Answer<T>, Error> {
         let answer = answer?;
         if !status.is_success() {
             return Err(Error::of_status(status, what));
         }
-        let mut negotiated = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another release answers than the one we negotiated with: it may know a newer version.
+        let mut negotiated = self.negotiated();
+        // slurmrestd was replaced since the negotiation and may support a newer version.
         if negotiated.as_ref().is_some_and(|known| known.release != answer.release) {
             *negotiated = None;
         }
@@ -300,26 +294,25 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<Response<Bytes>, Error> {
         let version = self.version().await?;
         let reply = self.send(part, version, method.clone(), path, body.clone()).await?;
-        if reply.status != StatusCode::NOT_FOUND {
+        if reply.status() != StatusCode::NOT_FOUND {
             return Ok(reply);
         }
-        // This is how a slurmrestd answers that was replaced by one without our version.
+        // slurmrestd may have been replaced by one that does not support the version.
         match self.negotiate().await? {
             newer if newer != version => self.send(part, newer, method, path, body).await,
             _ => Ok(reply),
         }
     }
 
+    fn negotiated(&self) -> MutexGuard<'_, Option<Negotiated>> {
+        self.negotiated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn version(&self) -> Result<ApiVersion, Error> {
-        let known = self
-            .negotiated
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(|known| known.version);
+        let known = self.negotiated().as_ref().map(|known| known.version);
         match known {
             Some(version) => Ok(version),
             None => self.negotiate().await,
@@ -329,19 +322,15 @@ impl Client {
     async fn negotiate(&self) -> Result<ApiVersion, Error> {
         for version in ApiVersion::ALL {
             let reply = self.send(SLURM, version, Method::GET, "ping/", None).await?;
-            if reply.status == StatusCode::NOT_FOUND {
+            if reply.status() == StatusCode::NOT_FOUND {
                 continue;
             }
-            let answer =
-                decode::<Vec<Ping>>(&reply.body).map_err(|error| self.decoding_failed(reply.status, "ping", error))?;
-            if !reply.status.is_success() {
-                return Err(Error::of_status(reply.status, "ping"));
-            }
+            let answer: Answer<Vec<Ping>> = self.decoded(&reply, "ping")?;
             let negotiated = Negotiated {
                 version,
                 release: answer.release,
             };
-            *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = Some(negotiated);
+            *self.negotiated() = Some(negotiated);
             return Ok(version);
         }
         Err(Error::Unsupported)
@@ -354,30 +343,32 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<Reply, Error> {
-        let token = self.issuer.token(SystemTime::now()).map_err(|error| Error::Malformed {
-            what: "our own token".to_owned(),
-            source: Some(error.into()),
+    ) -> Result<Response<Bytes>, Error> {
+        let token = self.issuer.token(self.host.now()).map_err(|source| Error::Encode {
+            what: "a token",
+            source,
         })?;
-        self.http
-            .exchange(
-                method,
-                &format!("{}/{part}/{version}/{path}", self.server),
-                token.secret(),
-                body,
-            )
-            .await
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{part}/{version}/{path}", self.server))
+            .header("X-SLURM-USER-TOKEN", token.secret())
+            .header(header::ACCEPT, "application/json");
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = body.unwrap_or_default();
+        Ok(self.http.exchange(request, body, self.options.timeout).await?)
     }
 }
 
 fn body_of(request: &impl Serialize) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(request).map_err(|error| Error::Malformed {
-        what: "our own request".to_owned(),
-        source: Some(error.into()),
+    serde_json::to_vec(request).map_err(|source| Error::Encode {
+        what: "a request",
+        source,
     })
 }
 
-/// What Slurm's "invalid node name" means where the nodes are a list.
+/// The meaning of Slurm's "invalid node name" for a list of nodes.
 fn unknown_nodes() -> Error {
     Error::Refused {
         status: StatusCode::UNPROCESSABLE_ENTITY.as_u16(),
@@ -386,8 +377,8 @@ fn unknown_nodes() -> Error {
     }
 }
 
-/// A name as one part of a path, whatever is in it. Measured on 26.05.5: `DELETE partition/t` is carried out on the partition
-/// `true`, and `007` stands for `7`.
+/// Returns a name as one segment of a path. Measured on 26.05.5: `DELETE partition/t` deletes the partition `true`, and `007` means
+/// `7`.
 fn path_segment(name: &str) -> Result<String, Error> {
     let words = [
         "t", "f", "true", "false", "y", "n", "yes", "no", "on", "off", "null", "~",
@@ -395,7 +386,7 @@ fn path_segment(name: &str) -> Result<String, Error> {
     let is_word = words.iter().any(|word| name.eq_ignore_ascii_case(word));
     let digits = name.trim_start_matches("0x").trim_start_matches("0X");
     let is_hexadecimal = digits.len() < name.len() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    // Plain digits come back as they were.
+    // slurmrestd keeps plain digits.
     let is_plain = name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
     if is_word || is_hexadecimal || (!is_plain && name.parse::<f64>().is_ok()) {
         return Err(Error::Misread { name: name.to_owned() });
@@ -415,13 +406,13 @@ mod tests {
     use super::path_segment;
 
     #[test]
-    fn a_name_cannot_leave_its_place_in_the_path() {
+    fn a_name_stays_one_segment_of_the_path() {
         assert_eq!(path_segment("slinky-0").unwrap(), "slinky-0");
         assert_eq!(path_segment("../ä?").unwrap(), "..%2F%C3%A4%3F");
     }
 
     #[test]
-    fn a_name_that_slurmrestd_would_take_for_something_else_is_not_sent() {
+    fn a_name_that_slurmrestd_would_misread_is_not_sent() {
         for name in [
             "t", "F", "yes", "NO", "off", "null", "~", "007", "0x10", "1e3", "1.50", "1.", "inf", "nan", "Infinity",
             "+5", "-3",

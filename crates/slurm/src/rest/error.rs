@@ -2,39 +2,33 @@ use hyper::StatusCode;
 use thiserror::Error;
 
 use crate::answer::{Complaint, DecodeError};
+use crate::transport;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Nobody answered in time, or somebody on the way could not reach slurmctld. After a write it may have happened.
-    #[error("Slurm cannot be reached: {reason}")]
-    Unreachable {
-        reason: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    },
-    /// The token was not accepted: another key, or clocks apart.
-    #[error("Slurm does not accept our token: {text}")]
+    /// slurmrestd did not respond, or slurmrestd could not reach slurmctld.
+    #[error("Slurm {0}")]
+    Transport(#[from] transport::Error),
+    /// The key differs, or the clocks do.
+    #[error("Slurm does not accept the token: {text}")]
     Unauthorized { text: String },
     #[error("Slurm has no {what}")]
     NotFound { what: String },
-    /// Slurm understood and said no.
     #[error("Slurm refused: {text} (error {number}, HTTP {status})")]
     Refused { status: u16, number: i64, text: String },
-    /// An answer that means nothing to us. After a write it may have happened.
-    #[error("Slurm's answer makes no sense: {what}")]
-    Malformed {
-        what: String,
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// Nothing was sent.
+    #[error("cannot encode {what}: {source}")]
+    Encode {
+        what: &'static str,
+        source: serde_json::Error,
     },
-    /// This slurmrestd is too old for it. Nothing was sent.
+    /// slurmrestd is too old for the request. Nothing was sent.
     #[error("slurmrestd cannot {what} before v0.0.45")]
     Lacking { what: &'static str },
-    /// slurmrestd reads what stands in a path as a boolean or a number if it looks like one, and would look for another name.
-    /// Nothing was sent.
-    #[error("slurmrestd cannot be asked for {name:?}, which it takes for something else than a name")]
+    /// slurmrestd takes the name in the path for a boolean or a number, and would use another name. Nothing was sent.
+    #[error("slurmrestd would take the name {name:?} for a boolean or a number")]
     Misread { name: String },
-    #[error("slurmrestd speaks none of the versions v0.0.45 and v0.0.44; Slurm 25.11 or newer is needed")]
+    #[error("slurmrestd supports neither v0.0.45 nor v0.0.44; Slurm 25.11 or newer is needed")]
     Unsupported,
 }
 
@@ -44,80 +38,64 @@ const AUTHENTICATION: i64 = 1007;
 const INVALID_JOB_ID: i64 = 2017;
 /// `ESLURM_INVALID_NODE_NAME`.
 const INVALID_NODE_NAME: i64 = 2018;
-/// `ESLURM_RESERVATION_INVALID`: it does not exist.
+/// `ESLURM_RESERVATION_INVALID`: the reservation does not exist.
 const RESERVATION_INVALID: i64 = 2053;
 
 impl Error {
-    /// Whether the cluster itself decided. Otherwise a write may or may not have taken effect, and has to be looked up.
+    /// Whether the outcome is known. Otherwise a write may or may not have taken effect, and the caller has to read it back.
     pub fn is_definite(&self) -> bool {
         match self {
             Self::Unauthorized { .. }
             | Self::NotFound { .. }
+            | Self::Encode { .. }
             | Self::Lacking { .. }
             | Self::Misread { .. }
             | Self::Unsupported => true,
-            // "500, Unspecified error" is as likely a failure halfway as a refusal.
+            // "500, Unspecified error" is as likely a partial failure as a refusal.
             Self::Refused { status, .. } => *status < 500,
-            Self::Unreachable { .. } | Self::Malformed { .. } => false,
+            Self::Transport(_) => false,
         }
     }
 
-    pub(super) fn unreachable(
-        reason: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Unreachable {
-            reason: reason.into(),
-            source: Some(source.into()),
-        }
+    fn unreachable(reason: String) -> Self {
+        Self::Transport(transport::Error::Unreachable { reason, source: None })
     }
 
-    /// What an answer that is no success means.
+    fn malformed(reason: String) -> Self {
+        Self::Transport(transport::Error::Malformed { reason, source: None })
+    }
+
+    /// Returns the error for a status that is no success.
     pub(super) fn of_status(status: StatusCode, what: &str) -> Self {
         let text = status.to_string();
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NETWORK_AUTHENTICATION_REQUIRED => {
                 Self::Unauthorized { text }
             }
-            // slurmrestd has no such path, which says nothing about the thing the path was for.
-            StatusCode::NOT_FOUND => Self::Malformed {
-                what: format!("slurmrestd has no path for {what}"),
-                source: None,
-            },
+            // slurmrestd has no such path, which says nothing about the object.
+            StatusCode::NOT_FOUND => Self::malformed(format!("slurmrestd has no path for {what}")),
             _ if status.is_client_error() => Self::Refused {
                 status: status.as_u16(),
                 number: 0,
                 text,
             },
-            _ if status.is_server_error() => Self::Unreachable {
-                reason: format!("slurmrestd answered {text}"),
-                source: None,
-            },
-            _ => Self::Malformed {
-                what: format!("HTTP {text}"),
-                source: None,
-            },
+            _ if status.is_server_error() => Self::unreachable(format!("slurmrestd answered {text}")),
+            _ => Self::malformed(format!("HTTP {text}")),
         }
     }
 
     pub(super) fn of_decoding(status: StatusCode, what: &str, error: DecodeError) -> Self {
         match error {
             DecodeError::Complaints(complaints) => Self::of_complaints(status, what, &complaints),
-            // A page of some proxy, or nothing at all: the status says what there is to say.
+            // The page of a proxy, or nothing at all: the status is all there is.
             DecodeError::Json(_) | DecodeError::Missing(_) if !status.is_success() => Self::of_status(status, what),
-            DecodeError::Json(source) => Self::Malformed {
-                what: source.to_string(),
-                source: Some(source.into()),
-            },
-            DecodeError::Missing(_) => Self::Malformed {
-                what: error.to_string(),
-                source: None,
-            },
+            DecodeError::Json(source) => Self::Transport(transport::Error::invalid(source)),
+            DecodeError::Missing(_) => Self::Transport(transport::Error::invalid(error)),
         }
     }
 
-    /// What Slurm said about one job of a command; it answers HTTP 200 whatever that is.
-    pub(super) fn of_verdict(what: &str, number: i64, text: &str) -> Self {
+    /// Returns the error of one job of a command, which comes with HTTP 200.
+    pub(super) fn of_job(what: &str, number: i64, text: &str) -> Self {
         match number {
             INVALID_JOB_ID => Self::NotFound { what: what.to_owned() },
             _ => Self::Refused {
@@ -129,7 +107,7 @@ impl Error {
     }
 
     fn of_complaints(status: StatusCode, what: &str, complaints: &[Complaint]) -> Self {
-        // The first one is the cause; those after it tell where it was noticed.
+        // The first error is the cause; the others say where it was noticed.
         let number = complaints
             .iter()
             .map(|complaint| complaint.number)
@@ -143,16 +121,10 @@ impl Error {
         match number {
             AUTHENTICATION => Self::Unauthorized { text },
             INVALID_NODE_NAME | INVALID_JOB_ID | RESERVATION_INVALID => Self::NotFound { what: what.to_owned() },
-            // No connection, or one that broke: any (1001-1006), to slurmctld (1800-1899), the socket itself (5000-5099).
-            // 502 to 504 are slurmrestd's own words for the same.
-            1001..=1006 | 1800..=1899 | 5000..=5099 => Self::Unreachable {
-                reason: text,
-                source: None,
-            },
-            _ if matches!(status.as_u16(), 502..=504) => Self::Unreachable {
-                reason: text,
-                source: None,
-            },
+            // A connection failed or broke: any (1001-1006), to slurmctld (1800-1899), the socket itself (5000-5099). slurmrestd's
+            // status for it is 502 to 504.
+            1001..=1006 | 1800..=1899 | 5000..=5099 => Self::unreachable(text),
+            _ if matches!(status.as_u16(), 502..=504) => Self::unreachable(text),
             _ if matches!(Self::of_status(status, what), Self::Unauthorized { .. }) => Self::Unauthorized { text },
             _ => Self::Refused {
                 status: status.as_u16(),

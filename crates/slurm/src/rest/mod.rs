@@ -1,11 +1,9 @@
-//! The slurmrestd client: what the operator reads of a cluster, and the few commands it gives this way.
+//! The client of slurmrestd: what the operator reads from a cluster, and a few commands.
 //!
-//! It speaks plain HTTP, as slurmrestd does inside a cluster. An answer is never guessed: see [`Error`] for what each
-//! failure means to the caller.
+//! It uses plain HTTP, as slurmrestd does inside a cluster. See [`Error`] for what each failure means to the caller.
 
 mod client;
 mod error;
-mod http;
 mod node_update;
 mod observation;
 mod partition_commands;

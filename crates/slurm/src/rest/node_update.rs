@@ -1,22 +1,21 @@
 use serde::Serialize;
 
-use crate::describe::{Line, NodeDescription, NodeFeatures};
-use crate::number::Number;
+use crate::describe::{NodeDescription, SingleLine};
 
-/// What a node can be told to become.
+/// The states that a node can be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum NodeCommand {
     Drain,
-    /// Takes back a drain and leaves the rest of the state alone.
+    /// Lifts a drain and leaves the rest of the state unchanged.
     Undrain,
-    /// Also brings back a node that is down.
+    /// Also returns a node that is down to service.
     Resume,
-    /// Ends its jobs.
+    /// Terminates its jobs.
     Down,
 }
 
-/// A change of one node. What is not set stays as it is.
+/// A change of one node. Fields that are not set stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NodeUpdate {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -35,14 +34,12 @@ pub struct NodeUpdate {
     topology: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    weight: Option<Number>,
 }
 
 impl NodeUpdate {
-    /// `None` leaves the reason that stands there.
+    /// `None` keeps the present reason.
     pub fn drain(reason: Option<&str>) -> Self {
-        Self::command(NodeCommand::Drain, reason.map(str::to_owned))
+        Self::command(NodeCommand::Drain, reason)
     }
 
     pub fn undrain() -> Self {
@@ -53,9 +50,9 @@ impl NodeUpdate {
         Self::command(NodeCommand::Resume, None)
     }
 
-    /// `None` leaves the reason that stands there.
+    /// `None` keeps the present reason.
     pub fn down(reason: Option<&str>) -> Self {
-        Self::command(NodeCommand::Down, reason.map(str::to_owned))
+        Self::command(NodeCommand::Down, reason)
     }
 
     pub fn describe(description: &NodeDescription) -> Self {
@@ -66,72 +63,28 @@ impl NodeUpdate {
             topology,
             address,
         } = description;
-        let text = |line: &Option<Line>| line.as_ref().map(ToString::to_string);
-        let described = Self {
+        let text = |line: &Option<SingleLine>| line.as_ref().map(ToString::to_string);
+        // slurmrestd takes an empty list for "unchanged", and one empty name for "none".
+        let names = |lines: &[SingleLine]| match lines {
+            [] => vec![String::new()],
+            lines => lines.iter().map(ToString::to_string).collect(),
+        };
+        Self {
             comment: text(comment),
             extra: text(extra),
+            features: features.as_ref().map(|features| names(&features.available)),
+            active_features: features.as_ref().map(|features| names(&features.active)),
             topology: text(topology),
             address: address.as_ref().map(|address| vec![address.to_string()]),
             ..Self::default()
-        };
-        match features {
-            Some(NodeFeatures { available, active }) => {
-                let names = |lines: &[Line]| lines.iter().map(ToString::to_string).collect();
-                described.with_features(names(available), names(active))
-            }
-            None => described,
         }
     }
 
-    fn command(command: NodeCommand, reason: Option<String>) -> Self {
+    fn command(command: NodeCommand, reason: Option<&str>) -> Self {
         Self {
             state: vec![command],
-            reason,
+            reason: reason.map(str::to_owned),
             ..Self::default()
-        }
-    }
-
-    #[must_use]
-    pub fn with_comment(self, comment: impl Into<String>) -> Self {
-        Self {
-            comment: Some(comment.into()),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub fn with_extra(self, extra: impl Into<String>) -> Self {
-        Self {
-            extra: Some(extra.into()),
-            ..self
-        }
-    }
-
-    /// Both at once: Slurm refuses available features that leave an active one out (2031).
-    #[must_use]
-    pub fn with_features(self, available: Vec<String>, active: Vec<String>) -> Self {
-        // An empty list means "as it is" to slurmrestd, one empty name means none.
-        let or_none = |names: Vec<String>| Some(if names.is_empty() { vec![String::new()] } else { names });
-        Self {
-            features: or_none(available),
-            active_features: or_none(active),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub fn with_topology(self, topology: impl Into<String>) -> Self {
-        Self {
-            topology: Some(topology.into()),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub fn with_weight(self, weight: u32) -> Self {
-        Self {
-            weight: Some(Number::Finite(weight.into())),
-            ..self
         }
     }
 }
@@ -139,10 +92,11 @@ impl NodeUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::describe::NodeFeatures;
 
     #[test]
-    fn a_description_leaves_alone_what_it_does_not_say() {
-        let line = |text: &str| Line::new(text).unwrap();
+    fn a_description_changes_only_what_it_has() {
+        let line = |text: &str| SingleLine::new(text).unwrap();
         for (description, json) in [
             (NodeDescription::default(), "{}"),
             (

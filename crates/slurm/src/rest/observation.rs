@@ -1,17 +1,17 @@
 //! Nodes and jobs read together.
 //!
-//! slurmctld acknowledges a drain up to five seconds before it is on disk; one that is killed in between comes back
-//! without it. Reads that are to prove something about a node must therefore all come from one process of slurmctld.
+//! slurmctld acknowledges a drain up to five seconds before it is on disk; if it is killed in between, the next process lacks the
+//! drain. Reads that prove something about a node must therefore come from one process of slurmctld.
 
-use crate::answer::ServedConf;
+use crate::answer::{Answer, ServedConf};
 use crate::job::Job;
 use crate::node::Node;
 
-/// Two processes could have started within the second that Slurm's boot time is counted in. Once that second is over,
-/// no other process can have the same one.
-const SECONDS_UNTIL_TELLING: u64 = 2;
+/// The boot time has a resolution of one second, in which two processes can start. After that second, no other process can have
+/// the same boot time.
+const SECONDS_UNTIL_UNIQUE: u64 = 2;
 
-/// One life of slurmctld. A restart, a takeover and a reconfigure each begin another.
+/// A process of slurmctld. A restart, a takeover and a reconfigure each start another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Seconds since 1970.
@@ -19,10 +19,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// `None` while the process is so young that another could look like it.
+    /// Returns `None` while another process could have the same boot time.
     pub(crate) fn of_conf(conf: ServedConf) -> Option<Self> {
-        let telling = conf.boot_time.checked_add(SECONDS_UNTIL_TELLING)?;
-        (conf.now >= telling).then_some(Self {
+        let unique_from = conf.boot_time.checked_add(SECONDS_UNTIL_UNIQUE)?;
+        (conf.now >= unique_from).then_some(Self {
             boot_time: conf.boot_time,
         })
     }
@@ -32,9 +32,27 @@ impl Process {
 pub struct Observation {
     pub nodes: Vec<Node>,
     pub jobs: Vec<Job>,
-    /// The process that gave both. `None` if that cannot be told: slurmctld changed in between, is younger than two
-    /// seconds, or slurmrestd is older than v0.0.45. Such an observation is good for status and proves nothing.
+    /// The process that reported both. `None` if it is unknown: slurmctld changed in between, is younger than two seconds, or
+    /// slurmrestd is older than v0.0.45. Such an observation can be shown and proves nothing.
     pub process: Option<Process>,
+}
+
+impl Observation {
+    /// `process` is read before and after the other two.
+    pub(crate) async fn read<E, P: Future<Output = Result<Option<Process>, E>>>(
+        process: impl Fn() -> P,
+        nodes: impl Future<Output = Result<Answer<Vec<Node>>, E>>,
+        jobs: impl Future<Output = Result<Answer<Vec<Job>>, E>>,
+    ) -> Result<Self, E> {
+        let before = process().await?;
+        let nodes = nodes.await?.value;
+        let jobs = jobs.await?.value;
+        let process = match before {
+            Some(before) => process().await?.filter(|after| *after == before),
+            None => None,
+        };
+        Ok(Self { nodes, jobs, process })
+    }
 }
 
 #[cfg(test)]
@@ -42,7 +60,7 @@ mod tests {
     use super::{Process, ServedConf};
 
     #[test]
-    fn a_process_is_told_from_another_after_its_first_second() {
+    fn a_process_is_unique_after_its_first_second() {
         let process = |now| {
             Process::of_conf(ServedConf {
                 boot_time: 1000,

@@ -1,39 +1,51 @@
-//! Partitions by slurmrestd, for a slurmctld that does not understand us.
+//! Partitions by slurmrestd, for a slurmctld whose protocol version is not supported.
 //!
-//! One message stands for making and for changing: what is there already is changed, and what is not is made. So it is looked up
-//! before. Whoever makes or deletes one of that name in the same millisecond is found out by reading back.
+//! One request creates a partition or changes an existing one, so its existence is checked before. If another client creates or
+//! deletes the partition in between, the caller notices when it reads back.
 
 use super::client::Client;
 use super::error::Error;
 use super::partition_update::render_partition;
 use crate::rpc::{Failure, LivePartition, PartitionCommands, PartitionUpdate, ReturnCode};
+use crate::transport;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let words = error.to_string();
+        let text = error.to_string();
         match error {
             Error::Refused { number, .. } if number == i64::from(ReturnCode::INVALID_PARTITION_NAME.0) => {
-                Self::NoSuchPartition(words)
+                Self::NoSuchPartition(text)
             }
-            // slurmrestd's own parser: slurmctld has heard nothing of it.
+            // slurmrestd's own parser: slurmctld has not received the request.
             Error::Refused {
                 number: 9000..=9999, ..
-            } => Self::Unspoken(words),
-            Error::Refused { status, .. } if status >= 500 => Self::Unknown(words),
-            Error::Refused { .. } | Error::NotFound { .. } => Self::Refused(words),
-            Error::Unauthorized { .. } | Error::Lacking { .. } | Error::Unsupported | Error::Misread { .. } => {
-                Self::Unspoken(words)
-            }
-            Error::Malformed { .. } => Self::Garbled(words),
-            Error::Unreachable { .. } => Self::Unknown(words),
+            } => Self::NotUnderstood(text),
+            Error::Refused { status, .. } if status >= 500 => Self::Unknown(text),
+            Error::Refused { .. } | Error::NotFound { .. } => Self::Refused(text),
+            Error::Unauthorized { .. }
+            | Error::Encode { .. }
+            | Error::Lacking { .. }
+            | Error::Unsupported
+            | Error::Misread { .. } => Self::NotUnderstood(text),
+            Error::Transport(transport::Error::Malformed { .. }) => Self::Malformed(text),
+            Error::Transport(transport::Error::Unreachable { .. }) => Self::Unknown(text),
         }
     }
 }
 
 impl Client {
-    async fn has_partition(&self, name: &str) -> Result<bool, Failure> {
-        let partitions = PartitionCommands::partitions(self).await?;
-        Ok(partitions.iter().any(|partition| partition.name == name))
+    /// Creates a partition, or changes one that exists.
+    async fn write(&self, partition: &PartitionUpdate, exists: bool) -> Result<(), Failure> {
+        let body = render_partition(partition)?;
+        let name = &partition.name;
+        let partitions = self.live_partitions().await?;
+        if partitions.iter().any(|partition| partition.name == *name) != exists {
+            let problem = if exists { "has no" } else { "already has a" };
+            return Err(Failure::NoSuchPartition(format!(
+                "slurmctld {problem} partition {name:?}"
+            )));
+        }
+        Ok(self.write_partition(name, &body).await?)
     }
 }
 
@@ -43,25 +55,11 @@ impl PartitionCommands for Client {
     }
 
     async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        let body = render_partition(partition)?;
-        if self.has_partition(&partition.name).await? {
-            return Err(Failure::NoSuchPartition(format!(
-                "slurmctld has a partition {:?} already",
-                partition.name
-            )));
-        }
-        Ok(self.write_partition(&partition.name, &body).await?)
+        self.write(partition, false).await
     }
 
     async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        let body = render_partition(partition)?;
-        if !self.has_partition(&partition.name).await? {
-            return Err(Failure::NoSuchPartition(format!(
-                "slurmctld has no partition {:?}",
-                partition.name
-            )));
-        }
-        Ok(self.write_partition(&partition.name, &body).await?)
+        self.write(partition, true).await
     }
 
     async fn delete_partition(&self, name: &str) -> Result<(), Failure> {
@@ -74,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slurmrestds_answers_are_told_apart() {
+    fn the_errors_of_slurmrestd_are_distinguished() {
         let refused = |status, number| {
             Failure::from(Error::Refused {
                 status,
@@ -85,11 +83,11 @@ mod tests {
         assert!(matches!(refused(422, 2000), Failure::NoSuchPartition(_)));
         assert!(matches!(refused(422, 2066), Failure::Refused(_)));
         assert!(matches!(refused(422, 2075), Failure::Refused(_)), "in use");
-        assert!(matches!(refused(500, 9207), Failure::Unspoken(_)), "its parser");
+        assert!(matches!(refused(500, 9207), Failure::NotUnderstood(_)), "its parser");
         assert!(matches!(refused(500, -1), Failure::Unknown(_)));
         assert!(matches!(
             Failure::from(Error::Lacking { what: "x" }),
-            Failure::Unspoken(_)
+            Failure::NotUnderstood(_)
         ));
     }
 }

@@ -1,7 +1,7 @@
-//! An update of a partition as slurmrestd takes it (v0.0.45). Each key was tried with slurmrestd 26.05.5, set and taken away again.
+//! An update of a partition for slurmrestd (v0.0.45). Each key was tried with slurmrestd 26.05.5, set and removed again.
 //!
-//! What stands in its answers and is passed over in silence when it is sent: `shares`, `oversubscribe` among the maximums,
-//! `memory_per_cpu`, `defaults.job`. There is no flag that takes ExclusiveUser away; `exclusive` does.
+//! slurmrestd shows these fields and ignores them in a request: `shares`, `oversubscribe` among the maximums, `memory_per_cpu`,
+//! `defaults.job`. No flag clears ExclusiveUser; `exclusive` does.
 
 use serde_json::{Map, Value, json};
 
@@ -11,99 +11,54 @@ use crate::rpc::{CPU_BINDS, Failure, PREEMPT_MODES, PartitionFlag, PartitionUpda
 /// The body of `POST partitions/`.
 pub(super) fn render_partition(update: &PartitionUpdate) -> Result<Value, Failure> {
     update.check_readable()?;
-    let PartitionUpdate {
-        name,
-        nodes,
-        state,
-        flags,
-        allow_accounts,
-        allow_groups,
-        allow_qos,
-        deny_accounts,
-        deny_qos,
-        alternate,
-        billing_weights,
-        cpu_bind,
-        default_memory,
-        max_memory,
-        default_time,
-        max_time,
-        job_defaults: _,
-        grace_time,
-        max_cpus_per_node,
-        max_cpus_per_socket,
-        max_nodes,
-        min_nodes,
-        max_share,
-        over_time_limit,
-        preempt_mode,
-        priority_job_factor,
-        priority_tier,
-        qos,
-        topology: _,
-    } = update;
     let mut body = Body(Map::new());
-    body.say(["name"], Some(name.as_str()));
+    body.set(["name"], Some(update.name.as_str()));
     for (place, value) in [
-        (["nodes", "configured"], nodes),
-        (["accounts", "allowed"], allow_accounts),
-        (["accounts", "deny"], deny_accounts),
-        (["groups", "allowed"], allow_groups),
-        (["qos", "allowed"], allow_qos),
-        (["qos", "deny"], deny_qos),
-        (["qos", "assigned"], qos),
-        (["tres", "billing_weights"], billing_weights),
+        (["nodes", "configured"], &update.nodes),
+        (["accounts", "allowed"], &update.allow_accounts),
+        (["accounts", "deny"], &update.deny_accounts),
+        (["groups", "allowed"], &update.allow_groups),
+        (["qos", "allowed"], &update.allow_qos),
+        (["qos", "deny"], &update.deny_qos),
+        (["qos", "assigned"], &update.qos),
+        (["tres", "billing_weights"], &update.billing_weights),
     ] {
-        body.say(place, value.as_deref());
+        body.set(place, value.as_deref());
     }
-    body.say(["alternate"], alternate.as_deref());
-    body.say(["partition", "state"], state.map(|state| json!([state.name()])));
-    body.flags_and_sharing(flags, *max_share)?;
-    let bind = cpu_bind
-        .map(|bind| word("this CpuBind", bind, &CPU_BINDS))
-        .transpose()?;
-    body.say(["cpus", "task_binding"], bind.map(|bind| json!([bind])));
-    body.memory("defaults", *default_memory);
-    body.memory("maximums", *max_memory);
+    body.set(["alternate"], update.alternate.as_deref());
+    let state = update.state.map(|state| json!([state.name()]));
+    body.set(["partition", "state"], state);
+    body.flags_and_sharing(&update.flags, update.max_share)?;
+    body.word(["cpus", "task_binding"], "CpuBind", update.cpu_bind, &CPU_BINDS)?;
+    body.memory("defaults", update.default_memory);
+    body.memory("maximums", update.max_memory);
     for (place, value) in [
-        (["defaults", "time"], default_time),
-        (["maximums", "time"], max_time),
-        (["maximums", "cpus_per_node"], max_cpus_per_node),
-        (["maximums", "cpus_per_socket"], max_cpus_per_socket),
-        (["maximums", "nodes"], max_nodes),
+        (["defaults", "time"], update.default_time),
+        (["maximums", "time"], update.max_time),
+        (["maximums", "cpus_per_node"], update.max_cpus_per_node),
+        (["maximums", "cpus_per_socket"], update.max_cpus_per_socket),
+        (["maximums", "nodes"], update.max_nodes),
     ] {
-        body.number(place, value.map(u64::from), u32::MAX.into());
+        body.number(place, value, u32::MAX);
     }
-    body.number(
-        ["maximums", "over_time_limit"],
-        over_time_limit.map(u64::from),
-        u16::MAX.into(),
-    );
-    body.say(["grace_time"], *grace_time);
-    body.say(["minimums", "nodes"], *min_nodes);
-    body.say(["priority", "job_factor"], *priority_job_factor);
-    body.say(["priority", "tier"], *priority_tier);
-    let mode = preempt_mode
-        .map(|mode| word("this PreemptMode", mode, &PREEMPT_MODES))
-        .transpose()?;
-    body.say(["preempt_mode"], mode.map(|mode| json!([mode])));
+    body.number(["maximums", "over_time_limit"], update.over_time_limit, u16::MAX);
+    body.set(["grace_time"], update.grace_time);
+    body.set(["minimums", "nodes"], update.min_nodes);
+    body.set(["priority", "job_factor"], update.priority_job_factor);
+    body.set(["priority", "tier"], update.priority_tier);
+    body.word(["preempt_mode"], "PreemptMode", update.preempt_mode, &PREEMPT_MODES)?;
     Ok(json!({ "partitions": [body.0] }))
 }
 
-fn word<T: PartialEq + Copy>(what: &str, value: T, words: &[(&'static str, T)]) -> Result<&'static str, Failure> {
-    let known = words.iter().find(|(_, known)| *known == value);
-    known.map(|(word, _)| *word).ok_or_else(|| cannot_be_said(what))
-}
-
-fn cannot_be_said(what: &str) -> Failure {
-    Failure::Unspoken(format!("{what} cannot be said to slurmrestd"))
+fn inexpressible(what: &str) -> Failure {
+    Failure::NotUnderstood(format!("slurmrestd cannot set {what}"))
 }
 
 struct Body(Map<String, Value>);
 
 impl Body {
-    /// A value in its place, of one name or two.
-    fn say<const DEPTH: usize>(&mut self, place: [&str; DEPTH], value: Option<impl Into<Value>>) {
+    /// Sets a field, which one name or two nested ones identify.
+    fn set<const DEPTH: usize>(&mut self, place: [&str; DEPTH], value: Option<impl Into<Value>>) {
         let (Some(value), Some((last, outer))) = (value, place.split_last()) else {
             return;
         };
@@ -116,12 +71,29 @@ impl Body {
         object.insert((*last).to_owned(), value.into());
     }
 
-    fn number<const DEPTH: usize>(&mut self, place: [&str; DEPTH], value: Option<u64>, unlimited: u64) {
+    fn number<const DEPTH: usize, T>(&mut self, place: [&str; DEPTH], value: Option<T>, unlimited: T)
+    where
+        T: Copy + PartialEq + Into<u64>,
+    {
         let number = value.map(|value| match value {
             value if value == unlimited => Number::Infinite,
-            value => Number::Finite(value),
+            value => Number::Finite(value.into()),
         });
-        self.say(place, number.map(|number| json!(number)));
+        self.set(place, number.map(|number| json!(number)));
+    }
+
+    fn word<const DEPTH: usize, T: PartialEq>(
+        &mut self,
+        place: [&str; DEPTH],
+        key: &str,
+        value: Option<T>,
+        words: &[(&'static str, T)],
+    ) -> Result<(), Failure> {
+        let Some(value) = value else { return Ok(()) };
+        let known = words.iter().find(|(_, known)| *known == value);
+        let (word, _) = known.ok_or_else(|| inexpressible(&format!("this {key}")))?;
+        self.set(place, Some(json!([word])));
+        Ok(())
     }
 
     fn memory(&mut self, of: &str, value: Option<u64>) {
@@ -132,23 +104,21 @@ impl Body {
         } else {
             "partition_memory_per_cpu"
         };
-        self.say([of, per], Some(json!(Number::Finite(megabytes))));
+        self.set([of, per], Some(json!(Number::Finite(megabytes))));
     }
 
-    /// Measured: `exclusive: NODE` is what OverSubscribe=EXCLUSIVE makes, and any `oversubscribe` beside it takes it away;
-    /// `exclusive: NO` takes away both NODE and USER, and leaves the count of jobs.
+    /// Measured: `exclusive: NODE` means OverSubscribe=EXCLUSIVE, and any `oversubscribe` beside it clears it; `exclusive: NO`
+    /// clears both NODE and USER, and leaves the count of jobs.
     fn flags_and_sharing(&mut self, flags: &[PartitionFlag], max_share: Option<u16>) -> Result<(), Failure> {
-        let gives_user_up = flags.contains(&PartitionFlag::ExclusiveUser(false));
+        let clears_user = flags.contains(&PartitionFlag::ExclusiveUser(false));
         match max_share {
-            Some(0) => self.say(["partition", "exclusive"], Some("NODE")),
+            Some(0) => self.set(["partition", "exclusive"], Some("NODE")),
             Some(share) => {
-                let word = over_subscribe(share);
-                let word = if word.is_empty() { "NO".to_owned() } else { word };
-                self.say(["partition", "oversubscribe"], Some(word));
-                self.say(["partition", "exclusive"], gives_user_up.then_some("NO"));
+                self.set(["partition", "oversubscribe"], Some(over_subscribe(share)));
+                self.set(["partition", "exclusive"], clears_user.then_some("NO"));
             }
-            // It would take OverSubscribe=EXCLUSIVE along, if it is that.
-            None if gives_user_up => return Err(cannot_be_said("ExclusiveUser=NO without OverSubscribe")),
+            // It would also clear OverSubscribe=EXCLUSIVE.
+            None if clears_user => return Err(inexpressible("ExclusiveUser=NO without OverSubscribe")),
             None => {}
         }
         let names = flags
@@ -157,7 +127,7 @@ impl Body {
         let names: Vec<String> = names
             .map(|flag| format!("{}{}", flag.json_name(), if flag.is_set() { "" } else { "_CLEAR" }))
             .collect();
-        self.say(["flags"], (!names.is_empty()).then_some(names));
+        self.set(["flags"], (!names.is_empty()).then_some(names));
         Ok(())
     }
 }
@@ -167,7 +137,7 @@ mod tests {
     use super::*;
     use crate::partition::PartitionStateName;
 
-    fn said(change: impl FnOnce(&mut PartitionUpdate)) -> Result<Value, Failure> {
+    fn rendered(change: impl FnOnce(&mut PartitionUpdate)) -> Result<Value, Failure> {
         let mut update = PartitionUpdate::new("p");
         change(&mut update);
         render_partition(&update).map(|mut body| body["partitions"][0].take())
@@ -182,12 +152,12 @@ mod tests {
 
     fn check(rows: Vec<(Change, Value)>) {
         for (change, fields) in rows {
-            assert_eq!(said(change), Ok(with_name(fields)));
+            assert_eq!(rendered(change), Ok(with_name(fields)));
         }
     }
 
     #[test]
-    fn words_stand_where_slurmrestd_shows_them() {
+    fn texts_have_the_fields_in_which_slurmrestd_shows_them() {
         check(vec![
             (|_| {}, json!({})),
             (
@@ -234,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_flags_stand_where_slurmrestd_shows_them() {
+    fn numbers_and_flags_have_the_fields_in_which_slurmrestd_shows_them() {
         let finite = |number: u64| json!({ "set": true, "infinite": false, "number": number });
         let infinite = || json!({ "set": false, "infinite": true, "number": 0 });
         check(vec![
@@ -300,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurmrestd_cannot_be_told_is_not_said() {
+    fn a_setting_that_slurmrestd_cannot_express_is_rejected() {
         let rows: [Change; 6] = [
             |p| p.job_defaults = Some(String::new()),
             |p| p.topology = Some("t".to_owned()),
@@ -313,7 +283,11 @@ mod tests {
             },
         ];
         for change in rows {
-            assert!(matches!(said(change), Err(Failure::Unspoken(_))), "{:?}", said(change));
+            assert!(
+                matches!(rendered(change), Err(Failure::NotUnderstood(_))),
+                "{:?}",
+                rendered(change)
+            );
         }
     }
 }

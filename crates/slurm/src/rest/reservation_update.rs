@@ -1,10 +1,10 @@
 use serde::Serialize;
 
-use crate::describe::Line;
+use crate::describe::SingleLine;
 use crate::number::Number;
 use crate::reservation::ReservationRequest;
 
-/// A reservation as slurmrestd wants to be asked for it.
+/// A request for a reservation, in the form of slurmrestd.
 #[derive(Debug, Serialize)]
 pub(super) struct ReservationUpdate<'a> {
     name: &'a str,
@@ -13,11 +13,11 @@ pub(super) struct ReservationUpdate<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     duration: Option<Number>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    node_list: &'a [Line],
+    node_list: &'a [SingleLine],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    users: &'a [Line],
+    users: &'a [SingleLine],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    flags: &'a [Line],
+    flags: &'a [SingleLine],
 }
 
 impl<'a> ReservationUpdate<'a> {

@@ -1,11 +1,11 @@
 use std::fmt;
 
-/// The versions of Slurm's data parser we understand, newest first: the order in which they are tried.
+/// The supported versions of Slurm's data parser, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ApiVersion {
     /// Slurm 26.05.
     V45,
-    /// Slurm 25.11, and 26.05 too.
+    /// Slurm 25.11 and 26.05.
     V44,
 }
 

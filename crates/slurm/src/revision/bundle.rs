@@ -1,7 +1,7 @@
-//! A revision as bytes: gzipped JSON, so that `kubectl get … | base64 -d | zcat` shows it to a person.
+//! A revision as bytes: gzipped JSON, which people can read by `kubectl get … | base64 -d | zcat`.
 //!
-//! Equal revisions give equal bytes. Fields a reader does not know are passed over; the digest covers the files, so a
-//! file that went missing or changed on the way is noticed.
+//! Equal revisions have equal bytes. Readers ignore unknown fields; the digest covers the files, so a missing or changed file is
+//! detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -16,10 +16,10 @@ use thiserror::Error;
 
 use super::{ControllerUid, Digest, File, FileName, Revision};
 
-/// What the API server allows the values of one ConfigMap.
+/// The API server's limit for the values of one ConfigMap.
 pub const MAX_BUNDLE: usize = 1024 * 1024;
 
-/// What a bundle may unpack to. slurmctld sends its files to every node, so a hundredth of this is already much.
+/// The limit of the uncompressed size. slurmctld sends its files to every node, so a hundredth of this is already much.
 pub const MAX_CONTENT: usize = 16 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -32,18 +32,18 @@ pub enum TooLarge {
 
 #[derive(Debug, Error)]
 pub enum DecodeError {
-    #[error("the bundle cannot be unpacked: {0}")]
+    #[error("the bundle cannot be decompressed: {0}")]
     Gzip(#[source] std::io::Error),
-    #[error("the bundle unpacks to more than {MAX_CONTENT} bytes")]
+    #[error("the bundle has more than {MAX_CONTENT} bytes after decompression")]
     TooLarge,
     #[error("the bundle is no revision: {0}")]
     Json(#[source] serde_json::Error),
-    #[error("file {file} of the bundle cannot be read: {source}")]
+    #[error("file {file} of the bundle cannot be decoded: {source}")]
     Base64 {
         file: FileName,
         source: base64::DecodeError,
     },
-    #[error("the bundle has files with digest {found} and says {said}")]
+    #[error("the digest of the bundle is {said}, but its files have {found}")]
     Digest { said: Digest, found: Digest },
 }
 
@@ -53,7 +53,7 @@ struct Wire {
     controller: ControllerUid,
     digest: Digest,
     files: BTreeMap<FileName, WireFile>,
-    /// An operator of before tells none, and an agent of before does not look.
+    /// Older operators do not send it, and older agents ignore it.
     #[serde(rename = "closedByHand", default, skip_serializing_if = "BTreeSet::is_empty")]
     closed_by_hand: BTreeSet<String>,
 }
@@ -108,7 +108,7 @@ impl Revision {
                 .collect(),
             closed_by_hand: self.closed_by_hand.clone(),
         };
-        // Strings, numbers and maps with strings for keys: there is nothing in it that JSON does not have.
+        // Strings, numbers and maps with string keys cannot fail.
         let json = serde_json::to_vec(&wire).unwrap_or_default();
         if json.len() > MAX_CONTENT {
             return Err(TooLarge::Content { bytes: json.len() });
@@ -149,7 +149,7 @@ impl Revision {
     }
 }
 
-/// The encoder writes no time and no file name into the header. A vector takes every byte.
+/// The encoder writes no time and no file name into the header. Writing to a vector cannot fail.
 fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let written = encoder.write_all(bytes);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_can_read_a_bundle() {
+    fn a_bundle_is_readable_json() {
         let digest = revision().digest();
         assert_eq!(
             json_of(&revision().to_bundle().unwrap()),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_a_later_version_is_passed_over() {
+    fn a_field_of_a_later_version_is_ignored() {
         let json = json_of(&revision().to_bundle().unwrap());
         let json = json
             .replacen('{', r#"{"cause":["x"],"#, 1)
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_by_hand_travels_along() {
+    fn manually_closed_partitions_are_in_the_bundle() {
         let closed = Revision {
             closed_by_hand: BTreeSet::from(["long".to_owned()]),
             ..revision()
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_on_the_way_is_noticed() {
+    fn a_changed_file_is_detected() {
         let json = json_of(&revision().to_bundle().unwrap());
         let result = Revision::from_bundle(&compress(json.replace("#!/bin/sh", "#!/bin/sx").as_bytes()));
         assert!(matches!(result, Err(DecodeError::Digest { .. })), "{result:?}");
     }
 
     #[test]
-    fn a_name_that_leaves_the_directory_is_refused() {
+    fn a_name_outside_of_the_directory_is_rejected() {
         let json = json_of(&revision().to_bundle().unwrap());
         for name in ["../slurm.conf", "..data"] {
             let result = Revision::from_bundle(&compress(json.replace("slurm.conf", name).as_bytes()));
@@ -242,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_a_configmap_is_refused() {
+    fn a_bundle_that_does_not_fit_into_a_configmap_is_rejected() {
         let mut noise = 1_u64;
         let content: Vec<u8> = std::iter::repeat_with(|| {
-            // An LCG: gzip finds nothing in its upper bits.
+            // An LCG, whose upper bits gzip cannot compress.
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             noise.to_be_bytes()[0]
         })
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_not_unpacked() {
+    fn a_decompression_bomb_is_rejected() {
         let result = Revision::from_bundle(&compress(&vec![b' '; MAX_CONTENT + 1]));
         assert!(matches!(result, Err(DecodeError::TooLarge)), "{result:?}");
     }
@@ -297,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_byte_panics_nowhere(revision in any_revision(), at in any::<prop::sample::Index>(), by in 1_u8..) {
+        fn a_flipped_byte_does_not_panic(revision in any_revision(), at in any::<prop::sample::Index>(), by in 1_u8..) {
             let mut bundle = revision.to_bundle().unwrap();
             let at = at.index(bundle.len());
             bundle[at] ^= by;
@@ -305,7 +305,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_bundle_is_refused(revision in any_revision(), at in any::<prop::sample::Index>()) {
+        fn a_truncated_bundle_is_rejected(revision in any_revision(), at in any::<prop::sample::Index>()) {
             let bundle = revision.to_bundle().unwrap();
             prop_assert!(Revision::from_bundle(&bundle[..at.index(bundle.len())]).is_err());
         }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-/// A SHA-256, written as 64 hexadecimal digits.
+/// A SHA-256 digest, written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -72,7 +72,7 @@ mod tests {
 
     /// FIPS 180-4's example.
     #[test]
-    fn it_is_the_standards_sha_256() {
+    fn the_digest_is_that_of_the_standard() {
         assert_eq!(
             Digest::of(b"abc").to_string(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused() {
+    fn other_texts_are_rejected() {
         for text in ["", "ba78", &"g".repeat(64), &"ä".repeat(32), &"0".repeat(65)] {
             assert_eq!(text.parse::<Digest>(), Err(InvalidDigest), "{text}");
         }

@@ -1,7 +1,7 @@
-//! A revision: all files of one cluster's configuration together, with the number that orders them.
+//! A revision: all files of one cluster's configuration, with a sequence number.
 //!
-//! Pure. The operator makes revisions, the agent puts them live; both name them by sequence and digest. One encoding
-//! ([`bundle`]) serves for the ConfigMap, for the state volume and for the way between operator and agent.
+//! Pure. The operator creates revisions and the agent makes them live; both identify them by sequence and digest. One encoding
+//! ([`bundle`]) serves for the ConfigMap, for the state volume and for the protocol between operator and agent.
 
 mod bundle;
 mod digest;
@@ -17,29 +17,29 @@ pub use names::{ControllerUid, FileName, InvalidControllerUid, InvalidFileName};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
-    /// Greater than that of every revision of this Controller before it.
+    /// Greater than that of every earlier revision of this Controller.
     pub sequence: u64,
     pub controller: ControllerUid,
     pub files: BTreeMap<FileName, File>,
-    /// Partitions whose `State=` is in slurm.conf because somebody closed them in Slurm, and not because they are meant to be so: who
-    /// opens one of them there lifts it. Not covered by the digest, and not kept in /etc/slurm.
+    /// Partitions whose `State=` in slurm.conf is a manual state: it ends when somebody opens the partition in Slurm. The digest does
+    /// not cover this, and it is not stored in /etc/slurm.
     pub closed_by_hand: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     pub content: Vec<u8>,
-    /// A prolog or an epilog.
+    /// Set for a prolog or an epilog.
     pub executable: bool,
 }
 
-/// What a revision is, without its bytes.
+/// A revision without the content of its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub sequence: u64,
     pub controller: ControllerUid,
-    /// Over names, bytes and modes of all files; neither sequence nor Controller are in it, so equal digests mean that
-    /// nothing has to be done.
+    /// Covers names, bytes and modes of all files, but neither sequence nor Controller: equal digests mean that nothing has to be
+    /// done.
     pub digest: Digest,
     pub files: BTreeMap<FileName, Digest>,
 }
@@ -65,7 +65,7 @@ impl File {
 }
 
 impl Revision {
-    /// Over all files; see [`Summary::digest`].
+    /// See [`Summary::digest`].
     pub fn digest(&self) -> Digest {
         digest_of_files(&self.files)
     }
@@ -84,7 +84,7 @@ impl Revision {
     }
 }
 
-/// The digest of a revision with these files: of lines of `<digest> <x or -> <name>` in the order of names.
+/// Returns the digest of a revision with these files: that of the lines `<digest> <x or -> <name>`, sorted by name.
 pub fn digest_of_files(files: &BTreeMap<FileName, File>) -> Digest {
     let lines: Vec<String> = files
         .iter()
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_tells_names_bytes_and_modes_apart() {
+    fn the_digest_depends_on_names_bytes_and_modes() {
         let one = revision(&[("a", File::config("x")), ("b", File::config("y"))]).digest();
         for other in [
             revision(&[("a", File::config("y")), ("b", File::config("x"))]),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_of_the_files_alone() {
+    fn the_digest_depends_on_the_files_alone() {
         let one = revision(&[("a", File::config("x"))]);
         let other = Revision {
             sequence: 8,

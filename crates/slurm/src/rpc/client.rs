@@ -1,11 +1,10 @@
-//! One question, one connection, one answer, as Slurm's own programs do it.
+//! One request and one response per connection, as in Slurm's own programs.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use host::Host;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use super::config::{self, ServedFile};
 use super::error::Error;
@@ -17,40 +16,42 @@ use super::partition::{self, LivePartition, PartitionUpdate};
 use super::return_code::ReturnCode;
 use super::slurmdbd;
 use super::version::Version;
-use super::wire::{Malformed, Reader, Unpackable};
+use super::wire::{Fields as _, Malformed, Reader, Unpackable};
 use crate::answer::ServedConf;
 use crate::node::AdminState;
 use crate::token::Issuer;
+use crate::transport::{self, within};
 
-/// slurmctld 26.05 serves metrics on the same port, and takes what does not begin with a version it knows for a request
-/// of that kind: the answer begins like this (measured). Older ones answer with an error of authentication.
+/// The beginning of the response to a message in an unknown version: slurmctld 26.05 serves metrics on the same port and takes the
+/// message for an HTTP request (measured). Older releases respond with an authentication error.
 const NO_SUCH_VERSION: &[u8; 4] = b"HTTP";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// For one question, from connecting to the last byte.
+    /// For one request, from connecting to the last byte.
     pub timeout: Duration,
-    /// For a reconfigure, which is answered when it is over.
+    /// For a reconfigure, to which slurmctld responds when it is done.
     pub reconfigure_timeout: Duration,
-    /// Spoken until slurmctld is seen not to understand it.
+    /// The version of the first request.
     pub newest: Version,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // What Slurm's own programs wait (MessageTimeout).
+            // The default of MessageTimeout.
             timeout: Duration::from_secs(10),
-            // A missing Include holds slurmctld up for a minute.
+            // slurmctld waits for a minute for a missing Include.
             reconfigure_timeout: Duration::from_secs(90),
             newest: Version::NEWEST,
         }
     }
 }
 
-/// The way to one slurmctld. It costs nothing until it is used.
+/// The client of one slurmctld. It connects for each request.
 #[derive(Debug)]
 pub struct Client {
+    host: Host,
     /// `host:port`.
     address: String,
     issuer: Issuer,
@@ -59,8 +60,9 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(address: impl Into<String>, issuer: Issuer, options: Options) -> Self {
+    pub fn new(host: Host, address: impl Into<String>, issuer: Issuer, options: Options) -> Self {
         Self {
+            host,
             address: address.into(),
             issuer,
             options,
@@ -68,7 +70,7 @@ impl Client {
         }
     }
 
-    /// The version slurmctld was last seen to understand; the newest until it was asked.
+    /// Returns the version that slurmctld last understood; the newest before the first request.
     pub fn version(&self) -> Version {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,60 +79,51 @@ impl Client {
         self.command(MessageType::PING, |_| Ok(Vec::new())).await
     }
 
-    /// The files slurmctld serves to nodes. After a failed reconfigure they can be others than it runs with, until the
-    /// next one: [`live_conf`](Self::live_conf) tells.
+    /// Returns the files slurmctld serves to nodes. After a failed reconfigure they can differ from those it runs with, which
+    /// [`live_conf`](Self::live_conf) shows.
     pub async fn served_files(&self) -> Result<Vec<ServedFile>, Error> {
-        let answer = self
-            .ask(MessageType::CONFIG, self.options.timeout, |_| {
-                Ok(config::pack_question())
-            })
-            .await?;
-        match answer.kind {
-            MessageType::RESPONSE_CONFIG => config::unpack_served_files(&answer.body).map_err(Error::malformed),
-            kind => Err(Error::unexpected(kind)),
-        }
+        let request = |_| config::pack_request();
+        let response = self.request(MessageType::CONFIG, self.options.timeout, request).await?;
+        let body = response.body_of(MessageType::RESPONSE_CONFIG)?;
+        Ok(config::unpack_served_files(body)?)
     }
 
-    /// The process of slurmctld and the hash of the slurm.conf it runs with.
+    /// Returns the process of slurmctld and the hash of the slurm.conf it runs with.
     pub async fn live_conf(&self) -> Result<ServedConf, Error> {
-        let question = live_conf::pack_question();
-        let question = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, question);
-        let answer = self.exchange(&question, self.options.timeout).await?;
-        match answer.kind {
-            MessageType::RESPONSE_BUILD_INFO => live_conf::unpack_live_conf(&answer.body).map_err(Error::malformed),
-            kind => Err(Error::unexpected(kind)),
-        }
+        let body = live_conf::pack_request()?;
+        let request = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, body);
+        let response = self.exchange(&request, self.options.timeout).await?;
+        let body = response.body_of(MessageType::RESPONSE_BUILD_INFO)?;
+        Ok(live_conf::unpack_live_conf(body)?)
     }
 
-    /// All partitions, hidden ones too.
+    /// Returns all partitions, including hidden ones.
     pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
-        let question = partition::pack_question();
-        let question = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, question);
-        let answer = self.exchange(&question, self.options.timeout).await?;
-        match answer.kind {
-            MessageType::RESPONSE_PARTITION_INFO => {
-                partition::unpack_partitions(&answer.body).map_err(Error::malformed)
-            }
-            kind => Err(Error::unexpected(kind)),
-        }
+        let body = partition::pack_request()?;
+        let request = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, body);
+        let response = self.exchange(&request, self.options.timeout).await?;
+        let body = response.body_of(MessageType::RESPONSE_PARTITION_INFO)?;
+        Ok(partition::unpack_partitions(body)?)
     }
 
     /// Returns when slurmctld runs with the files on its disk.
     pub async fn reconfigure(&self) -> Result<(), Error> {
-        let patience = self.options.reconfigure_timeout;
-        let answer = self.ask(MessageType::RECONFIGURE, patience, |_| Ok(Vec::new())).await?;
-        succeeded(&answer)
+        let limit = self.options.reconfigure_timeout;
+        let response = self
+            .request(MessageType::RECONFIGURE, limit, |_| Ok(Vec::new()))
+            .await?;
+        succeeded(&response)
     }
 
-    /// [`ReturnCode::INVALID_PARTITION_NAME`] also if there is one of that name. It is gone after the next reconfigure
-    /// unless slurm.conf has it too.
+    /// Refused with [`ReturnCode::INVALID_PARTITION_NAME`] also if a partition of that name exists. The next reconfigure removes the
+    /// partition unless slurm.conf has it.
     pub async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Error> {
         self.command(MessageType::CREATE_PARTITION, |version| partition.pack(version))
             .await
     }
 
-    /// Success does not mean that everything was applied: Slurm passes over some values in silence. A refusal does not
-    /// mean that nothing was.
+    /// Success does not mean that everything was applied: Slurm ignores some values silently. A refusal does not mean that
+    /// nothing was.
     pub async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Error> {
         self.command(MessageType::UPDATE_PARTITION, |version| partition.pack(version))
             .await
@@ -143,20 +136,16 @@ impl Client {
             .await
     }
 
-    /// What was ordered of a node; `None` if slurmctld has no such node.
+    /// Returns the administrative state of a node; `None` if slurmctld has no such node.
     pub async fn admin_state(&self, node: &str) -> Result<Option<AdminState>, Error> {
-        let question = node_info::pack_question(node)?;
-        let question = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, question);
-        let answer = match self.exchange(&question, self.options.timeout).await {
+        let body = node_info::pack_request(node)?;
+        let request = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, body);
+        let response = match self.exchange(&request, self.options.timeout).await {
             Err(Error::Refused { code, .. }) if code == ReturnCode::INVALID_NODE_NAME => return Ok(None),
-            answer => answer?,
+            response => response?,
         };
-        match answer.kind {
-            MessageType::RESPONSE_NODE_INFO => {
-                node_info::unpack_admin_state(&answer.body, node).map_err(Error::malformed)
-            }
-            kind => Err(Error::unexpected(kind)),
-        }
+        let body = response.body_of(MessageType::RESPONSE_NODE_INFO)?;
+        Ok(node_info::unpack_admin_state(body, node)?)
     }
 
     pub async fn update_node(&self, node: &NodeUpdate) -> Result<(), Error> {
@@ -164,7 +153,7 @@ impl Client {
             .await
     }
 
-    /// `line` is as in slurm.conf, `NodeName=n1 CPUs=4 State=FUTURE`. Slurm takes FUTURE, CLOUD and EXTERNAL ones.
+    /// `line` is one of slurm.conf, `NodeName=n1 CPUs=4 State=FUTURE`. Slurm accepts the states FUTURE, CLOUD and EXTERNAL.
     pub async fn create_node(&self, line: &str) -> Result<(), Error> {
         self.command(MessageType::CREATE_NODE, |version| node::pack_line(version, line))
             .await
@@ -177,11 +166,11 @@ impl Client {
             .await
     }
 
-    /// Asks whether slurmdbd is what listens there. One that does not let us in has [refused](Error::Refused).
+    /// Checks that slurmdbd listens at the address. One that rejects the token has [refused](Error::Refused).
     pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
-        let token = self.issuer.token(SystemTime::now())?;
+        let token = self.issuer.token(self.host.now())?;
         let greeting = slurmdbd::pack_greeting(token.secret())?;
-        slurmdbd::read_answer(&self.send(&greeting, self.options.timeout).await?)
+        slurmdbd::read_response(&self.send(&greeting, self.options.timeout).await?)
     }
 
     async fn command(
@@ -189,48 +178,47 @@ impl Client {
         kind: MessageType,
         body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
     ) -> Result<(), Error> {
-        succeeded(&self.ask(kind, self.options.timeout, body).await?)
+        succeeded(&self.request(kind, self.options.timeout, body).await?)
     }
 
-    /// In the version slurmctld last understood, and in older ones if it does not. A message that it cannot read has no
+    /// Sends a request in the version slurmctld last understood, then in older ones. A message that slurmctld cannot read has no
     /// effect, so another attempt is safe.
-    async fn ask(
+    async fn request(
         &self,
         kind: MessageType,
-        patience: Duration,
+        limit: Duration,
         body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
     ) -> Result<Frame, Error> {
         let mut version = self.version();
         loop {
-            let question = Frame::new(version, kind, body(version)?);
-            let answer = self.exchange(&question, patience).await;
-            match (&answer, version.older()) {
-                (Err(Error::Unauthorized(_) | Error::Unsupported), Some(older)) => version = older,
-                // Perhaps it was replaced by one that no longer speaks the version we kept to.
-                (Err(Error::Unauthorized(_) | Error::Unsupported), None) => {
-                    self.understood(self.options.newest);
-                    return answer;
-                }
-                (Err(Error::Unreachable { .. } | Error::Unpackable(_) | Error::Token(_)), _) => return answer,
-                (Ok(_) | Err(Error::Refused { .. } | Error::Malformed { .. }), _) => {
-                    self.understood(version);
-                    return answer;
-                }
-            }
+            let request = Frame::new(version, kind, body(version)?);
+            let response = self.exchange(&request, limit).await;
+            let understood = match &response {
+                Err(Error::Unauthorized(_) | Error::Unsupported) => match version.older() {
+                    Some(older) => {
+                        version = older;
+                        continue;
+                    }
+                    // A newer slurmctld may no longer support the version that the previous one understood.
+                    None => self.options.newest,
+                },
+                Ok(_) | Err(Error::Refused { .. } | Error::Transport(transport::Error::Malformed { .. })) => version,
+                Err(
+                    Error::Transport(transport::Error::Unreachable { .. }) | Error::Unpackable(_) | Error::Token(_),
+                ) => return response,
+            };
+            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = understood;
+            return response;
         }
     }
 
-    fn understood(&self, version: Version) {
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
-    }
-
-    /// An answer that is no refusal.
-    async fn exchange(&self, question: &Frame, patience: Duration) -> Result<Frame, Error> {
-        let token = self.issuer.token(SystemTime::now())?;
-        let answer = self.send(&question.pack(token.secret())?, patience).await?;
-        let answer = Frame::unpack(&answer).map_err(Error::malformed)?;
-        match return_code(&answer).map_err(Error::malformed)? {
-            None | Some((ReturnCode::SUCCESS, _)) => Ok(answer),
+    /// Returns a response that is no refusal.
+    async fn exchange(&self, request: &Frame, limit: Duration) -> Result<Frame, Error> {
+        let token = self.issuer.token(self.host.now())?;
+        let response = self.send(&request.pack(token.secret())?, limit).await?;
+        let response = Frame::unpack(&response)?;
+        match return_code(&response)? {
+            None | Some((ReturnCode::SUCCESS, _)) => Ok(response),
             Some((code @ (ReturnCode::AUTHENTICATION | ReturnCode::VERSION), _)) => {
                 self.issuer.forget();
                 Err(Error::Unauthorized(code))
@@ -239,55 +227,50 @@ impl Client {
         }
     }
 
-    /// What comes back, unread.
-    async fn send(&self, packed: &[u8], patience: Duration) -> Result<Vec<u8>, Error> {
-        timeout(patience, self.converse(packed))
-            .await
-            .unwrap_or_else(|late| Err(Error::unreachable(format!("no answer within {patience:?}"), late)))
+    /// Returns the bytes of the response behind its length.
+    async fn send(&self, packed: &[u8], limit: Duration) -> Result<Vec<u8>, Error> {
+        within(limit, self.send_and_read(packed)).await
     }
 
-    async fn converse(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
-        let broken = |source| Error::unreachable(format!("{}: the connection broke", self.address), source);
-        let mut stream = TcpStream::connect(&self.address)
-            .await
-            .map_err(|source| Error::unreachable(format!("{}: {source}", self.address), source))?;
-        // One message each way: waiting for more to send with it would only delay it.
-        let _ = stream.set_nodelay(true);
+    async fn send_and_read(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
+        let broken = |source| transport::Error::unreachable(format!("{}: the connection broke", self.address), source);
+        let connected = self.host.connect(&self.address).await;
+        let mut stream =
+            connected.map_err(|source| transport::Error::unreachable(format!("{}: {source}", self.address), source))?;
         stream.write_all(packed).await.map_err(broken)?;
         let length = stream.read_u32().await.map_err(broken)?;
         if length.to_be_bytes() == *NO_SUCH_VERSION {
             return Err(Error::Unsupported);
         }
         if usize::try_from(length).map_or(true, |length| length > MAX_FRAME) {
-            return Err(Error::Malformed {
-                what: format!("it has {length} bytes"),
-            });
+            return Err(Error::malformed(format!("it has {length} bytes")));
         }
-        // Grows with what arrives, not with what was announced.
-        let mut answer = Vec::new();
-        let read = (&mut stream).take(length.into()).read_to_end(&mut answer).await;
+        // Grows with the bytes that arrive, not with the announced length.
+        let mut response = Vec::new();
+        let read = (&mut stream).take(length.into()).read_to_end(&mut response).await;
         if read.map_err(broken)? < usize::try_from(length).unwrap_or(usize::MAX) {
-            return Err(broken(std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(broken(std::io::ErrorKind::UnexpectedEof.into()).into());
         }
-        Ok(answer)
+        Ok(response)
     }
 }
 
-fn succeeded(answer: &Frame) -> Result<(), Error> {
-    match return_code(answer).map_err(Error::malformed)? {
-        // Others have been turned into errors.
+fn succeeded(response: &Frame) -> Result<(), Error> {
+    match return_code(response)? {
+        // `exchange` has turned other codes into errors.
         Some(_) => Ok(()),
-        None => Err(Error::unexpected(answer.kind)),
+        None => Err(Error::unexpected(response.kind)),
     }
 }
 
-fn return_code(answer: &Frame) -> Result<Option<(ReturnCode, Option<String>)>, Malformed> {
-    let mut body = Reader::new(&answer.body);
-    match answer.kind {
+fn return_code(response: &Frame) -> Result<Option<(ReturnCode, Option<String>)>, Malformed> {
+    let mut body = Reader::new(&response.body);
+    match response.kind {
         MessageType::RESPONSE_RETURN_CODE => Ok(Some((ReturnCode(body.i32()?), None))),
         MessageType::RESPONSE_RETURN_CODE_AND_TEXT => {
             let code = ReturnCode(body.i32()?);
-            let said = body.text()?.map(|text| String::from_utf8_lossy(text).into_owned());
+            let mut said = None;
+            body.text(&mut said)?;
             Ok(Some((code, said)))
         }
         _ => Ok(None),

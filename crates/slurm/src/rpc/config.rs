@@ -1,63 +1,65 @@
-//! The files slurmctld serves to nodes (REQUEST_CONFIG): their bytes as it read them when it last took a configuration, or
-//! failed to.
+//! The files slurmctld serves to nodes (REQUEST_CONFIG), as it read them in its last reconfigure, even a failed one.
 
-use super::wire::{Malformed, Reader, Unpackable, Writer};
+use super::wire::{Field, Fields, Malformed, Reader, Unpackable, Writer};
 
-/// All there is, as slurmd asks for it.
+/// Requests all files, as slurmd does.
 const FLAGS: u32 = 1;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedFile {
     pub name: String,
-    /// None of a file that slurmctld looked for and did not find: nodes remove theirs.
+    /// `None` for a file that slurmctld looked for and did not find: nodes remove theirs.
     pub content: Option<Vec<u8>>,
     pub executable: bool,
 }
 
-pub(super) fn pack_question() -> Vec<u8> {
+impl ServedFile {
+    fn fields<F: Fields>(&mut self, fields: &mut F) -> Result<(), F::Error> {
+        let mut exists = u8::from(self.content.is_some());
+        let mut executable = u8::from(self.executable);
+        fields.u8(&mut exists)?;
+        fields.u8(&mut executable)?;
+        fields.string(&mut self.name)?;
+        fields.bytes(&mut self.content)?;
+        if exists == 0 {
+            self.content = None;
+        } else {
+            self.content.get_or_insert_default();
+        }
+        self.executable = executable != 0;
+        Ok(())
+    }
+}
+
+pub(super) fn pack_request() -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    body.u32(FLAGS);
-    // Where the asking slurmd listens; we are none.
-    body.u16(0);
-    body.into_bytes()
+    body.u32(&mut { FLAGS })?;
+    // The port of the slurmd that asks.
+    body.u16(&mut 0)?;
+    Ok(body.into_bytes())
 }
 
 pub(super) fn unpack_served_files(body: &[u8]) -> Result<Vec<ServedFile>, Malformed> {
     let mut reader = Reader::new(body);
-    let count = reader.u32()?;
     let mut files = Vec::new();
-    for _ in 0..count {
-        let exists = reader.u8()? != 0;
-        let executable = reader.u8()? != 0;
-        let name = reader.text()?.unwrap_or_default();
-        let content = reader.text()?.unwrap_or_default();
-        files.push(ServedFile {
-            name: String::from_utf8_lossy(name).into_owned(),
-            content: exists.then(|| content.to_vec()),
-            executable,
-        });
+    for _ in 0..reader.length()? {
+        let mut file = ServedFile::default();
+        file.fields(&mut reader)?;
+        files.push(file);
     }
-    // The spool directory follows, and whatever later releases have put behind it.
-    let _spool_directory = reader.text()?;
+    // The spool directory follows, and fields of later releases.
+    reader.skip(&[Field::Text])?;
     Ok(files)
 }
 
-/// The answer, for whoever plays slurmctld.
+/// Returns the response, for a test that acts as slurmctld.
 pub fn pack_served_files(files: &[ServedFile]) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
     body.length(files.len())?;
-    for ServedFile {
-        name,
-        content,
-        executable,
-    } in files
-    {
-        body.u8(content.is_some().into());
-        body.u8((*executable).into());
-        body.text(Some(name.as_bytes()))?;
-        body.text(content.as_deref())?;
+    for file in files {
+        file.clone().fields(&mut body)?;
     }
-    body.text(Some(b"/var/spool/slurmd"))?;
+    body.text(&mut Some("/var/spool/slurmd".to_owned()))?;
     Ok(body.into_bytes())
 }
 
@@ -79,18 +81,18 @@ mod tests {
     }
 
     #[test]
-    fn the_question_looks_like_this_on_the_wire() {
-        assert_eq!(pack_question(), [0, 0, 0, 1, 0, 0]);
+    fn the_request_has_this_wire_format() {
+        assert_eq!(pack_request().unwrap(), [0, 0, 0, 1, 0, 0]);
     }
 
     #[test]
-    fn a_count_is_not_believed() {
+    fn a_count_beyond_the_message_is_malformed() {
         assert_eq!(unpack_served_files(&[0xff; 4]), Err(Malformed::Truncated));
     }
 
     proptest! {
         #[test]
-        fn files_come_back_and_never_from_less(files in files()) {
+        fn files_are_read_back_and_never_from_a_truncated_message(files in files()) {
             let body = pack_served_files(&files).unwrap();
             prop_assert_eq!(unpack_served_files(&body).unwrap(), files);
             for end in 0..body.len() {
@@ -99,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_takes_no_more_room_than_it_has(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn garbage_allocates_no_more_than_its_own_size(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             if let Ok(files) = unpack_served_files(&bytes) {
                 prop_assert!(files.len() * 10 <= bytes.len());
             }

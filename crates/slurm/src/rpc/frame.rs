@@ -1,19 +1,20 @@
 //! One message: a header, a credential, a body.
 
+use super::error::Error;
 use super::version::Version;
-use super::wire::{Malformed, Reader, Unpackable, Writer};
+use super::wire::{Field, Fields, Malformed, Reader, Unpackable, Writer};
 
-/// Above what slurmctld can have to say to us: all files of a configuration, of which the operator allows a few megabytes.
+/// The largest response is all files of a configuration, for which the operator allows a few megabytes.
 pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 
-/// The plugin whose credential follows the header: auth/jwt.
+/// The number of the plugin auth/jwt, whose credential follows the header.
 const AUTH_JWT: u32 = 102;
 
-/// Version, flags, type, length of the body, then the numbers of hops and of answers collected on the way, and the kind of
-/// the sender's address: each zero where nothing follows, as in a message that goes straight to its reader.
+/// Version, flags, type, length of the body, then the numbers of hops and of collected responses, and the kind of the
+/// sender's address. The last three are zero in a message that is not forwarded.
 const SHORTEST_HEADER: usize = 16;
 
-/// What a message is. Slurm's name for each is in capitals in its sources.
+/// The type of a message, by the name in Slurm's sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageType(pub u16);
 
@@ -37,14 +38,14 @@ impl MessageType {
     pub const CREATE_NODE: Self = Self(3015);
     pub const PERSIST_INIT: Self = Self(6500);
     pub const RESPONSE_RETURN_CODE: Self = Self(8001);
-    /// Likewise, with words.
+    /// A return code with a message.
     pub const RESPONSE_RETURN_CODE_AND_TEXT: Self = Self(8002);
 }
 
-/// What stands between the two lengths of a message: that of the whole in front, and the body it ends with.
+/// A message without the credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// As on the wire: of a release we do not know, perhaps.
+    /// As on the wire, possibly of an unknown release.
     pub version: u16,
     pub kind: MessageType,
     pub body: Vec<u8>,
@@ -59,20 +60,19 @@ impl Frame {
         }
     }
 
-    /// With the length of the whole in front, ready to be sent.
+    /// Returns the bytes to send, with the length of the whole in front.
     pub fn pack(&self, token: &str) -> Result<Vec<u8>, Unpackable> {
         let mut frame = Writer::default();
-        frame.u16(self.version);
-        frame.u16(0);
-        frame.u16(self.kind.0);
+        frame.u16(&mut { self.version })?;
+        // Flags.
+        frame.skip(&[Field::U16])?;
+        frame.u16(&mut { self.kind.0 })?;
         frame.length(self.body.len())?;
-        frame.u16(0);
-        frame.u16(0);
-        frame.u16(0);
-        frame.u32(AUTH_JWT);
-        frame.text(Some(token.as_bytes()))?;
-        // The user is in the token.
-        frame.text(None)?;
+        frame.skip(&[Field::U16; 3])?;
+        frame.u32(&mut { AUTH_JWT })?;
+        frame.text(&mut Some(token.to_owned()))?;
+        // The user, which the token names.
+        frame.skip(&[Field::Text])?;
         frame.raw(&self.body);
         let frame = frame.into_bytes();
         if frame.len() > MAX_FRAME {
@@ -84,29 +84,43 @@ impl Frame {
         Ok(sent.into_bytes())
     }
 
-    /// From what follows the length of the whole. slurmctld's answers have no credential (measured): who answers at the
-    /// address is taken for it.
+    /// Reads the bytes that follow the length of the whole. slurmctld's responses carry no credential (measured), so the sender
+    /// is identified by its address alone.
     pub fn unpack(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let version = reader.u16()?;
-        let _flags = reader.u16()?;
-        let kind = MessageType(reader.u16()?);
-        let length = usize::try_from(reader.u32()?).map_err(|_| Malformed::Truncated)?;
+        let (mut version, mut kind) = (0, 0);
+        reader.u16(&mut version)?;
+        reader.skip(&[Field::U16])?;
+        reader.u16(&mut kind)?;
+        let length = usize::try_from(reader.length()?).map_err(|_| Malformed::Truncated)?;
         let start = bytes.len().checked_sub(length).ok_or(Malformed::Truncated)?;
         if start < SHORTEST_HEADER {
             return Err(Malformed::Truncated);
         }
         let body = bytes.get(start..).ok_or(Malformed::Truncated)?.to_vec();
-        Ok(Self { version, kind, body })
+        Ok(Self {
+            version,
+            kind: MessageType(kind),
+            body,
+        })
     }
 
-    /// The token of a message that came straight from a client, for whoever plays slurmctld.
+    /// Returns the body of a response that has to be of this type.
+    pub(super) fn body_of(&self, kind: MessageType) -> Result<&[u8], Error> {
+        if self.kind != kind {
+            return Err(Error::unexpected(self.kind));
+        }
+        Ok(&self.body)
+    }
+
+    /// Returns the token of a request, for a test that acts as slurmctld.
     pub fn token(bytes: &[u8]) -> Result<String, Malformed> {
-        let mut reader = Reader::new(bytes);
-        reader.take(SHORTEST_HEADER)?;
-        let _plugin = reader.u32()?;
-        let token = reader.text()?.unwrap_or_default();
-        Ok(String::from_utf8_lossy(token).into_owned())
+        let credential = bytes.get(SHORTEST_HEADER..).ok_or(Malformed::Truncated)?;
+        let mut reader = Reader::new(credential);
+        reader.skip(&[Field::U32])?;
+        let mut token = String::new();
+        reader.string(&mut token)?;
+        Ok(token)
     }
 }
 
@@ -117,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_looks_like_this_on_the_wire() {
+    fn a_message_has_this_wire_format() {
         let frame = Frame::new(Version::V45, MessageType::DELETE_PARTITION, b"body".to_vec());
         let packed = frame.pack("tok").unwrap();
         assert_eq!(
@@ -142,20 +156,20 @@ mod tests {
         let mut longer = packed[4..].to_vec();
         longer[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
         assert_eq!(Frame::unpack(&longer), Err(Malformed::Truncated));
-        // Or it would begin inside the header.
+        // The body would begin inside the header.
         longer[6..10].copy_from_slice(&20_u32.to_be_bytes());
         assert_eq!(Frame::unpack(&longer), Err(Malformed::Truncated));
     }
 
     #[test]
-    fn what_is_too_large_is_not_sent() {
+    fn a_message_that_is_too_large_is_not_sent() {
         let frame = Frame::new(Version::V42, MessageType::PING, vec![0; MAX_FRAME]);
         assert_eq!(frame.pack("t"), Err(Unpackable::TooLarge));
     }
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_read_within_its_bounds(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn garbage_is_malformed_or_read_within_its_bounds(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(frame) = Frame::unpack(&bytes) {
                 prop_assert!(frame.body.len() + SHORTEST_HEADER <= bytes.len());
             }
@@ -163,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_body_it_comes_back(body in prop::collection::vec(any::<u8>(), 0..200), kind in any::<u16>()) {
+        fn every_body_is_read_back(body in prop::collection::vec(any::<u8>(), 0..200), kind in any::<u16>()) {
             let frame = Frame::new(Version::V43, MessageType(kind), body);
             prop_assert_eq!(Frame::unpack(&frame.pack("token").unwrap()[4..]), Ok(frame));
         }

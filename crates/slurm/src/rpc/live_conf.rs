@@ -1,18 +1,17 @@
-//! Which process of slurmctld this is and the hash of the slurm.conf it runs with (REQUEST_BUILD_INFO).
+//! The process of slurmctld and the hash of the slurm.conf it runs with (REQUEST_BUILD_INFO).
 //!
-//! The answer holds all of slurm.conf and is laid out anew in every release. So it is asked for in the oldest version we
-//! speak, whose layout no longer changes, and read as far as the hash.
+//! The response holds all of slurm.conf, and its layout changes with every release. It is therefore requested in the oldest
+//! supported version, whose layout is final, and read up to the hash.
 
-use super::layout::Value::{self, Pairs, Text, Texts, U16, U32, U64};
-use super::layout::{pack_nothing, pass_over};
 use super::version::Version;
-use super::wire::{Malformed, Reader, Unpackable, Writer};
+use super::wire::Field::{self, Pairs, Text, Texts, U16, U32, U64};
+use super::wire::{Fields, Malformed, Reader, Unpackable, Writer};
 use crate::answer::ServedConf;
 
 pub(super) const VERSION: Version = Version::V42;
 
-/// Between the time of the answer and the boot time.
-const BEFORE_BOOT_TIME: &[Value] = &[
+/// The fields between the time of the response and the boot time.
+const BEFORE_BOOT_TIME: &[Field] = &[
     // AccountingStorage*, acct_gather.conf
     U16, Text, Text, Text, Text, U16, Text, Text, Text, Pairs, //
     // AcctGather*
@@ -21,8 +20,8 @@ const BEFORE_BOOT_TIME: &[Value] = &[
     Text, Text, Text, Text, U16,
 ];
 
-/// Between the boot time and the hash.
-const BEFORE_HASH: &[Value] = &[
+/// The fields between the boot time and the hash.
+const BEFORE_HASH: &[Field] = &[
     // BurstBufferType, Bcast*, cgroup.conf
     Text, Text, Text, Pairs, //
     // CliFilterPlugins to CompleteWait, flags, SlurmctldHost as addresses and as names
@@ -41,31 +40,33 @@ const BEFORE_HASH: &[Value] = &[
     Text,
 ];
 
-pub(super) fn pack_question() -> Vec<u8> {
+pub(super) fn pack_request() -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    // Only if it has changed since then: whenever that was.
-    body.u64(0);
-    body.into_bytes()
+    // Responds only if something has changed since this time.
+    body.u64(&mut 0)?;
+    Ok(body.into_bytes())
+}
+
+fn fields<F: Fields>(conf: &mut ServedConf, hash: &mut u32, fields: &mut F) -> Result<(), F::Error> {
+    fields.u64(&mut conf.now)?;
+    fields.skip(BEFORE_BOOT_TIME)?;
+    fields.u64(&mut conf.boot_time)?;
+    fields.skip(BEFORE_HASH)?;
+    fields.u32(hash)
 }
 
 pub(super) fn unpack_live_conf(body: &[u8]) -> Result<ServedConf, Malformed> {
-    let mut reader = Reader::new(body);
-    let now = reader.u64()?;
-    pass_over(&mut reader, BEFORE_BOOT_TIME)?;
-    let boot_time = reader.u64()?;
-    pass_over(&mut reader, BEFORE_HASH)?;
-    let hash = reader.u32()?.into();
-    Ok(ServedConf { boot_time, now, hash })
+    let (mut conf, mut hash) = (ServedConf::default(), 0);
+    fields(&mut conf, &mut hash, &mut Reader::new(body))?;
+    conf.hash = hash.into();
+    Ok(conf)
 }
 
-/// The answer as far as it is read, for whoever plays slurmctld.
+/// Returns the response up to the hash, for a test that acts as slurmctld.
 pub fn pack_live_conf(conf: &ServedConf) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    body.u64(conf.now);
-    pack_nothing(&mut body, BEFORE_BOOT_TIME)?;
-    body.u64(conf.boot_time);
-    pack_nothing(&mut body, BEFORE_HASH)?;
-    body.u32(u32::try_from(conf.hash).map_err(|_| Unpackable::TooLarge)?);
+    let mut hash = u32::try_from(conf.hash).map_err(|_| Unpackable::TooLarge)?;
+    fields(&mut { *conf }, &mut hash, &mut body)?;
     Ok(body.into_bytes())
 }
 
@@ -77,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_answer_comes_back_and_never_from_less(now in any::<u64>(), boot_time in any::<u64>(), hash in any::<u32>()) {
+        fn a_response_is_read_back_and_never_from_a_truncated_message(now in any::<u64>(), boot_time in any::<u64>(), hash in any::<u32>()) {
             let conf = ServedConf { now, boot_time, hash: hash.into() };
             let body = pack_live_conf(&conf).unwrap();
             prop_assert_eq!(unpack_live_conf(&body), Ok(conf));
@@ -87,7 +88,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..1000)) {
+        fn garbage_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..1000)) {
             let _ = unpack_live_conf(&bytes);
         }
     }

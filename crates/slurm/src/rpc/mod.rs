@@ -1,18 +1,17 @@
-//! Slurm's own wire protocol, as far as we speak it: the questions that are answered with a return code, the files
-//! slurmctld serves, its partitions, and what it says of itself.
+//! Slurm's own wire protocol, as far as it is needed: commands that slurmctld answers with a return code, the files it
+//! serves, its partitions, and the configuration it runs with.
 //!
 //! A message is a frame ([`Frame`]) with a header, a credential (auth/jwt, the same token as for slurmrestd) and a body.
 //! [`Client`] sends one per connection, as Slurm's own programs do. Everything but the client is pure and has both
-//! directions, so that a test can answer with the bytes slurmctld would send.
+//! directions, so that a test can act as slurmctld.
 //!
-//! The large answers (nodes, jobs) are laid out anew in every release; they are read by [`rest`](crate::rest). Only what was
-//! ordered of one node is read here too, right before an order that depends on it.
+//! The layout of the large responses (nodes, jobs) changes with every release; [`rest`](crate::rest) reads those. Only the
+//! administrative state of one node is read here too, right before an order that depends on it.
 
 mod client;
 mod config;
 mod error;
 mod frame;
-mod layout;
 mod live_conf;
 mod node;
 mod node_info;
@@ -31,9 +30,10 @@ pub use node::NodeUpdate;
 pub use node_info::pack_admin_state;
 pub(crate) use partition::{CPU_BINDS, PREEMPT_MODES, over_subscribe};
 pub use partition::{
-    Difference, Failure, JobDefault, LivePartition, LiveState, NotLive, NotReleased, PartitionCommands, PartitionFlag,
-    PartitionUpdate, ShownPartition, StillNeeded, Told, pack_partitions, plan_partition, plan_partition_update,
-    read_back_partitions, release_partitions, restore_partition, settle_partitions, unpack_partition_name,
+    Delivery, Difference, Failure, Incomparable, JobDefault, LivePartition, LiveState, NotLive, NotReleased,
+    PartitionCommands, PartitionFlag, PartitionUpdate, StillNeeded, deliver_partitions, pack_partitions,
+    plan_partition, plan_partition_update, read_back_partitions, release_partitions, restore_partition,
+    unpack_partition_name,
 };
 pub use return_code::ReturnCode;
 pub use version::Version;

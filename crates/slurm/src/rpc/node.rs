@@ -1,11 +1,11 @@
-//! What can be said of nodes: UPDATE_NODE, and CREATE_NODE and DELETE_NODE, which have the same body.
+//! The body of UPDATE_NODE, CREATE_NODE and DELETE_NODE.
 
 use super::version::Version;
-use super::wire::{Malformed, Reader, UNSET_U32, Unpackable, Writer};
+use super::wire::{Field, Fields, Malformed, Reader, UNSET_U32, Unpackable, Writer};
 use crate::rest::NodeCommand;
 
-/// A change of some nodes. What is not set stays as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A change of some nodes. Fields that are not set stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeUpdate {
     /// A hostlist.
     pub names: String,
@@ -13,7 +13,7 @@ pub struct NodeUpdate {
     pub reason: Option<String>,
     pub comment: Option<String>,
     pub extra: Option<String>,
-    /// With commas in between. Slurm refuses available features that leave an active one out.
+    /// Separated by commas. Slurm refuses available features without an active one.
     pub features: Option<String>,
     pub active_features: Option<String>,
     /// Slurm 25.05 and later.
@@ -26,124 +26,77 @@ impl NodeUpdate {
     pub fn new(names: impl Into<String>) -> Self {
         Self {
             names: names.into(),
-            state: None,
-            reason: None,
-            comment: None,
-            extra: None,
-            features: None,
-            active_features: None,
-            topology: None,
-            address: None,
-            weight: None,
+            ..Self::default()
         }
+    }
+
+    fn fields<F: Fields>(&mut self, version: u16, fields: &mut F) -> Result<(), F::Error> {
+        // A certificate's token.
+        fields.skip(&[Field::Text])?;
+        fields.text(&mut self.comment)?;
+        // CpuBind.
+        fields.skip(&[Field::U32])?;
+        fields.text(&mut self.extra)?;
+        fields.text(&mut self.features)?;
+        fields.text(&mut self.active_features)?;
+        // Gres, the cloud's id and type of instance.
+        fields.skip(&[Field::Text; 3])?;
+        fields.text(&mut self.address)?;
+        // Host name.
+        fields.skip(&[Field::Text])?;
+        let mut names = Some(std::mem::take(&mut self.names));
+        fields.text(&mut names)?;
+        self.names = names.unwrap_or_default();
+        let mut state = self.state.map_or(UNSET_U32, state_number);
+        fields.u32(&mut state)?;
+        self.state = NODE_COMMANDS
+            .into_iter()
+            .find(|command| state_number(*command) == state);
+        if version >= Version::V45.wire() {
+            // Which of the node's power actions.
+            fields.skip(&[Field::Text])?;
+        }
+        fields.text(&mut self.reason)?;
+        // When a node that is down is resumed automatically.
+        fields.u32(&mut { UNSET_U32 })?;
+        if version >= Version::V43.wire() {
+            fields.text(&mut self.topology)?;
+        }
+        fields.optional_u32(&mut self.weight)
     }
 
     pub(super) fn pack(&self, version: Version) -> Result<Vec<u8>, Unpackable> {
-        let Self {
-            names,
-            state,
-            reason,
-            comment,
-            extra,
-            features,
-            active_features,
-            topology,
-            address,
-            weight,
-        } = self;
-        let mut body = Writer::default();
-        // A certificate's token.
-        body.str(None)?;
-        body.str(comment.as_deref())?;
-        // CpuBind.
-        body.u32(0);
-        body.str(extra.as_deref())?;
-        body.str(features.as_deref())?;
-        body.str(active_features.as_deref())?;
-        // Gres, the cloud's id and type of instance.
-        for _ in 0..3 {
-            body.str(None)?;
-        }
-        body.str(address.as_deref())?;
-        // Host name.
-        body.str(None)?;
-        body.str(Some(names))?;
-        body.u32(state.map_or(UNSET_U32, state_number));
-        if version >= Version::V45 {
-            // Which of the node's power actions.
-            body.str(None)?;
-        }
-        body.str(reason.as_deref())?;
-        // When a node that is down is resumed by itself.
-        body.u32(UNSET_U32);
-        if version >= Version::V43 {
-            body.str(topology.as_deref())?;
-        } else if topology.is_some() {
+        if version < Version::V43 && self.topology.is_some() {
             return Err(Unpackable::Lacking("topology of a node"));
         }
-        body.u32(weight.unwrap_or(UNSET_U32));
+        let mut body = Writer::default();
+        self.clone().fields(version.wire(), &mut body)?;
         Ok(body.into_bytes())
     }
 
-    /// What was said, for whoever plays slurmctld.
+    /// Reads a request, for a test that acts as slurmctld.
     pub fn unpack(version: u16, body: &[u8]) -> Result<Self, Malformed> {
-        let reader = &mut Reader::new(body);
-        let _certificate = text(reader)?;
-        let comment = text(reader)?;
-        let _cpu_bind = reader.u32()?;
-        let extra = text(reader)?;
-        let features = text(reader)?;
-        let active_features = text(reader)?;
-        for _ in 0..3 {
-            text(reader)?;
-        }
-        let address = text(reader)?;
-        let _host_name = text(reader)?;
-        let names = text(reader)?.unwrap_or_default();
-        let state = reader.u32()?;
-        if version >= Version::V45.wire() {
-            text(reader)?;
-        }
-        let reason = text(reader)?;
-        let _resume_after = reader.u32()?;
-        let topology = if version >= Version::V43.wire() {
-            text(reader)?
-        } else {
-            None
-        };
-        let weight = Some(reader.u32()?).filter(|weight| *weight != UNSET_U32);
-        let commands = [
-            NodeCommand::Down,
-            NodeCommand::Undrain,
-            NodeCommand::Resume,
-            NodeCommand::Drain,
-        ];
-        Ok(Self {
-            names,
-            state: commands.into_iter().find(|command| state_number(*command) == state),
-            reason,
-            comment,
-            extra,
-            features,
-            active_features,
-            topology,
-            address,
-            weight,
-        })
+        let mut update = Self::default();
+        update.fields(version, &mut Reader::new(body))?;
+        Ok(update)
     }
 }
 
-fn text(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
-    let text = reader.text()?;
-    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
-}
-
-/// The line stands where updates have the node's own `extra`.
+/// CREATE_NODE has the line of slurm.conf in the field `extra`.
 pub(super) fn pack_line(version: Version, line: &str) -> Result<Vec<u8>, Unpackable> {
-    let mut node = NodeUpdate::new("");
-    node.extra = Some(line.to_owned());
+    let node = NodeUpdate {
+        extra: Some(line.to_owned()),
+        ..NodeUpdate::default()
+    };
     node.pack(version)
 }
+
+const NODE_COMMANDS: [NodeCommand; 4] = [
+    NodeCommand::Down,
+    NodeCommand::Undrain,
+    NodeCommand::Resume,
+    NodeCommand::Drain,
+];
 
 const fn state_number(command: NodeCommand) -> u32 {
     match command {
@@ -170,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_understood_and_never_from_less() {
+    fn an_update_is_read_back_and_never_from_a_truncated_message() {
         let node = NodeUpdate {
             state: Some(NodeCommand::Drain),
             reason: Some("why".to_owned()),
@@ -195,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_release_has_not_is_not_dropped_in_silence() {
+    fn a_field_that_the_release_lacks_is_an_error() {
         let mut node = NodeUpdate::new("n1");
         node.topology = Some("default:s1".to_owned());
         assert_eq!(node.pack(Version::V42), Err(Unpackable::Lacking("topology of a node")));

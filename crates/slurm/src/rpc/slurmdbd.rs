@@ -1,48 +1,46 @@
-//! The first words of a conversation with slurmdbd (REQUEST_PERSIST_INIT), by which it is told from anything else that listens.
-//! Nothing more is said to it.
+//! The first message to slurmdbd (REQUEST_PERSIST_INIT), which shows whether slurmdbd listens at an address. No other follows.
 //!
-//! slurmdbd reads the type of a message first. The greeting has a header and a credential behind it, like a message to slurmctld;
-//! the answer has neither. It answers whoever it does not let in too, and with the right token its log says nothing of us (measured,
-//! 26.05).
+//! slurmdbd reads the type of a message first. A header and a credential follow, as in a message to slurmctld; the response has
+//! neither. slurmdbd also responds to a client that it rejects, and logs nothing about one with a valid token (measured, 26.05).
 
 use super::error::Error;
 use super::frame::{Frame, MessageType};
 use super::return_code::ReturnCode;
 use super::version::Version;
-use super::wire::{Malformed, Reader, Unpackable, Writer};
+use super::wire::{Field, Fields, Malformed, Reader, Unpackable, Writer};
 
-/// All releases we know understand it, and it says the same in all of them.
+/// All supported releases understand it, and the message is the same in all of them.
 const VERSION: Version = Version::V42;
 
-/// Whom the connection is for: clients of slurmdbd, like sacctmgr.
+/// A connection of a client like sacctmgr.
 const TYPE_DBD: u16 = 1;
-/// The cluster we would belong to; it is looked up nowhere.
+/// The cluster of the client, which slurmdbd does not check.
 const NAME: &str = "slurm-operator";
-/// Of the length in front of a message.
+/// The size of the length in front of a message.
 const LENGTH: usize = 4;
-/// Of flags, code and the number behind it.
+/// The size of flags, return code and the field behind it.
 const WITH_FLAGS: usize = 8;
 
-/// With the length of the whole in front, ready to be sent.
+/// Returns the bytes to send, with the length of the whole in front.
 pub(super) fn pack_greeting(token: &str) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    body.u16(VERSION.wire());
-    body.str(Some(NAME))?;
-    body.u16(TYPE_DBD);
-    // Where a slurmctld would be told of changes.
-    body.u16(0);
+    body.u16(&mut VERSION.wire())?;
+    body.text(&mut Some(NAME.to_owned()))?;
+    body.u16(&mut { TYPE_DBD })?;
+    // The port at which a slurmctld would receive updates.
+    body.skip(&[Field::U16])?;
     let message = Frame::new(VERSION, MessageType::PERSIST_INIT, body.into_bytes()).pack(token)?;
     let message = message.get(LENGTH..).unwrap_or_default();
     let mut sent = Writer::default();
     sent.length(message.len() + size_of::<u16>())?;
-    sent.u16(MessageType::PERSIST_INIT.0);
+    sent.u16(&mut { MessageType::PERSIST_INIT.0 })?;
     sent.raw(message);
     Ok(sent.into_bytes())
 }
 
-/// What it answered, from what follows the length of the whole.
-pub(super) fn read_answer(answer: &[u8]) -> Result<(), Error> {
-    let (kind, said, code) = unpack(answer).map_err(Error::malformed)?;
+/// Reads the response that follows the length of the whole.
+pub(super) fn read_response(response: &[u8]) -> Result<(), Error> {
+    let (kind, said, code) = unpack(response)?;
     match (kind, code) {
         (MessageType::PERSIST_RETURN_CODE, ReturnCode::SUCCESS) => Ok(()),
         (MessageType::PERSIST_RETURN_CODE, code) => Err(Error::Refused { code, said }),
@@ -50,24 +48,26 @@ pub(super) fn read_answer(answer: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Newer releases have flags in front of the code, whatever version they are spoken to in (measured, 26.05.5). Behind it is a number
-/// that means nothing here.
-fn unpack(answer: &[u8]) -> Result<(MessageType, Option<String>, ReturnCode), Malformed> {
-    let mut reader = Reader::new(answer);
-    let kind = MessageType(reader.u16()?);
-    let said = reader.text()?.map(|text| String::from_utf8_lossy(text).into_owned());
+/// Newer releases have flags in front of the return code, whatever version the request has (measured, 26.05.5). The field behind
+/// it is not needed.
+fn unpack(response: &[u8]) -> Result<(MessageType, Option<String>, ReturnCode), Malformed> {
+    let mut reader = Reader::new(response);
+    let (mut kind, mut said) = (0, None);
+    reader.u16(&mut kind)?;
+    reader.text(&mut said)?;
     if reader.left() >= WITH_FLAGS {
-        reader.u16()?;
+        reader.skip(&[Field::U16])?;
     }
-    Ok((kind, said, ReturnCode(reader.i32()?)))
+    Ok((MessageType(kind), said, ReturnCode(reader.i32()?)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport;
 
     #[test]
-    fn the_greeting_looks_like_this_on_the_wire() {
+    fn the_greeting_has_this_wire_format() {
         let expected = [
             &[0, 0, 0, 57, 0x19, 0x64][..],
             &[0x2a, 0, 0, 0, 0x19, 0x64, 0, 0, 0, 25, 0, 0, 0, 0, 0, 0],
@@ -80,16 +80,16 @@ mod tests {
     }
 
     #[test]
-    fn slurmdbd_is_told_from_others_and_from_one_that_lets_us_not_in() {
-        // The second of each pair as slurmdbd 26.05.5 gave it, the first without the flags.
+    fn slurmdbd_is_distinguished_from_other_servers_and_from_one_that_rejects_us() {
+        // The second of each pair is a response of slurmdbd 26.05.5, the first has no flags.
         let welcome = [0x05, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0];
-        assert!(read_answer(&welcome).is_ok());
-        assert!(read_answer(&[0x05, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0]).is_ok());
+        assert!(read_response(&welcome).is_ok());
+        assert!(read_response(&[0x05, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0]).is_ok());
         for words in [
             &b"\x05\x99\0\0\0\x2cFailed to unpack SLURM_PERSIST_INIT message\0\0\0\x03\xef\x19\x64"[..],
             b"\x05\x99\0\0\0\x2cFailed to unpack SLURM_PERSIST_INIT message\0\0\0\0\0\x03\xef\x19\x64",
         ] {
-            let refused = read_answer(words).unwrap_err();
+            let refused = read_response(words).unwrap_err();
             assert!(
                 matches!(
                     &refused,
@@ -102,8 +102,11 @@ mod tests {
             );
         }
         for other in [&b"HTTP/1.1 400 Bad Request"[..], b"", &welcome[..6], &[0x2a; 30]] {
-            let error = read_answer(other).unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+            let error = read_response(other).unwrap_err();
+            assert!(
+                matches!(error, Error::Transport(transport::Error::Malformed { .. })),
+                "{error:?}"
+            );
         }
     }
 }

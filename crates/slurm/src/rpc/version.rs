@@ -1,8 +1,8 @@
-//! The releases of the protocol. A daemon understands its own and the three before it.
+//! The versions of the protocol. A daemon supports its own version and the three before it.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// Slurm 24.11. All releases up to 26.05 understand it.
+    /// Slurm 24.11. All releases up to 26.05 support it.
     V42,
     /// Slurm 25.05.
     V43,
@@ -16,7 +16,7 @@ impl Version {
     pub const NEWEST: Self = Self::V45;
     pub const ALL: [Self; 4] = [Self::V42, Self::V43, Self::V44, Self::V45];
 
-    /// As it is written in a header.
+    /// The number in a header.
     pub const fn wire(self) -> u16 {
         (match self {
             Self::V42 => 42,
@@ -26,13 +26,8 @@ impl Version {
         }) << 8
     }
 
-    pub const fn older(self) -> Option<Self> {
-        match self {
-            Self::V42 => None,
-            Self::V43 => Some(Self::V42),
-            Self::V44 => Some(Self::V43),
-            Self::V45 => Some(Self::V44),
-        }
+    pub fn older(self) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|version| *version < self)
     }
 }
 
@@ -41,12 +36,12 @@ mod tests {
     use super::Version;
 
     #[test]
-    fn versions_look_like_this_on_the_wire() {
+    fn versions_have_this_wire_format() {
         assert_eq!([Version::V42, Version::V45].map(Version::wire), [10_752, 11_520]);
     }
 
     #[test]
-    fn from_the_newest_all_are_tried() {
+    fn all_versions_follow_from_the_newest() {
         let tried: Vec<_> = std::iter::successors(Some(Version::NEWEST), |version| version.older()).collect();
         assert_eq!(tried, [Version::V45, Version::V44, Version::V43, Version::V42]);
     }

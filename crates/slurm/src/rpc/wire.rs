@@ -1,8 +1,11 @@
-//! How Slurm writes numbers and text: big endian, and a text as its length, its bytes and a NUL, which counts.
+//! How Slurm writes numbers and text: big endian, and a text as its length, its bytes and a NUL, which the length includes.
+//!
+//! A message lists its fields once, for both directions ([`Fields`]): the client writes requests and reads responses, and a
+//! test that acts as slurmctld does the opposite.
 
 use thiserror::Error;
 
-/// Bytes that are not what they should be.
+/// Why a message cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
     #[error("it ends too early")]
@@ -11,67 +14,145 @@ pub enum Malformed {
     Unterminated,
 }
 
-/// What cannot be sent.
+/// Why a message cannot be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unpackable {
-    /// Slurm would take the text to end there.
+    /// Slurm would end the text there.
     #[error("a text holds a NUL character")]
     Nul,
     #[error("it is too large")]
     TooLarge,
-    /// The release on the other side is too old for it.
-    #[error("its release has no {0} here")]
+    /// The protocol version of the receiver is too old for it.
+    #[error("its release has no {0}")]
     Lacking(&'static str),
 }
 
-/// No value: left as it is by an update.
+/// No value: an update leaves the setting unchanged.
 pub(super) const UNSET_U16: u16 = 0xfffe;
 pub(super) const UNSET_U32: u32 = 0xffff_fffe;
 pub(super) const UNSET_U64: u64 = 0xffff_ffff_ffff_fffe;
 
-#[derive(Debug, Default)]
-pub(super) struct Writer(Vec<u8>);
+/// A sequence of fields that is written or read.
+pub(super) trait Fields {
+    type Error;
 
-impl Writer {
-    pub(super) fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
+    fn u8(&mut self, value: &mut u8) -> Result<(), Self::Error>;
+    fn u16(&mut self, value: &mut u16) -> Result<(), Self::Error>;
+    fn u32(&mut self, value: &mut u32) -> Result<(), Self::Error>;
+    fn u64(&mut self, value: &mut u64) -> Result<(), Self::Error>;
+    fn bytes(&mut self, text: &mut Option<Vec<u8>>) -> Result<(), Self::Error>;
 
-    pub(super) fn u16(&mut self, value: u16) {
-        self.0.extend(value.to_be_bytes());
-    }
+    /// Fields whose values do not matter: read past, or written empty.
+    fn skip(&mut self, fields: &[Field]) -> Result<(), Self::Error>;
 
-    pub(super) fn u32(&mut self, value: u32) {
-        self.0.extend(value.to_be_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.0.extend(value.to_be_bytes());
-    }
-
-    /// How many of something follow, or how long something is.
-    pub(super) fn length(&mut self, length: usize) -> Result<(), Unpackable> {
-        self.u32(u32::try_from(length).map_err(|_| Unpackable::TooLarge)?);
+    /// In updates, no text means "unchanged" and an empty one means "none".
+    fn text(&mut self, text: &mut Option<String>) -> Result<(), Self::Error> {
+        let mut bytes = text.take().map(String::into_bytes);
+        self.bytes(&mut bytes)?;
+        *text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Ok(())
     }
 
-    /// In updates, no text means "as it is" and an empty one means "none".
-    pub(super) fn text(&mut self, text: Option<&[u8]>) -> Result<(), Unpackable> {
+    /// No text and an empty one are the same.
+    fn string(&mut self, text: &mut String) -> Result<(), Self::Error> {
+        let mut optional = Some(std::mem::take(text)).filter(|text| !text.is_empty());
+        self.text(&mut optional)?;
+        *text = optional.unwrap_or_default();
+        Ok(())
+    }
+
+    fn optional_u16(&mut self, value: &mut Option<u16>) -> Result<(), Self::Error> {
+        let mut raw = value.unwrap_or(UNSET_U16);
+        self.u16(&mut raw)?;
+        *value = Some(raw).filter(|raw| *raw != UNSET_U16);
+        Ok(())
+    }
+
+    fn optional_u32(&mut self, value: &mut Option<u32>) -> Result<(), Self::Error> {
+        let mut raw = value.unwrap_or(UNSET_U32);
+        self.u32(&mut raw)?;
+        *value = Some(raw).filter(|raw| *raw != UNSET_U32);
+        Ok(())
+    }
+
+    fn optional_u64(&mut self, value: &mut Option<u64>) -> Result<(), Self::Error> {
+        let mut raw = value.unwrap_or(UNSET_U64);
+        self.u64(&mut raw)?;
+        *value = Some(raw).filter(|raw| *raw != UNSET_U64);
+        Ok(())
+    }
+}
+
+/// The type of a field that is skipped.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Field {
+    U16,
+    U32,
+    U64,
+    Text,
+    Texts,
+    /// Names with values.
+    Pairs,
+    /// A set of nodes.
+    Bitmap,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Writer(Vec<u8>);
+
+impl Fields for Writer {
+    type Error = Unpackable;
+
+    fn u8(&mut self, value: &mut u8) -> Result<(), Unpackable> {
+        self.raw(&[*value]);
+        Ok(())
+    }
+
+    fn u16(&mut self, value: &mut u16) -> Result<(), Unpackable> {
+        self.raw(&value.to_be_bytes());
+        Ok(())
+    }
+
+    fn u32(&mut self, value: &mut u32) -> Result<(), Unpackable> {
+        self.raw(&value.to_be_bytes());
+        Ok(())
+    }
+
+    fn u64(&mut self, value: &mut u64) -> Result<(), Unpackable> {
+        self.raw(&value.to_be_bytes());
+        Ok(())
+    }
+
+    fn bytes(&mut self, text: &mut Option<Vec<u8>>) -> Result<(), Unpackable> {
         let Some(text) = text else {
-            self.u32(0);
-            return Ok(());
+            return self.length(0);
         };
         if text.contains(&0) {
             return Err(Unpackable::Nul);
         }
         self.length(text.len().saturating_add(1))?;
-        self.0.extend(text);
-        self.0.push(0);
+        self.raw(text);
+        self.raw(&[0]);
         Ok(())
     }
 
-    pub(super) fn str(&mut self, text: Option<&str>) -> Result<(), Unpackable> {
-        self.text(text.map(str::as_bytes))
+    fn skip(&mut self, fields: &[Field]) -> Result<(), Unpackable> {
+        for field in fields {
+            match field {
+                Field::U16 => self.u16(&mut 0)?,
+                Field::U32 | Field::Text | Field::Texts => self.u32(&mut 0)?,
+                Field::U64 => self.u64(&mut 0)?,
+                Field::Pairs | Field::Bitmap => self.u32(&mut { UNSET_U32 })?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer {
+    /// How many of something follow, or how long something is.
+    pub(super) fn length(&mut self, length: usize) -> Result<(), Unpackable> {
+        self.u32(&mut u32::try_from(length).map_err(|_| Unpackable::TooLarge)?)
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {
@@ -83,7 +164,7 @@ impl Writer {
     }
 }
 
-/// Takes values off the front. Nothing is copied or set aside before it has been seen to be there.
+/// Takes values off the front. Allocates nothing before the bytes for it are known to exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -92,12 +173,12 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
-    /// How many bytes are left.
+    /// Returns how many bytes are left.
     pub(super) fn left(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(taken)
@@ -109,36 +190,73 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(super) fn length(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_be_bytes)
     }
 
     pub(super) fn i32(&mut self) -> Result<i32, Malformed> {
         self.array().map(i32::from_be_bytes)
     }
+}
 
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_be_bytes)
+impl Fields for Reader<'_> {
+    type Error = Malformed;
+
+    fn u8(&mut self, value: &mut u8) -> Result<(), Malformed> {
+        *value = self.array().map(u8::from_be_bytes)?;
+        Ok(())
     }
 
-    /// Without its NUL.
-    pub(super) fn text(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
-        let length = usize::try_from(self.u32()?).map_err(|_| Malformed::Truncated)?;
-        if length == 0 {
-            return Ok(None);
+    fn u16(&mut self, value: &mut u16) -> Result<(), Malformed> {
+        *value = self.array().map(u16::from_be_bytes)?;
+        Ok(())
+    }
+
+    fn u32(&mut self, value: &mut u32) -> Result<(), Malformed> {
+        *value = self.length()?;
+        Ok(())
+    }
+
+    fn u64(&mut self, value: &mut u64) -> Result<(), Malformed> {
+        *value = self.array().map(u64::from_be_bytes)?;
+        Ok(())
+    }
+
+    fn bytes(&mut self, text: &mut Option<Vec<u8>>) -> Result<(), Malformed> {
+        let length = usize::try_from(self.length()?).map_err(|_| Malformed::Truncated)?;
+        *text = match self.take(length)?.split_last() {
+            None => None,
+            Some((0, text)) => Some(text.to_vec()),
+            Some(_) => return Err(Malformed::Unterminated),
+        };
+        Ok(())
+    }
+
+    fn skip(&mut self, fields: &[Field]) -> Result<(), Malformed> {
+        for field in fields {
+            match field {
+                Field::U16 => self.u16(&mut 0)?,
+                Field::U32 => self.u32(&mut 0)?,
+                Field::U64 => self.u64(&mut 0)?,
+                Field::Text => self.bytes(&mut None)?,
+                Field::Texts => {
+                    for _ in 0..self.length()? {
+                        self.bytes(&mut None)?;
+                    }
+                }
+                Field::Pairs | Field::Bitmap => match (self.length()?, field) {
+                    // There is no list.
+                    (UNSET_U32, _) => {}
+                    (_, Field::Bitmap) => self.bytes(&mut None)?,
+                    (count, _) => {
+                        for _ in 0..count {
+                            self.skip(&[Field::Text, Field::Text])?;
+                        }
+                    }
+                },
+            }
         }
-        match self.take(length)?.split_last() {
-            Some((0, text)) => Ok(Some(text)),
-            _ => Err(Malformed::Unterminated),
-        }
+        Ok(())
     }
 }
 
@@ -148,54 +266,75 @@ mod tests {
 
     use super::*;
 
+    fn read(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
+        let mut text = None;
+        reader.text(&mut text).map(|()| text)
+    }
+
     #[test]
     fn a_text_has_its_length_in_front_and_a_nul_behind() {
         let mut writer = Writer::default();
-        writer.text(Some(b"n1")).unwrap();
-        writer.text(Some(b"")).unwrap();
-        writer.text(None).unwrap();
+        for text in [Some("n1"), Some(""), None] {
+            writer.text(&mut text.map(str::to_owned)).unwrap();
+        }
         assert_eq!(writer.0, b"\0\0\0\x03n1\0\0\0\0\x01\0\0\0\0\0");
         let mut reader = Reader::new(&writer.0);
-        assert_eq!(reader.text(), Ok(Some(&b"n1"[..])));
-        assert_eq!(reader.text(), Ok(Some(&b""[..])));
-        assert_eq!(reader.text(), Ok(None));
-        assert_eq!(reader.u8(), Err(Malformed::Truncated));
+        assert_eq!(read(&mut reader), Ok(Some("n1".to_owned())));
+        assert_eq!(read(&mut reader), Ok(Some(String::new())));
+        assert_eq!(read(&mut reader), Ok(None));
+        assert_eq!(reader.u8(&mut 0), Err(Malformed::Truncated));
     }
 
     #[test]
     fn a_text_that_slurm_would_cut_short_is_not_sent() {
-        assert_eq!(Writer::default().text(Some(b"a\0b")), Err(Unpackable::Nul));
+        let mut text = Some(b"a\0b".to_vec());
+        assert_eq!(Writer::default().bytes(&mut text), Err(Unpackable::Nul));
     }
 
     #[test]
-    fn a_text_that_is_not_all_there_is_no_text() {
+    fn an_incomplete_text_is_malformed() {
         for (bytes, why) in [
             (&b"\0\0\0\x03ab"[..], Malformed::Truncated),
             (b"\0\0\0", Malformed::Truncated),
             (b"\xff\xff\xff\xffab\0", Malformed::Truncated),
             (b"\0\0\0\x02ab", Malformed::Unterminated),
         ] {
-            assert_eq!(Reader::new(bytes).text(), Err(why), "{bytes:?}");
+            assert_eq!(read(&mut Reader::new(bytes)), Err(why), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn skipped_fields_may_be_full_or_empty() {
+        let mut reader = Reader::new(b"\0\0\0\x01\0\0\0\x02a\0\0\0\0\x02b\0\0\0\0\x01\0\0\0\0\xff\xff\xff\xfe!");
+        reader.skip(&[Field::Pairs, Field::Texts, Field::Pairs]).unwrap();
+        let mut next = 0;
+        reader.u8(&mut next).unwrap();
+        assert_eq!(next, b'!');
     }
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(texts in prop::collection::vec(prop::option::of("[^\\x00]{0,20}"), 0..8), numbers in any::<(u8, u16, u32, u64)>()) {
+        fn written_fields_are_read_back(texts in prop::collection::vec(prop::option::of("[^\\x00]{0,20}"), 0..8), numbers in any::<(u8, u16, u32, u64)>()) {
             let mut writer = Writer::default();
-            writer.u8(numbers.0);
-            writer.u16(numbers.1);
-            writer.u32(numbers.2);
-            writer.u64(numbers.3);
+            let mut written = numbers;
+            writer.u8(&mut written.0).unwrap();
+            writer.u16(&mut written.1).unwrap();
+            writer.u32(&mut written.2).unwrap();
+            writer.u64(&mut written.3).unwrap();
             for text in &texts {
-                writer.text(text.as_ref().map(String::as_bytes)).unwrap();
+                writer.text(&mut text.clone()).unwrap();
             }
             let mut reader = Reader::new(&writer.0);
-            prop_assert_eq!((reader.u8(), reader.u16(), reader.u32(), reader.u64()), (Ok(numbers.0), Ok(numbers.1), Ok(numbers.2), Ok(numbers.3)));
-            for text in &texts {
-                prop_assert_eq!(reader.text().unwrap(), text.as_ref().map(String::as_bytes));
+            let mut back = (0, 0, 0, 0);
+            reader.u8(&mut back.0).unwrap();
+            reader.u16(&mut back.1).unwrap();
+            reader.u32(&mut back.2).unwrap();
+            reader.u64(&mut back.3).unwrap();
+            prop_assert_eq!(back, numbers);
+            for text in texts {
+                prop_assert_eq!(read(&mut reader).unwrap(), text);
             }
-            prop_assert_eq!(reader.u8(), Err(Malformed::Truncated));
+            prop_assert_eq!(reader.u8(&mut 0), Err(Malformed::Truncated));
         }
     }
 }

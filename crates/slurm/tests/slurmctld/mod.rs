@@ -1,18 +1,19 @@
-//! A slurmctld that says what the test tells it to, on a port of its own.
+//! A slurmctld whose responses the test defines, on its own port.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use host::Host;
 use slurm::rpc::{Client, Frame, MessageType, Options, ReturnCode, Version};
 use slurm::token::{Issuer, SigningKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What to do with a message.
+/// The reaction to a message.
 #[derive(Clone)]
 pub(crate) enum Act {
     Answer(MessageType, Vec<u8>),
-    /// Bytes as they are, and then the end.
+    /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
     Hang,
     Close,
@@ -42,7 +43,7 @@ impl Fake {
         Self { address, seen }
     }
 
-    /// As a release that understands nothing newer would: with the error of its time.
+    /// Rejects newer versions as such a release does.
     pub(crate) async fn of_release(newest: Version, script: impl Fn(&Frame) -> Act + Send + Sync + 'static) -> Self {
         Self::start(move |frame| {
             if frame.version > newest.wire() {
@@ -70,7 +71,7 @@ pub(crate) fn client(address: &str) -> Client {
         reconfigure_timeout: Duration::from_secs(2),
         ..Options::default()
     };
-    Client::new(address, issuer, options)
+    Client::new(Host::real(), address, issuer, options)
 }
 
 async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<Frame>>>, script: Arc<impl Fn(&Frame) -> Act>) {

@@ -52,7 +52,7 @@ fn client(forward: &Forward, key: &[u8], newest: Version) -> Client {
         newest,
         ..Options::default()
     };
-    Client::new(forward.address.clone(), issuer, options)
+    Client::new(host::Host::real(), forward.address.clone(), issuer, options)
 }
 
 fn files(namespace: &Namespace) -> BTreeMap<String, Vec<u8>> {

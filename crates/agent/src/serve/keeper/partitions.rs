@@ -17,8 +17,8 @@ use slurm::answer::decode;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
-    LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, Told, read_back_partitions,
-    release_partitions, settle_partitions,
+    Delivery, LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, deliver_partitions,
+    read_back_partitions, release_partitions,
 };
 use tokio::sync::MutexGuard;
 use tokio::time::sleep;
@@ -139,7 +139,7 @@ impl Keeper {
         } else {
             match commander.partitions().await {
                 Ok(before) => before,
-                Err(failure) if failure.asks_for_another_way() => return Ok(Short::Unspoken(failure.to_string())),
+                Err(failure) if failure.needs_another_channel() => return Ok(Short::Unspoken(failure.to_string())),
                 Err(failure) => return Ok(Short::Unknown(failure.to_string())),
             }
         };
@@ -163,18 +163,18 @@ impl Keeper {
         let told = tell(commander, by_rpc, &before).await;
         fail_point::reach("told");
         let applied = match told {
-            Told::Done => match self.let_go(commander, plan, &before, &plan.removed).await {
+            Delivery::Done => match self.let_go(commander, plan, &before, &plan.removed).await {
                 Ok(()) => return Ok(Short::Taken),
                 Err(in_use) => Applied::InUse(in_use),
             },
-            Told::Refused(reason) => Applied::RolledBack(Refused {
+            Delivery::Refused(reason) => Applied::RolledBack(Refused {
                 sequence,
                 digest: Some(revision.digest()),
                 last_words: vec![reason.clone()],
                 reason,
             }),
-            Told::Unknown(why) => return Ok(Short::Unknown(why)),
-            Told::Unspoken(why) => return Ok(Short::Unspoken(why)),
+            Delivery::Unknown(why) => return Ok(Short::Unknown(why)),
+            Delivery::NotUnderstood(why) => return Ok(Short::Unspoken(why)),
         };
         // What was made before this attempt, by another way or an agent before this one, is closed still, since no file has it.
         let is_half_made = |partition: &LivePartition| {
@@ -349,7 +349,7 @@ impl Keeper {
             self.settled(unsettled, &live).await;
             return Duration::ZERO;
         }
-        let mut told = Told::Unspoken("there is no way to tell slurmctld".to_owned());
+        let mut told = Delivery::NotUnderstood("there is no way to tell slurmctld".to_owned());
         for commander in self.around.ways.to(&configuration) {
             told = match commander.partitions().await {
                 Ok(partitions) => {
@@ -357,27 +357,27 @@ impl Keeper {
                     if let Err(in_use) = self.let_go(&commander, &plan, &partitions, &rest.gone).await {
                         return self.keep_after_all(unsettled, &live, &in_use).await;
                     }
-                    settle_partitions(&commander, &rest.wanted, &partitions).await
+                    deliver_partitions(&commander, &rest.wanted, &partitions).await
                 }
-                Err(failure) if failure.asks_for_another_way() => Told::Unspoken(failure.to_string()),
-                Err(failure) => Told::Unknown(failure.to_string()),
+                Err(failure) if failure.needs_another_channel() => Delivery::NotUnderstood(failure.to_string()),
+                Err(failure) => Delivery::Unknown(failure.to_string()),
             };
             self.around.ways.remember(&commander);
             unsettled.partitions.way = commander.way();
-            if !matches!(told, Told::Unspoken(_)) {
+            if !matches!(told, Delivery::NotUnderstood(_)) {
                 break;
             }
         }
         match told {
-            Told::Done => {
+            Delivery::Done => {
                 self.settled(unsettled, &live).await;
                 Duration::ZERO
             }
-            Told::Unknown(why) => {
+            Delivery::Unknown(why) => {
                 unsettled.partitions.told = Some(rest);
                 self.wait(unsettled, &why)
             }
-            Told::Refused(why) | Told::Unspoken(why) => {
+            Delivery::Refused(why) | Delivery::NotUnderstood(why) => {
                 warn!(
                     why,
                     "slurmctld does not take a partition as the file has it, reconfiguring"
@@ -462,7 +462,7 @@ impl Keeper {
 }
 
 /// Creates, changes, and reads back. New ones are closed until the files have them.
-async fn tell(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> Told {
+async fn tell(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> Delivery {
     let names: BTreeSet<&str> = before.iter().map(|partition| partition.name.as_str()).collect();
     let mut expected = Vec::new();
     for Created { line, whole } in &by_rpc.created {
@@ -478,16 +478,16 @@ async fn tell(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LiveP
             commands.create_partition(&update).await
         };
         match answer.into() {
-            Told::Done => expected.push(update),
-            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", line.name)),
-            other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
+            Delivery::Done => expected.push(update),
+            Delivery::Refused(why) => return Delivery::Refused(format!("PartitionName={}: {why}", line.name)),
+            other @ (Delivery::Unknown(_) | Delivery::NotUnderstood(_)) => return other,
         }
     }
     for Updated { there, .. } in &by_rpc.updated {
         match commands.update_partition(there).await.into() {
-            Told::Done => expected.push(there.clone()),
-            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", there.name)),
-            other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
+            Delivery::Done => expected.push(there.clone()),
+            Delivery::Refused(why) => return Delivery::Refused(format!("PartitionName={}: {why}", there.name)),
+            other @ (Delivery::Unknown(_) | Delivery::NotUnderstood(_)) => return other,
         }
     }
     read_back_partitions(commands, &expected).await

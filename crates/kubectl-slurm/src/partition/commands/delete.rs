@@ -1,4 +1,4 @@
-//! The end of a partition: closed first, then its jobs are waited for, then it goes.
+//! Deletes a partition: closes it, waits for its jobs, removes it.
 
 use api::{Controller, NodeSet, Partition};
 use kube::api::DeleteParams;
@@ -8,8 +8,8 @@ use super::{Change, Note, Target, lines};
 use crate::access::Access;
 use crate::cli::Wait;
 use crate::failure::{Failure, Outcome};
-use crate::output::{print, tell};
-use crate::ownership::warning;
+use crate::output::print;
+use crate::ownership::warn_owner;
 use crate::partition::edit::removed_line_patch;
 use crate::partition::expect::{ExpectedLine, why_retained};
 use crate::partition::place::Kind;
@@ -23,7 +23,7 @@ pub(super) async fn run(access: &Access, target: &Target, wait: &Wait) -> Outcom
     }
 }
 
-/// The operator does all of it.
+/// Deletes an object; the operator does the rest.
 async fn object(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     let api = access.api::<Partition>(&target.cluster.namespace());
     api.delete(&target.object, &DeleteParams::default()).await?;
@@ -33,17 +33,21 @@ async fn object(access: &Access, target: &Target, wait: &Wait) -> Outcome {
             target.object
         ));
     }
-    until(wait, &format!("partition/{} is not gone", target.object), async |_| {
-        Ok(match api.get_opt(&target.object).await? {
-            None => Progress::Done(()),
-            Some(still) => Progress::Waits(why_retained(&still)),
-        })
-    })
+    until(
+        wait,
+        &format!("partition/{} is not deleted", target.object),
+        async |_| {
+            Ok(match api.get_opt(&target.object).await? {
+                None => Progress::Done(()),
+                Some(still) => Progress::Waits(why_retained(&still)),
+            })
+        },
+    )
     .await?;
     print(&format!("partition/{} deleted\n", target.object))
 }
 
-/// Of a line that is gone nobody could tell any more what its jobs wait for, so they are waited for here.
+/// Deletes a line. Its jobs are waited for before, since nothing reports on a removed line.
 async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     let jobs = jobs(access, target).await?;
     if jobs > 0 && !wait.wait {
@@ -69,8 +73,8 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
             .await?,
     );
     let (generation, changed) = match target.kind {
-        Kind::NodeSet => (None, take_from_node_set(access, target).await?),
-        _ => take_from_extra_conf(access, target).await?,
+        Kind::NodeSet => (None, remove_from_node_set(access, target).await?),
+        _ => remove_from_extra_conf(access, target).await?,
     };
     let expected = ExpectedLine {
         name: target.name.clone(),
@@ -84,12 +88,12 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     print(&format!("partition {} deleted{how}\n", target.name))
 }
 
-/// Jobs that run in it or wait for it. Not knowing is no answer.
+/// Returns the number of its running and pending jobs; an error if it is unknown.
 async fn jobs(access: &Access, target: &Target) -> Outcome<usize> {
     let live = access.live(&target.cluster).await;
     let live = live.map_err(|why| {
         Failure::refused(format!(
-            "slurmctld cannot be asked whether {} has jobs, so it stays: {why}",
+            "{} is kept, since its jobs in slurmctld are unknown: {why}",
             target.name
         ))
     })?;
@@ -97,7 +101,7 @@ async fn jobs(access: &Access, target: &Target) -> Outcome<usize> {
     Ok(running + pending)
 }
 
-async fn take_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
+async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
     let mut changed = false;
     let set = Access::change(&api, &target.object, |set: &NodeSet| {
@@ -105,17 +109,15 @@ async fn take_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
         Ok(changed.then(|| json!({ "spec": { "partition": { "enabled": false } } })))
     })
     .await?;
-    if let Some(warned) = warning(
+    warn_owner(
         &set,
         &["spec", "partition", "enabled"],
         "nodesets.ENTRY.partition.enabled",
-    ) {
-        tell(&warned);
-    }
+    );
     Ok(changed)
 }
 
-async fn take_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, bool)> {
+async fn remove_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, bool)> {
     let api = access.api::<Controller>(&target.cluster.namespace());
     let mut changed = false;
     let controller = Access::change(&api, &target.object, |controller: &Controller| {
@@ -125,8 +127,6 @@ async fn take_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Opti
     })
     .await?;
     let value = format!("controller.extraConf, or partitions.{},", target.name);
-    if let Some(warned) = warning(&controller, &["spec", "extraConf"], &value) {
-        tell(&warned);
-    }
+    warn_owner(&controller, &["spec", "extraConf"], &value);
     Ok((controller.metadata.generation, changed))
 }

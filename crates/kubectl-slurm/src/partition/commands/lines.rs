@@ -1,4 +1,4 @@
-//! Changes of partitions that are lines: a NodeSet's `partition.config`, and lines of extraConf.
+//! Changes of partitions that are lines: a NodeSet's `partition.config`, or lines of extraConf.
 
 use api::{Controller, NodeSet};
 use slurm::conf::{Key, SettingChange};
@@ -8,23 +8,23 @@ use super::{Change, Note, Target, workers};
 use crate::access::Access;
 use crate::cli::Wait;
 use crate::failure::{Failure, Outcome};
-use crate::output::{print, tell};
-use crate::ownership::warning;
+use crate::output::{notify, print};
+use crate::ownership::warn_owner;
 use crate::partition::edit::{extra_conf_patch, node_set_patch};
 use crate::partition::expect::{ExpectedLine, Verdict, judge_line};
 use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
 use crate::partition::view::held_source;
-use crate::wait::{Progress, until};
+use crate::wait::{Progress, report, until};
 
 pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
     if target.cluster.controller.spec.is_external() {
         return Err(Failure::refused(format!(
-            "slurmctld of {} runs outside Kubernetes, and its slurm.conf is not the operator's; change it there, or make a Partition object",
+            "slurmctld of {} runs outside Kubernetes, and its slurm.conf is not managed by the operator; change it there, or create a Partition object",
             target.cluster.name()
         )));
     }
     if let Note::Drained(Some(_)) = change.note {
-        tell("the reason is not kept: only a Partition object has a place for it");
+        notify("the reason is not stored: only a Partition object has a field for it");
     }
     let expected = match target.kind {
         Kind::NodeSet => change_node_set(access, target, change).await?,
@@ -47,20 +47,18 @@ async fn change_node_set(access: &Access, target: &Target, change: &Change) -> O
                 target.object
             )));
         }
-        let settings = reachable(change, set.spec.wanted_partition().unwrap_or_default());
+        let settings = settings_to_write(change, set.spec.wanted_partition().unwrap_or_default());
         let patch = node_set_patch(set, &settings, &change.members)?;
         changed = patch.is_some();
         Ok(patch)
     })
     .await?;
-    if changed
-        && let Some(warned) = warning(
+    if changed {
+        warn_owner(
             &set,
             &["spec", "partition", "config"],
             "nodesets.ENTRY.partition.config",
-        )
-    {
-        tell(&warned);
+        );
     }
     let place = Place::NodeSet(&set);
     Ok(ExpectedLine {
@@ -79,7 +77,7 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
     let mut changed = false;
     let controller = Access::change(&api, &target.object, |controller: &Controller| {
         let line = settings_text(controller, &target.name);
-        let settings = reachable(change, &line);
+        let settings = settings_to_write(change, &line);
         let patch = extra_conf_patch(
             &target.cluster,
             &workers,
@@ -92,9 +90,9 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
         Ok(patch)
     })
     .await?;
-    let value = format!("controller.extraConf, or partitions.{},", target.name);
-    if changed && let Some(warned) = warning(&controller, &["spec", "extraConf"], &value) {
-        tell(&warned);
+    if changed {
+        let value = format!("controller.extraConf, or partitions.{},", target.name);
+        warn_owner(&controller, &["spec", "extraConf"], &value);
     }
     let text = controller.spec.extra_conf.clone().unwrap_or_default();
     Ok(ExpectedLine {
@@ -107,8 +105,8 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
     })
 }
 
-/// A partition that says nothing about its state is up; nothing is written to say so.
-fn reachable(change: &Change, line: &str) -> Vec<SettingChange> {
+/// Returns the settings to write. A partition without a state is up, so a resume does not write one.
+fn settings_to_write(change: &Change, line: &str) -> Vec<SettingChange> {
     let says_state = settings_of_line(&format!("PartitionName=x {line}"), "x")
         .is_some_and(|settings| settings.keys().any(|key| *key == *"State"));
     let needless =
@@ -128,26 +126,23 @@ fn settings_text(controller: &Controller, name: &str) -> String {
     items.join(" ")
 }
 
-/// Words about how it went live, for the last line.
+/// Waits until the change is live, and returns how, for the last line.
 pub(super) async fn wait_live(
     access: &Access,
     target: &Target,
     expected: &ExpectedLine,
     wait: &Wait,
 ) -> Outcome<String> {
-    if !wait.wait {
-        return Ok(" (not waited for)".to_owned());
-    }
     let api = access.api::<Controller>(&target.cluster.namespace());
     let cluster = target.cluster.name();
-    until(wait, &format!("partition {} is not live", target.name), async |waited| {
+    report(wait, &format!("partition {} is not live", target.name), async |waited| {
         let controller = api.get(&cluster).await?;
         let conf = access.slurm_conf(&controller).await?;
         match judge_line(expected, &controller, conf.as_deref(), waited) {
-            Verdict::Done(how) => Ok(Progress::Done(format!(" ({how})"))),
+            Verdict::Done(how) => Ok(Progress::Done(how)),
             Verdict::Waits(why) => Ok(Progress::Waits(why)),
             Verdict::Refused(why) => Err(Failure::refused(format!(
-                "partition {}: {why}\nslurmctld goes on as before; the object keeps what you wrote until you set it to something else",
+                "partition {}: {why}\nslurmctld runs as before; the object keeps your change until you change it again",
                 target.name
             ))),
         }
@@ -155,8 +150,8 @@ pub(super) async fn wait_live(
     .await
 }
 
-/// A state that was set by hand stays in slurmctld and in slurm.conf, though the object asks for another all along. slurmctld is told
-/// directly then, which the operator takes for the wish it is.
+/// A manual state stays in slurmctld and in slurm.conf although the object has another. It is therefore also set in slurmctld
+/// directly, which ends the manual state.
 async fn settle_state(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
     let wanted = change.settings.iter().find_map(|setting| match setting {
         SettingChange::Set { key, value } if *key == *"State" => Some(value.to_ascii_uppercase()),
@@ -167,14 +162,14 @@ async fn settle_state(access: &Access, target: &Target, change: &Change, wait: &
         Ok(live) => {
             let partition = live.partitions.iter().find(|partition| partition.name == target.name);
             if partition.is_none_or(|partition| partition.state.to_string() != wanted) {
-                tell_state(access, target, &wanted).await?;
+                set_state(access, target, &wanted).await?;
             }
         }
-        Err(why) => tell(&format!(
-            "slurmctld cannot be asked, so the operator is taken at its word: {why}"
+        Err(why) => notify(&format!(
+            "slurmctld does not respond, so its state is not checked: {why}"
         )),
     }
-    // Or a restart of slurmctld would bring the other state back.
+    // Otherwise a restart of slurmctld would restore the other state.
     until(wait, &format!("State={wanted} is not in slurm.conf"), async |_| {
         let conf = access.slurm_conf(&target.cluster.controller).await?.unwrap_or_default();
         let settings = settings_of_line(&conf, &target.name).unwrap_or_default();
@@ -183,20 +178,20 @@ async fn settle_state(access: &Access, target: &Target, change: &Change, wait: &
             Progress::Done(())
         } else {
             Progress::Waits(format!(
-                "its line in slurm.conf has State={state}, which somebody set in Slurm"
+                "its line in slurm.conf has State={state}, which was set manually in Slurm"
             ))
         })
     })
     .await
 }
 
-async fn tell_state(access: &Access, target: &Target, wanted: &str) -> Outcome {
+async fn set_state(access: &Access, target: &Target, wanted: &str) -> Outcome {
     let (name, value) = (format!("PartitionName={}", target.name), format!("State={wanted}"));
     let update = ["scontrol", "update", name.as_str(), value.as_str()];
-    let told = access.slurm(&target.cluster, &update).await;
-    told.map(drop).map_err(|why| {
+    let updated = access.slurm(&target.cluster, &update).await;
+    updated.map(drop).map_err(|why| {
         Failure::refused(format!(
-            "the object says State={wanted}, and slurmctld refuses it for {}: {why}",
+            "the object has State={wanted}, and slurmctld refuses it for {}: {why}",
             target.name
         ))
     })

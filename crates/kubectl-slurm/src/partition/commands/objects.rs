@@ -10,12 +10,12 @@ use crate::access::Access;
 use crate::cli::Wait;
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
-use crate::output::{print, tell};
+use crate::output::{notify, print};
 use crate::ownership::warning;
 use crate::partition::edit::{is_closed_since, lift_time, new_object, object_patch, state_annotations};
 use crate::partition::expect::{Verdict, judge_object};
 use crate::partition::members::MemberChange;
-use crate::wait::{Progress, until};
+use crate::wait::{Progress, report, until};
 
 pub(super) async fn create(
     access: &Access,
@@ -55,9 +55,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
         Ok(joined(spec, notes))
     })
     .await?;
-    if let Some(warned) = warned {
-        tell(&warned);
-    }
+    warned.iter().for_each(|warning| notify(warning));
     let how = wait_live(access, &changed, wait).await?;
     match &change.note {
         Note::None => {}
@@ -67,7 +65,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     print(&format!("partition/{} {}{how}\n", target.object, word(change)))
 }
 
-/// What was done, for the last line.
+/// Returns what was done, for the last line.
 pub(super) fn word(change: &Change) -> &'static str {
     match change.note {
         Note::None => "changed",
@@ -86,20 +84,17 @@ fn joined(one: Option<Value>, other: Option<Value>) -> Option<Value> {
     }
 }
 
-/// Words about how it went live, for the last line.
+/// Waits until the change is live, and returns how, for the last line.
 async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<String> {
-    if !wait.wait {
-        return Ok(" (not waited for)".to_owned());
-    }
     let name = object.name_any();
     let generation = object.metadata.generation;
     let api = access.api::<Partition>(&object.namespace().unwrap_or_default());
-    until(wait, &format!("partition/{name} is not live"), async |_| {
+    report(wait, &format!("partition/{name} is not live"), async |_| {
         let mut now = api.get(&name).await?;
-        // Somebody's later change is not what we wait for.
+        // A later change of another user is not waited for.
         now.metadata.generation = generation;
         match judge_object(&now) {
-            Verdict::Done(how) => Ok(Progress::Done(format!(" ({how})"))),
+            Verdict::Done(how) => Ok(Progress::Done(how)),
             Verdict::Waits(why) => Ok(Progress::Waits(why)),
             Verdict::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
         }
@@ -107,7 +102,7 @@ async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<
     .await
 }
 
-/// Waits until slurmctld has it in this state. Who may not ask slurmctld takes the operator's word.
+/// Waits until slurmctld has the partition in this state. Users who may not exec into pods rely on the operator's report.
 async fn wait_state(access: &Access, target: &Target, wanted: &str, lifts: bool, wait: &Wait) -> Outcome {
     if !wait.wait {
         return Ok(());
@@ -130,7 +125,7 @@ async fn wait_state(access: &Access, target: &Target, wanted: &str, lifts: bool,
         Ok(if state == wanted {
             Progress::Done(())
         } else {
-            Progress::Waits(format!("slurmctld has it as {state}"))
+            Progress::Waits(format!("its state in slurmctld is {state}"))
         })
     })
     .await

@@ -1,4 +1,4 @@
-//! Settings of Slurm's that a Partition object has fields for. Pure.
+//! The settings of Slurm that are fields of a Partition object. Pure.
 
 use api::partition::PartitionState;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ const FIELDS: &[Field] = &[
     field("exclusiveUser", "ExclusiveUser", Shape::Switch),
 ];
 
-/// By Slurm's key, or by the field's own name.
+/// Finds a field by Slurm's key, or by its own name.
 pub(super) fn find_field(key: &Key) -> Option<Field> {
     FIELDS
         .iter()
@@ -75,7 +75,7 @@ pub(super) fn find_field(key: &Key) -> Option<Field> {
 }
 
 impl Field {
-    /// What the field is to hold.
+    /// Returns the value of the field.
     pub(super) fn value(&self, text: &str) -> Outcome<Value> {
         let bad = |wanted: &str| Failure::usage(format!("{}={text}: give {wanted}", self.key));
         match self.shape {
@@ -83,7 +83,7 @@ impl Field {
             Shape::Number => text.parse::<i64>().map(Value::from).map_err(|_| bad("a number")),
             Shape::Either => Ok(text.parse::<i64>().map_or_else(|_| text.into(), Value::from)),
             Shape::List => Ok(json!(super::super::members::split_items(text))),
-            // Slurm's own words for it.
+            // Slurm's words for booleans.
             Shape::Switch => match text.to_ascii_lowercase().as_str() {
                 "yes" | "true" | "1" | "up" => Ok(true.into()),
                 "no" | "false" | "0" | "down" => Ok(false.into()),
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Every field that has a setting is known here, under the same key, and takes what Slurm's file says.
+    /// Every field with a setting is listed, with the same key, and accepts the values of slurm.conf.
     #[test]
     fn the_fields_are_those_of_the_kind() {
         let mut spec = serde_json::Map::new();

@@ -33,7 +33,7 @@ fn object(spec: Value) -> Partition {
 }
 
 #[test]
-fn an_object_is_changed_by_its_fields_and_config_has_the_rest() {
+fn settings_become_fields_and_the_rest_goes_into_config() {
     for (spec, line, expected) in [
         (json!({}), "MaxTime=90", json!({ "maxTime": 90 })),
         (
@@ -57,7 +57,7 @@ fn an_object_is_changed_by_its_fields_and_config_has_the_rest() {
             "CpuBind-",
             json!({ "config": null }),
         ),
-        // What stood in config and has a field moves there.
+        // A setting in config that has a field moves there.
         (
             json!({ "config": "MaxTime=5 CpuBind=core" }),
             "MaxTime=6",
@@ -72,7 +72,7 @@ fn an_object_is_changed_by_its_fields_and_config_has_the_rest() {
 }
 
 #[test]
-fn what_an_object_says_already_is_not_written() {
+fn unchanged_settings_are_not_written() {
     let unchanged = object(json!({ "maxTime": 90, "nodeSets": ["compute"], "config": "CpuBind=core" }));
     let cluster = cluster();
     let changes = parse_settings(&words("MaxTime=90 CpuBind=core DefaultTime-")).unwrap();
@@ -84,7 +84,7 @@ fn what_an_object_says_already_is_not_written() {
 }
 
 #[test]
-fn members_of_an_object_are_patched_alone() {
+fn only_the_members_of_an_object_are_patched() {
     let cluster = cluster();
     let spec = json!({ "nodeSets": ["compute"], "nodes": ["ext1"], "maxTime": 5 });
     let members = members(&cluster, &["+gpu", "-compute-1", "-ext1"]);
@@ -110,7 +110,7 @@ fn a_nodesets_partition_keeps_its_other_keys() {
 }
 
 #[test]
-fn a_line_of_extra_conf_is_changed_and_no_other() {
+fn only_the_line_of_the_partition_is_changed() {
     let cluster = cluster();
     let extra = "# mine\nPartitionName=all Nodes=ALL Default=NO\nPartitionName=high Nodes=compute # why\n";
     let mut controller = cluster.controller.clone();
@@ -142,7 +142,7 @@ fn a_line_of_extra_conf_is_changed_and_no_other() {
 }
 
 #[test]
-fn a_new_object_has_a_name_that_kubernetes_takes() {
+fn a_new_object_has_a_valid_name() {
     let cluster = cluster();
     let changes = parse_settings(&words("MaxTime=1:00:00 CpuBind=core")).unwrap();
     let new = new_object(
@@ -170,7 +170,7 @@ fn a_new_object_has_a_name_that_kubernetes_takes() {
 }
 
 #[test]
-fn what_is_no_setting_is_wrong_usage() {
+fn an_invalid_setting_is_wrong_usage() {
     for word in [
         "MaxTime",
         "=5",
@@ -191,7 +191,7 @@ fn what_is_no_setting_is_wrong_usage() {
 }
 
 #[test]
-fn what_was_closed_by_hand_is_lifted_by_the_operators_clock() {
+fn a_manual_state_is_lifted_by_the_operators_clock() {
     let now: Timestamp = "2026-11-15T10:00:00Z".parse().unwrap();
     let closed = |since: &str, resumed: Option<&str>| {
         let mut object = object(json!({}));

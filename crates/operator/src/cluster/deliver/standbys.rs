@@ -160,5 +160,11 @@ pub(crate) async fn object(wanted: &Wanted, revision: &Revision, known: &[Standb
 
 fn client(target: &Target, jwt_key: &JwtKey) -> Result<Client, String> {
     let key = AgentKey::derive(&jwt_key.0).map_err(|error| error.to_string())?;
-    Ok(Client::new(target.address, target.uid.clone(), key, Options::default()))
+    Ok(Client::new(
+        host::Host::real(),
+        target.address,
+        target.uid.clone(),
+        key,
+        Options::default(),
+    ))
 }

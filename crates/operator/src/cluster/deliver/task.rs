@@ -553,7 +553,7 @@ impl Task {
         if !self.client.as_ref().is_some_and(same) {
             let key = AgentKey::derive(&wanted.jwt_key.0).map_err(|error| error.to_string())?;
             let Target { uid, address, .. } = wanted.target.clone();
-            let client = Client::new(address, uid, key, Options::default());
+            let client = Client::new(host::Host::real(), address, uid, key, Options::default());
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
             // What another pod, or another slurmctld, refused says nothing about this one.
             self.memory.refused.clear();

@@ -149,5 +149,5 @@ pub(crate) fn client_of(address: String, key: &[u8]) -> Option<Client> {
         timeout: TIMEOUT,
         ..Options::default()
     };
-    Some(Client::new(address, issuer, options))
+    Some(Client::new(host::Host::real(), address, issuer, options))
 }

@@ -1,10 +1,9 @@
 //! What the answer of a slurmctld outside Kubernetes says about it. Pure.
 
-use std::io::{self, ErrorKind};
-
 use slurm::{
     conf::Configuration,
     rpc::{Error, ReturnCode, ServedFile},
+    transport,
 };
 
 use crate::reason;
@@ -38,19 +37,19 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
             ),
         ),
         // One without auth/jwt cannot read our question, and says nothing (measured, 26.05).
-        Err(error @ Error::Unreachable { .. }) if is_hung_up(error) => unfit(
+        Err(Error::Transport(error)) if error.is_hang_up() => unfit(
             reason::REQUIREMENT_MISSING,
             format!(
                 "what listens at {address} hangs up when it is shown a token: as a slurmctld it lacks auth/jwt, so set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf; if it is none, correct spec.externalConfig"
             ),
         ),
-        Err(Error::Unreachable { reason: why, .. }) => unfit(
+        Err(Error::Transport(transport::Error::Unreachable { reason: why, .. })) => unfit(
             reason::SLURMCTLD_AWAY,
             format!(
                 "no slurmctld can be reached at {address}: {why}; correct spec.externalConfig, or see that it runs and that pods have a route to it"
             ),
         ),
-        Err(error @ (Error::Unsupported | Error::Malformed { .. })) => unfit(
+        Err(error @ (Error::Unsupported | Error::Transport(transport::Error::Malformed { .. }))) => unfit(
             reason::NOT_SLURMCTLD,
             format!(
                 "what answers at {address} is no slurmctld of Slurm 24.11 to 26.05: {error}; correct spec.externalConfig"
@@ -61,11 +60,6 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
             format!("slurmctld at {address} does not say what it runs with: {error}; look at its log"),
         ),
     }
-}
-
-fn is_hung_up(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
 }
 
 fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
@@ -97,6 +91,8 @@ fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
     use super::*;
 
     fn serves(conf: &str) -> ServedFile {
@@ -154,18 +150,18 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_told_from_a_wrong_daemon() {
-        let away = Error::Unreachable {
+        let away = Error::Transport(transport::Error::Unreachable {
             reason: "connection refused".to_owned(),
             source: None,
-        };
+        });
         assert!(
             said(&Err(away)).starts_with("SlurmctldAway: no slurmctld can be reached at ctl:6817: connection refused")
         );
         assert!(said(&Err(Error::Unsupported)).starts_with("NotSlurmctld"));
-        let hung_up = Error::Unreachable {
+        let hung_up = Error::Transport(transport::Error::Unreachable {
             reason: "the connection broke".to_owned(),
             source: Some(Box::new(io::Error::from(ErrorKind::UnexpectedEof))),
-        };
+        });
         let message = said(&Err(hung_up));
         assert!(
             message.contains("lacks auth/jwt") && message.contains("correct spec.externalConfig"),

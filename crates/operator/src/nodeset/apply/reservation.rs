@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use slurm::{Line, ReservationName, ReservationRequest};
+use slurm::{ReservationName, ReservationRequest, SingleLine};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -112,7 +112,7 @@ fn shown(request: &ReservationRequest) -> String {
     let start = start
         .and_then(|start| i64::try_from(start).ok())
         .and_then(|start| jiff::Timestamp::from_second(start).ok());
-    let list = |lines: &[Line]| lines.iter().map(Line::as_str).collect::<Vec<_>>().join(",");
+    let list = |lines: &[SingleLine]| lines.iter().map(SingleLine::as_str).collect::<Vec<_>>().join(",");
     [
         start.map(|start| format!("from {start:.0}")),
         minutes.map(|minutes| format!("{minutes} minutes")),

@@ -6,7 +6,7 @@ use api::keys::{NODE_FEATURE_PREFIX, annotations};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use slurm::{Line, NodeDescription, NodeFeatures, describe::InvalidLine};
+use slurm::{NodeDescription, NodeFeatures, SingleLine, describe::InvalidLine};
 
 use super::{Look, Mirror, Telling};
 use crate::{
@@ -80,16 +80,18 @@ fn plan_last_words(look: Look<'_>, mirror: &mut Mirror) {
     tell(look, node, description, mirror);
 }
 
-fn missing_comment(look: Look<'_>, node: &slurm::Node) -> Option<Line> {
+fn missing_comment(look: Look<'_>, node: &slurm::Node) -> Option<SingleLine> {
     let comment = identity(look).to_comment();
-    (node.comment != comment).then(|| Line::new(comment).ok()).flatten()
+    (node.comment != comment)
+        .then(|| SingleLine::new(comment).ok())
+        .flatten()
 }
 
 /// Alone, since nothing else is to wait for it. One that has just become ready may be about to be seen by Slurm.
 fn plan_address(look: Look<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mut Mirror) {
     let is_settled = look.worker.is_available(REGISTERED_WITHIN, seen);
     let missed = missed_address(look.worker, node).filter(|_| is_settled);
-    if let Some(address) = missed.and_then(|address| Line::new(address).ok()) {
+    if let Some(address) = missed.and_then(|address| SingleLine::new(address).ok()) {
         let description = NodeDescription {
             address: Some(address),
             ..NodeDescription::default()
@@ -148,7 +150,7 @@ fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeat
     if available == as_set(&node.features) && active == as_set(&node.active_features) {
         return Ok(None);
     }
-    let lines = |features: BTreeSet<String>| features.into_iter().map(Line::new).collect::<Result<_, _>>();
+    let lines = |features: BTreeSet<String>| features.into_iter().map(SingleLine::new).collect::<Result<_, _>>();
     Ok(Some(NodeFeatures {
         available: lines(available)?,
         active: lines(active)?,
@@ -246,7 +248,7 @@ fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
             return;
         }
     }
-    match Line::new(wanted) {
+    match SingleLine::new(wanted) {
         Ok(place) => {
             let description = NodeDescription {
                 topology: Some(place),

@@ -6,7 +6,7 @@
 
 use api::{Condition, ConditionStatus, NodeSet, conditions::RESERVATION_CREATED};
 use jiff::{SignedDuration, Timestamp};
-use slurm::{Hostlist, Line, Node, Reservation, ReservationName, ReservationRequest, node::NodeFlag};
+use slurm::{Hostlist, Node, Reservation, ReservationName, ReservationRequest, SingleLine, node::NodeFlag};
 
 use super::{
     Effect, Plan, SOON, Wait,
@@ -396,8 +396,11 @@ fn has_other_flag(found: &Reservation, wanted: &[String]) -> bool {
 }
 
 /// Texts for Slurm. What is no single line cannot be part of a request.
-fn lines(texts: impl IntoIterator<Item = String>) -> Vec<Line> {
-    texts.into_iter().filter_map(|text| Line::new(text).ok()).collect()
+fn lines(texts: impl IntoIterator<Item = String>) -> Vec<SingleLine> {
+    texts
+        .into_iter()
+        .filter_map(|text| SingleLine::new(text).ok())
+        .collect()
 }
 
 fn minutes(length: SignedDuration) -> u32 {
@@ -518,7 +521,7 @@ mod tests {
         let [Effect::Reserve { request, new: true }] = second.effects.as_slice() else {
             panic!("{:?}", second.effects)
         };
-        let texts = |lines: &[Line]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let texts = |lines: &[SingleLine]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(request.name.as_str(), NAME);
         assert_eq!(request.start, Some(u64::try_from(unix(LATER)).unwrap()));
         assert_eq!(request.minutes, Some(30));

@@ -11,8 +11,8 @@ use slurm::{
     conf::Settings,
     partition::PartitionStateName,
     rpc::{
-        Failure, LivePartition, NotReleased, PartitionUpdate, Told, release_partitions, restore_partition,
-        settle_partitions,
+        Delivery, Failure, LivePartition, NotReleased, PartitionUpdate, deliver_partitions, release_partitions,
+        restore_partition,
     },
 };
 use tokio::time::timeout;
@@ -85,8 +85,8 @@ impl Session<'_> {
                     .collect();
                 info!(%partition, %slurmctld, ?keys, way = ?channel.way(), "updating a partition of an external slurmctld");
                 let sent = self.send(async {
-                    let sent = settle_partitions(channel, updates, &cluster.partitions).await;
-                    if let Told::Refused(_) = &sent {
+                    let sent = deliver_partitions(channel, updates, &cluster.partitions).await;
+                    if let Delivery::Refused(_) = &sent {
                         roll_back(channel, back).await;
                     }
                     sent
@@ -99,7 +99,7 @@ impl Session<'_> {
                 self.note_made(Some(slurmctld)).await?;
                 info!(%partition, %slurmctld, way = ?channel.way(), "creating a partition in an external slurmctld");
                 let sent = self.send(create(channel, update)).await;
-                if matches!(sent, Told::Refused(_)) {
+                if matches!(sent, Delivery::Refused(_)) {
                     self.note_made(None).await?;
                 }
                 Ok(self.conclude(sent, live, begin).await)
@@ -112,14 +112,14 @@ impl Session<'_> {
         }
     }
 
-    async fn conclude(&self, sent: Told, live: &PartitionReport, begin: Timestamp) -> Done {
+    async fn conclude(&self, sent: Delivery, live: &PartitionReport, begin: Timestamp) -> Done {
         let Reached { external, channel, .. } = self.reached;
         let now = self.context.clock.now();
         self.poll().await;
         let refuse = |message: String| Fault::new(reason::CONFIG_REJECTED, message);
         let line = live.line.clone();
         match sent {
-            Told::Done => Done {
+            Delivery::Done => Done {
                 report: PartitionReport {
                     change: Some(change(begin, now, channel.way())),
                     ..live.clone()
@@ -127,7 +127,7 @@ impl Session<'_> {
                 again: Some(COMPARE_AFTER),
                 refusal: None,
             },
-            Told::Refused(why) => {
+            Delivery::Refused(why) => {
                 let fault = refuse(format!(
                     "slurmctld at {} rejects it: {why}; what it had before is in force; correct the spec",
                     external.address
@@ -142,7 +142,7 @@ impl Session<'_> {
                     again: Some(RETRY),
                 }
             }
-            Told::Unspoken(why) => {
+            Delivery::NotUnderstood(why) => {
                 let line = line.map(|line| line.whole()).unwrap_or_default();
                 let fault = refuse(format!(
                     "slurmctld at {} cannot be sent this: {why}; write {line} into the slurm.conf there and reconfigure, or take it out of the spec",
@@ -154,7 +154,7 @@ impl Session<'_> {
                     refusal: None,
                 }
             }
-            Told::Unknown(why) => self.unclear(&why),
+            Delivery::Unknown(why) => self.unclear(&why),
         }
     }
 
@@ -165,17 +165,17 @@ impl Session<'_> {
             ..PartitionUpdate::new(self.partition.slurm_name())
         }];
         let sent = self
-            .send(settle_partitions(channel, &update, &cluster.partitions))
+            .send(deliver_partitions(channel, &update, &cluster.partitions))
             .await;
         self.poll().await;
         match sent {
-            Told::Done => Done {
+            Delivery::Done => Done {
                 report: closed(self.partition, state),
                 // To delete it.
                 again: Some(Duration::ZERO),
                 refusal: None,
             },
-            Told::Refused(why) | Told::Unknown(why) | Told::Unspoken(why) => self.unclear(&why),
+            Delivery::Refused(why) | Delivery::Unknown(why) | Delivery::NotUnderstood(why) => self.unclear(&why),
         }
     }
 
@@ -232,7 +232,7 @@ impl Session<'_> {
         match restored {
             Ok(Ok(Some(restored))) => Ok(restored),
             Ok(Ok(None)) => not_now("slurmctld does not have it"),
-            Ok(Err(Failure::Unspoken(why))) => not_now(&why),
+            Ok(Err(Failure::NotUnderstood(why))) => not_now(&why),
             Ok(Err(failure)) => Err(Error::other(failure)),
             Err(why) => not_now(why),
         }
@@ -247,9 +247,9 @@ impl Session<'_> {
         }
     }
 
-    async fn send(&self, messages: impl Future<Output = Told>) -> Told {
+    async fn send(&self, messages: impl Future<Output = Delivery>) -> Delivery {
         let sent = self.in_time(TIMEOUT, messages).await;
-        sent.unwrap_or_else(|why| Told::Unknown(why.to_owned()))
+        sent.unwrap_or_else(|why| Delivery::Unknown(why.to_owned()))
     }
 
     /// A message must have been answered before another process can lead.

@@ -6,6 +6,7 @@ use api::partition::PartitionWay;
 use slurm::{
     rest,
     rpc::{self, Failure, LivePartition, PartitionCommands, PartitionUpdate},
+    transport,
 };
 
 use crate::{
@@ -92,10 +93,10 @@ fn polled(context: &Context, controller: &Key) -> Option<(External, Arc<View>)> 
 async fn read_cluster(client: &rest::Client, clock: &Clock) -> Result<ExternalCluster, rest::Error> {
     // Ping fails at once where other requests wait ten seconds.
     if !client.ping().await?.value.iter().any(|ping| ping.responding) {
-        return Err(rest::Error::Unreachable {
+        return Err(rest::Error::Transport(transport::Error::Unreachable {
             reason: "slurmctld does not answer it, either".to_owned(),
             source: None,
-        });
+        }));
     }
     let flags = client.running_conf().await?.reconfig_flags;
     let conf = client.served_conf().await?.ok_or(rest::Error::Lacking {

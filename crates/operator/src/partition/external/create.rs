@@ -2,28 +2,28 @@
 
 use slurm::{
     partition::PartitionStateName,
-    rpc::{PartitionCommands as _, PartitionUpdate, Told, read_back_partitions},
+    rpc::{Delivery, PartitionCommands as _, PartitionUpdate, read_back_partitions},
 };
 use tracing::warn;
 
 use super::channel::Channel;
 
 /// Creates it closed, reads it back, and opens it: until then it takes no jobs, and can be deleted again.
-pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Told {
+pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Delivery {
     let closed = PartitionUpdate {
         state: Some(PartitionStateName::Inactive),
         ..wanted.clone()
     };
     match channel.create_partition(&closed).await.into() {
-        Told::Done => {}
+        Delivery::Done => {}
         other => return other,
     }
     match read_back_partitions(channel, &[closed]).await {
-        Told::Done => {}
-        Told::Refused(why) => {
+        Delivery::Done => {}
+        Delivery::Refused(why) => {
             // If that fails, it stays closed, and the next poll finds it.
             drop(channel.delete_partition(&wanted.name).await);
-            return Told::Refused(why);
+            return Delivery::Refused(why);
         }
         other => return other,
     }
@@ -32,7 +32,7 @@ pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Told 
         ..PartitionUpdate::new(&wanted.name)
     };
     match channel.update_partition(&open).await.into() {
-        Told::Done => read_back_partitions(channel, std::slice::from_ref(wanted)).await,
+        Delivery::Done => read_back_partitions(channel, std::slice::from_ref(wanted)).await,
         other => other,
     }
 }

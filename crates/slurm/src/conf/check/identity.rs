@@ -1,5 +1,5 @@
-//! What makes a cluster the one it is. A dry run has to replace these values, so it cannot try them, and the
-//! reconfigure that fails over them has handed them to the nodes by then.
+//! Settings that identify a cluster. A dry run replaces these values, so it cannot check them, and a reconfigure that fails because of
+//! them has sent them to the nodes by then.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
         let new = last_setting(configuration, spec.name);
         let old = live.value(spec.name);
         let value = new.map(|(_, setting)| setting.value.as_str());
-        // Without a line Slurm takes its default, and that is another value than the one that was written out.
-        let may_stand_elsewhere = value.is_none() && configuration.includes_elsewhere();
-        if may_stand_elsewhere || is_same(spec.name, old, value) {
+        // Without a line Slurm has its default, which differs from the explicit value.
+        let may_be_elsewhere = value.is_none() && configuration.includes_elsewhere();
+        if may_be_elsewhere || is_same(spec.name, old, value) {
             continue;
         }
         let at = new.map_or(WHOLE, |(at, _)| at);
@@ -30,11 +30,10 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
 }
 
 const SLURMCTLD_HOST: &str = "SlurmctldHost";
-/// Slurm's own, where nothing is said.
+/// Slurm's default.
 const PORT: &str = "6817";
 
-/// The operator's own lines follow its replicas, and slurmctld is started for them; another name among a person's
-/// lines has no slurmctld behind it.
+/// The operator's lines follow its replicas, which all run a slurmctld; another host in the user's lines has none.
 fn check_hosts(configuration: &Configuration, live: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     let hosts: BTreeSet<&str> = live.values(SLURMCTLD_HOST).collect();
     let foreign = global_settings(configuration, SLURMCTLD_HOST)

@@ -1,4 +1,4 @@
-//! Line by line: can it be read, does Slurm know the key, may the value look like that.
+//! Checks of single lines: syntax, keys and values.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::suggestion::nearest;
 use super::{Known, SLURM_CONF};
 use crate::conf::configuration::Configuration;
 use crate::conf::key::Key;
-use crate::conf::keys::{KeySpec, Place, Standing, ValueKind};
+use crate::conf::keys::{KeySpec, KeyStatus, Place, ValueKind};
 use crate::conf::line::{Content, Line, Setting, is_space};
 use crate::conf::record::RecordKind;
 
@@ -29,7 +29,7 @@ pub(super) fn check_lines(configuration: &Configuration, known: &Known<'_>, prob
     }
 }
 
-/// A line of one of the other files, where any key may begin a line.
+/// Checks a line of another file, where any key may begin a line.
 pub(super) fn check_other_line(
     place: Place,
     severity: Severity,
@@ -50,7 +50,7 @@ pub(super) fn check_other_line(
     }
 }
 
-/// Slurm reads lines as C's strings, which end at a NUL: it would read another line than we do. Nobody means the other ones.
+/// Slurm reads lines as C strings, which end at a NUL. Other control characters are mistakes.
 fn check_characters(severity: Severity, at: At<'_>, line: &Line, problems: &mut Problems) {
     let mut harmful = line.raw().chars().filter(|c| c.is_ascii_control() && !is_space(*c));
     let is_read = matches!(line.content(), Content::Settings(_) | Content::Include(_));
@@ -86,10 +86,7 @@ fn check_slurm_conf_line(settings: &[Setting], at: At<'_>, known: &Known<'_>, pr
     let power_action = (first.key == *"PowerAction").then_some(Place::PowerAction);
     let Some(place) = record.or(power_action) else {
         check_setting(Place::Global, Severity::Refuse, at, first, known, problems);
-        if let Some(second) = rest
-            .first()
-            .filter(|_| known_or_judged(Place::Global, &first.key, known))
-        {
+        if let Some(second) = rest.first().filter(|_| is_checked(Place::Global, &first.key, known)) {
             problems.add(
                 Severity::Refuse,
                 at,
@@ -118,8 +115,8 @@ fn check_slurm_conf_line(settings: &[Setting], at: At<'_>, known: &Known<'_>, pr
     }
 }
 
-/// The shape of a line with a key we do not know is not ours to judge, unless we know all keys.
-fn known_or_judged(place: Place, key: &Key, known: &Known<'_>) -> bool {
+/// The syntax of a line with an unknown key is checked only if all keys are known.
+fn is_checked(place: Place, key: &Key, known: &Known<'_>) -> bool {
     known.knows_all_keys() || place.find(key).is_some()
 }
 
@@ -146,8 +143,8 @@ fn check_setting(
         }
         return;
     };
-    match spec.standing {
-        Standing::Removed { remedy } => {
+    match spec.status {
+        KeyStatus::Removed { remedy } => {
             problems.add(
                 severity,
                 at,
@@ -156,12 +153,12 @@ fn check_setting(
                 remedy,
             );
         }
-        Standing::Defunct => {
+        KeyStatus::Defunct => {
             let reason = format!("{} has no effect any more", spec.name);
             problems.add(Severity::Warn, at, Some(spec.name), reason, "take it out");
             check_value(spec, severity, at, value, known, problems);
         }
-        Standing::Current | Standing::Legacy { .. } => check_value(spec, severity, at, value, known, problems),
+        KeyStatus::Current | KeyStatus::Legacy { .. } => check_value(spec, severity, at, value, known, problems),
     }
 }
 
@@ -175,7 +172,7 @@ fn check_value(
 ) {
     let (judged, severity) = match spec.kind {
         ValueKind::IgnoredWords(_) => (known.knows_all_keys(), Severity::Warn),
-        // Nothing runs yet, or it runs with it. Else every slurmd would die of it, with its jobs.
+        // Nothing runs yet, or slurmctld runs with this value. A new value could stop every slurmd, with its jobs.
         ValueKind::NodePlugin(_) if !known.is_new(spec.name, value) => (known.knows_all_keys(), Severity::Warn),
         ValueKind::Word(_) | ValueKind::Words(_) | ValueKind::NodePlugin(_) => (known.knows_all_keys(), severity),
         _ => (true, severity),
@@ -230,7 +227,7 @@ fn remedy_for_unknown(place: Place, key: &str) -> String {
         .to_owned()
 }
 
-/// The last line that sets a global key, which is the one that counts.
+/// Returns the last line that sets a global key, which is the effective one.
 pub(super) fn last_setting<'a>(configuration: &'a Configuration, key: &str) -> Option<(At<'a>, &'a Setting)> {
     global_settings(configuration, key).last()
 }

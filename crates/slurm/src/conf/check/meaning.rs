@@ -1,4 +1,4 @@
-//! Settings that are written well and still cannot stand: what must be there, what must not, and what goes together.
+//! Checks of meaning: required settings, forbidden ones, and combinations.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn check_required(configuration: &Configuration, problems: &mut Probl
     if configuration.includes_elsewhere() {
         return;
     }
-    // ControlMachine is what SlurmctldHost was called before 18.08, and is still read.
+    // ControlMachine is the name of SlurmctldHost before 18.08, which Slurm still accepts.
     for (key, former) in [("ClusterName", None), ("SlurmctldHost", Some("ControlMachine"))] {
         let given = configuration.value(key).is_some() || former.is_some_and(|key| configuration.value(key).is_some());
         if !given {
@@ -41,7 +41,7 @@ pub(super) fn check_values(configuration: &Configuration, known: &Known<'_>, pro
     check_scripts(configuration, known, problems);
 }
 
-/// Measured: with KeepPartInfo a running slurmctld passes over what slurm.conf says of partitions it has.
+/// Measured: with KeepPartInfo a running slurmctld ignores the partitions of slurm.conf.
 fn check_reconfig_flags(configuration: &Configuration, problems: &mut Problems) {
     let Some((at, setting)) = last_setting(configuration, "ReconfigFlags") else {
         return;
@@ -77,7 +77,7 @@ fn check_node_limit(configuration: &Configuration, known: &Known<'_>, problems: 
     }
 }
 
-/// Names of the QOS that partitions refer to and that a database is to have. As Slurm does, without regard to case.
+/// Returns the QOS that partitions name and that the database has to have, in lower case, since Slurm ignores case.
 pub fn qos_in_database(configuration: &Configuration) -> BTreeSet<String> {
     if !has_database(configuration) {
         return BTreeSet::new();
@@ -99,7 +99,7 @@ fn qos_of<'a>(partition: &Record<'a>, key: &str) -> Vec<&'a str> {
     }
 }
 
-/// A dry run has no database and so cannot try these.
+/// A dry run has no database and cannot check these.
 fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     let database = has_database(configuration);
     for (at, record) in partitions(configuration) {
@@ -144,7 +144,7 @@ fn has_database(configuration: &Configuration) -> bool {
 const SIMPLE_TRES: [&str; 8] = ["billing", "cpu", "energy", "fs/disk", "mem", "node", "pages", "vmem"];
 const NAMED_TRES: [&str; 5] = ["bb/", "fs/", "gres/", "ic/", "license/"];
 
-/// Measured: slurmctld stops at a TRES it cannot have, and a dry run without a database has none of them.
+/// Measured: slurmctld does not start with an unknown TRES, and a dry run without a database knows none.
 fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     let key = "AccountingStorageTRES";
     let Some((at, setting)) = last_setting(configuration, key) else {
@@ -174,7 +174,7 @@ fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut P
     }
 }
 
-/// Slurm takes such a node, or such a line, and leaves the devices out.
+/// Slurm accepts such a node, or such a line, without the devices.
 fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
     if configuration.includes_elsewhere() {
         return;
@@ -229,7 +229,7 @@ fn check_topology(configuration: &Configuration, problems: &mut Problems) {
     let names: BTreeSet<&str> = match configuration.file("topology.yaml") {
         Some(ConfFile::Topology(yaml)) if yaml.content().is_ok() => yaml.names().collect(),
         Some(_) => return,
-        // Without the file Slurm has one topology of this name.
+        // Without the file Slurm has one topology with this name.
         None => BTreeSet::from(["default"]),
     };
     for (at, record) in partitions(configuration) {
@@ -254,7 +254,7 @@ fn check_topology(configuration: &Configuration, problems: &mut Problems) {
     }
 }
 
-/// Scripts of these keys travel with the files when they are named without a directory or lie in ours.
+/// slurmctld sends the scripts of these keys to nodes if their path has no directory, or that of slurm.conf.
 fn check_scripts(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     for key in ["Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld"] {
         for (at, setting) in global_settings(configuration, key) {
@@ -263,7 +263,7 @@ fn check_scripts(configuration: &Configuration, known: &Known<'_>, problems: &mu
                 .filter(|name| !is_pattern && !name.is_empty() && !configuration.has(name));
             if let Some(name) = missing {
                 let name = shortened(name);
-                // Jobs would fail to start by it, or fail to end; if they do already, the rest need not wait for it.
+                // A missing script makes jobs fail. If the live configuration has it already, other changes need not wait.
                 let severity = if known.live.is_none() || known.is_new(key, &setting.value) {
                     Severity::Refuse
                 } else {
@@ -295,7 +295,7 @@ pub(super) fn records(configuration: &Configuration) -> impl Iterator<Item = (At
     })
 }
 
-/// The parts of a list with commas.
+/// Splits a list with commas.
 pub(super) fn words(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|word| !word.is_empty())
 }

@@ -1,8 +1,7 @@
-//! Looks a configuration over before it comes near slurmctld, and says what is wrong in words a user can act on.
+//! Checks a configuration before slurmctld gets it, and reports problems with remedies.
 //!
-//! What is right must pass without a word, so everything here errs on the side of silence: plugins and their options
-//! may be somebody's own, names may be known to Slurm alone. What is missed here is caught by the dry run, except for
-//! the few things that a dry run cannot see ([`identity`], QOS names, names of dynamic nodes); those are refused here.
+//! A correct configuration must pass, so the checks avoid false positives: plugins and their options may be custom, and names may be
+//! known to Slurm alone. The dry run finds the rest, except for what it cannot see ([`identity`], QOS names, names of dynamic nodes).
 
 mod identity;
 mod keys;
@@ -22,23 +21,23 @@ pub use meaning::qos_in_database;
 use problem::{At, Problems};
 pub use problem::{Problem, Severity};
 
-/// What is known of the cluster beside the files. Whatever is not known is not held against them.
+/// What is known of the cluster beside the files. Checks that need more than that are skipped.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// The configuration slurmctld runs with; none before it first starts.
+    /// The configuration slurmctld runs with; `None` before its first start.
     pub live: Option<&'a Configuration>,
-    /// Names of the nodes slurmctld has, dynamic ones included.
+    /// The names of slurmctld's nodes, including dynamic ones.
     pub nodes: Option<&'a BTreeSet<String>>,
-    /// Names of the QOS in the accounting database.
+    /// The names of the QOS in the accounting database.
     pub qos: Option<&'a BTreeSet<String>>,
-    /// Which lines of slurm.conf a person wrote (`extraConf`) where the rest is the operator's; none: all of them.
-    /// Persons may use Slurm's own words `all` and `DEFAULT` for names.
+    /// The lines of slurm.conf that are the user's (`extraConf`) and not the operator's; `None` means all of them. Users may use
+    /// Slurm's words `all` and `DEFAULT` for names.
     pub user_lines: Option<&'a RangeInclusive<usize>>,
-    /// Year and month of the Slurm release that will read the files; none: one whose keys we know.
+    /// Year and month of the Slurm release that will read the files; `None` means one whose keys are known.
     pub release: Option<(u16, u16)>,
 }
 
-/// The problems, in the order in which the files are read.
+/// Returns the problems, in the order in which the files are read.
 pub fn check(configuration: &Configuration, known: &Known<'_>) -> Vec<Problem> {
     let mut problems = Problems::default();
     check_size(configuration, &mut problems);
@@ -53,12 +52,12 @@ pub fn check(configuration: &Configuration, known: &Known<'_>) -> Vec<Problem> {
 }
 
 impl Known<'_> {
-    /// A newer Slurm may have keys, and words for values, that we have not heard of.
+    /// A newer Slurm may have unknown keys and values.
     fn knows_all_keys(&self) -> bool {
         self.release.is_none_or(|release| release <= KNOWN_RELEASE)
     }
 
-    /// Whether slurmctld runs, and runs with another value.
+    /// Whether slurmctld runs with another value.
     fn is_new(&self, key: &str, value: &str) -> bool {
         self.live.is_some_and(|live| live.value(key) != Some(value))
     }
@@ -95,7 +94,7 @@ fn check_includes(configuration: &Configuration, problems: &mut Problems) {
         let (reason, remedy) = match bad.reason {
             BadIncludeReason::Missing => (
                 format!(
-                    "includes {path:?}, which is not among the files; slurmctld would stand still for a minute and then refuse"
+                    "includes {path:?}, which is not among the files; slurmctld would hang for a minute and then refuse"
                 ),
                 "add the file to configFileRefs, or take the line out",
             ),

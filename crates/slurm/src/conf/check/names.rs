@@ -1,4 +1,4 @@
-//! Names: of nodes, node sets and partitions. Given twice, given to two kinds of things, or used and given nowhere.
+//! Checks of the names of nodes, node sets and partitions: duplicates, collisions and undefined names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,14 +30,14 @@ pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: 
     }
 }
 
-/// Every name of the file, with the hosts that hostlists stand for.
+/// All names that the file defines, with hostlists expanded.
 struct Given<'a> {
     node_sets: BTreeMap<&'a str, Record<'a>>,
     partitions: BTreeSet<&'a str>,
     nodes: BTreeSet<String>,
-    /// False if some lines stand elsewhere, or once a NodeName line was passed over, be it wrong or too much to write out.
+    /// False if slurm.conf includes files of the host, or once a NodeName line was invalid or too large to expand.
     sees_all: bool,
-    /// `Nodes=` of the last `PartitionName=DEFAULT` line, until a partition was found to use it.
+    /// `Nodes=` of the last `PartitionName=DEFAULT` line, until a partition uses it.
     default_nodes: Option<&'a str>,
     budget: Budget,
 }
@@ -55,7 +55,7 @@ impl<'a> Given<'a> {
             RecordKind::NodeSet => self.add_node_set(at, record, problems),
             RecordKind::Partition => {
                 if !self.partitions.insert(name) {
-                    twice(
+                    report_duplicate(
                         Severity::Refuse,
                         at,
                         record,
@@ -71,7 +71,7 @@ impl<'a> Given<'a> {
 
     fn add_node_set(&mut self, at: At<'_>, record: Record<'a>, problems: &mut Problems) {
         if self.node_sets.insert(record.name, record).is_some() {
-            twice(Severity::Warn, at, record, "Slurm takes both without a word", problems);
+            report_duplicate(Severity::Warn, at, record, "Slurm takes both without a word", problems);
         }
         if record.get("Feature").is_none() && record.get("Nodes").is_none() {
             problems.add(
@@ -128,8 +128,8 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Measured: slurmctld does not start where a node set has the name of a node, and a dry run, which knows no
-    /// dynamic nodes, does not see it. A partition may have a node's name, but only a person would want that.
+    /// Measured: slurmctld does not start if a node set has the name of a node, and a dry run, which knows no dynamic nodes, does not
+    /// find it. A partition may have a node's name, but only a user would want that.
     fn check_collision(&self, at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &mut Problems) {
         let is_node = self.nodes.contains(record.name) || known.nodes.is_some_and(|nodes| nodes.contains(record.name));
         if !is_node {
@@ -150,7 +150,7 @@ impl<'a> Given<'a> {
         );
     }
 
-    /// Names among `Nodes=` are node sets, nodes, or ALL. Functions (`switch{s1}`) are the topology's affair.
+    /// `Nodes=` has node sets, nodes, or ALL. Functions (`switch{s1}`) depend on the topology and are not checked.
     fn check_members(
         &mut self,
         at: At<'_>,
@@ -227,7 +227,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The first name that no node has. Where the nodes are not known every name may be one.
+    /// Returns the first name that no node has, if the nodes are known.
     fn unknown(&self, hosts: &Hostlist, known: &Known<'_>) -> Option<String> {
         let nodes = known.nodes.filter(|_| self.sees_all)?;
         hosts
@@ -236,8 +236,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The words stand for something else in Slurm. A person may mean just that; a name the operator renders is meant as a
-/// name.
+/// These words have a meaning in Slurm. A user may intend it; a name that the operator renders is a name.
 fn check_reserved(at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &mut Problems) {
     let reserved = ["default", "all"]
         .iter()
@@ -254,7 +253,7 @@ fn check_reserved(at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &
     }
 }
 
-fn twice(severity: Severity, at: At<'_>, record: Record<'_>, consequence: &str, problems: &mut Problems) {
+fn report_duplicate(severity: Severity, at: At<'_>, record: Record<'_>, consequence: &str, problems: &mut Problems) {
     let key = record.kind.key();
     let reason = format!(
         "{key}={} is defined a second time, and {consequence}",
@@ -276,8 +275,8 @@ fn split_outside_brackets(list: &str) -> impl Iterator<Item = &str> {
     .filter(|item| !item.is_empty())
 }
 
-/// How much text and how many names may still be looked at. A short line can stand for 65,536 names, and many lines can
-/// name one long list; what is beyond this is left to Slurm.
+/// How much text and how many names may still be expanded. A short line can have 65,536 names, and many lines can name one long list;
+/// the rest is left to Slurm.
 struct Budget(usize);
 
 impl Budget {

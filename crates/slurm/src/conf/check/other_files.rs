@@ -1,5 +1,4 @@
-//! The files beside slurm.conf. Those that slurm.conf does not make Slurm read may hold anything; a word about them is
-//! a warning at most.
+//! Checks of the files beside slurm.conf. Problems in a file that Slurm does not read are warnings.
 
 use super::Known;
 use super::keys::check_other_line;
@@ -64,7 +63,7 @@ fn is_read(kind: FileKind, configuration: &Configuration) -> bool {
     }
 }
 
-/// Nodes and login hosts read this file, and what it includes is theirs: nothing in it is a reason to refuse.
+/// Nodes and login hosts read this file, not slurmctld, so its problems are warnings.
 fn check_plugstack(name: &str, plugstack: &Plugstack, problems: &mut Problems) {
     for line in plugstack.lines() {
         if let PlugstackEntry::Unreadable(text) = &line.entry {

@@ -1,9 +1,9 @@
 use std::fmt;
 
-/// What is done about a problem.
+/// The consequence of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Slurm takes it, but it is hardly what was meant.
+    /// Slurm accepts it, but it is probably a mistake.
     Warn,
     /// It must not reach slurmctld.
     Refuse,
@@ -13,12 +13,12 @@ pub enum Severity {
 pub struct Problem {
     pub severity: Severity,
     pub file: String,
-    /// From 1; none where something is missing, or where the file as a whole is meant.
+    /// From 1; `None` if a line is missing, or for the file as a whole.
     pub line: Option<usize>,
     pub key: Option<String>,
-    /// A sentence without its full stop.
+    /// A sentence without a full stop.
     pub reason: String,
-    /// What to do, likewise.
+    /// An imperative without a full stop.
     pub remedy: String,
 }
 
@@ -32,23 +32,23 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A file of rubbish has a problem on every line. Nobody reads more than these, and conditions have room for fewer.
-const MOST: usize = 100;
+/// Limits the problems of a garbage file; conditions have room for fewer.
+const MAX_PROBLEMS: usize = 100;
 
-/// Where a problem is.
+/// The position of a problem.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) file: &'a str,
     pub(super) line: Option<usize>,
 }
 
-/// Problems as they are found, in the order of the files.
+/// The problems found so far, in the order of the files.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<Problem>);
 
 impl Problems {
     pub(super) fn is_full(&self) -> bool {
-        self.0.len() >= MOST
+        self.0.len() >= MAX_PROBLEMS
     }
 
     pub(super) fn add(
@@ -77,7 +77,7 @@ impl Problems {
     }
 }
 
-/// A value in a sentence. It may be as long as the file allows; the sentence ends in a condition.
+/// Limits the length of a value in a message, which ends up in a condition.
 pub(super) fn shortened(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut short: String = text.chars().take(LONGEST).collect();

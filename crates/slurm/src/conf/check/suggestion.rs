@@ -1,13 +1,13 @@
 //! "Did you mean …": the known name nearest to a misspelled one.
 
-/// Nobody misspells a name this long; comparing it with every known one would only take time.
+/// Longer words are not compared, to save time.
 const LONGEST: usize = 48;
 
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > LONGEST {
         return None;
     }
-    // A third of the letters may be wrong: enough for a slip or two, too little to turn one key into another.
+    // A third of the letters may be wrong: enough for a typo or two, too few to turn one key into another.
     let allowed = (word.chars().count() / 3).clamp(1, 3);
     known
         .into_iter()
@@ -18,7 +18,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, name)| name)
 }
 
-/// How many letters must be put in, taken out or replaced, whatever their case.
+/// The edit distance, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().map(|c| c.to_ascii_lowercase()).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -42,7 +42,7 @@ mod tests {
     use super::{distance, nearest};
 
     #[test]
-    fn letters_put_in_taken_out_and_replaced_count() {
+    fn insertions_deletions_and_replacements_count() {
         for (a, b, expected) in [
             ("", "abc", 3),
             ("abc", "ABC", 0),
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_understood_and_a_guess_is_not_made() {
+    fn a_typo_is_recognised_and_other_words_are_not() {
         let known = ["MaxTime", "MaxNodes", "State", "Nodes"];
         assert_eq!(nearest("Maxtimes", known), Some("MaxTime"));
         assert_eq!(nearest("Stat", known), Some("State"));

@@ -1,6 +1,6 @@
 //! The keys of slurm.conf that begin a line of their own, but for those that name a node, node set or partition.
 //!
-//! Names and types are those in the parser of Slurm 26.05.5; removed ones are from the parsers of earlier releases.
+//! Names and types are those of the parser of Slurm 26.05.5; removed ones are from the parsers of earlier releases.
 
 use super::value::ValueKind::{
     Boolean, LogLevel, Megabytes, NodePlugin, Ports, Text, Time, U16, U32, U64, Word, Words,
@@ -9,7 +9,7 @@ use super::{KeySpec, Needs, key, removed};
 
 const LISTENING: &str = "slurm.conf(5), DESCRIPTION: TCP listening settings need a restart of the daemon";
 
-/// The only ones a slurmctld can have. Dry runs do without a database, so no dry run would find another one out.
+/// The only types of slurmctld. A dry run has no database and would not find another one.
 const ACCOUNTING_STORAGE: [&str; 4] = [
     "accounting_storage/slurmdbd",
     "accounting_storage/none",

@@ -1,8 +1,7 @@
-//! Every key Slurm knows: what its value looks like, what a change of it takes to become live and where that is
-//! written, whether a change can end running jobs, and whether it makes the cluster what it is.
+//! Every key of Slurm: the syntax of its value, the action that makes a change live and the source of that, whether a change can
+//! terminate running jobs, and whether it identifies the cluster.
 //!
-//! The lists are data, one file per subject. They are those of Slurm 26.05; with a newer Slurm a key that is not here
-//! may still be right.
+//! The lists are data, one file per subject. They are those of Slurm 26.05; a newer Slurm may have other keys.
 
 mod global;
 mod node;
@@ -17,39 +16,39 @@ pub(super) use node::{NODE_SETS, NODES};
 pub(super) use other::{ACCT_GATHER_MEASURED, CGROUP_PAGE, GRES_PAGE, JOB_CONTAINER_PAGE, TOPOLOGY_PAGE};
 pub use value::ValueKind;
 
-/// The release the lists are from: year and month.
+/// The release of the lists: year and month.
 pub const KNOWN_RELEASE: (u16, u16) = (26, 5);
 
-/// What has to happen for a change to become live. Each includes those before it, so that the greatest need of several
-/// changes serves them all.
+/// The action that makes a change live. Each includes those before it, so that the greatest need of several changes covers all of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Needs {
     Nothing,
-    /// Slurm's own call for one partition, while everything goes on.
+    /// An RPC that changes one partition, without a reconfigure.
     PartitionRpc,
-    /// `scontrol reconfigure`: slurmctld executes itself anew and hands its files to the nodes, which do the same.
+    /// `scontrol reconfigure`: slurmctld re-executes itself and sends its files to the nodes, which do the same.
     Reconfigure,
     ControllerRestart,
-    /// slurmctld, and then every slurmd.
+    /// A restart of slurmctld and of every slurmd.
     NodeRestart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeyStatus {
     Current,
-    /// Understood, though another key took its place.
+    /// Accepted, although another key replaces it.
     Legacy {
         now: &'static str,
     },
-    /// Read and ignored, with an error in Slurm's log.
+    /// Ignored, with an error in Slurm's log.
     Defunct,
-    /// Slurm stops at it.
+    /// Rejected.
     Removed {
         remedy: &'static str,
     },
 }
 
-/// When a change can end jobs that run.
+/// When a change can terminate running jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortsJobs {
     Never,
@@ -61,32 +60,32 @@ pub enum AbortsJobs {
 pub struct KeySpec {
     pub name: &'static str,
     pub kind: ValueKind,
-    pub standing: Standing,
-    /// For a new or another value.
+    pub status: KeyStatus,
+    /// For a new or changed value.
     pub needs: Needs,
-    /// For the key being taken out.
+    /// For a removed key.
     pub needs_when_removed: Needs,
-    /// Where the need is written, or that it was measured.
+    /// The source of the need: a manual page, or a measurement.
     pub documented: &'static str,
     pub aborts_jobs: AbortsJobs,
-    /// A cluster keeps this for life: a running slurmctld refuses another value, if only after the dry run.
+    /// Whether it cannot change during the life of a cluster: a running slurmctld refuses another value, after the dry run.
     pub identity: bool,
 }
 
-/// Where a key stands.
+/// The place of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// At the beginning of a line of slurm.conf.
     Global,
-    /// After the name on such a line.
+    /// Behind the name on the line of a record.
     Record(RecordKind),
     PowerAction,
-    /// Anywhere in another file.
+    /// In another file.
     File(FileKind),
 }
 
 impl Place {
-    /// None where we do not know the keys.
+    /// Returns `None` if the keys are not known.
     pub fn keys(self) -> Option<&'static [KeySpec]> {
         Some(match self {
             Self::Global | Self::File(FileKind::SlurmConf) => global::GLOBAL,
@@ -112,7 +111,7 @@ impl Place {
 }
 
 impl KeySpec {
-    /// What a change from one value to another takes; none is a key that is not given.
+    /// Returns the need of a change to this value; `None` is a removed key.
     pub fn needs_for(&self, new: Option<&str>) -> Needs {
         if new.is_some() {
             self.needs
@@ -127,7 +126,7 @@ impl KeySpec {
             AbortsJobs::Always => true,
             AbortsJobs::WhenLowered => {
                 let number = |value: Option<&str>| value.and_then(|value| value.parse::<u64>().ok());
-                // A key that is taken out falls back to Slurm's default, which is lower than what people write.
+                // A removed key gets Slurm's default, which is lower than usual values.
                 number(old).is_some_and(|old| number(new).is_none_or(|new| new < old))
             }
         }
@@ -151,12 +150,12 @@ impl KeySpec {
     }
 
     const fn legacy(mut self, now: &'static str) -> Self {
-        self.standing = Standing::Legacy { now };
+        self.status = KeyStatus::Legacy { now };
         self
     }
 
     const fn defunct(mut self) -> Self {
-        self.standing = Standing::Defunct;
+        self.status = KeyStatus::Defunct;
         self
     }
 
@@ -176,12 +175,12 @@ impl KeySpec {
     }
 }
 
-/// A key as most are: live after a reconfigure, which slurm.conf(5) promises for all it does not except.
+/// A key that is live after a reconfigure, as slurm.conf(5) documents for all keys without an exception.
 const fn key(name: &'static str, kind: ValueKind) -> KeySpec {
     KeySpec {
         name,
         kind,
-        standing: Standing::Current,
+        status: KeyStatus::Current,
         needs: Needs::Reconfigure,
         needs_when_removed: Needs::Reconfigure,
         documented: "slurm.conf(5), DESCRIPTION",
@@ -192,7 +191,7 @@ const fn key(name: &'static str, kind: ValueKind) -> KeySpec {
 
 const fn removed(name: &'static str, remedy: &'static str) -> KeySpec {
     let mut spec = key(name, ValueKind::Text);
-    spec.standing = Standing::Removed { remedy };
+    spec.status = KeyStatus::Removed { remedy };
     spec
 }
 
@@ -224,9 +223,9 @@ mod tests {
     fn every_key_is_found_whatever_its_case() {
         for place in PLACES {
             for spec in place.keys().unwrap() {
-                let shouted = Key::new(spec.name.to_uppercase());
+                let upper_case = Key::new(spec.name.to_uppercase());
                 assert_eq!(
-                    place.find(&shouted).map(|found| found.name),
+                    place.find(&upper_case).map(|found| found.name),
                     Some(spec.name),
                     "{place:?}"
                 );
@@ -237,22 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_out_key_may_need_more_than_a_changed_one() {
+    fn a_removed_key_may_need_more_than_a_changed_one() {
         let partition = |name| Place::Record(RecordKind::Partition).find(&Key::new(name)).unwrap();
         assert_eq!(partition("DefaultTime").needs_for(Some("5")), Needs::PartitionRpc);
         assert_eq!(partition("DefaultTime").needs_for(None), Needs::Reconfigure);
         assert_eq!(partition("MaxTime").needs_for(None), Needs::PartitionRpc);
         assert_eq!(partition("SuspendTime").needs_for(Some("5")), Needs::Reconfigure);
         assert_eq!(
-            partition("Priority").standing,
-            Standing::Legacy {
+            partition("Priority").status,
+            KeyStatus::Legacy {
                 now: "PriorityJobFactor and PriorityTier"
             }
         );
     }
 
     #[test]
-    fn only_a_lower_node_limit_can_end_jobs() {
+    fn only_a_lower_node_limit_can_terminate_jobs() {
         let limit = Place::Global.find(&Key::new("MaxNodeCount")).unwrap();
         for (old, new, aborts) in [
             (Some("1024"), Some("512"), true),

@@ -1,4 +1,4 @@
-//! The keys of NodeName lines, and of the lines that speak of nodes: NodeSet, DownNodes, PowerAction.
+//! The keys of NodeName, NodeSet, DownNodes and PowerAction lines.
 
 use super::value::ValueKind::{Megabytes, Text, U16, U32};
 use super::{KeySpec, Needs, key};

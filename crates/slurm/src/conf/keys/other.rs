@@ -1,7 +1,7 @@
-//! The keys of the files beside slurm.conf that are written in its manner.
+//! The keys of the other files in the format of slurm.conf.
 //!
-//! A line's first key decides what may follow on it; a file has both lists in one here, which is as much as a checker
-//! needs to find a misspelled key.
+//! The first key of a line determines which keys may follow. Each list here has all of them, which is enough to find a misspelled
+//! key.
 
 use super::value::ValueKind::{Boolean, Float, Text, U32, U64};
 use super::{KeySpec, Needs, key, removed};

@@ -1,4 +1,4 @@
-//! The keys of a PartitionName line, and which of them Slurm changes in a running slurmctld by UPDATE_PARTITION.
+//! The keys of a PartitionName line, and which of them UPDATE_PARTITION can change in a running slurmctld.
 
 use super::global::PREEMPT_MODES;
 use super::value::ValueKind::{Boolean, IgnoredWords, Megabytes, OverSubscribe, Text, Time, U16, U32, U64, Word};
@@ -9,14 +9,14 @@ const NOT_UPDATED: &str = "measured: UPDATE_PARTITION does not change it";
 const NOT_TAKEN_AWAY: &str = "measured: UPDATE_PARTITION leaves EXCLUSIVE behind when it takes it away";
 const NO_FIELD: &str = "UPDATE_PARTITION has no field for it";
 
-/// Can be set while slurmctld runs; a line without it is another matter, see [`live_and_clearable`].
+/// Can be set while slurmctld runs, but not removed; see [`live_and_clearable`].
 const fn live(name: &'static str, kind: super::ValueKind) -> KeySpec {
     key(name, kind)
         .needs(Needs::PartitionRpc, UPDATED)
         .needs_when_removed(Needs::Reconfigure)
 }
 
-/// Has a value by RPC that means what a line without the key means (measured).
+/// Can also be removed: an RPC has a value that means the same as a line without the key (measured).
 const fn live_and_clearable(name: &'static str, kind: super::ValueKind) -> KeySpec {
     key(name, kind).needs(Needs::PartitionRpc, UPDATED)
 }

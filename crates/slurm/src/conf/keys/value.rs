@@ -1,14 +1,13 @@
-//! What a key's value may look like. Only what Slurm refuses is refused here, and what it merely grumbles at is not:
-//! the rules below were each tried on slurmctld 26.05.5.
+//! The syntax of values. Only values that Slurm rejects are rejected; each rule was tried on slurmctld 26.05.5.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Anything: names, paths, plugins and their options. A plugin of somebody's own may be meant.
+    /// Anything: names, paths, plugins and their options, which may be custom.
     Text,
     U16,
     U32,
     U64,
-    /// A number of megabytes. Slurm takes no unit here, which surprises people.
+    /// A number of megabytes without a unit.
     Megabytes,
     Float,
     Boolean,
@@ -23,9 +22,9 @@ pub enum ValueKind {
     Word(&'static [&'static str]),
     /// Some of these, separated by commas.
     Words(&'static [&'static str]),
-    /// Likewise, but slurmctld passes over words it does not know.
+    /// Some of these, separated by commas; slurmctld ignores others.
     IgnoredWords(&'static [&'static str]),
-    /// A plugin only nodes load, so that no dry run of slurmctld finds it missing: Slurm's own. Others may exist.
+    /// A plugin of Slurm that only nodes load, so that a dry run does not find a missing one. Others may exist.
     NodePlugin(&'static [&'static str]),
 }
 
@@ -58,7 +57,7 @@ impl ValueKind {
         }
     }
 
-    /// What to write instead, as the end of a sentence.
+    /// Describes valid values, as the end of a sentence.
     pub fn expected(self) -> String {
         match self {
             Self::Text => "a text".to_owned(),
@@ -86,7 +85,7 @@ fn is_one_of(value: &str, words: &[&str]) -> bool {
     words.iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// As C's `strtol` reads it: blanks and a plus sign in front, hexadecimal with 0x; an empty value is zero.
+/// As C's `strtol`: leading spaces and a plus sign, hexadecimal with 0x; an empty value is zero.
 fn is_number(value: &str, max: u128, thousands: bool) -> bool {
     if is_one_of(value, &UNLIMITED) || value.is_empty() {
         return true;
@@ -115,7 +114,7 @@ fn is_time(value: &str) -> bool {
     let parts: Vec<&str> = clock.split(':').take(4).collect();
     let clock_is_right = parts.len() <= 3 && parts.iter().all(|part| !part.is_empty() && are_digits(part));
     match days {
-        // Slurm reads `1-` as one day.
+        // `1-` is one day.
         Some(days) => !days.is_empty() && are_digits(days) && (clock.is_empty() || clock_is_right),
         None => clock_is_right,
     }
@@ -135,9 +134,9 @@ mod tests {
         self, Boolean, Float, LogLevel, Megabytes, OverSubscribe, Ports, Time, U16, U32, Word, Words,
     };
 
-    /// Every value here was given to slurmctld 26.05.5; the two columns are what it took and what it stopped at.
+    /// The values that slurmctld 26.05.5 accepted and rejected.
     #[test]
-    fn values_are_taken_and_refused_as_by_slurm() {
+    fn values_are_accepted_and_rejected_as_by_slurm() {
         let rows: [(ValueKind, &[&str], &[&str]); 11] = [
             (
                 U16,

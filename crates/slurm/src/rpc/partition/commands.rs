@@ -1,53 +1,59 @@
-//! Whoever partitions can be told to: slurmctld itself by its own protocol, or somebody who knows another way to it.
+//! The channels by which partitions are read and changed: Slurm's own protocol, scontrol or slurmrestd.
 
-use std::fmt;
+use thiserror::Error;
 
 use super::super::client::Client;
 use super::super::error::Error;
 use super::{LivePartition, PartitionUpdate};
+use crate::transport;
 
-/// One way to a slurmctld. By each of them success does not mean that everything was applied, and a refusal does not mean that
-/// nothing was: what counts is what is read back.
+/// A channel to slurmctld. Success does not mean that everything was applied, and a refusal does not mean that nothing was: the
+/// caller has to read back.
 pub trait PartitionCommands: Sync {
-    /// All of them, hidden ones too.
+    /// Returns all partitions, including hidden ones.
     fn partitions(&self) -> impl Future<Output = Result<Vec<LivePartition>, Failure>> + Send;
 
-    /// [`Failure::NoSuchPartition`] also if there is one of that name.
+    /// Returns [`Failure::NoSuchPartition`] also if a partition of that name exists.
     fn create_partition(&self, partition: &PartitionUpdate) -> impl Future<Output = Result<(), Failure>> + Send;
 
     fn update_partition(&self, partition: &PartitionUpdate) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Refused while it has jobs, but not while its last job is completing.
+    /// Slurm refuses while the partition has jobs, but not while its last job is completing.
     fn delete_partition(&self, name: &str) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// Why a command was not carried out, or may not have been. Each with the words for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a command was not carried out, or may not have been.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// There is none of that name (or, after an order to make one, there is).
+    /// There is no partition of that name (or, for a create, there is one).
+    #[error("{0}")]
     NoSuchPartition(String),
-    /// slurmctld understood and said no.
+    #[error("{0}")]
     Refused(String),
-    /// Nothing has happened: this way cannot say it, or nobody understands it. Another way may lead there.
-    Unspoken(String),
-    /// An answer that makes no sense. It may have happened; another way may tell.
-    Garbled(String),
-    /// It may or may not have happened.
+    /// Nothing has happened: this channel cannot express the command, or the receiver does not understand it. Another channel may
+    /// succeed.
+    #[error("{0}")]
+    NotUnderstood(String),
+    /// The response is invalid. The command may have been carried out; another channel may show it.
+    #[error("{0}")]
+    Malformed(String),
+    /// The command may or may not have been carried out.
+    #[error("{0}")]
     Unknown(String),
 }
 
 impl Failure {
-    /// Whether it is known what has become of it.
+    /// Whether the outcome is known.
     pub const fn is_definite(&self) -> bool {
         match self {
-            Self::NoSuchPartition(_) | Self::Refused(_) | Self::Unspoken(_) => true,
-            Self::Garbled(_) | Self::Unknown(_) => false,
+            Self::NoSuchPartition(_) | Self::Refused(_) | Self::NotUnderstood(_) => true,
+            Self::Malformed(_) | Self::Unknown(_) => false,
         }
     }
 
-    /// Whether somebody else may be understood.
-    pub const fn asks_for_another_way(&self) -> bool {
-        matches!(self, Self::Unspoken(_) | Self::Garbled(_))
+    /// Whether another channel may succeed.
+    pub const fn needs_another_channel(&self) -> bool {
+        matches!(self, Self::NotUnderstood(_) | Self::Malformed(_))
     }
 
     pub const fn is_no_such_partition(&self) -> bool {
@@ -55,28 +61,15 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::NoSuchPartition(words)
-        | Self::Refused(words)
-        | Self::Unspoken(words)
-        | Self::Garbled(words)
-        | Self::Unknown(words)) = self;
-        f.write_str(words)
-    }
-}
-
-impl std::error::Error for Failure {}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let words = error.to_string();
+        let text = error.to_string();
         match error {
-            Error::Malformed { .. } => Self::Garbled(words),
-            _ if error.is_no_such_partition() => Self::NoSuchPartition(words),
-            _ if error.is_unspoken() => Self::Unspoken(words),
-            _ if error.is_definite() => Self::Refused(words),
-            _ => Self::Unknown(words),
+            Error::Transport(transport::Error::Malformed { .. }) => Self::Malformed(text),
+            _ if error.is_no_such_partition() => Self::NoSuchPartition(text),
+            _ if error.is_not_understood() => Self::NotUnderstood(text),
+            _ if error.is_definite() => Self::Refused(text),
+            _ => Self::Unknown(text),
         }
     }
 }
@@ -105,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_from_what_nobody_knows() {
+    fn a_refusal_is_distinguished_from_an_unknown_outcome() {
         let refused = |code| {
             Failure::from(Error::Refused {
                 code: ReturnCode(code),
@@ -114,10 +107,10 @@ mod tests {
         };
         assert!(matches!(refused(2018), Failure::Refused(_)));
         assert!(matches!(refused(2000), Failure::NoSuchPartition(_)));
-        assert!(matches!(refused(2027), Failure::Unspoken(_)), "a standby");
+        assert!(matches!(refused(2027), Failure::NotUnderstood(_)), "a standby");
         assert!(matches!(refused(-1), Failure::Unknown(_)));
-        assert!(matches!(Failure::from(Error::Unsupported), Failure::Unspoken(_)));
-        let garbage = Failure::from(Error::Malformed { what: String::new() });
-        assert!(garbage.asks_for_another_way() && !garbage.is_definite());
+        assert!(matches!(Failure::from(Error::Unsupported), Failure::NotUnderstood(_)));
+        let garbage = Failure::from(Error::malformed(String::new()));
+        assert!(garbage.needs_another_channel() && !garbage.is_definite());
     }
 }

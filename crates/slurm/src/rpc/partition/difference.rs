@@ -1,7 +1,7 @@
-//! What slurmctld did not take of an update, although it said that all is well.
+//! The settings of an update that slurmctld did not apply, although it reported success.
 //!
-//! Slurm answers 0 and passes over a DefaultTime above MaxTime, a DenyAccounts beside an AllowAccounts and others more
-//! (measured), so that only what is read back counts.
+//! Slurm returns 0 and ignores a DefaultTime above MaxTime, a DenyAccounts beside an AllowAccounts and other settings (measured), so
+//! updates have to be read back.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::settings::CPU_BIND_OFF;
 use super::{LivePartition, LiveState, PartitionUpdate};
 use crate::hostlist::Hostlist;
 
-/// One key that is not as it should be.
+/// A key with another value than wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     pub partition: String,
@@ -29,14 +29,14 @@ impl fmt::Display for Difference {
         } = self;
         write!(
             f,
-            "PartitionName={partition}: slurmctld did not take {key}: wanted {wanted:?}, it has {got:?}"
+            "PartitionName={partition}: slurmctld did not apply {key}: wanted {wanted:?}, it has {got:?}"
         )
     }
 }
 
 impl PartitionUpdate {
-    /// Where a partition is not as this update would have it. What the update leaves alone is not looked at, nor is the
-    /// topology, which slurmctld does not tell.
+    /// Returns the keys in which a partition differs from this update. Keys that the update does not have are not compared, nor is
+    /// the topology, which slurmctld does not report.
     pub fn differences(&self, live: &LivePartition) -> Vec<Difference> {
         let mut found = Found {
             partition: &live.name,
@@ -60,9 +60,8 @@ impl PartitionUpdate {
         }
         for flag in &self.flags {
             if !live.has(*flag) {
-                let (is_set, _) = flag.parts();
                 let word = |yes: bool| if yes { "YES" } else { "NO" };
-                found.note(flag.key(), word(is_set), word(!is_set));
+                found.note(flag.key(), word(flag.is_set()), word(!flag.is_set()));
             }
         }
         for (key, wanted, got) in [
@@ -82,7 +81,7 @@ impl PartitionUpdate {
             }
         }
         if let Some(wanted) = &self.job_defaults {
-            let got = live.job_defaults_in_words().unwrap_or_default();
+            let got = live.job_defaults_text().unwrap_or_default();
             if words(wanted) != words(&got) {
                 found.note("DefCPUPerGPU and DefMemPerGPU", wanted, &got);
             }
@@ -148,7 +147,7 @@ fn number<T: Into<u64>>(number: T) -> String {
     (number & !PartitionUpdate::MEMORY_PER_CPU).to_string()
 }
 
-/// Slurm keeps lists as they are written, and "all" as none.
+/// Slurm keeps the order of lists, and "all" as an empty list.
 fn words(list: &str) -> BTreeSet<String> {
     list.split(',')
         .map(|word| word.trim().to_ascii_lowercase())
@@ -156,18 +155,18 @@ fn words(list: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Node sets are told by name and as the nodes they stand for, which come and go by themselves.
+/// slurmctld reports node sets by name and by their nodes, which change.
 fn is_same_membership(wanted: &str, live: &LivePartition) -> bool {
     let live_sets: BTreeSet<&str> = live.node_sets.split(',').filter(|set| !set.is_empty()).collect();
     let (Ok(wanted), Ok(live_nodes)) = (Hostlist::parse(wanted), Hostlist::parse(&live.nodes)) else {
-        // What we cannot read, slurmctld could: it has not refused it.
+        // slurmctld could read the list, since it has not refused it.
         return true;
     };
     let is_set = |name: &str| live_sets.iter().any(|set| set.eq_ignore_ascii_case(name));
     let (sets, nodes): (Vec<String>, Vec<String>) = wanted.names().partition(|name| is_set(name));
     let sets_are_all = sets.len() == live_sets.len();
     let nodes_are_there = nodes.iter().all(|name| live_nodes.contains(name));
-    // `ALL` of a cluster without nodes is told as no node at all.
+    // slurmctld reports `ALL` of a cluster without nodes as no node at all.
     let only_all = nodes.len() == 1 && nodes.iter().all(|name| name.eq_ignore_ascii_case("ALL"));
     sets_are_all && (nodes_are_there || only_all) && (!sets.is_empty() || only_all || nodes.len() == live_nodes.len())
 }
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_not_looked_at() {
+    fn keys_that_are_not_in_the_update_are_not_compared() {
         let odd = live(|live| live.max_time = 7);
         assert_eq!(PartitionUpdate::new("p").differences(&odd), []);
     }
@@ -215,16 +214,16 @@ mod tests {
         assert_eq!(
             said,
             [
-                r#"PartitionName=p: slurmctld did not take State: wanted "UP", it has "DRAIN""#,
-                r#"PartitionName=p: slurmctld did not take Hidden: wanted "YES", it has "NO""#,
-                r#"PartitionName=p: slurmctld did not take DenyAccounts: wanted "b", it has """#,
-                r#"PartitionName=p: slurmctld did not take DefaultTime: wanted "90", it has "UNLIMITED or none""#,
+                r#"PartitionName=p: slurmctld did not apply State: wanted "UP", it has "DRAIN""#,
+                r#"PartitionName=p: slurmctld did not apply Hidden: wanted "YES", it has "NO""#,
+                r#"PartitionName=p: slurmctld did not apply DenyAccounts: wanted "b", it has """#,
+                r#"PartitionName=p: slurmctld did not apply DefaultTime: wanted "90", it has "UNLIMITED or none""#,
             ]
         );
     }
 
     #[test]
-    fn the_same_in_other_words_is_the_same() {
+    fn equivalent_values_are_equal() {
         let wanted = update(|update| {
             update.allow_accounts = Some("B,a".to_owned());
             update.allow_groups = Some("ALL".to_owned());
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_node_sets_by_name_and_nodes_one_by_one() {
+    fn members_are_node_sets_by_name_and_single_nodes() {
         for (wanted, sets, nodes, same) in [
             ("n[1-3]", "", "n[1-3]", true),
             ("n3,n1,n2", "", "n[1-3]", true),

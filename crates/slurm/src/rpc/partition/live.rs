@@ -1,30 +1,30 @@
-//! Partitions as slurmctld has them (REQUEST_PARTITION_INFO).
+//! The partitions of slurmctld (REQUEST_PARTITION_INFO).
 //!
-//! Asked for in the oldest version we speak, whose layout no longer changes. That one does not tell the topology of a
-//! partition, so nobody can read back whether it was taken.
+//! Requested in the oldest supported version, whose layout is final. It lacks the topology of a partition, which can therefore
+//! not be read back.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::version::Version;
-use super::super::wire::{Malformed, Reader, UNSET_U16, UNSET_U32, Unpackable, Writer};
+use super::super::wire::{Field, Fields, Malformed, Reader, UNSET_U16, UNSET_U32, Unpackable, Writer};
 use super::PartitionFlag;
 use crate::partition::PartitionStateName;
 
 pub(in crate::rpc) const VERSION: Version = Version::V42;
 
-/// Hidden ones too.
+/// Includes hidden partitions.
 const SHOW_ALL: u16 = 1;
 
-/// A partition as slurmctld runs it. Numbers are as in [`PartitionUpdate`](super::PartitionUpdate), and the one below the
-/// greatest of its kind stands for "not set". No text and an empty one are the same.
+/// A partition of slurmctld. Numbers are as in [`PartitionUpdate`](super::PartitionUpdate), and the greatest but one of a type
+/// means "not set". No text and an empty one are the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LivePartition {
     pub name: String,
     pub state: LiveState,
-    /// The nodes it has now, as a hostlist.
+    /// The current nodes, as a hostlist.
     pub nodes: String,
-    /// The node sets it was made of, or `ALL`.
+    /// The node sets of its definition, or `ALL`.
     pub node_sets: String,
     pub total_nodes: u32,
     pub total_cpus: u32,
@@ -39,7 +39,7 @@ pub struct LivePartition {
     pub qos: String,
     pub alternate: String,
     pub billing_weights: String,
-    /// `None` from whoever does not tell them.
+    /// `None` from a channel that does not report them.
     pub job_defaults: Option<Vec<JobDefault>>,
     pub cpu_bind: u32,
     pub default_memory: u64,
@@ -58,7 +58,7 @@ pub struct LivePartition {
     pub priority_tier: u16,
 }
 
-/// As on the wire. slurmctld takes numbers that are no state and calls them UNKNOWN.
+/// As on the wire. slurmctld accepts numbers that are no state and shows them as UNKNOWN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LiveState(pub u16);
@@ -81,8 +81,8 @@ impl From<PartitionStateName> for LiveState {
     }
 }
 
-/// One of the settings that jobs get where they do not say it themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// A setting for jobs that do not set it themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobDefault {
     /// 1 is DefCPUPerGPU, 2 is DefMemPerGPU.
@@ -101,174 +101,108 @@ impl JobDefault {
 }
 
 impl LivePartition {
-    /// Whether a flag is as said: set, or not set.
+    /// Whether a flag is set or cleared as given.
     pub fn has(&self, flag: PartitionFlag) -> bool {
-        let (is_set, bit) = flag.parts();
-        (self.flags & bit != 0) == is_set
+        (self.flags & flag.bit() != 0) == flag.is_set()
     }
 
-    /// For whoever plays slurmctld.
+    /// Sets or clears a flag.
     pub fn set(&mut self, flag: PartitionFlag) {
-        let (is_set, bit) = flag.parts();
-        if is_set {
-            self.flags |= bit;
+        if flag.is_set() {
+            self.flags |= flag.bit();
         } else {
-            self.flags &= !bit;
+            self.flags &= !flag.bit();
         }
+    }
+
+    fn fields<F: Fields>(&mut self, fields: &mut F) -> Result<(), F::Error> {
+        fields.string(&mut self.name)?;
+        fields.u32(&mut self.cpu_bind)?;
+        fields.u32(&mut self.grace_time)?;
+        fields.u32(&mut self.max_time)?;
+        fields.u32(&mut self.default_time)?;
+        fields.u32(&mut self.max_nodes)?;
+        fields.u32(&mut self.min_nodes)?;
+        fields.u32(&mut self.total_nodes)?;
+        fields.u32(&mut self.total_cpus)?;
+        fields.u64(&mut self.default_memory)?;
+        fields.u32(&mut self.max_cpus_per_node)?;
+        fields.u32(&mut self.max_cpus_per_socket)?;
+        fields.u64(&mut self.max_memory)?;
+        fields.u32(&mut self.flags)?;
+        fields.u16(&mut self.max_share)?;
+        fields.u16(&mut self.over_time_limit)?;
+        fields.u16(&mut self.preempt_mode)?;
+        fields.u16(&mut self.priority_job_factor)?;
+        fields.u16(&mut self.priority_tier)?;
+        fields.u16(&mut self.state.0)?;
+        // SelectTypeParameters, ResumeTimeout, SuspendTimeout, SuspendTime.
+        fields.u16(&mut 0)?;
+        fields.u16(&mut { UNSET_U16 })?;
+        fields.u16(&mut { UNSET_U16 })?;
+        fields.u32(&mut { UNSET_U32 })?;
+        fields.string(&mut self.allow_accounts)?;
+        fields.string(&mut self.allow_groups)?;
+        fields.string(&mut self.allow_alloc_nodes)?;
+        fields.string(&mut self.allow_qos)?;
+        fields.string(&mut self.qos)?;
+        fields.string(&mut self.alternate)?;
+        fields.string(&mut self.deny_accounts)?;
+        fields.string(&mut self.deny_qos)?;
+        fields.string(&mut self.nodes)?;
+        fields.string(&mut self.node_sets)?;
+        // The nodes again, as bits.
+        fields.skip(&[Field::Bitmap])?;
+        fields.string(&mut self.billing_weights)?;
+        // The sum of what its nodes have.
+        fields.skip(&[Field::Text])?;
+        let mut given = self.job_defaults.take().unwrap_or_default().into_iter();
+        let mut count = u32::try_from(given.len()).unwrap_or(UNSET_U32);
+        fields.u32(&mut count)?;
+        let mut defaults = Vec::new();
+        // `UNSET_U32` means that there is no list.
+        for _ in 0..if count == UNSET_U32 { 0 } else { count } {
+            let mut default = given.next().unwrap_or_default();
+            fields.u16(&mut default.kind)?;
+            fields.u64(&mut default.value)?;
+            defaults.push(default);
+        }
+        self.job_defaults = Some(defaults);
+        Ok(())
     }
 }
 
-pub(in crate::rpc) fn pack_question() -> Vec<u8> {
+pub(in crate::rpc) fn pack_request() -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    // Only if something has changed since then: whenever that was.
-    body.u64(0);
-    body.u16(SHOW_ALL);
-    body.into_bytes()
+    // Responds only if something has changed since this time.
+    body.u64(&mut 0)?;
+    body.u16(&mut { SHOW_ALL })?;
+    Ok(body.into_bytes())
 }
 
 pub(in crate::rpc) fn unpack_partitions(body: &[u8]) -> Result<Vec<LivePartition>, Malformed> {
     let mut reader = Reader::new(body);
-    let count = reader.u32()?;
-    let _now = reader.u64()?;
+    let count = reader.length()?;
+    // The time.
+    reader.skip(&[Field::U64])?;
     let mut partitions = Vec::new();
     for _ in 0..count {
-        partitions.push(unpack_partition(&mut reader)?);
+        let mut partition = LivePartition::default();
+        partition.fields(&mut reader)?;
+        partitions.push(partition);
     }
     Ok(partitions)
 }
 
-fn unpack_partition(reader: &mut Reader<'_>) -> Result<LivePartition, Malformed> {
-    let mut partition = LivePartition {
-        name: text(reader)?,
-        cpu_bind: reader.u32()?,
-        grace_time: reader.u32()?,
-        max_time: reader.u32()?,
-        default_time: reader.u32()?,
-        max_nodes: reader.u32()?,
-        min_nodes: reader.u32()?,
-        total_nodes: reader.u32()?,
-        total_cpus: reader.u32()?,
-        default_memory: reader.u64()?,
-        max_cpus_per_node: reader.u32()?,
-        max_cpus_per_socket: reader.u32()?,
-        max_memory: reader.u64()?,
-        flags: reader.u32()?,
-        max_share: reader.u16()?,
-        over_time_limit: reader.u16()?,
-        preempt_mode: reader.u16()?,
-        priority_job_factor: reader.u16()?,
-        priority_tier: reader.u16()?,
-        state: LiveState(reader.u16()?),
-        ..LivePartition::default()
-    };
-    // SelectTypeParameters, ResumeTimeout, SuspendTimeout, SuspendTime.
-    for _ in 0..3 {
-        reader.u16()?;
-    }
-    reader.u32()?;
-    partition.allow_accounts = text(reader)?;
-    partition.allow_groups = text(reader)?;
-    partition.allow_alloc_nodes = text(reader)?;
-    partition.allow_qos = text(reader)?;
-    partition.qos = text(reader)?;
-    partition.alternate = text(reader)?;
-    partition.deny_accounts = text(reader)?;
-    partition.deny_qos = text(reader)?;
-    partition.nodes = text(reader)?;
-    partition.node_sets = text(reader)?;
-    // Its nodes once more, as bits.
-    if reader.u32()? != UNSET_U32 {
-        reader.text()?;
-    }
-    partition.billing_weights = text(reader)?;
-    // What all its nodes have together.
-    reader.text()?;
-    partition.job_defaults = Some(job_defaults(reader)?);
-    Ok(partition)
-}
-
-fn job_defaults(reader: &mut Reader<'_>) -> Result<Vec<JobDefault>, Malformed> {
-    let mut defaults = Vec::new();
-    match reader.u32()? {
-        // There is no list.
-        UNSET_U32 => {}
-        count => {
-            for _ in 0..count {
-                let kind = reader.u16()?;
-                let value = reader.u64()?;
-                defaults.push(JobDefault { kind, value });
-            }
-        }
-    }
-    Ok(defaults)
-}
-
-fn text(reader: &mut Reader<'_>) -> Result<String, Malformed> {
-    let text = reader.text()?.unwrap_or_default();
-    Ok(String::from_utf8_lossy(text).into_owned())
-}
-
-/// The answer, for whoever plays slurmctld.
+/// Returns the response, for a test that acts as slurmctld.
 pub fn pack_partitions(partitions: &[LivePartition]) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
     body.length(partitions.len())?;
-    body.u64(0);
+    body.skip(&[Field::U64])?;
     for partition in partitions {
-        pack_partition(&mut body, partition)?;
+        partition.clone().fields(&mut body)?;
     }
     Ok(body.into_bytes())
-}
-
-fn pack_partition(body: &mut Writer, partition: &LivePartition) -> Result<(), Unpackable> {
-    let optional = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    body.str(optional(&partition.name).as_deref())?;
-    body.u32(partition.cpu_bind);
-    body.u32(partition.grace_time);
-    body.u32(partition.max_time);
-    body.u32(partition.default_time);
-    body.u32(partition.max_nodes);
-    body.u32(partition.min_nodes);
-    body.u32(partition.total_nodes);
-    body.u32(partition.total_cpus);
-    body.u64(partition.default_memory);
-    body.u32(partition.max_cpus_per_node);
-    body.u32(partition.max_cpus_per_socket);
-    body.u64(partition.max_memory);
-    body.u32(partition.flags);
-    body.u16(partition.max_share);
-    body.u16(partition.over_time_limit);
-    body.u16(partition.preempt_mode);
-    body.u16(partition.priority_job_factor);
-    body.u16(partition.priority_tier);
-    body.u16(partition.state.0);
-    body.u16(0);
-    body.u16(UNSET_U16);
-    body.u16(UNSET_U16);
-    body.u32(UNSET_U32);
-    for text in [
-        &partition.allow_accounts,
-        &partition.allow_groups,
-        &partition.allow_alloc_nodes,
-        &partition.allow_qos,
-        &partition.qos,
-        &partition.alternate,
-        &partition.deny_accounts,
-        &partition.deny_qos,
-        &partition.nodes,
-        &partition.node_sets,
-    ] {
-        body.str(optional(text).as_deref())?;
-    }
-    body.u32(UNSET_U32);
-    body.str(optional(&partition.billing_weights).as_deref())?;
-    body.str(None)?;
-    let defaults = partition.job_defaults.as_deref().unwrap_or_default();
-    body.length(defaults.len())?;
-    for JobDefault { kind, value } in defaults {
-        body.u16(*kind);
-        body.u64(*value);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -327,17 +261,17 @@ mod tests {
     }
 
     #[test]
-    fn the_question_looks_like_this_on_the_wire() {
-        assert_eq!(pack_question(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    fn the_request_has_this_wire_format() {
+        assert_eq!(pack_request().unwrap(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
-    fn a_count_is_not_believed() {
+    fn a_count_beyond_the_message_is_malformed() {
         assert_eq!(unpack_partitions(&[0xff; 12]), Err(Malformed::Truncated));
     }
 
     #[test]
-    fn a_flag_is_there_or_not() {
+    fn a_flag_is_set_or_cleared() {
         let partition = LivePartition {
             flags: 0x3,
             ..LivePartition::default()
@@ -350,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn partitions_come_back_and_never_from_less(partitions in prop::collection::vec(partition(), 0..3)) {
+        fn partitions_are_read_back_and_never_from_a_truncated_message(partitions in prop::collection::vec(partition(), 0..3)) {
             let body = pack_partitions(&partitions).unwrap();
             prop_assert_eq!(unpack_partitions(&body).unwrap(), partitions);
             for end in 0..body.len() {
@@ -359,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_takes_no_more_room_than_it_has(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn garbage_allocates_no_more_than_its_own_size(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             if let Ok(partitions) = unpack_partitions(&bytes) {
                 prop_assert!(partitions.len() * 100 <= bytes.len());
             }

@@ -1,43 +1,42 @@
-//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, DELETE_PARTITION, and what slurmctld has; and the same by
-//! other ways ([`PartitionCommands`]).
+//! CREATE_PARTITION and UPDATE_PARTITION, which have the same body, DELETE_PARTITION and PARTITION_INFO; and the same commands by
+//! other channels ([`PartitionCommands`]).
 
 mod commands;
+mod deliver;
 mod difference;
 mod json;
-mod line;
 mod live;
 mod release;
 mod restore;
-mod scontrol;
 mod settings;
-mod tell;
+mod words;
 
 use super::version::Version;
-use super::wire::{Malformed, Reader, UNSET_U16, UNSET_U32, UNSET_U64, Unpackable, Writer};
+use super::wire::{Field, Fields, Malformed, Reader, UNSET_U16, Unpackable, Writer};
 use crate::partition::PartitionStateName;
 
 pub use commands::{Failure, PartitionCommands};
+pub use deliver::{Delivery, deliver_partitions, read_back_partitions};
 pub use difference::Difference;
-pub use json::ShownPartition;
+pub use json::Incomparable;
 pub(crate) use json::{CPU_BINDS, PREEMPT_MODES};
-pub(crate) use line::over_subscribe;
 pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
-pub(super) use live::{VERSION as LIVE_VERSION, pack_question, unpack_partitions};
+pub(super) use live::{VERSION as LIVE_VERSION, pack_request, unpack_partitions};
 pub use release::{NotReleased, StillNeeded, release_partitions};
 pub use restore::restore_partition;
 pub use settings::{NotLive, plan_partition, plan_partition_update};
-pub use tell::{Told, read_back_partitions, settle_partitions};
+pub(crate) use words::over_subscribe;
 
-/// A partition to be made or changed. What is not set stays as it is, or as Slurm makes it by default.
+/// A partition to create or change. Fields that are not set stay unchanged, or get Slurm's default.
 ///
-/// Numbers are as Slurm has them: minutes, megabytes, and the greatest of their kind for "no limit".
+/// Numbers have Slurm's units: minutes and megabytes. The greatest number of a type means "no limit".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionUpdate {
     pub name: String,
     /// A hostlist or the names of node sets.
     pub nodes: Option<String>,
     pub state: Option<PartitionStateName>,
-    /// Those to be set and those to be taken away.
+    /// The flags to set and those to clear.
     pub flags: Vec<PartitionFlag>,
     pub allow_accounts: Option<String>,
     pub allow_groups: Option<String>,
@@ -47,7 +46,7 @@ pub struct PartitionUpdate {
     pub alternate: Option<String>,
     pub billing_weights: Option<String>,
     pub cpu_bind: Option<u32>,
-    /// Per node, or per CPU with [`Self::MEMORY_PER_CPU`] in it.
+    /// Per node, or per CPU if the bit [`Self::MEMORY_PER_CPU`] is set.
     pub default_memory: Option<u64>,
     pub max_memory: Option<u64>,
     pub default_time: Option<u32>,
@@ -59,7 +58,7 @@ pub struct PartitionUpdate {
     pub max_cpus_per_socket: Option<u32>,
     pub max_nodes: Option<u32>,
     pub min_nodes: Option<u32>,
-    /// OverSubscribe: how many jobs share, with [`Self::SHARE_FORCED`] in it for FORCE; 0 is EXCLUSIVE.
+    /// OverSubscribe: how many jobs share a resource; the bit [`Self::SHARE_FORCED`] means FORCE, and 0 means EXCLUSIVE.
     pub max_share: Option<u16>,
     pub over_time_limit: Option<u16>,
     pub preempt_mode: Option<u16>,
@@ -70,7 +69,7 @@ pub struct PartitionUpdate {
     pub topology: Option<String>,
 }
 
-/// What a partition is or is not. As Slurm keeps them: a bit to set each, and another one to take it away.
+/// A flag that is to be set or cleared. Slurm has one bit for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionFlag {
     Default(bool),
@@ -84,42 +83,33 @@ pub enum PartitionFlag {
 }
 
 impl PartitionFlag {
-    const ALL: [Self; 8] = [
-        Self::Default(true),
-        Self::Hidden(true),
-        Self::DisableRootJobs(true),
-        Self::RootOnly(true),
-        Self::ReqResv(true),
-        Self::Lln(true),
-        Self::ExclusiveUser(true),
-        Self::PowerDownOnIdle(true),
+    const CONSTRUCTORS: [fn(bool) -> Self; 8] = [
+        Self::Default,
+        Self::Hidden,
+        Self::DisableRootJobs,
+        Self::RootOnly,
+        Self::ReqResv,
+        Self::Lln,
+        Self::ExclusiveUser,
+        Self::PowerDownOnIdle,
     ];
 
-    /// As in slurm.conf.
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::Default(_) => "Default",
-            Self::Hidden(_) => "Hidden",
-            Self::DisableRootJobs(_) => "DisableRootJobs",
-            Self::RootOnly(_) => "RootOnly",
-            Self::ReqResv(_) => "ReqResv",
-            Self::Lln(_) => "LLN",
-            Self::ExclusiveUser(_) => "ExclusiveUser",
-            Self::PowerDownOnIdle(_) => "PowerDownOnIdle",
-        }
+    /// All flags, set.
+    fn all() -> impl Iterator<Item = Self> {
+        Self::CONSTRUCTORS.into_iter().map(|flag| flag(true))
     }
 
-    /// Whether it is set, and the bit for that.
-    const fn parts(self) -> (bool, u32) {
+    /// Whether it is set, its bit in a partition, its key in slurm.conf, and its name in slurmrestd's JSON.
+    const fn parts(self) -> (bool, u32, &'static str, &'static str) {
         match self {
-            Self::Default(is_set) => (is_set, 0x1),
-            Self::Hidden(is_set) => (is_set, 0x2),
-            Self::DisableRootJobs(is_set) => (is_set, 0x4),
-            Self::RootOnly(is_set) => (is_set, 0x8),
-            Self::ReqResv(is_set) => (is_set, 0x10),
-            Self::Lln(is_set) => (is_set, 0x20),
-            Self::ExclusiveUser(is_set) => (is_set, 0x40),
-            Self::PowerDownOnIdle(is_set) => (is_set, 0x80),
+            Self::Default(is_set) => (is_set, 0x1, "Default", "DEFAULT"),
+            Self::Hidden(is_set) => (is_set, 0x2, "Hidden", "HIDDEN"),
+            Self::DisableRootJobs(is_set) => (is_set, 0x4, "DisableRootJobs", "NO_ROOT"),
+            Self::RootOnly(is_set) => (is_set, 0x8, "RootOnly", "ROOT_ONLY"),
+            Self::ReqResv(is_set) => (is_set, 0x10, "ReqResv", "REQ_RESV"),
+            Self::Lln(is_set) => (is_set, 0x20, "LLN", "LLN"),
+            Self::ExclusiveUser(is_set) => (is_set, 0x40, "ExclusiveUser", "EXCLUSIVE_USER"),
+            Self::PowerDownOnIdle(is_set) => (is_set, 0x80, "PowerDownOnIdle", "PDOI"),
         }
     }
 
@@ -127,23 +117,28 @@ impl PartitionFlag {
         self.parts().0
     }
 
-    /// The one that takes a flag away is eight further up.
     const fn bit(self) -> u32 {
-        let (is_set, bit) = self.parts();
-        if is_set { bit } else { bit << 8 }
+        self.parts().1
     }
 
-    const fn not(self) -> Self {
-        match self {
-            Self::Default(is_set) => Self::Default(!is_set),
-            Self::Hidden(is_set) => Self::Hidden(!is_set),
-            Self::DisableRootJobs(is_set) => Self::DisableRootJobs(!is_set),
-            Self::RootOnly(is_set) => Self::RootOnly(!is_set),
-            Self::ReqResv(is_set) => Self::ReqResv(!is_set),
-            Self::Lln(is_set) => Self::Lln(!is_set),
-            Self::ExclusiveUser(is_set) => Self::ExclusiveUser(!is_set),
-            Self::PowerDownOnIdle(is_set) => Self::PowerDownOnIdle(!is_set),
-        }
+    /// The key in slurm.conf.
+    pub const fn key(self) -> &'static str {
+        self.parts().2
+    }
+
+    /// The name in slurmrestd's JSON; with `_CLEAR` behind it, a request clears the flag.
+    pub(crate) const fn json_name(self) -> &'static str {
+        self.parts().3
+    }
+
+    /// The bit in an update. The one that clears a flag is eight further up.
+    const fn update_bit(self) -> u32 {
+        if self.is_set() { self.bit() } else { self.bit() << 8 }
+    }
+
+    fn not(self) -> Self {
+        let mut opposite = Self::CONSTRUCTORS.into_iter().map(|flag| flag(!self.is_set()));
+        opposite.find(|flag| flag.bit() == self.bit()).unwrap_or(self)
     }
 }
 
@@ -160,146 +155,83 @@ impl PartitionUpdate {
         }
     }
 
+    fn fields<F: Fields>(&mut self, version: u16, fields: &mut F) -> Result<(), F::Error> {
+        fields.text(&mut self.allow_accounts)?;
+        // AllocNodes: slurmctld ignores it (measured).
+        fields.skip(&[Field::Text])?;
+        fields.text(&mut self.allow_groups)?;
+        fields.text(&mut self.allow_qos)?;
+        fields.text(&mut self.alternate)?;
+        fields.text(&mut self.billing_weights)?;
+        let mut cpu_bind = self.cpu_bind.unwrap_or(0);
+        fields.u32(&mut cpu_bind)?;
+        self.cpu_bind = Some(cpu_bind).filter(|bind| *bind != 0);
+        fields.optional_u64(&mut self.default_memory)?;
+        fields.optional_u32(&mut self.default_time)?;
+        fields.text(&mut self.deny_accounts)?;
+        fields.text(&mut self.deny_qos)?;
+        let mut bits = self.flags.iter().fold(0, |bits, flag| bits | flag.update_bit());
+        fields.u32(&mut bits)?;
+        self.flags = PartitionFlag::all()
+            .flat_map(|flag| [flag, flag.not()])
+            .filter(|flag| bits & flag.update_bit() != 0)
+            .collect();
+        fields.text(&mut self.job_defaults)?;
+        fields.optional_u32(&mut self.grace_time)?;
+        fields.optional_u32(&mut self.max_cpus_per_node)?;
+        fields.optional_u32(&mut self.max_cpus_per_socket)?;
+        fields.optional_u64(&mut self.max_memory)?;
+        fields.optional_u32(&mut self.max_nodes)?;
+        fields.optional_u16(&mut self.max_share)?;
+        fields.optional_u32(&mut self.max_time)?;
+        fields.optional_u32(&mut self.min_nodes)?;
+        fields.string(&mut self.name)?;
+        fields.text(&mut self.nodes)?;
+        fields.optional_u16(&mut self.over_time_limit)?;
+        fields.optional_u16(&mut self.preempt_mode)?;
+        fields.optional_u16(&mut self.priority_job_factor)?;
+        fields.optional_u16(&mut self.priority_tier)?;
+        fields.text(&mut self.qos)?;
+        let mut state = self.state.map_or(UNSET_U16, state_number);
+        fields.u16(&mut state)?;
+        self.state = LiveState(state).name();
+        if version >= Version::V43.wire() {
+            fields.text(&mut self.topology)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn pack(&self, version: Version) -> Result<Vec<u8>, Unpackable> {
-        let Self {
-            name,
-            nodes,
-            state,
-            flags,
-            allow_accounts,
-            allow_groups,
-            allow_qos,
-            deny_accounts,
-            deny_qos,
-            alternate,
-            billing_weights,
-            cpu_bind,
-            default_memory,
-            max_memory,
-            default_time,
-            max_time,
-            job_defaults,
-            grace_time,
-            max_cpus_per_node,
-            max_cpus_per_socket,
-            max_nodes,
-            min_nodes,
-            max_share,
-            over_time_limit,
-            preempt_mode,
-            priority_job_factor,
-            priority_tier,
-            qos,
-            topology,
-        } = self;
-        let mut body = Writer::default();
-        body.str(allow_accounts.as_deref())?;
-        // AllocNodes: slurmctld passes over it (measured).
-        body.str(None)?;
-        body.str(allow_groups.as_deref())?;
-        body.str(allow_qos.as_deref())?;
-        body.str(alternate.as_deref())?;
-        body.str(billing_weights.as_deref())?;
-        body.u32(cpu_bind.unwrap_or(0));
-        body.u64(default_memory.unwrap_or(UNSET_U64));
-        body.u32(default_time.unwrap_or(UNSET_U32));
-        body.str(deny_accounts.as_deref())?;
-        body.str(deny_qos.as_deref())?;
-        body.u32(flags.iter().fold(0, |bits, flag| bits | flag.bit()));
-        body.str(job_defaults.as_deref())?;
-        body.u32(grace_time.unwrap_or(UNSET_U32));
-        body.u32(max_cpus_per_node.unwrap_or(UNSET_U32));
-        body.u32(max_cpus_per_socket.unwrap_or(UNSET_U32));
-        body.u64(max_memory.unwrap_or(UNSET_U64));
-        body.u32(max_nodes.unwrap_or(UNSET_U32));
-        body.u16(max_share.unwrap_or(UNSET_U16));
-        body.u32(max_time.unwrap_or(UNSET_U32));
-        body.u32(min_nodes.unwrap_or(UNSET_U32));
-        body.str(Some(name))?;
-        body.str(nodes.as_deref())?;
-        body.u16(over_time_limit.unwrap_or(UNSET_U16));
-        body.u16(preempt_mode.unwrap_or(UNSET_U16));
-        body.u16(priority_job_factor.unwrap_or(UNSET_U16));
-        body.u16(priority_tier.unwrap_or(UNSET_U16));
-        body.str(qos.as_deref())?;
-        body.u16(state.map_or(UNSET_U16, state_number));
-        if version >= Version::V43 {
-            body.str(topology.as_deref())?;
-        } else if topology.is_some() {
+        if version < Version::V43 && self.topology.is_some() {
             return Err(Unpackable::Lacking("topology of a partition"));
         }
+        let mut body = Writer::default();
+        self.clone().fields(version.wire(), &mut body)?;
         Ok(body.into_bytes())
     }
 
-    /// What was said, for whoever plays slurmctld.
+    /// Reads a request, for a test that acts as slurmctld.
     pub fn unpack(version: u16, body: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(body);
-        let reader = &mut reader;
-        let mut update = Self {
-            allow_accounts: text(reader)?,
-            ..Self::default()
-        };
-        let _alloc_nodes = text(reader)?;
-        update.allow_groups = text(reader)?;
-        update.allow_qos = text(reader)?;
-        update.alternate = text(reader)?;
-        update.billing_weights = text(reader)?;
-        update.cpu_bind = Some(reader.u32()?).filter(|value| *value != 0);
-        update.default_memory = set(reader.u64()?, UNSET_U64);
-        update.default_time = set(reader.u32()?, UNSET_U32);
-        update.deny_accounts = text(reader)?;
-        update.deny_qos = text(reader)?;
-        let flags = reader.u32()?;
-        update.flags = PartitionFlag::ALL
-            .into_iter()
-            .flat_map(|flag| [flag, flag.not()])
-            .filter(|flag| flags & flag.bit() != 0)
-            .collect();
-        update.job_defaults = text(reader)?;
-        update.grace_time = set(reader.u32()?, UNSET_U32);
-        update.max_cpus_per_node = set(reader.u32()?, UNSET_U32);
-        update.max_cpus_per_socket = set(reader.u32()?, UNSET_U32);
-        update.max_memory = set(reader.u64()?, UNSET_U64);
-        update.max_nodes = set(reader.u32()?, UNSET_U32);
-        update.max_share = set(reader.u16()?, UNSET_U16);
-        update.max_time = set(reader.u32()?, UNSET_U32);
-        update.min_nodes = set(reader.u32()?, UNSET_U32);
-        update.name = text(reader)?.unwrap_or_default();
-        update.nodes = text(reader)?;
-        update.over_time_limit = set(reader.u16()?, UNSET_U16);
-        update.preempt_mode = set(reader.u16()?, UNSET_U16);
-        update.priority_job_factor = set(reader.u16()?, UNSET_U16);
-        update.priority_tier = set(reader.u16()?, UNSET_U16);
-        update.qos = text(reader)?;
-        update.state = LiveState(reader.u16()?).name();
-        if version >= Version::V43.wire() {
-            update.topology = text(reader)?;
-        }
+        let mut update = Self::default();
+        update.fields(version, &mut Reader::new(body))?;
         Ok(update)
     }
 }
 
-fn set<T: Copy + PartialEq>(value: T, unset: T) -> Option<T> {
-    (value != unset).then_some(value)
-}
-
-fn text(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
-    let text = reader.text()?;
-    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
-}
-
-/// The name that DELETE_PARTITION gives, for whoever plays slurmctld.
+/// Reads the request DELETE_PARTITION, for a test that acts as slurmctld.
 pub fn unpack_partition_name(body: &[u8]) -> Result<String, Malformed> {
-    Ok(text(&mut Reader::new(body))?.unwrap_or_default())
+    let mut name = String::new();
+    Reader::new(body).string(&mut name)?;
+    Ok(name)
 }
 
 pub(super) fn pack_name(name: &str) -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
-    body.str(Some(name))?;
+    body.text(&mut Some(name.to_owned()))?;
     Ok(body.into_bytes())
 }
 
-/// One bit for "jobs may be submitted", one for "jobs may start".
+/// The low bit means that jobs may be submitted, the high one that jobs may start.
 const fn state_number(state: PartitionStateName) -> u16 {
     match state {
         PartitionStateName::Inactive => 0,
@@ -316,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_that_changes_nothing_says_so_in_every_field() {
+    fn an_update_that_changes_nothing_has_no_field_set() {
         let body = PartitionUpdate::new("p").pack(Version::V42).unwrap();
         let none = [0; 4];
         let (unset_u16, unset_u32) = ([0xff, 0xfe], [0xff, 0xff, 0xff, 0xfe]);
@@ -348,12 +280,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_said_is_understood(
+        fn an_update_is_read_back_and_never_from_a_truncated_message(
             texts in prop::collection::vec(prop::option::of("[^\\x00]{0,8}"), 12),
             numbers in prop::collection::vec(prop::option::of(0..1000_u32), 8),
             small in prop::collection::vec(prop::option::of(0..1000_u16), 5),
             memory in any::<Option<u32>>(),
-            flags in prop::sample::subsequence(PartitionFlag::ALL.to_vec(), 0..8),
+            flags in prop::sample::subsequence(PartitionFlag::all().collect::<Vec<_>>(), 0..8),
         ) {
             let text = |at: usize| texts[at].clone();
             let update = PartitionUpdate {
@@ -396,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_set_or_taken_away() {
+    fn a_flag_is_set_or_cleared() {
         let update = PartitionUpdate {
             flags: vec![PartitionFlag::Default(true), PartitionFlag::Hidden(false)],
             ..PartitionUpdate::new("p")
@@ -406,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_release_has_not_is_not_dropped_in_silence() {
+    fn a_field_that_the_release_lacks_is_an_error() {
         let update = PartitionUpdate {
             topology: Some("block".to_owned()),
             ..PartitionUpdate::new("p")

@@ -1,30 +1,32 @@
-//! Partitions that go. One with a job goes only when the job has, so jobs are read before it is closed and once more after.
+//! Deletes partitions that have no jobs. Jobs are read before a partition is closed and again afterwards.
+
+use std::fmt;
 
 use super::{Failure, LivePartition, PartitionCommands, PartitionUpdate};
 use crate::job::Job;
 use crate::partition::PartitionStateName;
 
-/// Slurm's own words for it are about jobs only.
-const NOT_LET_GO: &str = "slurmctld does not let it go";
+/// Slurm's own message mentions jobs only.
+const NOT_DELETED: &str = "slurmctld does not delete it";
 
-/// A partition that stays.
+/// A partition that cannot be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillNeeded<'a> {
     pub partition: &'a LivePartition,
     pub why: String,
 }
 
-/// None of the partitions has gone.
+/// None of the partitions was deleted.
 #[derive(Debug)]
 pub struct NotReleased<'a> {
     pub needed: Vec<StillNeeded<'a>>,
-    /// By their names, those that are closed still and should not be, each with why.
+    /// The names of partitions that could not be reopened, each with the reason.
     pub left_closed: Vec<(&'a str, Failure)>,
 }
 
-/// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none: the others are as before.
-/// `jobs` reads all jobs anew, or says why it cannot.
-pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>>(
+/// Closes these partitions, checks that they have no jobs, and deletes them. If one cannot be deleted, all are restored. `jobs`
+/// reads all jobs.
+pub async fn release_partitions<'a, E: fmt::Display, J: Future<Output = Result<Vec<Job>, E>>>(
     commands: &impl PartitionCommands,
     leaving: &[&'a LivePartition],
     jobs: impl Fn() -> J,
@@ -32,7 +34,7 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
     if leaving.is_empty() {
         return Ok(());
     }
-    // First without a touch, so that one with jobs is not even closed for a moment.
+    // Checked first, so that a partition with jobs is not closed even for a moment.
     check_empty(leaving, &jobs().await).map_err(|needed| NotReleased {
         needed,
         left_closed: Vec::new(),
@@ -67,7 +69,7 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
                 Err(error) => {
                     needed.push(StillNeeded {
                         partition,
-                        why: format!("{NOT_LET_GO}: {error}"),
+                        why: format!("{NOT_DELETED}: {error}"),
                     });
                     break;
                 }
@@ -96,10 +98,10 @@ pub async fn release_partitions<'a, J: Future<Output = Result<Vec<Job>, String>>
     Err(NotReleased { needed, left_closed })
 }
 
-/// Jobs that wait, run or are being cleared away: Slurm itself does not look at the last.
+/// Counts pending, running and completing jobs. Slurm itself ignores completing ones.
 fn check_empty<'a>(
     partitions: &[&'a LivePartition],
-    jobs: &Result<Vec<Job>, String>,
+    jobs: &Result<Vec<Job>, impl fmt::Display>,
 ) -> Result<(), Vec<StillNeeded<'a>>> {
     let why_needed = |partition: &LivePartition| match jobs {
         Err(why) => Some(format!("its jobs cannot be read: {why}")),

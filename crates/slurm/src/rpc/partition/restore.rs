@@ -1,5 +1,4 @@
-//! Settings of a partition that somebody changed by hand: brought back, in the running slurmctld, to what the lines of its
-//! slurm.conf say, or what they should say.
+//! Reverts manual changes of a partition in the running slurmctld to the settings of slurm.conf.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +7,9 @@ use crate::agent::Restored;
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
 
-/// Tells slurmctld again what `lines` (all partitions', with what `PartitionName=DEFAULT` adds to them) say for these keys of
-/// this one. `None` for a partition that is not there. Only what is no clear answer is an error, and what cannot be said this
-/// way: what slurmctld refuses is named in the result.
+/// Sets these keys of one partition to the values of its line. `lines` are those of all partitions, with the settings of
+/// `PartitionName=DEFAULT`. Returns `None` for a partition that does not exist. A refusal of slurmctld is part of the result; an
+/// error means that the outcome is unknown, or that another channel is needed.
 pub async fn restore_partition(
     commands: &impl PartitionCommands,
     lines: &[(&str, Settings)],
@@ -18,7 +17,7 @@ pub async fn restore_partition(
     keys: &[String],
 ) -> Result<Option<Restored>, Failure> {
     let unclear = |failure: Failure| {
-        if failure.is_definite() && !failure.asks_for_another_way() {
+        if failure.is_definite() && !failure.needs_another_channel() {
             Ok(Some(Restored::none_of(keys, &failure.to_string())))
         } else {
             Err(failure)
@@ -60,27 +59,27 @@ pub async fn restore_partition(
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     updates: Vec<PartitionUpdate>,
-    /// What stays as it is, each with why.
+    /// The keys that are not reverted, each with the reason.
     left: BTreeMap<String, String>,
-    /// What is as the files say.
+    /// The keys that already have the value of the files.
     same: Vec<String>,
 }
 
-/// `None` for a partition that the files or slurmctld do not have.
+/// Returns `None` for a partition that the files or slurmctld do not have.
 fn plan(lines: &[(&str, Settings)], partitions: &[LivePartition], name: &str, keys: &[String]) -> Option<Plan> {
     let (_, line) = lines.iter().find(|(line, _)| *line == name)?;
     let shown = partitions.iter().find(|partition| partition.name == name)?;
     let mut plan = Plan::default();
     let mut changed = line.clone();
-    let is_so = |update: &PartitionUpdate| {
+    let is_current = |update: &PartitionUpdate| {
         let shown = partitions.iter().find(|partition| partition.name == update.name);
         shown.is_some_and(|shown| update.differences(shown).is_empty())
     };
     for given in keys {
-        let key = stands_for(given, line);
+        let key = key_on_line(given, line);
         let other = lines.iter().find(|(_, line)| is_default(line));
         let alone = match other.filter(|_| key == *"Default" && !is_default(line)) {
-            // Who makes one the default takes that from another, which gets it back.
+            // Making a partition the default has cleared the flag of another one, which gets it back.
             Some((other, _)) => Ok(PartitionUpdate {
                 flags: vec![PartitionFlag::Default(true)],
                 ..PartitionUpdate::new(*other)
@@ -88,9 +87,9 @@ fn plan(lines: &[(&str, Settings)], partitions: &[LivePartition], name: &str, ke
             None => plan_partition_update(name, &unlike(line, &key), line),
         };
         match alone {
-            Ok(alone) if is_so(&alone) => plan.same.push(given.clone()),
+            Ok(alone) if is_current(&alone) => plan.same.push(given.clone()),
             Ok(_) if key == *"State" && !is_opened(shown, line) => {
-                let why = "somebody has closed it meanwhile, which is not undone";
+                let why = "it was closed manually in the meantime, which is kept";
                 plan.left.insert(given.clone(), why.to_owned());
             }
             Ok(alone) if alone.name != name => plan.updates.push(alone),
@@ -106,8 +105,8 @@ fn plan(lines: &[(&str, Settings)], partitions: &[LivePartition], name: &str, ke
     Some(plan)
 }
 
-/// The key of the line that says it.
-fn stands_for(given: &str, line: &Settings) -> Key {
+/// Returns the key by which the line sets it.
+fn key_on_line(given: &str, line: &Settings) -> Key {
     let both = Key::new("Priority");
     let is_priority = ["PriorityTier", "PriorityJobFactor"].contains(&given);
     let key = Key::new(given);
@@ -118,7 +117,7 @@ fn stands_for(given: &str, line: &Settings) -> Key {
     }
 }
 
-/// A line that differs from this one in this key alone.
+/// Returns a line that differs from this one in this key alone.
 fn unlike(line: &Settings, key: &Key) -> Settings {
     unlike_too(line.clone(), line, key)
 }
@@ -137,7 +136,7 @@ fn is_default(line: &Settings) -> bool {
     value.is_some_and(|value| value.eq_ignore_ascii_case("YES"))
 }
 
-/// Whether it takes or starts more jobs than its line says.
+/// Whether the partition accepts or starts more jobs than its line allows.
 fn is_opened(shown: &LivePartition, line: &Settings) -> bool {
     let written = line.get(&Key::new("State")).map(|state| state.to_ascii_uppercase());
     let written = written.map_or(Some(PartitionStateName::Up), |state| {
@@ -170,17 +169,17 @@ mod tests {
         plan(&conf.effective(RecordKind::Partition), &live, partition, &keys)
     }
 
-    fn told(partition: &str, keys: &[&str]) -> Vec<PartitionUpdate> {
+    fn updates(partition: &str, keys: &[&str]) -> Vec<PartitionUpdate> {
         let plan = restored(partition, keys, PartitionStateName::Up).unwrap();
         assert_eq!((plan.left, plan.same), (BTreeMap::new(), Vec::new()));
         plan.updates
     }
 
     #[test]
-    fn these_keys_and_no_others_are_told_as_the_files_have_them() {
+    fn only_the_given_keys_are_set_to_the_values_of_the_files() {
         let b = || PartitionUpdate::new("b");
         assert_eq!(
-            told("b", &["MaxTime", "PriorityTier"]),
+            updates("b", &["MaxTime", "PriorityTier"]),
             [PartitionUpdate {
                 max_time: Some(30),
                 priority_tier: Some(4),
@@ -188,22 +187,22 @@ mod tests {
             }]
         );
         // From PartitionName=DEFAULT.
-        assert_eq!(told("a", &["MaxTime"])[0].max_time, Some(60));
-        // What no line says is Slurm's default.
+        assert_eq!(updates("a", &["MaxTime"])[0].max_time, Some(60));
+        // A key that no line has gets Slurm's default.
         assert_eq!(
-            told("b", &["AllowAccounts"]),
+            updates("b", &["AllowAccounts"]),
             [PartitionUpdate {
                 allow_accounts: Some(String::new()),
                 ..b()
             }]
         );
-        assert_eq!(told("a", &["Nodes"])[0].nodes.as_deref(), Some("s,n1"));
-        let both = &told("c", &["PriorityTier"])[0];
+        assert_eq!(updates("a", &["Nodes"])[0].nodes.as_deref(), Some("s,n1"));
+        let both = &updates("c", &["PriorityTier"])[0];
         assert_eq!((both.priority_tier, both.priority_job_factor), (Some(5), Some(5)));
     }
 
     #[test]
-    fn what_cannot_be_told_is_left_and_the_rest_is_told() {
+    fn a_key_that_needs_a_reconfigure_is_left_and_the_others_are_set() {
         let plan = restored("b", &["DefaultTime", "MaxTime"], PartitionStateName::Up).unwrap();
         assert_eq!(plan.left.keys().collect::<Vec<_>>(), ["DefaultTime"]);
         assert_eq!(plan.updates[0].max_time, Some(30));
@@ -211,24 +210,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_not_told() {
+    fn a_key_with_the_right_value_is_not_sent() {
         let plan = restored("b", &["PriorityJobFactor", "State"], PartitionStateName::Up).unwrap();
         assert_eq!(plan.same, ["PriorityJobFactor", "State"]);
         assert_eq!((plan.updates, plan.left), (Vec::new(), BTreeMap::new()));
     }
 
     #[test]
-    fn the_default_goes_back_to_whose_it_is() {
+    fn the_default_flag_returns_to_its_partition() {
         let default = |name: &str| PartitionUpdate {
             flags: vec![PartitionFlag::Default(true)],
             ..PartitionUpdate::new(name)
         };
-        assert_eq!(told("b", &["Default"]), [default("a")]);
-        assert_eq!(told("a", &["Default"]), [default("a")]);
+        assert_eq!(updates("b", &["Default"]), [default("a")]);
+        assert_eq!(updates("a", &["Default"]), [default("a")]);
     }
 
     #[test]
-    fn what_somebody_opened_is_closed_and_what_somebody_closed_stays() {
+    fn a_partition_opened_manually_is_closed_and_one_closed_manually_stays_closed() {
         use PartitionStateName::{Down, Drain, Inactive, Up};
         let opened = restored("a", &["State"], Up).unwrap();
         assert_eq!(opened.updates[0].state, Some(Drain));

@@ -1,18 +1,18 @@
-//! From the settings of a PartitionName line to what UPDATE_PARTITION has to say: how each key is set in a running
-//! slurmctld, and how it is taken away again, so that the partition is as if slurmctld had started with the line.
+//! From the settings of a PartitionName line to UPDATE_PARTITION: how each key is set in a running slurmctld, and how it is
+//! removed, so that the partition is as if slurmctld had started with the line.
 //!
-//! Each row was tried on slurmctld 26.05.5: what it says of the partition (`scontrol --json`) is the same after the RPC as
-//! after a reconfigure with the line, and after taking the key away as with a line that never had it. Values that Slurm reads from its file in
-//! ways of its own (`0x10`, `4k`) are left to the file.
+//! Each row was tried on slurmctld 26.05.5: `scontrol --json` shows the same partition after the RPC as after a reconfigure with the
+//! line, and after removing the key as with a line that never had it. Numbers in other forms (`0x10`, `4k`) are left to the file.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::words::{CPU_BIND_WORDS, NOT_SHARED, PREEMPT_MODE_WORDS};
 use super::{PartitionFlag, PartitionUpdate};
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
 
-/// Keys that only a reconfigure brings to the running slurmctld, or takes from it.
+/// Keys that only a reconfigure can set or remove in the running slurmctld.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotLive {
     pub keys: BTreeSet<Key>,
@@ -25,8 +25,8 @@ impl fmt::Display for NotLive {
     }
 }
 
-/// What makes a partition with the settings `old` one with the settings `new`. Both are of whole lines, with what
-/// `PartitionName=DEFAULT` adds to them.
+/// Returns the update that changes a partition from the settings `old` to the settings `new`. Both include the settings of
+/// `PartitionName=DEFAULT`.
 pub fn plan_partition_update(name: &str, old: &Settings, new: &Settings) -> Result<PartitionUpdate, NotLive> {
     let keys: BTreeSet<&Key> = old.keys().chain(new.keys()).collect();
     let changed: BTreeSet<&Key> = keys
@@ -39,7 +39,7 @@ pub fn plan_partition_update(name: &str, old: &Settings, new: &Settings) -> Resu
     let (given, taken_out): (Vec<&Key>, Vec<&Key>) = changed.into_iter().partition(|key| new.contains_key(key));
     let mut update = PartitionUpdate::new(name);
     let mut not_live = BTreeSet::new();
-    // First what goes: another key may have taken its place in the same field.
+    // Removed keys first: another key may set the same field.
     for key in taken_out {
         match find(key).and_then(|row| row.reset) {
             Some(reset) => reset(&mut update),
@@ -59,8 +59,8 @@ pub fn plan_partition_update(name: &str, old: &Settings, new: &Settings) -> Resu
     }
 }
 
-/// What makes any partition one with these settings: what the line does not say becomes Slurm's default, as far as there
-/// is something to say for that.
+/// Returns the update that gives any partition these settings. Keys that the line lacks get Slurm's default, as far as an RPC can
+/// set it.
 pub fn plan_partition(name: &str, settings: &Settings) -> Result<PartitionUpdate, NotLive> {
     let resettable = ROWS.iter().filter(|row| row.reset.is_some());
     let anything = resettable
@@ -69,10 +69,10 @@ pub fn plan_partition(name: &str, settings: &Settings) -> Result<PartitionUpdate
     plan_partition_update(name, &anything, settings)
 }
 
-/// What no line can say.
+/// A value that no line can have.
 const NOT_A_VALUE: &str = "\0";
 
-/// Two keys whose values are sent together, or one would take the other away.
+/// Whether two keys are sent in one field, so that one alone would remove the other.
 fn share_a_field(one: &Key, other: &Key) -> bool {
     let pair = ["DefCPUPerGPU", "DefMemPerGPU"];
     one != other && pair.iter().any(|key| *one == **key) && pair.iter().any(|key| *other == **key)
@@ -80,9 +80,9 @@ fn share_a_field(one: &Key, other: &Key) -> bool {
 
 struct Row {
     key: &'static str,
-    /// None if the value cannot be said.
+    /// Returns `None` if an RPC cannot set the value.
     set: fn(&mut PartitionUpdate, &str) -> Option<()>,
-    /// As it is without the key. None if there is nothing that could be said.
+    /// Sets the field to the value without the key. `None` if an RPC cannot.
     reset: Option<fn(&mut PartitionUpdate)>,
 }
 
@@ -90,18 +90,18 @@ fn find(key: &Key) -> Option<&'static Row> {
     ROWS.iter().find(|row| *key == *row.key)
 }
 
-/// A field of text: its value as it stands, and an empty one for none.
+/// A text field; an empty text removes the key.
 macro_rules! text {
     ($key:literal, $field:ident) => {
         Row {
             reset: Some(|update| update.$field = Some(String::new())),
-            ..text_to_stay!($key, $field)
+            ..permanent_text!($key, $field)
         }
     };
 }
 
-/// Likewise, with nothing that would take it away.
-macro_rules! text_to_stay {
+/// A text field that an RPC cannot remove.
+macro_rules! permanent_text {
     ($key:literal, $field:ident) => {
         Row {
             key: $key,
@@ -111,7 +111,7 @@ macro_rules! text_to_stay {
     };
 }
 
-/// A field that `$read` makes from the value.
+/// A field that `$read` parses.
 macro_rules! field {
     ($key:literal, $field:ident, $read:expr) => {
         Row {
@@ -143,7 +143,7 @@ const UNLIMITED: u32 = PartitionUpdate::UNLIMITED;
 const ROWS: &[Row] = &[
     field!("AllowAccounts", allow_accounts, accounts, without: String::new()),
     text!("AllowGroups", allow_groups),
-    text_to_stay!("AllowQos", allow_qos),
+    permanent_text!("AllowQos", allow_qos),
     text!("Alternate", alternate),
     field!("CpuBind", cpu_bind, cpu_bind, without: CPU_BIND_OFF),
     flag!("Default", PartitionFlag::Default),
@@ -161,7 +161,7 @@ const ROWS: &[Row] = &[
     },
     field!("DefMemPerNode", default_memory, memory_per_node, without: 0),
     field!("DenyAccounts", deny_accounts, accounts, without: String::new()),
-    text_to_stay!("DenyQos", deny_qos),
+    permanent_text!("DenyQos", deny_qos),
     flag!("DisableRootJobs", PartitionFlag::DisableRootJobs),
     flag!("ExclusiveUser", PartitionFlag::ExclusiveUser),
     field!("GraceTime", grace_time, number, without: 0),
@@ -178,7 +178,7 @@ const ROWS: &[Row] = &[
     field!("OverSubscribe", max_share, max_share, without: NOT_SHARED),
     field!("OverTimeLimit", over_time_limit, over_time_limit),
     flag!("PowerDownOnIdle", PartitionFlag::PowerDownOnIdle),
-    // Without the key it is that of the cluster, for which there is no value.
+    // Without the key the mode of the cluster applies, for which there is no value.
     field!("PreemptMode", preempt_mode, preempt_mode),
     Row {
         key: "Priority",
@@ -194,36 +194,36 @@ const ROWS: &[Row] = &[
     },
     field!("PriorityJobFactor", priority_job_factor, number, without: 1),
     field!("PriorityTier", priority_tier, number, without: 1),
-    text_to_stay!("QOS", qos),
+    permanent_text!("QOS", qos),
     flag!("ReqResv", PartitionFlag::ReqResv),
     flag!("RootOnly", PartitionFlag::RootOnly),
     field!("Shared", max_share, max_share, without: NOT_SHARED),
     field!("State", state, state, without: PartitionStateName::Up),
-    text_to_stay!("Topology", topology),
+    permanent_text!("Topology", topology),
     text!("TRESBillingWeights", billing_weights),
 ];
 
-/// An empty value means another thing by RPC (none) than in the file (in places, everything).
+/// An empty value has another meaning by RPC (none) than in the file (for some keys, everything).
 fn text(value: &str) -> Option<String> {
     (!value.is_empty() && !has_operator(value)).then(|| value.to_owned())
 }
 
-/// Slurm reads them so from its file, and takes them as they are by RPC (measured).
+/// Slurm converts them when it reads its file, and does not by RPC (measured).
 fn accounts(value: &str) -> Option<String> {
     text(value).map(|accounts| accounts.to_ascii_lowercase())
 }
 
-/// The RPC would take a sign in front for an addition or a removal.
+/// The RPC would take a leading sign for an addition or a removal.
 fn nodes(value: &str) -> Option<String> {
     text(value).filter(|nodes| !nodes.starts_with(['+', '-']))
 }
 
-/// `Nodes+=a`, of which the value is `+=a`.
+/// Whether the value is that of `Nodes+=a`, which is `+=a`.
 fn has_operator(value: &str) -> bool {
     value.get(1..).is_some_and(|rest| rest.starts_with('=')) && value.starts_with(['+', '-', '*', '/'])
 }
 
-/// Numbers above this stand for "unset" and "no limit".
+/// The two greatest numbers mean "unset" and "no limit", and are rejected.
 fn number<T: TryFrom<u64>>(value: &str) -> Option<T> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = digits.then(|| value.parse().ok())??;
@@ -244,8 +244,7 @@ fn count(value: &str) -> Option<u32> {
     }
 }
 
-/// Minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`. Seconds that have begun count as
-/// a minute.
+/// Minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`. Seconds are rounded up to a minute.
 fn minutes(value: &str) -> Option<u32> {
     if is_unlimited(value) || value == "-1" {
         return Some(UNLIMITED);
@@ -274,7 +273,7 @@ fn memory_per_node(value: &str) -> Option<u64> {
 
 fn memory_per_cpu(value: &str) -> Option<u64> {
     let megabytes = memory_per_node(value)?;
-    // Slurm would show no memory per CPU as none per node.
+    // Slurm would show 0 per CPU as 0 per node.
     (megabytes > 0).then_some(megabytes | PartitionUpdate::MEMORY_PER_CPU)
 }
 
@@ -302,19 +301,15 @@ fn yes_or_no(value: &str) -> Option<bool> {
 
 pub(super) const CPU_BIND_OFF: u32 = 0x8_0000;
 
+/// `off` is left to the file: by RPC it means that the key is not set.
 fn cpu_bind(value: &str) -> Option<u32> {
-    match value.to_ascii_lowercase().as_str() {
-        "none" => Some(0x20),
-        "thread" => Some(0x2),
-        "core" => Some(0x4),
-        "socket" => Some(0x8),
-        "ldom" => Some(0x10),
-        // `off`, which the RPC takes for "as if it were not there".
-        _ => None,
-    }
+    find_word(value, &CPU_BIND_WORDS).filter(|bind| *bind != CPU_BIND_OFF)
 }
 
-const NOT_SHARED: u16 = 1;
+fn find_word<T: Copy>(value: &str, words: &[(&str, T)]) -> Option<T> {
+    let known = words.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
+    known.map(|(_, number)| *number)
+}
 
 fn max_share(value: &str) -> Option<u16> {
     let value = value.to_ascii_uppercase();
@@ -322,7 +317,7 @@ fn max_share(value: &str) -> Option<u16> {
         Some((word, jobs)) => (word, Some(number::<u16>(jobs)?)),
         None => (value.as_str(), None),
     };
-    // What Slurm takes YES and FORCE for.
+    // The default of YES and FORCE.
     let shared_by = jobs.unwrap_or(4);
     match word {
         "NO" if jobs.is_none() => Some(NOT_SHARED),
@@ -342,15 +337,9 @@ fn over_time_limit(value: &str) -> Option<u16> {
     }
 }
 
-/// Others are passed over in silence.
+/// slurmctld ignores other values.
 fn preempt_mode(value: &str) -> Option<u16> {
-    match value.to_ascii_uppercase().as_str() {
-        "OFF" => Some(0),
-        "SUSPEND" => Some(1),
-        "REQUEUE" => Some(2),
-        "CANCEL" => Some(8),
-        _ => None,
-    }
+    find_word(value, &PREEMPT_MODE_WORDS)
 }
 
 fn state(value: &str) -> Option<PartitionStateName> {
@@ -385,7 +374,7 @@ mod tests {
     type Change = fn(&mut PartitionUpdate);
 
     #[test]
-    fn the_rows_are_those_of_the_key_list() {
+    fn the_rows_are_those_of_the_list_of_keys() {
         let keys = Place::Record(RecordKind::Partition).keys().unwrap();
         let live = |needs: fn(&crate::conf::keys::KeySpec) -> Needs| -> Vec<&str> {
             let live = keys.iter().filter(|spec| needs(spec) == Needs::PartitionRpc);
@@ -402,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_not_said() {
+    fn unchanged_keys_are_not_sent() {
         let line = "Nodes=a MaxTime=60 AllocNodes=x Hidden=YES";
         assert_eq!(plan(line, line), Ok(PartitionUpdate::new("p")));
         assert_eq!(
@@ -412,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_said_as_slurm_has_it() {
+    fn values_are_converted_to_slurms_units() {
         let per_cpu = PartitionUpdate::MEMORY_PER_CPU;
         let cases: &[(&str, Change)] = &[
             ("MaxTime=1-12", |u| u.max_time = Some(36 * 60)),
@@ -454,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_taken_out_goes_back_to_slurms_default() {
+    fn a_removed_key_gets_slurms_default() {
         let cases: &[(&str, Change)] = &[
             ("MaxTime=60", |u| u.max_time = Some(u32::MAX)),
             ("MinNodes=2", |u| u.min_nodes = Some(0)),
@@ -473,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_line_leaves_nothing_as_it_was() {
+    fn a_whole_line_sets_every_field() {
         let planned = plan_partition("p", &settings("Nodes=a MaxTime=60 PriorityTier=3 Hidden=YES")).unwrap();
         assert_eq!(planned.nodes.as_deref(), Some("a"));
         assert_eq!(planned.max_time, Some(60));
@@ -486,13 +475,13 @@ mod tests {
         assert_eq!(
             (planned.default_time, planned.preempt_mode),
             (None, None),
-            "nothing can be said"
+            "an RPC cannot reset them"
         );
         assert_eq!(planned.state, Some(PartitionStateName::Up));
     }
 
     #[test]
-    fn one_key_in_the_place_of_another_wins_over_its_going() {
+    fn a_new_key_takes_precedence_over_the_removed_one_of_its_field() {
         assert_eq!(
             plan("DefMemPerCPU=5", "DefMemPerNode=7"),
             Ok(update(|u| u.default_memory = Some(7)))
@@ -504,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_field_are_said_together() {
+    fn keys_of_one_field_are_sent_together() {
         let said = |text: &str| Ok(update(|u| u.job_defaults = Some(text.to_owned())));
         let both = "DefCPUPerGPU=2 DefMemPerGPU=100";
         assert_eq!(
@@ -516,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_reconfigure_changes_is_named() {
+    fn keys_that_need_a_reconfigure_are_named() {
         for (old, new, keys) in [
             ("", "AllocNodes=a", &["AllocNodes"][..]),
             ("DefaultTime=5", "", &["DefaultTime"]),
@@ -530,7 +519,7 @@ mod tests {
             ),
             ("", "ExclusiveTopo=YES", &["ExclusiveTopo"]),
             ("", "Unheard=of", &["Unheard"]),
-            // As the file may say it, and the RPC cannot or would misunderstand.
+            // Values that are valid in the file, and that an RPC cannot set or would misread.
             ("", "Nodes=+a", &["Nodes"]),
             ("", "CpuBind=off", &["CpuBind"]),
             ("", "Nodes+=a", &["Nodes"]),
@@ -551,7 +540,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_is_too_odd(key in prop::sample::select(ROWS.iter().map(|row| row.key).collect::<Vec<_>>()), value in "[-+0-9a-zA-Z:=.é]{0,24}") {
+        fn no_value_panics(key in prop::sample::select(ROWS.iter().map(|row| row.key).collect::<Vec<_>>()), value in "[-+0-9a-zA-Z:=.é]{0,24}") {
             let mut new = Settings::new();
             new.insert(Key::new(key), value);
             let _ = plan_partition_update("p", &Settings::new(), &new);

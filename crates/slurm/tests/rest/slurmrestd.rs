@@ -1,20 +1,21 @@
-//! A slurmrestd that says what the test tells it to, on a port of its own.
+//! A slurmrestd whose responses the test defines, on its own port.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use host::Host;
 use slurm::rest::{Client, Options};
 use slurm::token::{Issuer, SigningKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What to do with a request.
+/// The reaction to a request.
 #[derive(Clone)]
 pub(crate) enum Act {
     Answer(u16, String),
-    /// Says it will send more than it does.
+    /// Announces more bytes than it sends.
     Truncate(String),
-    /// Bytes as they are.
+    /// Sends these bytes.
     Raw(&'static str),
     Hang,
     Close,
@@ -69,6 +70,7 @@ pub(crate) fn client(server: &str) -> Client {
     let key = SigningKey::new(b"key").unwrap();
     let issuer = Issuer::new(key, "slurm", Duration::from_mins(15));
     Client::new(
+        Host::real(),
         server,
         issuer,
         Options {
