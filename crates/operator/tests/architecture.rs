@@ -9,14 +9,31 @@ use std::{
 /// From the bottom up. A module may use modules of the layers below its own, and none of its own layer: kinds do not know
 /// each other, and there are no cycles. Below all of them are the crates `api`, `slurm` and `host`.
 const LAYERS: [&[&str]; 9] = [
-    &["defaults", "layout", "reason", "logs", "quantity", "cluster_domain", "conf_server", "overlay"],
+    &[
+        "defaults",
+        "layout",
+        "reason",
+        "logs",
+        "quantity",
+        "cluster_domain",
+        "conf_server",
+        "overlay",
+    ],
     &["runtime"],
     &["fault", "finding", "secret"],
     &["template", "worker"],
     &["parent", "partition::rules"],
     &["cluster"],
     &["configuration", "key_mismatch"],
-    &["accounting", "controller", "loginset", "nodeset", "partition", "restapi", "token"],
+    &[
+        "accounting",
+        "controller",
+        "loginset",
+        "nodeset",
+        "partition",
+        "restapi",
+        "token",
+    ],
     &["cli"],
 ];
 
@@ -50,7 +67,15 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let is_test = ["tests", "testing", "tests.rs", "fixture.rs", "golden.rs", "end_to_end.rs"].contains(&name.as_str())
+        let is_test = [
+            "tests",
+            "testing",
+            "tests.rs",
+            "fixture.rs",
+            "golden.rs",
+            "end_to_end.rs",
+        ]
+        .contains(&name.as_str())
             || name.starts_with("model");
         if is_test {
             continue;
@@ -107,7 +132,9 @@ fn crate_paths(text: &str) -> BTreeSet<String> {
 
 /// Reads one path, or a group of them; returns how much of the text that was.
 fn expand(prefix: &str, text: &str, paths: &mut BTreeSet<String>) -> usize {
-    let word = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let word = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
     let path = if prefix.is_empty() {
         text[..word].to_owned()
     } else {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cluster::{
         Snapshot,
-        deliver::{Goal, JwtKey, Live, Rejection, Sent, State, Wanted},
+        deliver::{Goal, JwtKey, LiveRevision, Rejection, Sent, State, Wanted},
         pods::{self, Target, active_pod},
     },
     parent::Parent,
@@ -147,7 +147,7 @@ pub(super) struct Deployment {
     /// Those of the others.
     standbys: Vec<Target>,
     /// What its agent said is live, if it was asked.
-    live: Option<Live>,
+    live: Option<LiveRevision>,
     state: State,
     /// What a dry run there found good.
     checked: Option<Digest>,
@@ -165,13 +165,7 @@ pub(super) struct Deployment {
 }
 
 impl Deployment {
-    pub(super) fn of(
-        inputs: &Inputs,
-        snapshot: &Snapshot,
-        former: &Former,
-        wanted: Digest,
-        method: Method,
-    ) -> Self {
+    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, former: &Former, wanted: Digest, method: Method) -> Self {
         let ours: Vec<&Arc<Pod>> = inputs.pods.iter().filter(|pod| pods::has_agent(pod)).collect();
         let active = active_pod(&inputs.controller, &inputs.pods, &snapshot.report);
         let agents: Vec<(bool, Target)> = ours
@@ -207,7 +201,11 @@ impl Deployment {
             standbys: standbys.cloned().collect(),
             target,
             wanted,
-            accepted: former.revision.as_ref().map(|revision| revision.sequence).zip(former.digest),
+            accepted: former
+                .revision
+                .as_ref()
+                .map(|revision| revision.sequence)
+                .zip(former.digest),
             sent: report
                 .and_then(|report| report.sent.as_ref())
                 .filter(|sent| sent.revision.digest == wanted)

@@ -1,5 +1,5 @@
-//! A slurmctld outside Kubernetes: whether pods can work with it, and which partitions it has. Slurm does not report changes, so it
-//! is polled.
+//! An external slurmctld: whether pods can work with it, and which partitions it has. Slurm does not report changes, so
+//! it is polled.
 
 mod requirements;
 mod view;
@@ -39,7 +39,7 @@ const LATER: Duration = Duration::from_mins(1);
 const USER: &str = "slurm";
 const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 
-/// The slurmctld outside Kubernetes of one cluster, and the result of the last poll.
+/// The external slurmctld of one cluster, and the result of the last poll.
 #[derive(Clone, Debug)]
 pub(crate) struct External {
     /// `host:port`.
@@ -67,7 +67,7 @@ impl External {
 }
 
 impl Cluster {
-    /// Polls the slurmctld that an external Controller names from now on; none where the Controller names none or its key
+    /// Polls the slurmctld that an external Controller names from now on; none if the Controller names none or its key
     /// is missing, which is reported elsewhere.
     pub(super) fn update_external(&self, controller: &Controller) {
         let endpoint = endpoint(controller, &self.shared.caches);
@@ -90,13 +90,13 @@ impl Cluster {
     }
 }
 
-/// Polls again and again, and wakes the Controller and its Partitions when something changed.
+/// Polls in a loop, and wakes the Controller and its Partitions when something changed.
 pub(super) async fn run(cluster: &Cluster) {
     let mut externals = cluster.external.subscribe();
     loop {
         let external = externals.borrow_and_update().clone();
         let Some(external) = external else {
-            // The sender is part of the cluster.
+            // The error is ignored: the sender lives as long as the cluster.
             let _ = externals.changed().await;
             continue;
         };
@@ -108,7 +108,7 @@ pub(super) async fn run(cluster: &Cluster) {
                 cluster.wake(Follower::Partition(Key::of(partition.as_ref())));
             }
         }
-        // A Partition may be created meanwhile.
+        // A Partition may be created in the meantime.
         while polled.elapsed() < interval(&view, cluster.partitions_of().is_empty()) {
             if tokio::time::timeout(SOON, externals.changed()).await.is_ok() {
                 break;
@@ -142,7 +142,7 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The client of a daemon outside Kubernetes that accepts tokens of this key. `None` if the key is invalid.
+/// Returns a client for an external daemon that accepts tokens of this key. `None` if the key is invalid.
 pub(crate) fn client_of(address: String, key: &[u8]) -> Option<Client> {
     let issuer = Issuer::new(SigningKey::new(key).ok()?, USER, TOKEN_LIFETIME);
     let options = Options {

@@ -249,7 +249,9 @@ fn former_cluster_name(observed: &Observed) -> Option<String> {
     });
     let conf = observed.inputs.config.as_ref()?.data.as_ref()?.get(SLURM_CONF_FILE)?;
     let mut lines = conf.lines();
-    let written = lines.find_map(|line| line.strip_prefix("ClusterName=")).map(str::to_owned);
+    let written = lines
+        .find_map(|line| line.strip_prefix("ClusterName="))
+        .map(str::to_owned);
     let known: Vec<String> = mounted.into_iter().chain(written).collect();
     let is_kept = known.contains(&observed.inputs.controller.cluster_name());
     known.into_iter().next().filter(|_| !is_kept)
