@@ -1,6 +1,7 @@
 //! Whether an external slurmdbd responds at the address of its Accounting. slurmrestd, which asks it for records, may still
 //! use an older address: it reads slurm.conf only when it starts.
 
+use host::Host;
 use slurm::{rpc::Error, transport};
 
 use super::observe::Observed;
@@ -9,11 +10,11 @@ use crate::{cluster::external::client_of, secret::entry};
 const NO_SLURMDBD: &str = "what listens there is not slurmdbd";
 
 /// Why slurmdbd does not respond. `None` also without a key to ask with.
-pub(super) async fn probe(observed: &Observed) -> Option<String> {
+pub(super) async fn probe(machine: &Host, observed: &Observed) -> Option<String> {
     let (host, port) = observed.accounting.spec.external_address()?;
     let key = &observed.jwt_key;
     let bytes = entry(key.secret.as_deref(), &key.reference.as_ref()?.key)?;
-    let client = client_of(format!("{host}:{port}"), bytes)?;
+    let client = client_of(machine, format!("{host}:{port}"), bytes)?;
     describe(&client.greet_slurmdbd().await)
 }
 

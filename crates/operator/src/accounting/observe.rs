@@ -54,7 +54,7 @@ pub(super) async fn observe(accounting: Arc<Accounting>, context: &Context) -> O
     let mut observed = read(accounting, caches, context.defaults.images.clone());
     let is_external = observed.accounting.spec.is_external();
     if is_external {
-        observed.database_trouble = external::probe(&observed).await;
+        observed.database_trouble = external::probe(context.clock.host(), &observed).await;
     } else if !observed.is_up() {
         if let Some(pod) = observed.pod.as_deref() {
             observed.log_errors = read_log(&context.client, pod).await;

@@ -1,4 +1,4 @@
-//! The conversation with one cluster's Slurm.
+//! The connection to one cluster's Slurm.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use host::Host;
 use slurm::{
     AdminState, Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
     agent::{
@@ -21,130 +22,129 @@ use tokio::time::{Instant, timeout};
 use super::{Cluster, Knowledge, Seen, lock, route, route::Routes};
 use crate::fence::next_fence;
 
-/// The user slurmctld runs as: it may do everything.
+/// The user slurmctld runs as, which has all privileges.
 const USER: &str = "slurm";
-/// As long as upstream's. For reads.
+/// For reads. The same lifetime as upstream's tokens.
 const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
-/// For orders by slurmrestd. One that hangs may pass an order on when it is back, long after we have given up on it; slurmctld
-/// refuses it once its token has expired.
+/// For orders through slurmrestd. A slurmrestd that hangs may forward an order later, long after the operator gave up
+/// on it; slurmctld refuses it once its token has expired.
 const ORDER_TOKEN_LIFETIME: Duration = Duration::from_secs(5);
-/// For nodes and jobs together. slurmrestd waits 10 s for slurmctld, then says so.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+/// For nodes and jobs together. slurmrestd waits 10 s for slurmctld before it returns an error.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// How much longer an expired token may be taken for a good one.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(2);
-const OLD_AGENT: &str =
-    "the agent in slurmctld's pod is older than the operator and can do so when the pod was made anew";
+/// How much longer a daemon whose clock is behind may accept an expired token.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
+const OLD_AGENT: &str = "the agent in slurmctld's pod predates this command; recreate the pod";
 
-/// How long a way that failed is tried last.
-const OUT_OF_FAVOUR: Duration = Duration::from_secs(30);
+/// How long slurmrestd is tried last after a failure.
+const REST_PENALTY: Duration = Duration::from_secs(30);
 
-/// What a node is told.
+/// An order for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOrder {
-    /// Takes no new job, and why. Without a reason the one that stands there stays.
+    /// Accepts no new jobs. Without a reason, the existing one is kept.
     Drain { reason: Option<String> },
-    /// Takes jobs again, unless it is down.
+    /// Accepts jobs again, unless the node is down.
     Undrain,
-    /// Its jobs end at once, and why. Only for a node that is proven dead. Without a reason the one that stands there stays.
+    /// Ends its jobs at once. Only for a node that is proven dead. Without a reason, the existing one is kept.
     Down { reason: Option<String> },
-    /// Takes jobs again, also after it was down.
+    /// Accepts jobs again, also after the node was down.
     Resume,
-    /// Its record goes. Slurm refuses while a job runs there.
+    /// Deletes the node record. Slurm refuses while a job runs on the node.
     Delete,
-    /// What stands on it beside its state.
+    /// Sets fields other than the state.
     Describe(NodeDescription),
 }
 
-/// What a job is told.
+/// An order for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobOrder {
-    /// It ends and waits again.
+    /// Ends the job and queues it again.
     Requeue,
-    /// It ends.
+    /// Ends the job.
     Cancel,
 }
 
-/// What is sent to a cluster.
+/// An order for a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order<'a> {
-    /// With the state it was planned on, for orders that change it.
+    /// With the state the order was planned on, if it changes the state.
     Node(&'a str, &'a NodeOrder, Option<&'a AdminState>),
     Job(&'a JobHandle, JobOrder),
     Reserve(&'a ReservationRequest),
     Unreserve(&'a ReservationName),
 }
 
-/// Why an order was not given, or not obeyed.
+/// Why an order was not sent or not carried out.
 #[derive(Debug, Error)]
 pub enum CommandError {
-    /// This process does not lead any more. Nothing was sent.
-    #[error("this operator does not lead any more")]
+    /// This process is no longer the leader. Nothing was sent.
+    #[error("this operator is no longer the leader")]
     NotLeading,
     /// Slurm cannot be reached. Nothing was sent.
     #[error("Slurm cannot be reached: {0}")]
-    NoWay(String),
-    /// Somebody has changed the node since the order was planned. Nothing was sent.
-    #[error("somebody has changed the node in the meantime; it is {0}")]
+    Unreachable(String),
+    /// The node has changed since the order was planned. Nothing was sent.
+    #[error("the node has changed in the meantime; it is {0}")]
     Changed(AdminState),
     /// Slurm has no such node, job or reservation.
     #[error("Slurm has no {0}")]
     NotFound(String),
-    /// Slurm said no.
+    /// Slurm refused the order.
     #[error("Slurm refused: {0}")]
     Refused(String),
-    /// It may have happened or not; only a look can tell.
-    #[error("no clear answer from Slurm: {0}")]
+    /// The order may or may not have been carried out; only a poll can tell.
+    #[error("no conclusive response from Slurm: {0}")]
     Unclear(String),
 }
 
-/// Orders by slurmrestd that got no answer, and until when they may be carried out all the same.
+/// Orders through slurmrestd without a response, and until when they may still be carried out.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered(Mutex<HashMap<String, Instant>>);
 
 impl Unanswered {
-    /// For how long nothing else may be ordered of this.
-    fn left(&self, subject: &str) -> Option<Duration> {
+    /// For how long no other order for this object may be sent.
+    fn left(&self, subject: &str, now: Instant) -> Option<Duration> {
         let mut all = lock(&self.0);
-        let now = Instant::now();
         all.retain(|_, until| *until > now);
         all.get(subject).map(|until| until.duration_since(now))
     }
 
-    fn note(&self, subject: String, life: Duration) {
+    fn note(&self, subject: String, until: Instant) {
         let mut all = lock(&self.0);
-        all.insert(subject, Instant::now() + life);
+        all.insert(subject, until);
     }
 }
 
-/// The conversation with one cluster: what was negotiated, and which way is best at the moment.
+/// The clients of one cluster, and which of them is preferred at the moment.
 #[derive(Debug)]
 pub(super) struct Connection {
     fingerprint: u64,
     rest: Option<Arc<rest::Client>>,
-    /// slurmrestd with short-lived tokens, where it has to carry orders because there is no agent.
+    /// slurmrestd with short-lived tokens, for orders where there is no agent.
     rest_for_orders: Option<rest::Client>,
     agent: Option<agent::Client>,
     /// UID of the agent's pod.
     agent_pod: Option<String>,
     /// Until when slurmrestd is tried last.
-    rest_out_of_favour: Mutex<Option<Instant>>,
+    rest_penalty_until: Mutex<Option<Instant>>,
+    host: Host,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Way<'a> {
+enum Channel<'a> {
     Rest(&'a rest::Client),
     Agent(&'a agent::Client),
 }
 
 impl Connection {
-    fn new(routes: &Routes) -> Result<Self, String> {
+    fn new(routes: &Routes, host: &Host) -> Result<Self, String> {
         let signing = SigningKey::new(&routes.key).map_err(|error| error.to_string())?;
         let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
         let client = |server: &String, lifetime| {
             let issuer = Issuer::new(signing.clone(), USER, lifetime);
-            rest::Client::new(host::Host::real(), server, issuer, rest::Options::default())
+            rest::Client::new(host.clone(), server, issuer, rest::Options::default())
         };
         let rest = routes.rest.as_ref();
         let rest_for_orders = rest.filter(|_| routes.agentless);
@@ -152,7 +152,7 @@ impl Connection {
         let rest = rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME)));
         let agent = routes.agent.as_ref().map(|route| {
             agent::Client::new(
-                host::Host::real(),
+                host.clone(),
                 route.address,
                 route.pod.clone(),
                 agent_key,
@@ -165,80 +165,81 @@ impl Connection {
             rest_for_orders,
             agent,
             agent_pod: routes.agent.as_ref().map(|route| route.pod.clone()),
-            rest_out_of_favour: Mutex::new(None),
+            rest_penalty_until: Mutex::new(None),
+            host: host.clone(),
         })
     }
 
-    fn ways(&self) -> Vec<Way<'_>> {
-        let mut ways: Vec<Way<'_>> = self
+    fn channels(&self) -> Vec<Channel<'_>> {
+        let mut channels: Vec<Channel<'_>> = self
             .rest
             .iter()
-            .map(|client| Way::Rest(client))
-            .chain(self.agent.iter().map(Way::Agent))
+            .map(|client| Channel::Rest(client))
+            .chain(self.agent.iter().map(Channel::Agent))
             .collect();
-        let disfavoured = *lock(&self.rest_out_of_favour);
-        if disfavoured.is_some_and(|until| Instant::now() < until) {
-            ways.reverse();
+        let penalty_until = *lock(&self.rest_penalty_until);
+        if penalty_until.is_some_and(|until| self.host.instant() < until) {
+            channels.reverse();
         }
-        ways
+        channels
     }
 
-    fn note(&self, way: Way<'_>, worked: bool) {
-        if let Way::Rest(_) = way {
-            let mut until = lock(&self.rest_out_of_favour);
-            *until = (!worked).then(|| Instant::now() + OUT_OF_FAVOUR);
+    fn note(&self, channel: Channel<'_>, worked: bool) {
+        if let Channel::Rest(_) = channel {
+            let mut until = lock(&self.rest_penalty_until);
+            *until = (!worked).then(|| self.host.instant() + REST_PENALTY);
         }
     }
 }
 
-impl Way<'_> {
+impl Channel<'_> {
     fn name(self) -> &'static str {
         match self {
-            Way::Rest(_) => "slurmrestd",
-            Way::Agent(_) => "the agent",
+            Channel::Rest(_) => "slurmrestd",
+            Channel::Agent(_) => "the agent",
         }
     }
 }
 
 impl Cluster {
-    /// Asks for nodes, and for jobs too if they are needed.
+    /// Reads nodes, and jobs too if `with_jobs`.
     pub(crate) async fn observe(&self, with_jobs: bool) -> Knowledge {
         let connection = match self.connection() {
             Ok(connection) => connection,
             Err(why) => return Knowledge::Unknown { why },
         };
         let mut failures = Vec::new();
-        for way in connection.ways() {
+        for channel in connection.channels() {
             let at = self.now();
-            let look = async {
-                let nodes = match (way, with_jobs) {
-                    (Way::Rest(client), true) => {
+            let read = async {
+                let nodes = match (channel, with_jobs) {
+                    (Channel::Rest(client), true) => {
                         let seen = Seen::new(client.observe().await.map_err(text)?, at);
                         return Ok::<Seen, String>(seen.of_release(client.release().as_deref()));
                     }
-                    (Way::Agent(client), true) => return Ok(Seen::new(client.observe().await.map_err(text)?, at)),
-                    (Way::Rest(client), false) => client.nodes().await.map_err(text)?,
-                    (Way::Agent(client), false) => client.nodes().await.map_err(text)?,
+                    (Channel::Agent(client), true) => return Ok(Seen::new(client.observe().await.map_err(text)?, at)),
+                    (Channel::Rest(client), false) => client.nodes().await.map_err(text)?,
+                    (Channel::Agent(client), false) => client.nodes().await.map_err(text)?,
                 };
                 Ok(Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref()))
             };
-            let answer = match timeout(LOOK_TIMEOUT, look).await {
+            let answer = match timeout(READ_TIMEOUT, read).await {
                 Ok(answer) => answer,
-                Err(_) => Err(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+                Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
             };
-            connection.note(way, answer.is_ok());
+            connection.note(channel, answer.is_ok());
             match answer {
-                // Where slurmrestd is too old to tell which slurmctld answered, the agent may be able to.
+                // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
                 Ok(seen)
                     if with_jobs
                         && seen.process.is_none()
-                        && matches!(way, Way::Rest(_))
+                        && matches!(channel, Channel::Rest(_))
                         && connection.agent.is_some() =>
                 {
                     failures.push(Ok(seen));
                 }
                 Ok(seen) => return Knowledge::Known(Arc::new(seen)),
-                Err(why) => failures.push(Err(format!("{}: {why}", way.name()))),
+                Err(why) => failures.push(Err(format!("{}: {why}", channel.name()))),
             }
         }
         let mut reasons = Vec::new();
@@ -251,26 +252,26 @@ impl Cluster {
         Knowledge::unknown(reasons.join("; "))
     }
 
-    /// Sends an order the one way there is: to the agent beside slurmctld, which is fenced. slurmrestd, which is not, carries orders
-    /// only where there is no agent: to a slurmctld outside, say. An order that got no answer is not sent by another way: it may still be
-    /// carried out.
+    /// Sends an order to the agent in slurmctld's pod, which is fenced. slurmrestd, which is not fenced, carries orders
+    /// only where there is no agent, for example to an external slurmctld. An order without a response is not sent
+    /// through another channel: it may still be carried out.
     pub(crate) async fn command(&self, order: Order<'_>) -> Result<(), CommandError> {
-        let connection = self.connection().map_err(CommandError::NoWay)?;
-        // What is sent must have been answered before another process can lead.
+        let connection = self.connection().map_err(CommandError::Unreachable)?;
+        // A response must arrive before another process can become the leader.
         let left = self.shared.fence.remaining().ok_or(CommandError::NotLeading)?;
-        let late = |left: Duration| CommandError::Unclear(format!("no answer within {} s", left.as_secs()));
+        let late = |left: Duration| CommandError::Unclear(format!("no response within {} s", left.as_secs()));
         if let Some(agent) = &connection.agent {
             let left = left.min(COMMAND_TIMEOUT);
             let sent = timeout(left, command_agent(agent, order, next_fence(&self.shared.fence)));
             return sent.await.unwrap_or_else(|_| Err(late(left)));
         }
         let Some(client) = &connection.rest_for_orders else {
-            return Err(CommandError::NoWay("slurmctld's pod does not run".to_owned()));
+            return Err(CommandError::Unreachable("slurmctld's pod does not run".to_owned()));
         };
         let subject = order.what();
-        if let Some(left) = self.unanswered.left(&subject) {
+        if let Some(left) = self.unanswered.left(&subject, self.host().instant()) {
             return Err(CommandError::Unclear(format!(
-                "slurmrestd has not answered the order before this one, and may carry it out for another {} s",
+                "slurmrestd has not responded to the previous order and may still carry it out for {} s",
                 left.as_secs() + 1
             )));
         }
@@ -278,21 +279,25 @@ impl Cluster {
         let answer = timeout(left, command_rest(client, order)).await;
         let answer = answer.unwrap_or_else(|_| Err(late(left)));
         if let Err(CommandError::Unclear(_)) = &answer {
-            self.unanswered.note(subject, ORDER_TOKEN_LIFETIME + CLOCKS_DIFFER);
+            let until = self.host().instant() + ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW;
+            self.unanswered.note(subject, until);
         }
         answer
     }
 
     pub(crate) fn slurmrestd(&self) -> Result<Arc<rest::Client>, String> {
         let connection = self.connection()?;
-        connection.rest.clone().ok_or_else(|| "there is none".to_owned())
+        connection
+            .rest
+            .clone()
+            .ok_or_else(|| "no RestApi refers to this Controller".to_owned())
     }
 
-    /// Only the agent has the files.
+    /// Requires the agent: only the agent has the files.
     pub(crate) async fn restore_partition(&self, partition: &str, keys: &[String]) -> Result<Restored, CommandError> {
-        let connection = self.connection().map_err(CommandError::NoWay)?;
+        let connection = self.connection().map_err(CommandError::Unreachable)?;
         let agent = connection.agent.as_ref();
-        let agent = agent.ok_or_else(|| CommandError::NoWay("slurmctld's pod does not run".to_owned()))?;
+        let agent = agent.ok_or_else(|| CommandError::Unreachable("slurmctld's pod does not run".to_owned()))?;
         let left = self
             .shared
             .fence
@@ -304,18 +309,21 @@ impl Cluster {
             restore: keys.to_vec(),
         };
         match timeout(left, agent.command_partition(&command, next_fence(&self.shared.fence))).await {
-            // It is as old as its pod.
+            // The agent is as old as its pod.
             Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored::none_of(keys, OLD_AGENT)),
             Ok(answer) => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
-            Err(_) => Err(CommandError::Unclear(format!("no answer within {} s", left.as_secs()))),
+            Err(_) => Err(CommandError::Unclear(format!(
+                "no response within {} s",
+                left.as_secs()
+            ))),
         }
     }
 
     /// All reservations, or why they are not known.
     pub(crate) async fn reservations(&self) -> Result<Vec<Reservation>, String> {
-        self.ask(async |way| match way {
-            Way::Rest(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
-            Way::Agent(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
+        self.read_from_any(async |channel| match channel {
+            Channel::Rest(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
+            Channel::Agent(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
         })
         .await
     }
@@ -323,20 +331,20 @@ impl Cluster {
     /// The names of all QOS in the database, or why they are not known.
     pub(crate) async fn qos(&self) -> Result<BTreeSet<String>, String> {
         let all = self
-            .ask(async |way| match way {
-                Way::Rest(client) => client.qos().await.map(|answer| answer.value).map_err(text),
-                Way::Agent(client) => client.qos().await.map(|answer| answer.value).map_err(text),
+            .read_from_any(async |channel| match channel {
+                Channel::Rest(client) => client.qos().await.map(|answer| answer.value).map_err(text),
+                Channel::Agent(client) => client.qos().await.map(|answer| answer.value).map_err(text),
             })
             .await?;
         Ok(all.into_iter().map(|qos| qos.name).collect())
     }
 
-    /// Why slurmdbd gives no answer out of its database. The agent is asked first: it asks as slurmctld, with slurmctld's key,
-    /// where slurmrestd has a token that slurmdbd takes whatever slurmctld has.
+    /// Why slurmdbd does not answer from its database. The agent is tried first: it authenticates as slurmctld, with
+    /// slurmctld's key, whereas slurmdbd accepts slurmrestd's token whichever key slurmctld has.
     pub(crate) async fn database_trouble(&self) -> Option<String> {
         let connection = self.connection().ok()?;
         if let Some(agent) = &connection.agent {
-            match timeout(LOOK_TIMEOUT, agent.qos()).await {
+            match timeout(READ_TIMEOUT, agent.qos()).await {
                 Ok(Ok(_)) => return None,
                 Ok(Err(agent::Error::Refused(Refusal::Slurm { detail }))) => return Some(detail),
                 Ok(Err(_)) | Err(_) => {}
@@ -345,43 +353,43 @@ impl Cluster {
         self.qos().await.err()
     }
 
-    /// What the agent beside slurmctld says of itself, and the UID of its pod.
+    /// The status of the agent in slurmctld's pod, and the UID of that pod.
     pub(crate) async fn agent_status(&self) -> Option<(String, Result<agent::Status, agent::Error>)> {
         let connection = self.connection().ok()?;
         let agent = connection.agent.as_ref()?;
         Some((connection.agent_pod.clone()?, agent.status().await))
     }
 
-    /// All jobs, or why they are not known. They prove nothing.
+    /// All jobs, or why they are not known. They are no proof: no process is recorded with them.
     pub(crate) async fn jobs(&self) -> Result<Vec<Job>, String> {
-        self.ask(async |way| match way {
-            Way::Rest(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
-            Way::Agent(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
+        self.read_from_any(async |channel| match channel {
+            Channel::Rest(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
+            Channel::Agent(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
         })
         .await
     }
 
     /// All partitions, or why they are not known.
     pub(crate) async fn partitions(&self) -> Result<Vec<Partition>, String> {
-        self.ask(async |way| match way {
-            Way::Rest(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
-            Way::Agent(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
+        self.read_from_any(async |channel| match channel {
+            Channel::Rest(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
+            Channel::Agent(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
         })
         .await
     }
 
-    async fn ask<T>(&self, question: impl AsyncFn(Way<'_>) -> Result<T, String>) -> Result<T, String> {
+    async fn read_from_any<T>(&self, request: impl AsyncFn(Channel<'_>) -> Result<T, String>) -> Result<T, String> {
         let connection = self.connection()?;
         let mut failures = Vec::new();
-        for way in connection.ways() {
-            let answer = match timeout(LOOK_TIMEOUT, question(way)).await {
+        for channel in connection.channels() {
+            let answer = match timeout(READ_TIMEOUT, request(channel)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+                Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
             };
-            connection.note(way, answer.is_ok());
+            connection.note(channel, answer.is_ok());
             match answer {
                 Ok(answer) => return Ok(answer),
-                Err(why) => failures.push(format!("{}: {why}", way.name())),
+                Err(why) => failures.push(format!("{}: {why}", channel.name())),
             }
         }
         Err(failures.join("; "))
@@ -399,7 +407,7 @@ impl Cluster {
         if let Some(known) = known.as_ref().filter(|known| known.fingerprint == routes.fingerprint()) {
             return Ok(Arc::clone(known));
         }
-        let connection = Arc::new(Connection::new(&routes)?);
+        let connection = Arc::new(Connection::new(&routes, self.host())?);
         *known = Some(Arc::clone(&connection));
         Ok(connection)
     }
@@ -434,9 +442,10 @@ async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), Com
 fn of_rest(error: rest::Error, order: Order<'_>) -> CommandError {
     match &error {
         rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
-        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::NoWay(text(error)),
+        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::Unreachable(text(error)),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
-        // Slurm's own number says that it understood; without one a failure halfway looks the same.
+        // An error number of Slurm proves that Slurm read the order; without one, the order may have been carried out
+        // in part.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
         _ => CommandError::Unclear(text(error)),
     }
@@ -510,7 +519,7 @@ impl Order<'_> {
     }
 }
 
-/// A reason as the agent takes it.
+/// The reason in the form the agent accepts: one line of at most 1024 bytes.
 fn one_line(reason: &str) -> String {
     let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut line = plain.trim().to_owned();
@@ -520,33 +529,32 @@ fn one_line(reason: &str) -> String {
     if line.is_empty() { "unknown".to_owned() } else { line }
 }
 
-/// An error with its causes.
+/// The error followed by its causes.
 fn text(error: impl std::error::Error) -> String {
-    let mut words = error.to_string();
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
+        if !message.contains(&more) {
+            message = format!("{message}: {more}");
         }
         cause = error.source();
     }
-    words
+    message
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn nothing_else_is_ordered_while_an_unanswered_order_may_be_carried_out() {
+    #[test]
+    fn no_order_is_sent_while_an_unanswered_one_may_still_be_carried_out() {
         let unanswered = Unanswered::default();
-        let life = ORDER_TOKEN_LIFETIME + CLOCKS_DIFFER;
-        unanswered.note("node \"a\"".to_owned(), life);
-        assert_eq!(unanswered.left("node \"a\""), Some(life));
-        assert_eq!(unanswered.left("node \"b\""), None);
-        tokio::time::advance(life).await;
-        assert_eq!(unanswered.left("node \"a\""), None);
+        let (start, life) = (Host::real().instant(), ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW);
+        unanswered.note("node \"a\"".to_owned(), start + life);
+        assert_eq!(unanswered.left("node \"a\"", start), Some(life));
+        assert_eq!(unanswered.left("node \"b\"", start), None);
+        assert_eq!(unanswered.left("node \"a\"", start + life), None);
         assert!(unanswered.0.lock().unwrap().is_empty(), "nothing is kept");
     }
 }

@@ -5,19 +5,19 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use slurm::Job;
 
-/// By the node's name; nodes without a running job are not in it.
+/// Deadlines by node name. Nodes without a running job have none.
 pub type Deadlines = BTreeMap<String, Timestamp>;
 
 /// Deadlines are written to pods at most this often, so jobs are not read more often for them.
-const EVERY: SignedDuration = SignedDuration::from_secs(5);
+const MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 /// Counts of jobs are written to Partitions at most this often.
-const COUNTS: SignedDuration = SignedDuration::from_secs(15);
-/// A time limit can be changed, and a job can follow another, without the node's state telling.
-const OLDEST: SignedDuration = SignedDuration::from_mins(1);
-/// What upstream adds to the start of a job without a limit.
-const NEVER: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
+const COUNT_INTERVAL: SignedDuration = SignedDuration::from_secs(15);
+/// A time limit can change, and one job can follow another, without a change of the node's state.
+const MAX_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// The time that upstream adds to the start of a job without a limit.
+const NO_LIMIT: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// The latest end of the jobs that run, node by node.
+/// Returns the latest end of the running jobs of each node.
 pub(crate) fn of_jobs(jobs: &[Job]) -> Deadlines {
     let mut deadlines = Deadlines::new();
     for job in jobs.iter().filter(|job| job.state.is_running()) {
@@ -41,16 +41,16 @@ fn end_of(job: &Job) -> Option<Timestamp> {
     };
     match job.latest_end() {
         Some(end) => of_second(end),
-        None => of_second(start)?.checked_add(NEVER).ok(),
+        None => of_second(start)?.checked_add(NO_LIMIT).ok(),
     }
 }
 
-/// When jobs are read for the sake of deadlines: not at every look. A list of jobs costs slurmctld and slurmrestd about
-/// as much as one of nodes, three kilobytes each.
+/// When jobs are read for deadlines: not at every poll. A list of jobs costs slurmctld and slurmrestd about as much as
+/// one of nodes, three kilobytes each.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     last: Option<Timestamp>,
-    /// Something has changed since.
+    /// Something has changed since the last read.
     outdated: bool,
 }
 
@@ -64,15 +64,15 @@ impl Reading {
         self.outdated = false;
     }
 
-    /// Whether they are to be read now to be counted.
+    /// Whether jobs must be read now for the counts.
     pub(crate) fn is_due_for_counts(&self, now: Timestamp) -> bool {
-        self.last.is_none_or(|last| now.duration_since(last) >= COUNTS)
+        self.last.is_none_or(|last| now.duration_since(last) >= COUNT_INTERVAL)
     }
 
-    /// Whether they are to be read now, provided that a node is busy at all.
+    /// Whether jobs must be read now for deadlines, if any node is busy.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        let patience = if self.outdated { EVERY } else { OLDEST };
-        self.last.is_none_or(|last| now.duration_since(last) >= patience)
+        let interval = if self.outdated { MIN_INTERVAL } else { MAX_INTERVAL };
+        self.last.is_none_or(|last| now.duration_since(last) >= interval)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_limit_ends_in_another_age() {
+    fn a_job_without_a_limit_ends_in_the_far_future() {
         for limit in [
             json!({ "set": true, "infinite": true, "number": 0 }),
             json!({ "set": false }),
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_beyond_all_times_is_none() {
+    fn a_limit_beyond_the_range_of_timestamps_counts_as_no_limit() {
         let deadlines = of_jobs(&[job("RUNNING", "n1", &minutes(u64::MAX))]);
         assert_eq!(format!("{:.0}", deadlines["n1"]), "2318-04-12T23:47:16Z");
     }
 
     #[test]
-    fn jobs_are_read_soon_after_a_change_and_now_and_then_without_one() {
+    fn jobs_are_read_within_5_s_of_a_change_and_every_minute_without_one() {
         let start = at("2026-01-01T00:00:00Z");
         let after = |seconds: i64| start + SignedDuration::from_secs(seconds);
         let mut reading = Reading::default();

@@ -1,4 +1,5 @@
-//! What the agent beside slurmctld knows about keys: which `slurm.key` slurmctld has read, and whom it refuses for another.
+//! The agent's report about keys: which `slurm.key` slurmctld has read, and which peers it refuses because they use
+//! another one.
 
 use std::time::Duration;
 
@@ -7,25 +8,25 @@ use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer};
 use super::{Cluster, Follower};
 use crate::runtime::Key;
 
-/// How often the agent is asked. A mismatch is to be found within a minute, and the slowest of those who tell of it look every
+/// The poll interval. A mismatch must be found within a minute, and the slowest reconciler that reports it polls every
 /// fifteen seconds.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What an agent said about keys.
+/// An agent's report about keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyReport {
-    /// UID of the pod whose agent said it.
+    /// UID of the pod whose agent reported.
     pub pod: String,
-    /// Its pod has another `jwt.key` than the operator. Then nothing else is known.
+    /// The pod has another `jwt.key` than the operator. Then nothing else is known.
     pub has_other_jwt_key: bool,
-    /// Which `slurm.key` its slurmctld has read, if that is known.
+    /// The `slurm.key` that its slurmctld has read, if known.
     pub slurm_key: Option<KeyDigest>,
-    /// Who signs with another one.
+    /// Peers that sign with another key.
     pub refused: Vec<RefusedPeer>,
 }
 
 impl KeyReport {
-    /// What is known from an agent's answer; nothing from one that did not come.
+    /// Interprets the response of an agent. Returns `None` if it did not respond.
     pub(crate) fn of(pod: String, answer: Result<agent::Status, agent::Error>) -> Option<Self> {
         match answer {
             Ok(status) => {
@@ -55,7 +56,7 @@ pub(super) async fn run(cluster: &Cluster) {
         let status = cluster.agent_status().await;
         let now = status.and_then(|(pod, answer)| KeyReport::of(pod, answer));
         let before = cluster.key_report.send_replace(now.clone());
-        if concerns(before.as_ref(), now.as_ref()) {
+        if is_relevant(before.as_ref(), now.as_ref()) {
             for set in cluster.node_sets() {
                 cluster.wake(Follower::NodeSet(Key::of(set.as_ref())));
             }
@@ -65,8 +66,9 @@ pub(super) async fn run(cluster: &Cluster) {
     }
 }
 
-/// Whether whoever tells of keys has to look: something is wrong, which may end by the clock, or was wrong before.
-pub(crate) fn concerns(before: Option<&KeyReport>, now: Option<&KeyReport>) -> bool {
+/// Whether the reconcilers that report keys must run: something is wrong, which may end by the clock, or was wrong
+/// before.
+pub(crate) fn is_relevant(before: Option<&KeyReport>, now: Option<&KeyReport>) -> bool {
     let key = |report: Option<&KeyReport>| report.map(|report| (report.has_other_jwt_key, report.slurm_key.clone()));
     let refuses = |report: Option<&KeyReport>| report.is_some_and(|report| !report.refused.is_empty());
     key(before) != key(now) || refuses(before) || refuses(now)
@@ -91,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_signed_with_another_key_tells_of_another_jwt_key() {
+    fn a_signature_error_means_that_the_pod_has_another_jwt_key() {
         let refused = |detail: String| Err(agent::Error::Refused(Refusal::Token { detail }));
-        let told = KeyReport::of("uid".to_owned(), refused(InvalidToken::Signature.to_string()));
-        assert!(told.is_some_and(|report| report.has_other_jwt_key));
+        let report = KeyReport::of("uid".to_owned(), refused(InvalidToken::Signature.to_string()));
+        assert!(report.is_some_and(|report| report.has_other_jwt_key));
         assert_eq!(
             KeyReport::of(String::new(), refused(InvalidToken::Time.to_string())),
             None,
@@ -107,12 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn at_rest_nobody_is_woken() {
+    fn no_reconciler_is_woken_while_nothing_changes() {
         let (fine, bad) = (report(&[]), report(&["10.0.0.1"]));
-        assert!(!concerns(Some(&fine), Some(&fine)) && !concerns(None, None));
-        assert!(concerns(None, Some(&fine)), "it may be another key than the Secret's");
+        assert!(!is_relevant(Some(&fine), Some(&fine)) && !is_relevant(None, None));
         assert!(
-            concerns(Some(&fine), Some(&bad)) && concerns(Some(&bad), Some(&bad)) && concerns(Some(&bad), Some(&fine))
+            is_relevant(None, Some(&fine)),
+            "it may be another key than the Secret's"
+        );
+        assert!(
+            is_relevant(Some(&fine), Some(&bad))
+                && is_relevant(Some(&bad), Some(&bad))
+                && is_relevant(Some(&bad), Some(&fine))
         );
     }
 }

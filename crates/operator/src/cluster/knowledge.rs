@@ -1,4 +1,4 @@
-//! What is known about one cluster's Slurm. Unknown is a state of its own: it is never an empty cluster.
+//! The last response of one cluster's Slurm. Unknown is a state of its own: it is never an empty cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,50 +20,51 @@ use super::{
 /// What is known about a cluster's nodes and jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// Slurm answered.
+    /// Slurm responded.
     Known(Arc<Seen>),
-    /// It did not, or could not be asked.
+    /// Slurm did not respond, or could not be reached.
     Unknown {
-        /// Why, as a sentence for people.
+        /// The reason, as a sentence for people.
         why: String,
     },
 }
 
-/// What Slurm answered.
+/// The response of Slurm to one poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// By name.
+    /// Nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// All jobs slurmctld knows, finished ones included. `None` if they were not asked for, which is not "no jobs".
+    /// All jobs slurmctld knows, finished ones included. `None` if they were not requested, which does not mean "no
+    /// jobs".
     pub jobs: Option<Vec<Job>>,
-    /// Where a NodeSet may have one. `None` if they were not asked for, or not told.
+    /// Read if a NodeSet may have a reservation. `None` if they were not requested or not returned.
     pub reservations: Option<Vec<Reservation>>,
-    /// By name. `None` if they were not asked for, or not told.
+    /// Partitions by name. `None` if they were not requested or not returned.
     pub partitions: Option<Arc<BTreeMap<String, Partition>>>,
-    /// The jobs of each partition, by the last list of jobs there was, which may be some seconds older. `None` if there was none yet.
+    /// The jobs of each partition, from the last list of jobs, which may be some seconds older. `None` if jobs were
+    /// never listed.
     pub job_loads: Option<Arc<JobLoads>>,
-    /// When the last job on each node must have ended, by the last list of jobs there was, which may be a minute older than
-    /// the nodes. `None` if there was none yet.
+    /// When the last job on each node must have ended, from the last list of jobs, which may be a minute older than the
+    /// nodes. `None` if jobs were never listed.
     pub deadlines: Option<Arc<Deadlines>>,
-    /// Since when the oldest job on each node has been there, by the same list as the deadlines.
-    pub beginnings: Option<Arc<OldestJobs>>,
-    /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not asked for.
+    /// When the oldest job on each node started, from the same list as the deadlines.
+    pub oldest_jobs: Option<Arc<OldestJobs>>,
+    /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not requested.
     pub qos: Option<Result<BTreeSet<String>, String>>,
-    /// Year and month of the Slurm release that answered, if it told.
+    /// Year and month of the Slurm release that responded, if reported.
     pub release: Option<(u16, u16)>,
-    /// The life of slurmctld that gave both. Without it they are good for status and prove nothing.
+    /// The slurmctld process that returned both nodes and jobs. Without it they are good for status but prove nothing.
     pub process: Option<Process>,
-    /// When the first of the reads was begun.
+    /// When the first of the reads began.
     pub at: Timestamp,
 }
 
 impl Knowledge {
-    /// Nothing is known, for this reason.
     pub fn unknown(why: impl Into<String>) -> Self {
         Self::Unknown { why: why.into() }
     }
 
-    /// What Slurm answered, if it did.
+    /// The response, if Slurm responded.
     pub fn known(&self) -> Option<&Seen> {
         match self {
             Self::Known(seen) => Some(seen),
@@ -73,12 +74,12 @@ impl Knowledge {
 }
 
 impl Seen {
-    /// What was read beginning at `at`.
+    /// The result of a read that began at `at`.
     pub fn new(observation: Observation, at: Timestamp) -> Self {
         let Observation { nodes, jobs, process } = observation;
         Self {
             deadlines: Some(Arc::new(deadlines::of_jobs(&jobs))),
-            beginnings: Some(Arc::new(oldest_job::of_jobs(&jobs))),
+            oldest_jobs: Some(Arc::new(oldest_job::of_jobs(&jobs))),
             job_loads: Some(Arc::new(load::of_jobs(&jobs))),
             jobs: Some(jobs),
             process,
@@ -86,7 +87,7 @@ impl Seen {
         }
     }
 
-    /// Nodes alone, read beginning at `at`. They prove nothing.
+    /// Nodes alone, from a read that began at `at`. They prove nothing.
     pub fn of_nodes(nodes: Vec<Node>, at: Timestamp) -> Self {
         Self {
             nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
@@ -95,7 +96,7 @@ impl Seen {
             partitions: None,
             job_loads: None,
             deadlines: None,
-            beginnings: None,
+            oldest_jobs: None,
             qos: None,
             release: None,
             process: None,
@@ -103,12 +104,12 @@ impl Seen {
         }
     }
 
-    /// When the slurmctld that answered began, by its own clock, if that is known.
+    /// When the slurmctld that responded was started, by its own clock, if known.
     pub fn boot(&self) -> Option<Timestamp> {
         Timestamp::from_second(i64::try_from(self.process?.boot_time).ok()?).ok()
     }
 
-    /// With the release that answered, such as `26.05.5`.
+    /// Adds the release that responded, such as `26.05.5`.
     #[must_use]
     pub fn of_release(self, release: Option<&str>) -> Self {
         Self {
@@ -117,22 +118,24 @@ impl Seen {
         }
     }
 
-    /// Names of the nodes that are not as they were: come, gone, in another state, or with something else written on them. How
-    /// many of their CPUs are given away is nobody's business here.
+    /// Returns the names of the nodes that were added, removed, changed their state or got other text. The number of
+    /// allocated CPUs does not count.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a str> {
         let names = self.nodes.keys().chain(before.nodes.keys()).map(String::as_str);
-        names.filter(|name| self.shown(name) != before.shown(name)).collect()
+        names
+            .filter(|name| self.compared_fields(name) != before.compared_fields(name))
+            .collect()
     }
 
-    fn shown(&self, name: &str) -> Option<impl PartialEq> {
+    fn compared_fields(&self, name: &str) -> Option<impl PartialEq> {
         let node = self.nodes.get(name)?;
         let deadline = self.deadlines.as_ref().and_then(|deadlines| deadlines.get(name));
-        let beginning = self.beginnings.as_ref().and_then(|beginnings| beginnings.get(name));
+        let oldest_job = self.oldest_jobs.as_ref().and_then(|oldest_jobs| oldest_jobs.get(name));
         Some((
             &node.state,
             (&node.reason, &node.comment, &node.topology),
             (&node.features, &node.active_features),
-            (deadline, beginning),
+            (deadline, oldest_job),
         ))
     }
 }

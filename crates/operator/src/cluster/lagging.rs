@@ -1,9 +1,10 @@
-//! Which nodes have not taken the last change of the configuration over. Nodes get their files from slurmctld by themselves, and
-//! a change does not wait for them.
+//! Finds the nodes that have not applied the last change of the configuration. Nodes fetch their files from slurmctld
+//! themselves, and a change does not wait for them.
 //!
-//! A slurmd starts anew when it takes a reconfigure, and tells Slurm when it started. One that still has the start it had before
-//! the change has not taken it: it is away, or hangs. slurmctld may forget the start of a node until that is heard of again, so one
-//! that had a start and has none lags too (both seen on 26.05). Whose start before is not known is judged by the clock.
+//! A slurmd restarts itself when it applies a reconfigure, and reports its start time to Slurm. A slurmd that still has
+//! its earlier start time has not applied the change: it is unreachable, or hangs. slurmctld may forget a node's start
+//! time until the node reports again, so a node that had a start time and has none lags too (both seen on 26.05). A
+//! node whose earlier start time is not known is judged by the clock.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,40 +14,41 @@ use slurm::{Hostlist, agent::Action, node::NodeFlag};
 
 use super::{
     Knowledge, Seen,
-    deliver::{Ended, Report},
+    deliver::{FinishedPush, Report},
 };
 
-/// A hundred nodes have it within two seconds.
+/// A hundred nodes apply a change within two seconds.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How often those that lag are looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
-/// By which clocks of machines may differ that Slurm runs on.
+/// How often lagging nodes are checked.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// The maximum clock skew between the machines Slurm runs on.
 const SKEW: Duration = Duration::from_secs(5);
 
-/// When each slurmd started, in seconds since 1970.
+/// The start time of each slurmd, in seconds since 1970.
 type Starts = BTreeMap<String, u64>;
 
-/// slurmctld has not heard of it since it read its files.
-const UNHEARD: u64 = 0;
+/// slurmctld has no report from the node since it read its files.
+const NO_START: u64 = 0;
 
-/// What Slurm said about the nodes before the last change.
+/// Slurm's responses about the nodes before the last change.
 #[derive(Debug, Default)]
 pub(crate) struct NodeStarts {
-    /// At the last reconcile of the Controller: a change may be seen only after its end.
+    /// The response at the last reconcile of the Controller: a change may be noticed only after it has ended.
     last: Option<Arc<Seen>>,
-    /// The sequence of the last change, and what was known before it.
+    /// The sequence of the last change, and the response before it.
     change: Option<(u64, Option<Arc<Seen>>)>,
 }
 
-/// The nodes that lag, and when to check again.
+/// The lagging nodes, and when to check again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lagging {
     pub(crate) nodes: Option<String>,
-    pub(crate) look_again: Option<Duration>,
+    pub(crate) requeue_after: Option<Duration>,
 }
 
 impl NodeStarts {
-    /// Returns the nodes that have not taken the last change. `status` is that of the Controller, `now` is what Slurm said last.
+    /// Returns the nodes that have not applied the last change. `status` belongs to the Controller, `now` is Slurm's
+    /// last response.
     pub(crate) fn find_lagging(
         &mut self,
         status: Option<&ConfigurationStatus>,
@@ -76,8 +78,8 @@ impl NodeStarts {
         }
     }
 
-    /// What was known before this change.
-    fn before(&mut self, change: &Ended, now: Option<&Arc<Seen>>) -> Option<Arc<Seen>> {
+    /// Returns the response before this change.
+    fn before(&mut self, change: &FinishedPush, now: Option<&Arc<Seen>>) -> Option<Arc<Seen>> {
         if let Some((_, before)) = self.change.as_ref().filter(|(noted, _)| *noted == change.sequence) {
             return before.clone();
         }
@@ -88,15 +90,15 @@ impl NodeStarts {
     }
 }
 
-/// The last change that nodes had to take.
-fn last_change(report: &Report) -> Option<&Ended> {
-    let newest = report.ended.iter().rev();
+/// The last change that nodes had to apply.
+fn last_change(report: &Report) -> Option<&FinishedPush> {
+    let newest = report.finished.iter().rev();
     let reaches_nodes = |action| !matches!(action, Action::Nothing | Action::PartitionRpc);
     let mut taken = newest.filter(|ended| ended.rejection.is_none() && reaches_nodes(ended.action));
     taken.next().map(AsRef::as_ref)
 }
 
-fn begin_of(change: &Ended) -> Timestamp {
+fn begin_of(change: &FinishedPush) -> Timestamp {
     let took = Duration::from_millis(change.milliseconds);
     change.at.checked_sub(took).unwrap_or(change.at)
 }
@@ -104,17 +106,17 @@ fn begin_of(change: &Ended) -> Timestamp {
 fn starts_of(seen: &Seen) -> Starts {
     let started = |(name, node): (&String, &slurm::Node)| {
         let start = node.slurmd_start_time.finite();
-        (name.clone(), start.unwrap_or(UNHEARD))
+        (name.clone(), start.unwrap_or(NO_START))
     };
     seen.nodes.iter().map(started).collect()
 }
 
-fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Knowledge) -> Lagging {
+fn find(change: &FinishedPush, before: Option<&Starts>, listed: Option<String>, now: &Knowledge) -> Lagging {
     let settled = change.at.checked_add(SETTLE).unwrap_or(change.at);
     let Some(seen) = now.known().filter(|seen| seen.at >= settled) else {
         return Lagging {
-            nodes: said,
-            look_again: Some(SETTLE),
+            nodes: listed,
+            requeue_after: Some(SETTLE),
         };
     };
     let earliest = seconds(begin_of(change)).saturating_sub(SKEW.as_secs());
@@ -123,32 +125,33 @@ fn find(change: &Ended, before: Option<&Starts>, said: Option<String>, now: &Kno
         node.is_some_and(|node| node.state.has(NodeFlag::NotResponding))
     };
     let lags = |name: &str, start: u64| match before.and_then(|before| before.get(name)).copied() {
-        Some(UNHEARD) | None if start == UNHEARD => silent(name),
-        Some(before) => start == UNHEARD || start == before,
-        // It may have joined between the look before the change and the change.
+        Some(NO_START) | None if start == NO_START => silent(name),
+        Some(before) => start == NO_START || start == before,
+        // The node may have joined between the last poll before the change and the change.
         None => start < earliest,
     };
-    told(&starts_of(seen), lags)
+    collect(&starts_of(seen), lags)
 }
 
-/// A new leader has seen nothing of the change: those that lagged do so until their slurmd is younger than it.
-fn catch_up(said: Option<String>, changed: Option<Timestamp>, now: &Knowledge) -> Lagging {
-    let (Some(listed), Some(changed)) = (said, changed) else {
+/// After a takeover, the leader has not seen the change: listed nodes lag until their slurmd is younger than the
+/// change.
+fn catch_up(listed: Option<String>, changed: Option<Timestamp>, now: &Knowledge) -> Lagging {
+    let (Some(listed), Some(changed)) = (listed, changed) else {
         return Lagging::default();
     };
     let Some(seen) = now.known() else {
         return Lagging {
             nodes: Some(listed),
-            look_again: Some(LOOK_AGAIN),
+            requeue_after: Some(RECHECK_INTERVAL),
         };
     };
     let listed = Hostlist::parse(&listed).unwrap_or_default();
-    told(&starts_of(seen), |name, start| {
+    collect(&starts_of(seen), |name, start| {
         start < seconds(changed) && listed.contains(name)
     })
 }
 
-fn told(starts: &Starts, lags: impl Fn(&str, u64) -> bool) -> Lagging {
+fn collect(starts: &Starts, lags: impl Fn(&str, u64) -> bool) -> Lagging {
     let lagging = starts.iter().filter(|(name, start)| lags(name, **start));
     let names: Vec<&String> = lagging.map(|(name, _)| name).collect();
     if names.is_empty() {
@@ -156,7 +159,7 @@ fn told(starts: &Starts, lags: impl Fn(&str, u64) -> bool) -> Lagging {
     }
     Lagging {
         nodes: Hostlist::of_names(&names).ok().map(|names| names.to_string()),
-        look_again: Some(LOOK_AGAIN),
+        requeue_after: Some(RECHECK_INTERVAL),
     }
 }
 
@@ -176,8 +179,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn change() -> Ended {
-        Ended {
+    fn change() -> FinishedPush {
+        FinishedPush {
             sequence: 7,
             digest: Digest::of(b"x"),
             files: Arc::default(),
@@ -212,25 +215,25 @@ mod tests {
     }
 
     #[test]
-    fn a_slurmd_that_did_not_start_anew_lags_whatever_its_clock_says() {
+    fn a_slurmd_that_did_not_restart_lags_regardless_of_its_clock() {
         // n2's clock is ahead of ours.
         let before = starts(&[("n1", 5), ("n2", 2_000_000), ("n3", 5)]);
         let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED)]);
         let lagging = find(&change(), Some(&before), None, &now);
         assert_eq!(listed(&lagging), Some("n[1-2]"));
-        assert_eq!(lagging.look_again, Some(LOOK_AGAIN));
+        assert_eq!(lagging.requeue_after, Some(RECHECK_INTERVAL));
         let caught_up = seen(CHANGED + 20, &[("n1", CHANGED + 9), ("n2", 2_000_009), ("n3", CHANGED)]);
         assert_eq!(find(&change(), Some(&before), None, &caught_up), Lagging::default());
     }
 
     #[test]
-    fn a_node_that_slurmctld_has_not_heard_of_since_lags_if_it_was_heard_of_before() {
-        let before = starts(&[("n1", 5), ("n2", UNHEARD)]);
+    fn a_node_without_a_start_time_lags_if_it_had_one_before() {
+        let before = starts(&[("n1", 5), ("n2", NO_START)]);
         let now = seen(CHANGED + 5, &[("n1", 0), ("n2", 0), ("n3", 0)]);
         assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n1"));
         assert_eq!(find(&change(), None, None, &now), Lagging::default());
         let Knowledge::Known(mut silent) = now else {
-            panic!("it is known")
+            panic!("unknown")
         };
         let flags = &mut Arc::make_mut(&mut silent).nodes.get_mut("n2").unwrap().state.flags;
         flags.insert(NodeFlag::NotResponding);
@@ -240,25 +243,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_a_change_is_known_also_if_nodes_were_looked_at_meanwhile() {
+    fn the_response_before_a_change_is_kept_when_nodes_are_polled_during_the_change() {
         let known = |second| match seen(second, &[("n1", second)]) {
             Knowledge::Known(seen) => seen,
-            Knowledge::Unknown { .. } => panic!("it is known"),
+            Knowledge::Unknown { .. } => panic!("unknown"),
         };
         let (early, late) = (known(CHANGED - 2), known(CHANGED));
-        let mut looks = NodeStarts {
+        let mut responses = NodeStarts {
             last: Some(Arc::clone(&early)),
             change: None,
         };
-        assert_eq!(looks.before(&change(), Some(&late)), Some(Arc::clone(&early)));
-        looks.last = Some(Arc::clone(&late));
-        assert_eq!(looks.before(&change(), Some(&late)), Some(early));
-        let mut looks = NodeStarts::default();
-        assert_eq!(looks.before(&change(), Some(&late)), None);
+        assert_eq!(responses.before(&change(), Some(&late)), Some(Arc::clone(&early)));
+        responses.last = Some(Arc::clone(&late));
+        assert_eq!(responses.before(&change(), Some(&late)), Some(early));
+        let mut responses = NodeStarts::default();
+        assert_eq!(responses.before(&change(), Some(&late)), None);
     }
 
     #[test]
-    fn without_a_look_before_the_clock_decides_and_is_given_room() {
+    fn without_an_earlier_response_the_clock_decides_with_a_margin() {
         let now = seen(
             CHANGED + 5,
             &[("n1", CHANGED - 60), ("n2", CHANGED - 3), ("n3", CHANGED)],
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_joined_after_the_look_before_a_change_is_judged_by_the_clock() {
+    fn a_node_that_joined_after_the_last_poll_before_a_change_is_judged_by_the_clock() {
         let before = starts(&[("n1", 5)]);
         let now = seen(
             CHANGED + 5,
@@ -277,25 +280,25 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_given_a_moment_and_an_old_look_says_nothing() {
-        let said = Some("n9".to_owned());
+    fn nodes_get_time_to_settle_and_an_old_response_decides_nothing() {
+        let reported = Some("n9".to_owned());
         for now in [
             seen(CHANGED + 1, &[("n1", 5)]),
             seen(CHANGED - 9, &[("n1", 5)]),
             Knowledge::unknown("away"),
         ] {
-            let lagging = find(&change(), None, said.clone(), &now);
+            let lagging = find(&change(), None, reported.clone(), &now);
             assert_eq!(listed(&lagging), Some("n9"));
-            assert_eq!(lagging.look_again, Some(SETTLE));
+            assert_eq!(lagging.requeue_after, Some(SETTLE));
         }
     }
 
     #[test]
-    fn a_new_leader_goes_on_with_what_was_said() {
-        let said = || Some("n[1-2]".to_owned());
+    fn a_new_leader_continues_with_the_nodes_in_status() {
+        let reported = || Some("n[1-2]".to_owned());
         let now = seen(CHANGED + 60, &[("n1", 5), ("n2", CHANGED + 1), ("n3", 5)]);
-        assert_eq!(listed(&catch_up(said(), Some(at(CHANGED)), &now)), Some("n1"));
-        let unknown = catch_up(said(), Some(at(CHANGED)), &Knowledge::unknown("away"));
+        assert_eq!(listed(&catch_up(reported(), Some(at(CHANGED)), &now)), Some("n1"));
+        let unknown = catch_up(reported(), Some(at(CHANGED)), &Knowledge::unknown("away"));
         assert_eq!(listed(&unknown), Some("n[1-2]"));
         assert_eq!(catch_up(None, Some(at(CHANGED)), &now), Lagging::default());
     }

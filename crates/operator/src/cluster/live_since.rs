@@ -1,15 +1,16 @@
-//! Since when slurmctld is known to run with its last revisions. What Slurm said before that time may describe an earlier revision.
+//! Since when slurmctld is known to run with its last revisions. An earlier response of Slurm may describe an earlier
+//! revision.
 //!
-//! A decision on what Slurm said must stay the same until the revision it led to is accepted; otherwise it would be
-//! reverted halfway. It is therefore judged by the revision that is accepted at the time, by Kubernetes' record or because
-//! slurmctld runs with it ([`super::sent_revisions`]), and not by the newest one.
+//! A decision based on Slurm's response must stay the same until the revision it led to is accepted; otherwise it would
+//! be reverted halfway. It is therefore based on the revision that is accepted at the time, according to Kubernetes or
+//! because slurmctld runs with it ([`super::sent_revisions`]), and not on the newest one.
 
 use jiff::Timestamp;
 use slurm::revision::Digest;
 
 use super::deliver::Report;
 
-/// More than can be live before the first of them is accepted.
+/// More revisions than can be live before the first of them is accepted.
 const REMEMBERED: usize = 4;
 
 /// The last revisions slurmctld ran with, each with the time since when that is known, newest last.
@@ -19,7 +20,7 @@ pub(crate) type Lives = Vec<(Digest, Timestamp)>;
 pub(crate) struct LiveSince(Lives);
 
 impl LiveSince {
-    /// Notes what is live, unless a delivery is under way.
+    /// Records the live revision, unless a delivery is in progress.
     pub(crate) fn note(&mut self, report: &Report, now: Timestamp) -> Lives {
         let Self(lives) = self;
         if let Some(live) = report.live_at_rest()
@@ -37,15 +38,15 @@ impl LiveSince {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::deliver::{Live, State};
+    use crate::cluster::deliver::{LiveRevision, State};
 
     #[test]
-    fn a_revision_is_live_since_it_was_last_found_so_and_those_before_stay_known() {
+    fn a_revision_is_live_since_its_last_report_and_earlier_ones_are_remembered() {
         let mut since = LiveSince::default();
         let at = |second| Timestamp::from_second(second).unwrap();
         let of = |files: &str| Digest::of(files.as_bytes());
         let report = |files: &str, state: State| Report {
-            live: Some(Live {
+            live: Some(LiveRevision {
                 sequence: 1,
                 digest: of(files),
             }),

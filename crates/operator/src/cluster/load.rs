@@ -1,4 +1,4 @@
-//! What the partitions of a cluster have to do: their nodes by state, and their jobs. Pure.
+//! The load of the partitions of a cluster: their nodes by state, and their jobs. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct NodeLoad {
     pub down: u32,
     pub cpus: u64,
     pub allocated_cpus: u64,
-    /// Of nodes that take jobs.
+    /// CPUs of nodes that accept jobs.
     pub idle_cpus: u64,
 }
 
@@ -25,10 +25,10 @@ pub struct JobLoad {
     pub pending: u32,
 }
 
-/// By the partition's name in Slurm.
+/// Loads by the partition's name in Slurm.
 pub type JobLoads = BTreeMap<String, JobLoad>;
 
-/// The nodes of all partitions that have any.
+/// Returns the nodes of all partitions that have any.
 pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, NodeLoad> {
     let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
     for node in nodes {
@@ -55,7 +55,7 @@ pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<Strin
     loads
 }
 
-/// The jobs of all partitions that have any. One that waits for several counts in each.
+/// Returns the jobs of all partitions that have any. A job that waits for several partitions counts in each.
 pub fn of_jobs(jobs: &[Job]) -> JobLoads {
     let mut loads = JobLoads::new();
     for job in jobs.iter().filter(|job| !job.state.is_finished()) {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_waits_for_several_counts_in_each_and_one_that_ended_in_none() {
+    fn a_pending_job_counts_in_each_of_its_partitions_and_a_finished_one_in_none() {
         let job = |state: &str, partition: &str| json!({ "job_id": 1, "job_state": [state], "partition": partition, "nodes": "" });
         let jobs: Vec<Job> = serde_json::from_value(json!([
             job("RUNNING", "a"),

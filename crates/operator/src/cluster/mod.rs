@@ -1,9 +1,9 @@
 //! Everything the operator keeps per Slurm cluster, wherever its slurmctld runs: one task, one memory, one [`Snapshot`].
 //!
-//! Each cluster has a task of its own, so a cluster that hangs delays no other. The task polls Slurm ([`poll`]), asks
-//! the agent about keys ([`key_report`]), delivers the configuration ([`deliver`]) and polls a slurmctld outside
-//! Kubernetes ([`external`]). Reconcilers read the latest results at once; what decides over a deletion is read again
-//! ([`Clusters::observe`]).
+//! Each cluster has a task of its own, so a cluster that hangs delays no other. The task polls Slurm ([`poll`]), reads
+//! the agent's report about keys ([`key_report`]), delivers the configuration ([`deliver`]) and polls an external
+//! slurmctld ([`external`]). Reconcilers use the latest results without waiting; a decision about a deletion reads
+//! again ([`Clusters::observe`]).
 
 pub(crate) mod connection;
 mod deadlines;
@@ -29,10 +29,11 @@ use std::{
 };
 
 use api::{Controller, NodeSet, Partition};
+use host::{Host, Task};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 
 pub(crate) use self::snapshot::{ExternalState, Snapshot};
 pub use self::{
@@ -57,10 +58,10 @@ use crate::{
     runtime::{Caches, Clock, Fence, Key, Triggers},
 };
 
-/// The poll interval is at most 5 s and a poll times out after 20 s: what is older than this is no longer known.
+/// The poll interval is at most 5 s and a poll times out after 20 s: an older result counts as unknown.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
-/// Between two polls that are requested.
+/// The minimum time between two requested polls.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// All Slurm clusters. This is the only map by cluster.
@@ -70,7 +71,7 @@ pub struct Clusters {
     clusters: Mutex<HashMap<Key, Running>>,
 }
 
-/// What the tasks of all clusters work with.
+/// The dependencies that the tasks of all clusters share.
 #[derive(Debug)]
 struct Shared {
     caches: Caches,
@@ -80,20 +81,14 @@ struct Shared {
     metrics: ConfigurationMetrics,
 }
 
-/// A cluster and its task, which ends with this.
+/// A cluster and its task. Dropping it aborts the task.
 #[derive(Debug)]
 struct Running {
     cluster: Arc<Cluster>,
-    task: JoinHandle<()>,
+    task: Task,
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// One Slurm cluster, known by the key of its Controller.
+/// One Slurm cluster, identified by the key of its Controller.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     key: Key,
@@ -114,7 +109,7 @@ impl Drop for Cluster {
     }
 }
 
-/// For tests of a kind alone: no cluster is known.
+/// For tests of other reconcilers: no cluster is known.
 impl Default for Clusters {
     fn default() -> Self {
         Self::new(
@@ -128,7 +123,7 @@ impl Default for Clusters {
 }
 
 impl Clusters {
-    /// `triggers` wake NodeSets whose nodes changed in Slurm, and everything that follows jobs.
+    /// The `triggers` wake NodeSets whose nodes changed in Slurm, and every object that follows jobs.
     pub fn new(caches: Caches, fence: Fence, clock: Clock, triggers: Triggers, metrics: ConfigurationMetrics) -> Self {
         let shared = Arc::new(Shared {
             caches,
@@ -155,7 +150,7 @@ impl Clusters {
     pub fn knowledge(&self, controller: &Key) -> Knowledge {
         match self.cluster(controller).poll.latest() {
             Knowledge::Known(seen) if self.age(&seen) > MAX_AGE => {
-                Knowledge::unknown(format!("Slurm has not answered for more than {} s", MAX_AGE.as_secs()))
+                Knowledge::unknown(format!("Slurm has not responded for more than {} s", MAX_AGE.as_secs()))
             }
             knowledge => knowledge,
         }
@@ -166,7 +161,7 @@ impl Clusters {
         let cluster = self.cluster(controller);
         cluster.poll.start();
         let mut polls = cluster.poll.subscribe();
-        // Without a response by then, the next line says so.
+        // On a timeout, the next line returns `Unknown`.
         drop(tokio::time::timeout(timeout, polls.wait_for(Option::is_some)).await);
         self.knowledge(controller)
     }
@@ -222,8 +217,8 @@ impl Clusters {
         self.cluster(controller).observe(true).await
     }
 
-    /// Sends an order for a node, which is carried out only if the node is still in the expected state. A process that does
-    /// not lead sends nothing.
+    /// Sends an order for a node, which is carried out only if the node is still in the expected state. A process that
+    /// does not lead sends nothing.
     pub async fn command(
         &self,
         controller: &Key,
@@ -239,7 +234,7 @@ impl Clusters {
         self.cluster(controller).command(Order::Job(job, order)).await
     }
 
-    /// Makes slurmctld take these keys of a partition from its files again.
+    /// Makes slurmctld reload these keys of a partition from its files.
     pub async fn restore_partition(
         &self,
         controller: &Key,
@@ -254,8 +249,8 @@ impl Clusters {
         self.cluster(controller).slurmrestd()
     }
 
-    /// Reads now why slurmdbd does not answer from its database. `None` also where Slurm itself cannot be reached, which says
-    /// nothing about the database.
+    /// Reads now why slurmdbd cannot answer from its database. Returns `None` also if Slurm itself cannot be reached,
+    /// which says nothing about the database.
     pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
         self.knowledge(controller).known()?;
         self.cluster(controller).database_trouble().await
@@ -281,7 +276,7 @@ impl Clusters {
         self.cluster(controller).command(Order::Unreserve(name)).await
     }
 
-    /// Makes slurmctld run with this configuration, in place of what was wanted before.
+    /// Makes slurmctld run with this configuration; it replaces the one wanted before.
     pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
         self.cluster(controller).delivery.want(wanted);
     }
@@ -301,7 +296,7 @@ impl Clusters {
         lock(&self.cluster(controller).memory).sent.note(sent);
     }
 
-    /// Publishes how the Partitions of a Controller are, and wakes those whose report changed.
+    /// Publishes the reports about the Partitions of a Controller, and wakes those whose report changed.
     pub(crate) fn publish(&self, controller: &Key, reports: PartitionReports) {
         let changed = lock(&self.cluster(controller).memory).partitions.publish(reports);
         for name in changed {
@@ -311,19 +306,19 @@ impl Clusters {
         }
     }
 
-    /// How a Partition is. `None` until its Controller has been reconciled with it.
+    /// The report about a Partition. `None` until its Controller has been reconciled with it.
     pub(crate) fn partition_report(&self, controller: &Key, partition: &str) -> Option<PartitionReport> {
         let cluster = self.cluster(controller);
         let memory = lock(&cluster.memory);
         memory.partitions.find(partition).cloned()
     }
 
-    /// The slurmctld outside Kubernetes of this Controller, if it is polled.
+    /// The external slurmctld of this Controller, if it is polled.
     pub(crate) fn external(&self, controller: &Key) -> Option<External> {
         self.cluster(controller).external.borrow().clone()
     }
 
-    /// Ends the task of a cluster whose Controller is gone, and forgets everything about it.
+    /// Ends the task of a cluster whose Controller was deleted, and forgets everything about it.
     pub(crate) fn remove(&self, controller: &Key) {
         lock(&self.clusters).remove(controller);
     }
@@ -357,15 +352,13 @@ impl Cluster {
             external: watch::Sender::new(None),
             memory: Mutex::default(),
         });
-        let task = tokio::spawn({
-            let cluster = Arc::clone(&cluster);
-            async move {
-                tokio::select! {
-                    () = poll::run(&cluster) => {}
-                    () = key_report::run(&cluster) => {}
-                    () = deliver.run() => {}
-                    () = external::run(&cluster) => {}
-                }
+        let running = Arc::clone(&cluster);
+        let task = cluster.host().clone().spawn("cluster", async move {
+            tokio::select! {
+                () = poll::run(&running) => {}
+                () = key_report::run(&running) => {}
+                () = deliver.run() => {}
+                () = external::run(&running) => {}
             }
         });
         Running { cluster, task }
@@ -373,6 +366,10 @@ impl Cluster {
 
     fn now(&self) -> Timestamp {
         self.shared.clock.now()
+    }
+
+    fn host(&self) -> &Host {
+        self.shared.clock.host()
     }
 
     fn controller(&self) -> Option<Arc<Controller>> {

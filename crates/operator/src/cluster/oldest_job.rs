@@ -1,16 +1,16 @@
-//! Since when jobs have been on each node. Pure.
+//! Since when the oldest job on each node has been running. Pure.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use slurm::Job;
 
-/// Of the oldest job there, by the node's name; nodes without a job are not in it.
+/// The start of the oldest job by node name. Nodes without a job have none.
 pub type OldestJobs = BTreeMap<String, Timestamp>;
 
-/// The earliest beginning of the jobs that are on nodes, node by node.
+/// Returns the earliest start of the jobs on each node.
 pub(crate) fn of_jobs(jobs: &[Job]) -> OldestJobs {
-    let mut beginnings = OldestJobs::new();
+    let mut oldest_jobs = OldestJobs::new();
     for job in jobs {
         let since = job
             .on_its_nodes_since()
@@ -19,11 +19,11 @@ pub(crate) fn of_jobs(jobs: &[Job]) -> OldestJobs {
             continue;
         };
         for node in nodes.names() {
-            let earliest = beginnings.entry(node).or_insert(since);
+            let earliest = oldest_jobs.entry(node).or_insert(since);
             *earliest = since.min(*earliest);
         }
     }
-    beginnings
+    oldest_jobs
 }
 
 #[cfg(test)]
@@ -33,13 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_job_that_is_there_counts() {
+    fn the_oldest_job_on_the_node_counts() {
         let job = |state: &[&str], nodes: &str, began: u64| -> Job {
             let start = json!({ "set": true, "infinite": false, "number": began });
             let job = json!({ "job_id": 1, "job_state": state, "nodes": nodes, "start_time": start });
             serde_json::from_value(job).unwrap()
         };
-        let beginnings = of_jobs(&[
+        let oldest_jobs = of_jobs(&[
             job(&["RUNNING"], "n[1-2]", 200),
             job(&["SUSPENDED"], "n2", 100),
             job(&["RUNNING", "CONFIGURING"], "n1", 50),
@@ -48,6 +48,6 @@ mod tests {
         ]);
         let expected = [("n1", 200), ("n2", 100)];
         let expected = expected.map(|(node, second)| (node.to_owned(), Timestamp::from_second(second).unwrap()));
-        assert_eq!(beginnings, expected.into());
+        assert_eq!(oldest_jobs, expected.into());
     }
 }

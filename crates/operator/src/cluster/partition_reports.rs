@@ -1,5 +1,5 @@
-//! How the Partitions of a cluster are, reported by the reconcile of their Controller, which alone writes slurm.conf. The
-//! reconciles of the Partitions write it into their status.
+//! The reports about the Partitions of a cluster, made by the reconcile of their Controller, which alone writes
+//! slurm.conf. The reconciles of the Partitions write them into their status.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,35 @@ use crate::{
     partition::rules::{line::Line, manual_state::ManualState},
 };
 
-/// By the names of the Partition objects.
+/// Reports by the names of the Partition objects.
 pub(crate) type PartitionReports = BTreeMap<String, PartitionReport>;
 
-/// How one Partition is.
+/// The report about one Partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartitionReport {
-    /// As it is in the last configuration that was accepted.
+    /// The line in the last accepted configuration.
     pub(crate) line: Option<Line>,
-    /// slurmctld has started with it, or been given it.
+    /// slurmctld has started with the line, or received it.
     pub(crate) runs: bool,
-    /// Since when it is known that slurmctld runs with it. What Slurm said before that may be of how things were before.
+    /// Since when slurmctld is known to run with the line. An earlier response of Slurm may describe the partition
+    /// before it.
     pub(crate) live_since: Option<Timestamp>,
-    /// Why the newest version is not in it.
+    /// Why the newest version is not in the configuration.
     pub(crate) trouble: Option<Fault>,
-    /// The state that somebody set in Slurm and that stays.
+    /// The manual state in Slurm that is kept.
     pub(crate) manual_state: Option<ManualState>,
-    /// What the cluster's configuration waits for, if it does.
+    /// What the cluster's configuration waits for, if anything.
     pub(crate) waits: Option<String>,
-    /// The change of the configuration that brought the line.
+    /// The change of the configuration that contains the line.
     pub(crate) change: Option<Change>,
-    /// Why slurmctld forgets it, where its files are not ours.
+    /// Why slurmctld loses the partition, if the operator does not manage its files.
     pub(crate) not_persistent: Option<String>,
 }
 
 /// A change of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Of the revision. None where slurmctld was told without one.
+    /// The sequence of the revision. `None` if slurmctld received the change without one.
     pub(crate) sequence: Option<u64>,
     pub(crate) at: Timestamp,
     pub(crate) way: Option<PartitionWay>,
@@ -57,7 +58,7 @@ impl AllReports {
             let Some(before) = before.get(name).filter(|before| before.line == report.line) else {
                 continue;
             };
-            // Later changes concerned other lines.
+            // Later changes were about other lines.
             if before.change.is_some() {
                 report.change.clone_from(&before.change);
             }

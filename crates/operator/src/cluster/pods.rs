@@ -1,4 +1,4 @@
-//! What the operator reads off slurmctld's pods. Pure.
+//! Reads facts from slurmctld's pods. Pure.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,22 +16,22 @@ use slurm::agent;
 use super::deliver::Report;
 use crate::layout::{CANDIDATE_VOLUME, name};
 
-/// An agent that can be asked.
+/// An agent that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
     pub(crate) pod: String,
     pub(crate) uid: String,
     pub(crate) address: SocketAddr,
-    /// A ConfigMap is mounted by which a revision comes to it too.
+    /// The pod mounts a ConfigMap by which the agent can also receive a revision.
     pub(crate) takes_candidates: bool,
 }
 
-/// Whether the pod was made with an agent in it. Pods of another operator were not.
+/// Whether the pod was created with an agent in it. Pods of another operator were not.
 pub(crate) fn has_agent(pod: &Pod) -> bool {
     agent_port(pod).is_some()
 }
 
-/// The pod's agent, while it runs.
+/// Returns the pod's agent, if it runs.
 pub(crate) fn agent_of(pod: &Pod) -> Option<Target> {
     if pod.metadata.deletion_timestamp.is_some() || !is_running(container_status(pod, name::RECONFIGURE)?) {
         return None;
@@ -49,13 +49,13 @@ pub(crate) fn agent_of(pod: &Pod) -> Option<Target> {
     })
 }
 
-/// Where slurmctld itself listens, while the pod has an address.
+/// The address slurmctld listens on, once the pod has one.
 pub(crate) fn slurmctld_address(pod: &Pod) -> Option<SocketAddr> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
     Some(SocketAddr::new(ip, api::wellknown::SLURMCTLD_PORT))
 }
 
-/// Whether anything in the pod may have read the configuration.
+/// Whether any container of the pod may have read the configuration.
 pub(crate) fn has_started(pod: &Pod) -> bool {
     let begun = |status: &ContainerStatus| {
         let state = status.state.as_ref();
@@ -75,14 +75,14 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     ready.any(|condition| condition.status == "True")
 }
 
-/// Whether clients are led to this pod.
+/// Whether the Service routes clients to this pod.
 pub(crate) fn is_labelled_active(pod: &Pod) -> bool {
     pod.labels()
         .get(labels::CONTROLLER_ACTIVE)
         .is_some_and(|value| value == ON)
 }
 
-/// Why a container does not run, in the kubelet's words.
+/// Why a container does not run, as the kubelet reports it.
 pub(crate) fn trouble(pod: &Pod) -> Option<String> {
     container_statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -130,7 +130,7 @@ fn is_running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-/// The pod with the active slurmctld: as slurmctld itself reports, else the one labelled so, else the first.
+/// The pod with the active slurmctld: as slurmctld itself reports, else the labelled one, else the first.
 pub(crate) fn active_pod(controller: &Controller, pods: &[Arc<Pod>], report: &Report) -> Option<String> {
     let exists = |name: &String| pods.iter().any(|pod| pod.name_any() == *name);
     let first = Some(controller.child_names().pod(0)).filter(exists);

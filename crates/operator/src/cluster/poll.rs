@@ -25,12 +25,13 @@ use crate::{
     runtime::Key,
 };
 
-/// While something changes or is followed.
+/// The interval while something changes or is followed.
 const BUSY: Duration = Duration::from_secs(1);
-/// While nothing does. Each poll without news makes the interval half as long again.
+/// The longest interval while nothing changes. Each poll without a change makes the interval 1.5 times as long.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What follows jobs. Slurm counts jobs faster than it lists them, so they are listed only while they decide something.
+/// An object that follows jobs. Slurm counts jobs faster than it lists them, so they are listed only while a decision
+/// depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follower {
     /// The cluster's Controller itself.
@@ -42,7 +43,7 @@ pub enum Follower {
 /// The results of polling, and requests for more.
 #[derive(Debug)]
 pub(super) struct Poll {
-    /// `None` until the first poll has ended, and while nothing is polled for.
+    /// `None` until the first poll has ended, and while polling is stopped.
     latest: watch::Sender<Option<Knowledge>>,
     requests: Notify,
     jobs_requested: AtomicBool,
@@ -64,17 +65,17 @@ impl Poll {
     pub(super) fn latest(&self) -> Knowledge {
         self.start();
         let latest = self.latest.borrow().clone();
-        latest.unwrap_or_else(|| Knowledge::unknown("Slurm has not been asked yet"))
+        latest.unwrap_or_else(|| Knowledge::unknown("Slurm has not been polled yet"))
     }
 
-    /// Starts polling again if that has stopped.
+    /// Restarts polling if it has stopped.
     pub(super) fn start(&self) {
         if self.is_idle.swap(false, Ordering::AcqRel) {
             self.request();
         }
     }
 
-    /// Reports the end of every poll.
+    /// Returns a receiver that reports the end of every poll.
     pub(super) fn subscribe(&self) -> watch::Receiver<Option<Knowledge>> {
         self.latest.subscribe()
     }
@@ -91,7 +92,7 @@ impl Poll {
     }
 }
 
-/// Polls while something refers to the Controller or follows its jobs. Ends when the Controller is gone too.
+/// Polls while an object refers to the Controller or follows its jobs. Returns once the Controller is deleted too.
 pub(super) async fn run(cluster: &Cluster) {
     let mut pause = BUSY;
     let mut reading = Reading::default();
@@ -211,7 +212,8 @@ impl Cluster {
         }
     }
 
-    /// Adds what follows from jobs. Where they were not read, they are read if that is due; until then the last results hold.
+    /// Adds results that are derived from jobs. If the poll did not read jobs, they are read when due; until then the
+    /// last results are kept.
     async fn add_jobs(&self, seen: &mut Seen, sets: &[Arc<NodeSet>], counts_jobs: bool, reading: &mut Reading) {
         if seen.jobs.is_some() {
             reading.was_done(seen.at);
@@ -220,7 +222,7 @@ impl Cluster {
         let before = self.poll.latest.borrow().clone();
         let before = before.as_ref().and_then(Knowledge::known);
         seen.deadlines = before.and_then(|before| before.deadlines.clone());
-        seen.beginnings = before.and_then(|before| before.beginnings.clone());
+        seen.oldest_jobs = before.and_then(|before| before.oldest_jobs.clone());
         seen.job_loads = before.and_then(|before| before.job_loads.clone());
         if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
             reading.something_changed();
@@ -233,7 +235,7 @@ impl Cluster {
         // After a failure the next poll tries again.
         if let Ok(jobs) = self.jobs().await {
             seen.deadlines = Some(Arc::new(deadlines::of_jobs(&jobs)));
-            seen.beginnings = Some(Arc::new(oldest_job::of_jobs(&jobs)));
+            seen.oldest_jobs = Some(Arc::new(oldest_job::of_jobs(&jobs)));
             seen.job_loads = Some(Arc::new(load::of_jobs(&jobs)));
             reading.was_done(seen.at);
         }
@@ -270,8 +272,8 @@ impl Cluster {
             _ => return sets.iter().map(|set| Key::of(set.as_ref())).collect(),
         };
         let reservations = |knowledge: Option<&Knowledge>| knowledge.and_then(Knowledge::known)?.reservations.clone();
-        let rebooked = reservations(before) != reservations(Some(now));
-        if changed.is_empty() && !rebooked {
+        let reservations_changed = reservations(before) != reservations(Some(now));
+        if changed.is_empty() && !reservations_changed {
             return Vec::new();
         }
         let seen = [before.and_then(Knowledge::known), now.known()];
@@ -282,13 +284,13 @@ impl Cluster {
             .map(|node| node.comment.as_str())
             .collect();
         let has_changed = |set: &&Arc<NodeSet>| {
-            if rebooked && may_have_one(set) {
+            if reservations_changed && may_have_one(set) {
                 return true;
             }
             let uid = set.uid().unwrap_or_default();
             let pods = self.shared.caches.pods.owned_by(&uid);
             let is_changed = |pod: &Arc<Pod>| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name));
-            // The comment of a record names its NodeSet also when its pod is gone.
+            // The comment of a record names its NodeSet even after its pod is deleted.
             pods.iter().any(is_changed) || comments.iter().any(|comment| comment.contains(&uid))
         };
         sets.iter()
@@ -306,7 +308,7 @@ mod tests {
     use super::{super::Clusters, *};
 
     #[tokio::test]
-    async fn a_record_without_a_pod_concerns_the_set_that_its_comment_names() {
+    async fn a_record_without_a_pod_belongs_to_the_set_in_its_comment() {
         let cluster = Clusters::default().cluster(&Key::new("ns", "slurm"));
         let sets: Vec<Arc<NodeSet>> = ["a", "b"]
             .into_iter()
@@ -322,11 +324,11 @@ mod tests {
             let nodes = serde_json::from_value(nodes).unwrap();
             Knowledge::Known(Seen::of_nodes(nodes, Timestamp::UNIX_EPOCH).into())
         };
-        let concerned = |before: &str, now: &str| cluster.changed_node_sets(&sets, Some(&seen(before)), &seen(now));
+        let changed = |before: &str, now: &str| cluster.changed_node_sets(&sets, Some(&seen(before)), &seen(now));
         let ours = r#"{"nodeSetUID":"uid-b"}"#;
-        assert_eq!(concerned("", ours), [Key::new("ns", "b")]);
-        assert_eq!(concerned(ours, ""), [Key::new("ns", "b")]);
-        assert_eq!(concerned(ours, ours), []);
-        assert_eq!(concerned("", "a note"), []);
+        assert_eq!(changed("", ours), [Key::new("ns", "b")]);
+        assert_eq!(changed(ours, ""), [Key::new("ns", "b")]);
+        assert_eq!(changed(ours, ours), []);
+        assert_eq!(changed("", "a note"), []);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a cluster's Slurm is, by the objects around it. Pure.
+//! Finds the endpoints of a cluster's Slurm from the objects around it. Pure.
 
 use std::{
     fmt,
@@ -18,15 +18,15 @@ use slurm::agent;
 
 use crate::runtime::{Caches, Key};
 
-/// The ways to one cluster, best first, and the key they all need.
+/// The endpoints of one cluster, and the key they all need.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Routes {
     pub(crate) key: Vec<u8>,
     /// The address of slurmrestd.
     pub(crate) rest: Option<String>,
     pub(crate) agent: Option<AgentRoute>,
-    /// There is no agent beside slurmctld and none is about to come: it runs outside Kubernetes, or in a pod that was made
-    /// without one.
+    /// slurmctld's pod has no agent and will not get one: slurmctld is external, or its pod was created without an
+    /// agent.
     pub(crate) agentless: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct AgentRoute {
 }
 
 impl Routes {
-    /// Tells one set of routes from another without keeping the key.
+    /// Identifies a set of routes without keeping the key.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.key, &self.rest, &self.agent, self.agentless).hash(&mut hasher);
@@ -55,7 +55,7 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// The ways to the cluster of this Controller, or why there is none.
+/// Returns the routes to the cluster of this Controller, or why there are none.
 pub(crate) fn find(caches: &Caches, key: &Key) -> Result<Routes, String> {
     let Key { namespace, name } = key;
     let controller = caches
@@ -102,7 +102,7 @@ fn jwt_key(caches: &Caches, controller: &Controller) -> Result<Vec<u8>, String> 
     }
 }
 
-/// The oldest RestApi of the Controller, as upstream has it.
+/// The oldest RestApi of the Controller, as upstream chooses it.
 fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
     let all = caches.rest_apis.list(&controller.namespace);
     let of_it = all
@@ -123,7 +123,7 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
     ))
 }
 
-/// The pods of this Controller's slurmctld that are not about to go.
+/// The pods of this Controller's slurmctld that are not being deleted.
 fn slurmctlds(caches: &Caches, controller: &Key) -> impl Iterator<Item = Arc<Pod>> {
     let name = controller.name.clone();
     let is_label = |pod: &Pod, key: &str, value: &str| pod.labels().get(key).is_some_and(|found| found == value);
@@ -134,13 +134,13 @@ fn slurmctlds(caches: &Caches, controller: &Key) -> impl Iterator<Item = Arc<Pod
     })
 }
 
-/// slurmctld runs in a pod that has no agent in it, as after a takeover of a cluster that another operator has made.
+/// slurmctld runs in a pod without an agent, as after a takeover of a cluster that another operator created.
 fn is_agentless(caches: &Caches, controller: &Key) -> bool {
     let mut pods = slurmctlds(caches, controller).peekable();
     pods.peek().is_some() && pods.all(|pod| agent_port(&pod).is_none())
 }
 
-/// The agent beside the slurmctld that is active; where none is marked, beside the first.
+/// The agent in the pod of the active slurmctld; if no pod is labelled active, in the first pod.
 fn agent_of(caches: &Caches, controller: &Key) -> Option<AgentRoute> {
     slurmctlds(caches, controller)
         .filter_map(|pod| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn slurmrestd_of_the_oldest_restapi_is_asked() {
+    fn slurmrestd_of_the_oldest_restapi_is_used() {
         let found = routes(vec![
             controller(&json!({})),
             secret(),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_beside_the_active_slurmctld_is_asked() {
+    fn the_agent_of_the_active_slurmctld_is_used() {
         let pods = |active: bool| {
             vec![
                 controller(&json!({})),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn slurmrestd_carries_orders_only_where_no_agent_is_or_comes() {
+    fn slurmrestd_carries_orders_only_where_no_agent_exists_or_is_expected() {
         let agentless = |spec: &Value, pods: Vec<Value>| {
             let all = [
                 vec![controller(spec), secret(), restapi("old", "2026-01-01T00:00:00Z")],
@@ -253,11 +253,11 @@ mod tests {
         assert!(agentless(&external, vec![]));
         assert!(agentless(&inside, vec![without]));
         assert!(!agentless(&inside, vec![with_agent]));
-        assert!(!agentless(&inside, vec![]), "its pod is about to come");
+        assert!(!agentless(&inside, vec![]), "its pod is not created yet");
     }
 
     #[test]
-    fn without_a_way_it_is_said_what_is_missing() {
+    fn without_a_route_the_error_names_what_is_missing() {
         assert!(routes(vec![]).unwrap_err().contains("no Controller"));
         assert!(
             routes(vec![controller(&json!({}))])
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_not_shown() {
+    fn the_key_is_not_printed() {
         let found = routes(vec![
             controller(&json!({})),
             secret(),

@@ -1,16 +1,16 @@
-//! The revisions sent to slurmctld. Between the moment slurmctld runs with one and the moment Kubernetes has recorded it, the sent
-//! revision is the one accepted last.
+//! The revisions sent to slurmctld. From the moment slurmctld runs with one until Kubernetes has recorded it, the sent
+//! revision counts as the accepted one.
 //!
-//! What Slurm says is judged by the revision slurmctld runs with. Judged by the one before, a state that the newer revision
-//! keeps or drops would look like a manual change, and would be reverted.
+//! Slurm's state is compared with the revision slurmctld runs with. Compared with the one before, a state that the
+//! newer revision keeps or drops would look like a manual change, and would be reverted.
 
 use std::sync::Arc;
 
 use slurm::{Revision, revision::Digest};
 
-use super::deliver::{Live, Report};
+use super::deliver::{LiveRevision, Report};
 
-/// More than can be under way before the first of them is live.
+/// More revisions than can be in progress before the first of them is live.
 const REMEMBERED: usize = 4;
 
 /// A revision, and the record of what it was made from.
@@ -25,7 +25,7 @@ pub(crate) struct SentRevision {
 #[derive(Debug, Default)]
 pub(crate) struct SentRevisions {
     all: Vec<(Digest, Arc<SentRevision>)>,
-    served: Option<(Live, Arc<SentRevision>)>,
+    served: Option<(LiveRevision, Arc<SentRevision>)>,
 }
 
 impl SentRevisions {
@@ -40,8 +40,8 @@ impl SentRevisions {
         self.all.drain(..surplus);
     }
 
-    /// The revision slurmctld was last known to run with, and its sequence, if it was sent from here.
-    pub(crate) fn served(&mut self, report: &Report) -> Option<(Live, Arc<SentRevision>)> {
+    /// The revision slurmctld was last known to run with, and its sequence, if this operator sent it.
+    pub(crate) fn served(&mut self, report: &Report) -> Option<(LiveRevision, Arc<SentRevision>)> {
         if let Some(live) = report.live_at_rest() {
             let sent = self.all.iter().find(|(digest, _)| *digest == live.digest);
             self.served = sent.map(|(_, sent)| (live, Arc::clone(sent)));
@@ -74,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn what_slurmctld_ran_with_last_is_known_while_the_next_is_on_its_way() {
+    fn the_last_served_revision_is_known_while_the_next_is_being_delivered() {
         let revisions = std::cell::RefCell::new(SentRevisions::default());
         let report = |files: &str, state: State| Report {
-            live: Some(Live {
+            live: Some(LiveRevision {
                 sequence: 7,
                 digest: sent(files).revision.digest(),
             }),

@@ -7,7 +7,7 @@ use slurm::revision::Digest;
 
 use super::{
     Cluster, Knowledge, Seen,
-    deliver::{Live, Report},
+    deliver::{LiveRevision, Report},
     external::View,
     lagging::{Lagging, NodeStarts},
     live_since::{LiveSince, Lives},
@@ -19,24 +19,24 @@ use super::{
 /// Everything known about one cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    /// What Slurm said about its nodes, jobs and partitions.
+    /// Slurm's last response about nodes, jobs and partitions.
     pub(crate) knowledge: Knowledge,
-    /// How the delivery of the configuration goes.
+    /// The progress of the delivery of the configuration.
     pub(crate) report: Report,
     /// The revisions slurmctld ran with, each with the time since when that is known.
     pub(crate) lives: Lives,
     /// The revision slurmctld was last known to run with, if this operator sent it.
-    pub(crate) served: Option<(Live, Arc<SentRevision>)>,
-    /// The last poll of a slurmctld outside Kubernetes.
+    pub(crate) served: Option<(LiveRevision, Arc<SentRevision>)>,
+    /// The last poll of an external slurmctld.
     pub(crate) external: ExternalState,
-    /// Nodes that have not taken the last change.
+    /// Nodes that have not applied the last change.
     pub(crate) lagging: Lagging,
 }
 
-/// What is known of a slurmctld outside Kubernetes.
+/// The state of an external slurmctld.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ExternalState {
-    /// slurmctld runs in a pod, or the Controller does not say where it is.
+    /// slurmctld runs in a pod, or the Controller does not name an address.
     #[default]
     None,
     /// The first poll is under way; its end wakes the Controller.
@@ -46,11 +46,11 @@ pub(crate) enum ExternalState {
     Polled(Arc<View>),
 }
 
-/// Nothing known yet.
+/// Nothing is known yet.
 impl Default for Snapshot {
     fn default() -> Self {
         Self {
-            knowledge: Knowledge::unknown("Slurm has not been asked yet"),
+            knowledge: Knowledge::unknown("Slurm has not been polled yet"),
             report: Report::default(),
             lives: Lives::default(),
             served: None,
@@ -61,11 +61,11 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// What Slurm said while slurmctld ran with this revision and with nothing newer.
+    /// Slurm's last response, if slurmctld ran with this revision and with nothing newer at that time.
     pub(crate) fn since(&self, revision: Digest) -> Option<&Seen> {
         let index = self.lives.iter().position(|(digest, _)| *digest == revision)?;
         let (_, since) = self.lives.get(index)?;
-        // A newer one is not accepted yet, and what was read since then is about that.
+        // A newer revision is not accepted yet; what was read since it went live describes that one.
         let until = self.lives.get(index + 1).map(|(_, at)| *at);
         let is_about_it = |seen: &&Seen| seen.at > *since && until.is_none_or(|until| seen.at < until);
         self.knowledge.known().filter(is_about_it)

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cluster::{
         Snapshot,
-        deliver::{Goal, JwtKey, Live, Rejection, Sent, State, Wanted},
+        deliver::{Goal, JwtKey, LiveRevision, Rejection, Sent, State, Wanted},
         pods::{self, Target, active_pod},
     },
     parent::Parent,
@@ -147,7 +147,7 @@ pub(super) struct Deployment {
     /// Those of the others.
     standbys: Vec<Target>,
     /// What its agent said is live, if it was asked.
-    live: Option<Live>,
+    live: Option<LiveRevision>,
     state: State,
     /// What a dry run there found good.
     checked: Option<Digest>,

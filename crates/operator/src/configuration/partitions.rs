@@ -15,7 +15,7 @@ use super::{ConfigState, Held, Inputs, content::Content};
 use crate::{
     cluster::{
         Knowledge, Seen, Snapshot,
-        deliver::Ended,
+        deliver::FinishedPush,
         partition_reports::{Change, PartitionReport, PartitionReports},
     },
     fault::Fault,
@@ -218,7 +218,7 @@ pub(crate) fn report_partitions(
         state,
         ConfigState::Written { .. } | ConfigState::Restarting { .. } | ConfigState::Unknown | ConfigState::External
     );
-    let mut newest = snapshot.report.ended.iter().rev();
+    let mut newest = snapshot.report.finished.iter().rev();
     let change = newest.find(|ended| ended.rejection.is_none());
     let report = |partition: &Arc<Partition>| {
         let own = partition.name_any();
@@ -270,7 +270,7 @@ fn waits(state: &ConfigState) -> Option<String> {
     }
 }
 
-fn change_of(ended: &Ended) -> Change {
+fn change_of(ended: &FinishedPush) -> Change {
     Change {
         sequence: Some(ended.sequence),
         at: ended.at,

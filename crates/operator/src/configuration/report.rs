@@ -18,7 +18,7 @@ use super::{ConfigState, Held, Inputs};
 use crate::{
     cluster::{
         Snapshot,
-        deliver::{Ended, Live, Rejection, Report},
+        deliver::{FinishedPush, LiveRevision, Rejection, Report},
         pods,
     },
     reason,
@@ -49,7 +49,7 @@ pub(crate) fn build_report(
         | ConfigState::Restarting { digest } => revision(None, digest),
     };
     let report = &snapshot.report;
-    let last = report.ended.last();
+    let last = report.finished.last();
     Some(ConfigurationStatus {
         applied: applied(report, state, &before, inputs.now),
         rejected: rejected(report, state, held, &before),
@@ -86,7 +86,7 @@ fn lagging_standbys(
                 .find(|noted| noted.pod == *name)
                 .map(|noted| noted.message.clone());
         };
-        let others = |live: Live| format!("it has revision {} and not {sequence}", live.sequence);
+        let others = |live: LiveRevision| format!("it has revision {} and not {sequence}", live.sequence);
         let behind = standby.live.filter(|live| live.digest != *digest).map(others);
         standby.why.clone().or(behind)
     };
@@ -110,9 +110,9 @@ pub(crate) fn says_applied(inputs: &Inputs, digest: &Digest) -> bool {
 }
 
 /// What the status says was refused, for a leader that has refused nothing itself yet.
-pub(crate) fn rejected_before(inputs: &Inputs) -> Option<Live> {
+pub(crate) fn rejected_before(inputs: &Inputs) -> Option<LiveRevision> {
     let rejected = inputs.status()?.rejected.as_ref()?;
-    Some(Live {
+    Some(LiveRevision {
         sequence: u64::try_from(rejected.sequence).ok()?,
         digest: rejected.digest.parse().ok()?,
     })
@@ -120,11 +120,11 @@ pub(crate) fn rejected_before(inputs: &Inputs) -> Option<Live> {
 
 /// Whether a leader before this one saw this very revision refused, and the status says so.
 pub(crate) fn was_rejected_before(inputs: &Inputs, report: &Report, rejection: &Rejection) -> bool {
-    let refused = Live {
+    let refused = LiveRevision {
         sequence: rejection.sequence,
         digest: rejection.digest,
     };
-    let mut own = report.ended.iter();
+    let mut own = report.finished.iter();
     let is_own = own.any(|ended| ended.rejection.as_ref() == Some(rejection));
     !is_own && rejected_before(inputs) == Some(refused)
 }
@@ -176,7 +176,7 @@ fn rejected(
     if matches!(state, ConfigState::Applied { .. }) && held.is_empty() {
         return None;
     }
-    let mut newest = report.ended.iter().rev();
+    let mut newest = report.finished.iter().rev();
     // Where inputs are held, others may have gone live since.
     let last = if held.is_empty() {
         newest.next()
@@ -249,13 +249,13 @@ fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, befor
 }
 
 /// The push that made these files live.
-fn accepted<'a>(report: &'a Report, digest: &Digest) -> Option<&'a Ended> {
-    let newest = report.ended.iter().rev();
+fn accepted<'a>(report: &'a Report, digest: &Digest) -> Option<&'a FinishedPush> {
+    let newest = report.finished.iter().rev();
     let mut accepted = newest.filter(|ended| ended.rejection.is_none() && ended.digest == *digest);
     accepted.next().map(AsRef::as_ref)
 }
 
-fn change(ended: &Ended) -> ConfigurationChange {
+fn change(ended: &FinishedPush) -> ConfigurationChange {
     ConfigurationChange {
         sequence: number(ended.sequence),
         time: time(ended.at),

@@ -67,7 +67,7 @@ impl Reconciler for ControllerReconciler {
         let look_again = look_again
             .into_iter()
             .chain(plan.look_again())
-            .chain(observed.snapshot.lagging.look_again);
+            .chain(observed.snapshot.lagging.requeue_after);
         Ok(look_again.fold(outcome, Outcome::requeue))
     }
 }

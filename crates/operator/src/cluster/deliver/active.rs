@@ -1,22 +1,23 @@
-//! Which of several slurmctld serves. A standby answers nothing on `/readyz`, so the one that does is the active one.
+//! Finds which of several slurmctlds is active. A standby does not respond on `/readyz`, so the one that does is the
+//! active one.
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures::future::join_all;
+use host::Host;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     sync::watch,
     time::timeout,
 };
 
 use super::Reporter;
 
-/// A failover is to be over within 15 s of the active slurmctld's end, of which Slurm takes 10.
+/// A failover must end within 15 s of the active slurmctld's end, of which Slurm takes 10.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// While nobody serves: clients find who takes over by what is said here.
-const IMTIMEOUT: Duration = Duration::from_millis(500);
-/// slurmctld answers in a millisecond, if it does.
+/// While no slurmctld is active: clients find the new one through this report.
+const FAILOVER_INTERVAL: Duration = Duration::from_millis(500);
+/// slurmctld responds within a millisecond, if it does.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A pod whose slurmctld may be the active one.
@@ -26,25 +27,25 @@ pub(crate) struct Candidate {
     pub(crate) address: SocketAddr,
 }
 
-/// Asks the candidates again and again, and tells when another one serves.
+/// Polls the candidates, and reports when another one is active.
 pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<Candidate>>, reporter: Reporter) {
     loop {
-        let asked = candidates.borrow_and_update().clone();
-        if asked.is_empty() {
+        let polled = candidates.borrow_and_update().clone();
+        if polled.is_empty() {
             if candidates.changed().await.is_err() {
                 return;
             }
             continue;
         }
-        // All at once: one that hangs keeps nobody from hearing of another.
-        let answers = join_all(asked.iter().map(|candidate| serves(candidate.address))).await;
-        let mut serving = asked.into_iter().zip(answers).filter(|(_, serves)| *serves);
+        // All at once: a candidate that hangs must not delay the others.
+        let answers = join_all(polled.iter().map(|candidate| serves(&reporter.host, candidate.address))).await;
+        let mut serving = polled.into_iter().zip(answers).filter(|(_, serves)| *serves);
         let pause = match serving.next() {
             Some((Candidate { pod, .. }, _)) => {
                 reporter.report(|report| report.active = Some(pod));
                 INTERVAL
             }
-            None => IMTIMEOUT,
+            None => FAILOVER_INTERVAL,
         };
         if let Ok(Err(_)) = timeout(pause, candidates.changed()).await {
             return;
@@ -52,9 +53,9 @@ pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<Candidate>>, repo
     }
 }
 
-async fn serves(address: SocketAddr) -> bool {
-    let asked = timeout(TIMEOUT, async {
-        let mut stream = TcpStream::connect(address).await?;
+async fn serves(host: &Host, address: SocketAddr) -> bool {
+    let response = timeout(TIMEOUT, async {
+        let mut stream = host.connect(address.to_string()).await?;
         stream
             .write_all(b"GET /readyz HTTP/1.1\r\nHost: slurmctld\r\nConnection: close\r\n\r\n")
             .await?;
@@ -62,7 +63,7 @@ async fn serves(address: SocketAddr) -> bool {
         stream.read_exact(&mut status).await?;
         Ok::<_, std::io::Error>(is_success(&status))
     });
-    matches!(asked.await, Ok(Ok(true)))
+    matches!(response.await, Ok(Ok(true)))
 }
 
 fn is_success(status_line: &[u8]) -> bool {
@@ -74,7 +75,7 @@ mod tests {
     use super::is_success;
 
     #[test]
-    fn only_an_answer_of_success_is_one() {
+    fn only_a_2xx_status_counts_as_active() {
         assert!(is_success(b"HTTP/1.1 200"));
         assert!(is_success(b"HTTP/1.0 204"));
         for line in [&b"HTTP/1.1 503"[..], b"HTTP/1.1 ", b"", b"SSH-2.0-2222"] {

@@ -1,4 +1,4 @@
-//! What to do next by what the agent says is live. Pure.
+//! Decides the next step from the agent's status. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,57 +8,57 @@ use slurm::{
     revision::Digest,
 };
 
-use super::{Live, Rejection, State, Wanted};
+use super::{LiveRevision, Rejection, State, Wanted};
 
-/// The most of slurmctld's last words that fit well into a condition.
-const LONGEST_WORDS: usize = 5;
+/// The number of lines of slurmctld's last output that fit into a condition.
+const MAX_LINES: usize = 5;
 
-/// What the actor remembers between two steps.
+/// What the delivery task remembers between two steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// What was refused.
+    /// Revisions that were rejected.
     pub(crate) refused: BTreeMap<Digest, Rejection>,
-    /// A push whose end is not known.
-    pub(crate) open: Option<Live>,
-    /// How often a dry run of these came to no end.
+    /// A push whose result is not known.
+    pub(crate) open: Option<LiveRevision>,
+    /// How often a dry run of these revisions did not end.
     pub(crate) stuck: BTreeMap<Digest, u32>,
-    /// What was last sent by a ConfigMap.
-    pub(crate) sent: Option<Live>,
+    /// The revision that was last sent by a ConfigMap.
+    pub(crate) sent: Option<LiveRevision>,
     /// The highest sequence that was tried.
     pub(crate) highest: u64,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing, until something else is wanted.
-    Rest(State),
-    /// Ask again after a while.
-    Ask(State),
-    /// Push under this sequence.
+    /// Nothing, until another revision is wanted.
+    Idle(State),
+    /// Poll again after a while.
+    Poll(State),
+    /// Push with this sequence.
     Push { sequence: u64 },
 }
 
-/// Decides by what the agent says is live.
+/// Decides the next step from the agent's status.
 pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next {
-    let live = status.live.as_ref().map(Live::from);
+    let live = status.live.as_ref().map(LiveRevision::from);
     if live.is_some_and(|live| live.digest == wanted.digest) {
         return match status.phase {
-            Phase::Verified => Next::Rest(State::Done),
-            phase => Next::Ask(State::Waiting {
+            Phase::Verified => Next::Idle(State::Done),
+            phase => Next::Poll(State::Waiting {
                 why: waiting_for(phase, status),
             }),
         };
     }
     if status.phase == Phase::RollingBack {
-        return Next::Ask(State::Busy);
+        return Next::Poll(State::Busy);
     }
     let refused = memory.refused.get(&wanted.digest).cloned();
     let refused = refused
         .or_else(|| refused_meanwhile(wanted, status, memory))
         .or_else(|| refused_before(wanted, status));
     if let Some(rejection) = refused {
-        return Next::Rest(State::Refused(rejection));
+        return Next::Idle(State::Refused(rejection));
     }
     let rolled_back = status
         .rolled_back
@@ -75,26 +75,26 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     }
 }
 
-/// What the agent rolled back while nobody waited for its answer, for a leader before this one, or when its pod started.
+/// A revision that the agent rolled back without a waiting caller, for an earlier leader, or when its pod started.
 fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Option<Rejection> {
     let refused = status.rolled_back.as_ref()?;
-    // An agent of before tells the number only; which files had it we know ourselves.
-    let told = refused.digest.map(|digest| Live {
+    // An older agent reports the sequence only; its digest is known from `memory` or from the status.
+    let reported = refused.digest.map(|digest| LiveRevision {
         sequence: refused.sequence,
         digest,
     });
-    let tried = [told, memory.open, wanted.rejected].into_iter().flatten();
+    let tried = [reported, memory.open, wanted.rejected].into_iter().flatten();
     let mut same = tried.filter(|tried| tried.sequence == refused.sequence && tried.digest == wanted.digest);
     same.next()
         .map(|tried| rejection_of(refused, tried, RejectedBy::Slurmctld))
 }
 
-/// What a dry run of this agent refused for a leader before this one: it would say the same again.
+/// A revision that a dry run of this agent rejected for an earlier leader: it would be rejected again.
 pub(crate) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejection> {
     let refused = status.refused.iter().rev();
     let mut same = refused.filter(|refused| refused.digest == Some(wanted.digest));
     same.next().map(|refused| {
-        let tried = Live {
+        let tried = LiveRevision {
             sequence: refused.sequence,
             digest: wanted.digest,
         };
@@ -102,12 +102,12 @@ pub(crate) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejecti
     })
 }
 
-/// Everything that this slurmctld is known to have refused, of whichever leader, and its words.
+/// All revisions that this slurmctld is known to have rejected for any leader, and its messages.
 pub(crate) fn refusals_of(status: &Status) -> impl Iterator<Item = (Digest, String)> {
     let live = status.live.as_ref().map(|live| live.digest);
     let refused = status.refused.iter().chain(&status.rolled_back);
-    let told = refused.filter_map(|refused| Some((refused.digest?, words_of(refused))));
-    told.filter(move |(digest, _)| Some(*digest) != live)
+    let rejected = refused.filter_map(|refused| Some((refused.digest?, describe(refused))));
+    rejected.filter(move |(digest, _)| Some(*digest) != live)
 }
 
 fn waiting_for(phase: Phase, status: &Status) -> String {
@@ -116,25 +116,25 @@ fn waiting_for(phase: Phase, status: &Status) -> String {
     };
     match daemon.last_words.as_slice() {
         [] => format!("{phase}; slurmctld is {:?}", daemon.state).to_lowercase(),
-        words => format!("{phase}; slurmctld's last words: {}", quote(words)),
+        lines => format!("{phase}; last output of slurmctld: {}", quote(lines)),
     }
 }
 
-fn quote(words: &[String]) -> String {
-    let (_, last) = words.split_at(words.len().saturating_sub(LONGEST_WORDS));
+fn quote(lines: &[String]) -> String {
+    let (_, last) = lines.split_at(lines.len().saturating_sub(MAX_LINES));
     last.join(" / ")
 }
 
-pub(crate) fn rejection_of(refused: &Refused, tried: Live, by: RejectedBy) -> Rejection {
+pub(crate) fn rejection_of(refused: &Refused, tried: LiveRevision, by: RejectedBy) -> Rejection {
     Rejection {
         sequence: tried.sequence,
         digest: tried.digest,
         by,
-        why: words_of(refused),
+        why: describe(refused),
     }
 }
 
-pub(crate) fn words_of(Refused { reason, last_words, .. }: &Refused) -> String {
+pub(crate) fn describe(Refused { reason, last_words, .. }: &Refused) -> String {
     if last_words.is_empty() {
         reason.clone()
     } else {
@@ -214,11 +214,11 @@ mod tests {
             &status(Some((7, "a")), Phase::Verified),
             &Memory::default(),
         );
-        assert_eq!(next, Next::Rest(State::Done));
+        assert_eq!(next, Next::Idle(State::Done));
     }
 
     #[test]
-    fn a_sequence_is_above_everything_the_agent_and_kubernetes_know() {
+    fn a_sequence_is_higher_than_any_the_agent_or_kubernetes_knows() {
         for (floor, live, highest, expected) in [
             (3, Some((7, "a")), 0, 8),
             (9, Some((7, "a")), 0, 10),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurmctld_refused_waits_for_something_else_to_be_wanted() {
+    fn a_rejected_revision_is_not_pushed_until_another_is_wanted() {
         let rejection = Rejection {
             sequence: 8,
             digest: digest("b"),
@@ -261,13 +261,13 @@ mod tests {
         let live = status(Some((7, "a")), Phase::Verified);
         assert_eq!(
             decide(&wanted("b", 7), &live, &memory),
-            Next::Rest(State::Refused(rejection))
+            Next::Idle(State::Refused(rejection))
         );
         assert_eq!(decide(&wanted("c", 7), &live, &memory), Next::Push { sequence: 9 });
     }
 
     #[test]
-    fn what_was_rolled_back_while_nobody_waited_is_not_pushed_again() {
+    fn a_revision_rolled_back_without_a_waiting_caller_is_not_pushed_again() {
         let mut agent = status(Some((7, "a")), Phase::Verified);
         agent.rolled_back = Some(Refused {
             sequence: 8,
@@ -275,28 +275,28 @@ mod tests {
             reason: "no".to_owned(),
             last_words: vec!["fatal: Nonsense".to_owned()],
         });
-        let tried = |files| Live {
+        let tried = |files| LiveRevision {
             sequence: 8,
             digest: digest(files),
         };
-        let refused = Next::Rest(State::Refused(Rejection {
+        let refused = Next::Idle(State::Refused(Rejection {
             sequence: 8,
             digest: digest("b"),
             by: RejectedBy::Slurmctld,
             why: "no: fatal: Nonsense".to_owned(),
         }));
-        // Our own push, whose answer was lost.
+        // The operator's own push, whose response was lost.
         let memory = Memory {
             open: Some(tried("b")),
             highest: 8,
             ..Memory::default()
         };
         assert_eq!(decide(&wanted("b", 7), &agent, &memory), refused);
-        // That of a leader before, by what it wrote down.
+        // The push of an earlier leader, from the status it wrote.
         let mut after_another = wanted("b", 7);
         after_another.rejected = Some(tried("b"));
         assert_eq!(decide(&after_another, &agent, &Memory::default()), refused);
-        // What a pod started with and fell back from: nobody pushed it, and the agent tells which files it were.
+        // A pod started with it and rolled back: it was never pushed, and the agent reports its digest.
         let mut fallen_back = agent.clone();
         if let Some(refused) = &mut fallen_back.rolled_back {
             refused.digest = Some(digest("b"));
@@ -306,13 +306,13 @@ mod tests {
             decide(&wanted("c", 7), &fallen_back, &Memory::default()),
             Next::Push { sequence: 9 }
         );
-        // Other files, or another number, were not refused.
+        // Other files, or another sequence, were not rejected.
         after_another.rejected = Some(tried("c"));
         assert_eq!(
             decide(&after_another, &agent, &Memory::default()),
             Next::Push { sequence: 9 }
         );
-        after_another.rejected = Some(Live {
+        after_another.rejected = Some(LiveRevision {
             sequence: 5,
             digest: digest("b"),
         });
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dry_run_refused_for_a_leader_before_is_not_tried_again() {
+    fn a_revision_that_a_dry_run_rejected_for_an_earlier_leader_is_not_tried_again() {
         let mut agent = status(Some((7, "a")), Phase::Verified);
         let refused = |sequence, files| Refused {
             sequence,
@@ -335,7 +335,7 @@ mod tests {
         for (files, sequence) in [("b", 8), ("c", 9)] {
             assert_eq!(
                 decide(&wanted(files, 7), &agent, &Memory::default()),
-                Next::Rest(State::Refused(Rejection {
+                Next::Idle(State::Refused(Rejection {
                     sequence,
                     digest: digest(files),
                     by: RejectedBy::DryRun,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_refused_is_known_at_once_but_for_what_is_live() {
+    fn all_rejections_but_that_of_the_live_revision_are_reported() {
         let mut agent = status(Some((7, "a")), Phase::Verified);
         let refused = |files: Option<&str>| Refused {
             sequence: 8,
@@ -361,17 +361,17 @@ mod tests {
         agent.refused = vec![refused(Some("a")), refused(Some("b"))];
         agent.rolled_back = Some(refused(Some("c")));
         let known: Vec<(Digest, String)> = refusals_of(&agent).collect();
-        let words = "no: fatal: Nonsense".to_owned();
-        assert_eq!(known, [(digest("b"), words.clone()), (digest("c"), words)]);
+        let message = "no: fatal: Nonsense".to_owned();
+        assert_eq!(known, [(digest("b"), message.clone()), (digest("c"), message)]);
         agent.rolled_back = Some(refused(None));
         assert_eq!(refusals_of(&agent).count(), 1);
     }
 
     #[test]
-    fn a_revision_that_slurmctld_has_not_taken_is_asked_for_and_not_pushed() {
+    fn a_live_revision_that_slurmctld_has_not_applied_is_polled_and_not_pushed() {
         for phase in [Phase::Swapped, Phase::Reconfiguring, Phase::Unknown] {
             let next = decide(&wanted("a", 0), &status(Some((7, "a")), phase), &Memory::default());
-            let Next::Ask(State::Waiting { why }) = next else {
+            let Next::Poll(State::Waiting { why }) = next else {
                 panic!("{next:?}")
             };
             assert!(why.ends_with("fatal: no"), "{why}");
@@ -379,17 +379,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pushed_while_files_go_back() {
+    fn nothing_is_pushed_during_a_rollback() {
         let next = decide(
             &wanted("b", 0),
             &status(Some((7, "a")), Phase::RollingBack),
             &Memory::default(),
         );
-        assert_eq!(next, Next::Ask(State::Busy));
+        assert_eq!(next, Next::Poll(State::Busy));
     }
 
     #[test]
-    fn no_key_is_shown() {
+    fn the_key_is_not_printed() {
         assert!(!format!("{:?}", wanted("a", 0)).contains("[1]"));
     }
 }

@@ -1,7 +1,7 @@
-//! One actor per cluster brings the configuration to slurmctld's agent: it takes the newest that is wanted, asks what is
-//! live, pushes, tries again, and says how it went. Nothing else changes a slurmctld's files.
+//! Delivers the configuration of one cluster to slurmctld's agent: takes the newest wanted revision, reads the agent's
+//! status, pushes, retries and reports. Nothing else changes a slurmctld's files.
 //!
-//! What is to be done is decided by [`decide`], which is pure; the [`task`] around it only asks, pushes and waits.
+//! [`decide`], which is pure, decides the next step; the [`task`] around it only polls, pushes and waits.
 
 mod active;
 mod decide;
@@ -15,6 +15,7 @@ use std::{
 };
 
 use api::{Controller, configuration::RejectedBy};
+use host::Host;
 use jiff::Timestamp;
 use slurm::{
     agent::{self, Action, PartitionInUse, StepTime, Way},
@@ -23,23 +24,24 @@ use slurm::{
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::active::Candidate;
-use self::{standbys::Settled, task::Task};
+use self::{standbys::ActiveRevision, task::Task};
 use super::{Shared, lock, pods::Target};
 use crate::runtime::{Fence, Key, Trigger};
 
-/// Changes come at least a second apart, and the reconciler writes the last ones down within milliseconds.
+/// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
 const REMEMBERED: usize = 4;
 
-/// Far more than it takes to find out which of the inputs slurmctld refuses. Beyond it is forgotten, and found out again.
+/// Far more than it takes to find out which inputs slurmctld rejects. Beyond this number all are forgotten, and found
+/// again.
 const MOST_REFUSALS: usize = 1000;
 
 /// All files of a revision.
 pub(crate) type Files = BTreeMap<FileName, File>;
 
-/// Revisions that slurmctld rejected, and its messages.
+/// Rejected revisions and slurmctld's messages.
 pub(crate) type Refusals = BTreeMap<Digest, String>;
 
-/// The cluster's JWT key, which commands to the agent are signed with.
+/// The cluster's JWT key, which signs commands to the agent.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct JwtKey(pub(crate) Vec<u8>);
 
@@ -49,57 +51,57 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// How far a revision is to come.
+/// The state a revision must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// slurmctld runs with it.
     Live,
-    /// A dry run has tried it: it goes live by a restart, which is to come only then.
+    /// A dry run has checked it: it goes live by a restart, which must come after the check.
     Checked,
 }
 
-/// What slurmctld is to run with.
+/// The revision slurmctld must run with, and its agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) goal: Goal,
     pub(crate) files: Arc<Files>,
     /// See [`slurm::Revision::closed_by_hand`].
     pub(crate) closed_by_hand: Arc<BTreeSet<String>>,
-    /// Of the files.
+    /// The digest of the files.
     pub(crate) digest: Digest,
     pub(crate) controller: ControllerUid,
     pub(crate) target: Target,
-    /// Agents of slurmctld that wait to take over. They get what the active one has taken.
+    /// Agents of standby slurmctlds. They receive the revision that the active one has applied.
     pub(crate) standbys: Vec<Target>,
-    /// The highest sequence that Kubernetes knows of.
+    /// The highest sequence that Kubernetes knows.
     pub(crate) floor: u64,
-    /// What was refused last, by the Controller's status.
-    pub(crate) rejected: Option<Live>,
+    /// The last rejected revision, from the Controller's status.
+    pub(crate) rejected: Option<LiveRevision>,
     pub(crate) jwt_key: JwtKey,
 }
 
-/// What is wanted, and since when.
+/// A wanted revision, and since when it is wanted.
 #[derive(Clone, Debug)]
-struct Wish {
+struct Request {
     wanted: Wanted,
     seen: Instant,
 }
 
-impl Wish {
-    /// Whether both ask the same agent for the same files.
-    fn is_about_the_same(&self, wanted: &Wanted) -> bool {
+impl Request {
+    /// Whether both have the same files and the same agent.
+    fn has_same_files_and_agent(&self, wanted: &Wanted) -> bool {
         self.wanted.digest == wanted.digest && self.wanted.target == wanted.target
     }
 }
 
 /// A revision in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveRevision {
     pub(crate) sequence: u64,
     pub(crate) digest: Digest,
 }
 
-impl From<&Summary> for Live {
+impl From<&Summary> for LiveRevision {
     fn from(summary: &Summary) -> Self {
         Self {
             sequence: summary.sequence,
@@ -108,48 +110,48 @@ impl From<&Summary> for Live {
     }
 }
 
-/// How far a push has come.
+/// The progress of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The agent has not been asked yet, or is being pushed to.
+    /// The agent has not been polled yet, or a push is in progress.
     #[default]
     Busy,
     /// slurmctld runs with what is live.
     Done,
-    /// What is live has not been taken by slurmctld.
+    /// slurmctld has not applied the live revision.
     Waiting { why: String },
-    /// These files were refused; they wait for something else to be wanted.
+    /// These files were rejected; they are not pushed until another revision is wanted.
     Refused(Rejection),
-    /// The agent could not carry it out, and is asked again.
+    /// The agent could not carry out the push; it is retried.
     Failed { why: String },
-    /// The agent cannot be reached, or does not listen to us.
+    /// The agent cannot be reached, or rejects the operator's requests.
     Away { why: String },
 }
 
-/// A revision that was refused.
+/// A rejected revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) sequence: u64,
     pub(crate) digest: Digest,
     pub(crate) by: RejectedBy,
-    /// In Slurm's own words.
+    /// Slurm's own message.
     pub(crate) why: String,
 }
 
-/// A revision that is sent by a ConfigMap, since the agent cannot be reached.
+/// A revision that is sent by a ConfigMap, because the agent cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     /// UID of the pod it is for.
     pub(crate) pod: String,
-    pub(crate) revision: Live,
+    pub(crate) revision: LiveRevision,
     pub(crate) candidate: agent::Candidate,
-    /// When its token was made, which does not hold for ever.
+    /// When its token was created, which expires.
     made: Instant,
 }
 
 #[cfg(test)]
 impl Sent {
-    pub(crate) fn now(pod: &str, revision: Live, candidate: agent::Candidate) -> Self {
+    pub(crate) fn now(pod: &str, revision: LiveRevision, candidate: agent::Candidate) -> Self {
         Self {
             pod: pod.to_owned(),
             revision,
@@ -159,59 +161,59 @@ impl Sent {
     }
 }
 
-/// A push that has come to its end: slurmctld runs with the files, or they were refused.
+/// A finished push: slurmctld runs with the files, or they were rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct FinishedPush {
     pub(crate) sequence: u64,
     pub(crate) digest: Digest,
     pub(crate) files: Arc<Files>,
     pub(crate) at: Timestamp,
     pub(crate) action: Action,
-    /// By which slurmctld was told, where it was told of partitions.
+    /// How slurmctld received a change of partitions.
     pub(crate) way: Way,
     pub(crate) milliseconds: u64,
     pub(crate) steps: Vec<StepTime>,
     pub(crate) rejection: Option<Rejection>,
-    /// It came there by a ConfigMap.
+    /// The revision was sent by a ConfigMap.
     pub(crate) by_candidate: bool,
 }
 
-/// A slurmctld that waits to take over.
+/// A standby slurmctld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standby {
     /// UID of its pod.
     pub(crate) pod: String,
-    pub(crate) live: Option<Live>,
-    /// Why it does not have what the active one has.
+    pub(crate) live: Option<LiveRevision>,
+    /// Why it does not have the revision of the active one.
     pub(crate) why: Option<String>,
 }
 
-/// What the actor knows.
+/// The state of the delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// UID of the pod that `live` and `state` are about.
     pub(crate) pod: String,
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<LiveRevision>,
     pub(crate) state: State,
-    /// What a dry run found good, where that is the goal.
+    /// The revision that passed a dry run, if that is the goal.
     pub(crate) checked: Option<Digest>,
-    /// What is known of the standbys.
+    /// The state of the standbys.
     pub(crate) standbys: Vec<Standby>,
-    /// What goes by a ConfigMap in place of a push.
+    /// The revision that is sent by a ConfigMap instead of a push.
     pub(crate) sent: Option<Arc<Sent>>,
-    /// Name of the pod whose slurmctld serves, where there are several.
+    /// Name of the pod with the active slurmctld, if there are several.
     pub(crate) active: Option<String>,
-    /// The last pushes that came to their end, the newest last.
-    pub(crate) ended: Vec<Arc<Ended>>,
-    /// What this slurmctld refused so far.
+    /// The last finished pushes, newest last.
+    pub(crate) finished: Vec<Arc<FinishedPush>>,
+    /// The revisions this slurmctld has rejected so far.
     pub(crate) refusals: Arc<Refusals>,
-    /// Partitions that it did not let go a moment ago.
+    /// Partitions that slurmctld recently refused to delete because they are in use.
     pub(crate) in_use: Vec<PartitionInUse>,
 }
 
 impl Report {
-    /// What is live, if nothing is on its way.
-    pub(crate) fn live_at_rest(&self) -> Option<Live> {
+    /// The live revision, if no push is in progress.
+    pub(crate) fn live_at_rest(&self) -> Option<LiveRevision> {
         let at_rest = matches!(self.state, State::Done | State::Refused(_));
         self.live.filter(|_| at_rest)
     }
@@ -219,7 +221,7 @@ impl Report {
     fn forget_agent(&mut self) {
         *self = Self {
             active: self.active.take(),
-            ended: std::mem::take(&mut self.ended),
+            finished: std::mem::take(&mut self.finished),
             ..Self::default()
         };
     }
@@ -239,17 +241,18 @@ impl Report {
         }
     }
 
-    fn remember(&mut self, ended: Ended) {
-        self.ended.push(Arc::new(ended));
-        let surplus = self.ended.len().saturating_sub(REMEMBERED);
-        self.ended.drain(..surplus);
+    fn remember(&mut self, ended: FinishedPush) {
+        self.finished.push(Arc::new(ended));
+        let surplus = self.finished.len().saturating_sub(REMEMBERED);
+        self.finished.drain(..surplus);
     }
 }
 
 /// The delivery of the configuration to one cluster.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    wanted: watch::Sender<Option<Arc<Wish>>>,
+    host: Host,
+    wanted: watch::Sender<Option<Arc<Request>>>,
     candidates: watch::Sender<Vec<Candidate>>,
     report: Arc<Mutex<Report>>,
 }
@@ -257,9 +260,9 @@ pub(crate) struct Delivery {
 /// The part of a cluster's task that delivers.
 pub(super) struct Deliver {
     task: Task,
-    wishes: watch::Receiver<Option<Arc<Wish>>>,
+    requests: watch::Receiver<Option<Arc<Request>>>,
     candidates: watch::Receiver<Vec<Candidate>>,
-    settled: watch::Receiver<Option<Arc<Settled>>>,
+    active_revision: watch::Receiver<Option<Arc<ActiveRevision>>>,
     reporter: Reporter,
     fence: Fence,
 }
@@ -269,47 +272,49 @@ impl Deliver {
     pub(super) async fn run(self) {
         let Self {
             task,
-            wishes,
+            requests,
             candidates,
-            settled,
+            active_revision,
             reporter,
             fence,
         } = self;
         tokio::join!(
-            task.run(wishes),
+            task.run(requests),
             active::follow(candidates, reporter.clone()),
-            standbys::follow(settled, reporter, fence),
+            standbys::follow(active_revision, reporter, fence),
         );
     }
 }
 
 impl Delivery {
     pub(super) fn new(key: &Key, shared: &Shared) -> (Self, Deliver) {
-        let (wanted, wishes) = watch::channel(None);
+        let (wanted, requests) = watch::channel(None);
         let (candidates, elections) = watch::channel(Vec::new());
-        let (settled, settlements) = watch::channel::<Option<Arc<Settled>>>(None);
+        let (active_revision, active_revisions) = watch::channel::<Option<Arc<ActiveRevision>>>(None);
         let report = Arc::new(Mutex::new(Report::default()));
         let reporter = Reporter {
             key: key.clone(),
             report: Arc::clone(&report),
             trigger: shared.triggers.of::<Controller>(),
+            host: shared.clock.host().clone(),
         };
         let task = Task::new(
             reporter.clone(),
             shared.fence.clone(),
             shared.clock.clone(),
             shared.metrics.clone(),
-            settled,
+            active_revision,
         );
         let deliver = Deliver {
             task,
-            wishes,
+            requests,
             candidates: elections,
-            settled: settlements,
+            active_revision: active_revisions,
             reporter,
             fence: shared.fence.clone(),
         };
         let delivery = Self {
+            host: shared.clock.host().clone(),
             wanted,
             candidates,
             report,
@@ -321,7 +326,7 @@ impl Delivery {
         lock(&self.report).clone()
     }
 
-    /// Makes slurmctld run with this, in place of what was wanted before.
+    /// Makes slurmctld run with this revision; it replaces the one wanted before.
     pub(super) fn want(&self, wanted: Wanted) {
         self.wanted.send_if_modified(|current| {
             let before = current.as_deref();
@@ -329,9 +334,9 @@ impl Delivery {
                 return false;
             }
             let seen = before
-                .filter(|before| before.is_about_the_same(&wanted))
-                .map_or_else(Instant::now, |before| before.seen);
-            *current = Some(Arc::new(Wish { wanted, seen }));
+                .filter(|before| before.has_same_files_and_agent(&wanted))
+                .map_or_else(|| self.host.instant(), |before| before.seen);
+            *current = Some(Arc::new(Request { wanted, seen }));
             true
         });
     }
@@ -355,6 +360,7 @@ pub(super) struct Reporter {
     key: Key,
     report: Arc<Mutex<Report>>,
     trigger: Trigger,
+    host: Host,
 }
 
 impl Reporter {

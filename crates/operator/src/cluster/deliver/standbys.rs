@@ -1,13 +1,11 @@
-//! Standbys get what the active slurmctld has taken, in a task of their own: nobody waits for one that is away, and it gets it
-//! when it is back. Before that they are asked for a dry run, so that none of them takes over with files it cannot run with.
+//! Pushes the revision of the active slurmctld to the standbys, in a task of its own: no push waits for a standby that
+//! is unreachable, and it receives the revision when it is back. Before a push, standbys make a dry run, so that none
+//! of them takes over with files it cannot run with.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
+use host::Host;
 use slurm::{
     Revision,
     agent::{AgentKey, Checked, Client, Error, Options, Outcome, Phase, Refused},
@@ -16,84 +14,100 @@ use slurm::{
 use tokio::{sync::watch, time::timeout};
 use tracing::{info, warn};
 
-use super::{JwtKey, Live, Reporter, Standby, Wanted, decide::words_of};
+use super::{JwtKey, LiveRevision, Reporter, Standby, Wanted, decide::describe};
 use crate::{cluster::pods::Target, fence::next_fence, runtime::Fence};
 
-/// While one of them has not got it.
-const AGAIN: Duration = Duration::from_secs(2);
-/// While all of them have: somebody may have put a hand on one.
-const RECHECK: Duration = Duration::from_mins(1);
-/// A change does not wait longer for what a standby thinks of it. A dry run takes some hundredths of a second.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// While a standby does not have the revision.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// While all standbys have it: files in a pod may be changed manually.
+const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// How long a push waits for the dry run of a standby, which takes some hundredths of a second.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the active slurmctld runs with, and who else is to have it.
+/// The revision the active slurmctld runs with, and the standbys that must have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct ActiveRevision {
     pub(crate) revision: Revision,
     pub(crate) standbys: Vec<Target>,
     pub(crate) jwt_key: JwtKey,
 }
 
-/// Brings what is settled to the standbys, again and again.
-pub(crate) async fn follow(mut settlements: watch::Receiver<Option<Arc<Settled>>>, reporter: Reporter, fence: Fence) {
+/// Pushes the active revision to the standbys, in a loop.
+pub(crate) async fn follow(
+    mut active_revisions: watch::Receiver<Option<Arc<ActiveRevision>>>,
+    reporter: Reporter,
+    fence: Fence,
+) {
     let mut refused = BTreeMap::new();
     loop {
-        let settled = settlements.borrow_and_update().clone();
-        let Some(settled) = settled.filter(|settled| !settled.standbys.is_empty()) else {
+        let active_revision = active_revisions.borrow_and_update().clone();
+        let Some(active_revision) = active_revision.filter(|active_revision| !active_revision.standbys.is_empty())
+        else {
             reporter.report(|report| report.standbys.clear());
-            if settlements.changed().await.is_err() {
+            if active_revisions.changed().await.is_err() {
                 return;
             }
             continue;
         };
-        let asked = join_all(
-            settled
+        let pushes = join_all(
+            active_revision
                 .standbys
                 .iter()
-                .map(|target| bring(target, &settled, &fence, &refused)),
+                .map(|target| push_to(&reporter.host, target, &active_revision, &fence, &refused)),
         );
-        // What is settled meanwhile is more than what was, and an agent goes on with what it has been given.
+        // A newer active revision replaces this one, and an agent finishes what it has received.
         let standbys = tokio::select! {
-            standbys = asked => standbys,
-            changed = settlements.changed() => match changed {
+            standbys = pushes => standbys,
+            changed = active_revisions.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
         };
-        for (standby, says_no) in &standbys {
-            match says_no {
+        for (standby, rejected) in &standbys {
+            match rejected {
                 Some(digest) => drop(refused.insert(standby.pod.clone(), (*digest, standby.clone()))),
                 None => drop(refused.remove(&standby.pod)),
             }
         }
-        refused.retain(|pod, _| settled.standbys.iter().any(|target| target.uid == *pod));
+        refused.retain(|pod, _| active_revision.standbys.iter().any(|target| target.uid == *pod));
         let standbys: Vec<Standby> = standbys.into_iter().map(|(standby, _)| standby).collect();
         let all = standbys.iter().all(|standby| standby.why.is_none());
         reporter.report(|report| report.standbys = standbys);
-        if let Ok(Err(_)) = timeout(if all { RECHECK } else { AGAIN }, settlements.changed()).await {
+        if let Ok(Err(_)) = timeout(
+            if all { RECHECK_INTERVAL } else { RETRY_INTERVAL },
+            active_revisions.changed(),
+        )
+        .await
+        {
             return;
         }
     }
 }
 
-/// Refusals by pod, each with what was refused.
+/// Rejections by pod, each with the rejected digest.
 type Refusals = BTreeMap<String, (Digest, Standby)>;
 
-/// What is known of the standby afterwards, and what it has refused, if so.
-async fn bring(target: &Target, settled: &Settled, fence: &Fence, refused: &Refusals) -> (Standby, Option<Digest>) {
-    let Settled { revision, jwt_key, .. } = settled;
+/// Returns the state of the standby afterwards, and the digest it rejected, if any.
+async fn push_to(
+    host: &Host,
+    target: &Target,
+    active_revision: &ActiveRevision,
+    fence: &Fence,
+    refused: &Refusals,
+) -> (Standby, Option<Digest>) {
+    let ActiveRevision { revision, jwt_key, .. } = active_revision;
     let digest = revision.digest();
     let standby = |live, why: Option<String>| Standby {
         pod: target.uid.clone(),
         live,
         why,
     };
-    // What it could not run with is not tried again and again: it would be restarted each time.
+    // A rejected revision is not pushed again: each attempt would restart slurmctld.
     if let Some((_, before)) = refused.get(&target.uid).filter(|(before, _)| *before == digest) {
         return (before.clone(), Some(digest));
     }
     let away = |error: &dyn std::fmt::Display| (standby(None, Some(error.to_string())), None);
-    let client = match client(target, jwt_key) {
+    let client = match client(host, target, jwt_key) {
         Ok(client) => client,
         Err(why) => return away(&why),
     };
@@ -101,67 +115,77 @@ async fn bring(target: &Target, settled: &Settled, fence: &Fence, refused: &Refu
         Ok(status) => status,
         Err(error) => return away(&error),
     };
-    let live = status.live.as_ref().map(Live::from);
+    let live = status.live.as_ref().map(LiveRevision::from);
     if live.is_some_and(|live| live.digest == digest) {
         let why =
             (status.phase != Phase::Verified).then(|| format!("slurmctld does not run with it yet: {}", status.phase));
         return (standby(live, why), None);
     }
     if fence.remaining().is_none() {
-        return (standby(live, Some("it has not been given it yet".to_owned())), None);
+        return (
+            standby(live, Some("the revision has not been pushed yet".to_owned())),
+            None,
+        );
     }
     let revision = Revision {
-        // It may have had higher numbers when it was the active one.
+        // The standby may have had higher sequences when it was active.
         sequence: revision.sequence.max(live.map_or(0, |live| live.sequence + 1)),
         ..revision.clone()
     };
     let (pod, sequence) = (&target.pod, revision.sequence);
-    info!(%pod, sequence, %digest, "giving a standby what the active slurmctld has taken");
+    info!(%pod, sequence, %digest, "pushing the active revision to a standby");
     let pushed = match client.push(&revision, next_fence(fence)).await {
         Ok(pushed) => pushed,
         Err(error) => return away(&error),
     };
-    let live = pushed.status.live.as_ref().map(Live::from);
+    let live = pushed.status.live.as_ref().map(LiveRevision::from);
     match pushed.outcome {
         Outcome::Applied | Outcome::Unchanged => (standby(live, None), None),
         Outcome::Pending { reason } => (standby(live, Some(reason)), None),
         Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
-            let why = words_of(&refused);
-            warn!(%pod, sequence, %why, "a standby cannot run with what the active slurmctld runs with");
+            let why = describe(&refused);
+            warn!(%pod, sequence, %why, "a standby rejected the revision of the active slurmctld");
             (standby(live, Some(why)), Some(digest))
         }
-        Outcome::PartitionsInUse { .. } | Outcome::Unknown => {
-            (standby(live, Some("its agent did not carry it out".to_owned())), None)
-        }
+        Outcome::PartitionsInUse { .. } | Outcome::Unknown => (
+            standby(live, Some("its agent did not apply the revision".to_owned())),
+            None,
+        ),
     }
 }
 
-/// Who of the standbys that were there a moment ago could not run with it, and why. Who is away has no say.
-pub(crate) async fn object(wanted: &Wanted, revision: &Revision, known: &[Standby]) -> Option<(String, Refused)> {
-    let is_there = |target: &&Target| {
+/// Returns the first reachable standby that rejects the revision in a dry run, and why. Standbys that were unreachable
+/// before are not asked.
+pub(crate) async fn find_objection(
+    host: &Host,
+    wanted: &Wanted,
+    revision: &Revision,
+    known: &[Standby],
+) -> Option<(String, Refused)> {
+    let is_reachable = |target: &&Target| {
         known
             .iter()
             .any(|standby| standby.pod == target.uid && standby.why.is_none())
     };
-    let asked = wanted.standbys.iter().filter(is_there).map(|target| async move {
-        let client = client(target, &wanted.jwt_key).ok()?;
-        let begun = Instant::now();
-        match timeout(PATIENCE, client.check(revision)).await {
+    let checks = wanted.standbys.iter().filter(is_reachable).map(|target| async move {
+        let client = client(host, target, &wanted.jwt_key).ok()?;
+        let begun = host.instant();
+        match timeout(CHECK_TIMEOUT, client.check(revision)).await {
             Ok(Ok(Checked { refused })) => refused.map(|refused| (target.pod.clone(), refused)),
             Ok(Err(Error::Refused(_))) => None,
             Ok(Err(_)) | Err(_) => {
-                info!(pod = %target.pod, took = ?begun.elapsed(), "a standby has no say in a change, since it does not answer");
+                info!(pod = %target.pod, took = ?begun.elapsed(), "ignoring a standby that does not respond to a dry run");
                 None
             }
         }
     });
-    join_all(asked).await.into_iter().flatten().next()
+    join_all(checks).await.into_iter().flatten().next()
 }
 
-fn client(target: &Target, jwt_key: &JwtKey) -> Result<Client, String> {
+fn client(host: &Host, target: &Target, jwt_key: &JwtKey) -> Result<Client, String> {
     let key = AgentKey::derive(&jwt_key.0).map_err(|error| error.to_string())?;
     Ok(Client::new(
-        host::Host::real(),
+        host.clone(),
         target.address,
         target.uid.clone(),
         key,

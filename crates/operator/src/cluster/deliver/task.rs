@@ -1,11 +1,9 @@
-//! The task of one cluster: it asks, pushes and waits as [`decide`] says.
+//! The delivery task of one cluster: polls, pushes and waits as [`decide`] decides.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
+use host::Host;
 use slurm::{
     Revision,
     agent::{
@@ -17,9 +15,9 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 
 use super::{
-    Ended, Goal, JwtKey, Live, MOST_REFUSALS, Rejection, Report, Reporter, Sent, State, Wanted, Wish,
-    decide::{Memory, Next, decide, refusals_of, refused_before, rejection_of, words_of},
-    standbys::{Settled, object},
+    FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Reporter, Request, Sent, State, Wanted,
+    decide::{Memory, Next, decide, describe, refusals_of, refused_before, rejection_of},
+    standbys::{ActiveRevision, find_objection},
 };
 use crate::{
     cluster::pods::Target,
@@ -28,24 +26,25 @@ use crate::{
     runtime::{Clock, Fence},
 };
 
-/// Reconfigures of one slurmctld are at least this far apart, so that a burst of edits is one of them.
-const REST: Duration = Duration::from_secs(1);
-/// While slurmctld takes its time with a revision it has.
-const IMPATIENCE: Duration = Duration::from_millis(500);
+/// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
+const MIN_RECONFIGURE_INTERVAL: Duration = Duration::from_secs(1);
+/// While slurmctld has not applied the live revision.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After a failure, doubled each time up to [`LONGEST_BACKOFF`].
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
-/// How long a partition that slurmctld did not let go is not asked for again.
-const LET_GO: Duration = Duration::from_secs(5);
-/// So often a dry run may come to no end before the rest goes live without what it waits for, and that is tried again later.
-const STUCK: u32 = 2;
-const SET_ASIDE: Duration = Duration::from_mins(1);
-/// So often in a row an agent is not reached before the ConfigMap is tried: one that starts again comes back sooner.
-const ENOUGH_FAILURES: u32 = 2;
-/// A candidate's token holds for ten minutes.
+/// How long a partition in use is not tried again.
+const IN_USE_RETRY: Duration = Duration::from_secs(5);
+/// After this many dry runs that did not end, the other inputs go live without the one they wait for, which is retried
+/// later.
+const MAX_STUCK_DRY_RUNS: u32 = 2;
+const SET_ASIDE_TIME: Duration = Duration::from_mins(1);
+/// After this many failures in a row to reach the agent, the ConfigMap is used: an agent that restarts is back sooner.
+const FAILURES_BEFORE_CANDIDATE: u32 = 2;
+/// A candidate's token is valid for ten minutes.
 const RENEW_CANDIDATE: Duration = Duration::from_mins(5);
-/// How often an agent that has what is wanted is asked again: somebody may have changed files in the pod by hand.
-const RECHECK: Duration = Duration::from_mins(1);
+/// How often an agent that has the wanted revision is polled: files in the pod may be changed manually.
+const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 pub(crate) struct Task {
     reporter: Reporter,
@@ -53,16 +52,16 @@ pub(crate) struct Task {
     clock: Clock,
     metrics: ConfigurationMetrics,
     memory: Memory,
-    settled: watch::Sender<Option<Arc<Settled>>>,
+    active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
     client: Option<(Target, JwtKey, Client)>,
-    /// What the agent said last, and when: as long as nothing went wrong since, a change need not wait for it to be asked.
+    /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
     known: Option<(Instant, Status)>,
     failures: u32,
-    /// When it last may have been.
+    /// When slurmctld was last reconfigured, or may have been.
     reconfigured: Option<Instant>,
-    /// When slurmctld last did not let go of a partition.
-    asked_to_let_go: Option<Instant>,
-    /// When something was set aside, to be tried again.
+    /// When slurmctld last refused to delete a partition in use.
+    in_use_since: Option<Instant>,
+    /// When a revision was last set aside, to be retried.
     set_aside: Option<Instant>,
 }
 
@@ -72,30 +71,34 @@ impl Task {
         fence: Fence,
         clock: Clock,
         metrics: ConfigurationMetrics,
-        settled: watch::Sender<Option<Arc<Settled>>>,
+        active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
     ) -> Self {
         Self {
             reporter,
             fence,
             clock,
             metrics,
-            settled,
+            active_revision,
             memory: Memory::default(),
             client: None,
             known: None,
             failures: 0,
             reconfigured: None,
-            asked_to_let_go: None,
+            in_use_since: None,
             set_aside: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut wishes: watch::Receiver<Option<Arc<Wish>>>) {
+    fn host(&self) -> &Host {
+        self.clock.host()
+    }
+
+    pub(crate) async fn run(mut self, mut requests: watch::Receiver<Option<Arc<Request>>>) {
         loop {
-            let wish = wishes.borrow_and_update().clone();
-            let pause = if let Some(wish) = wish {
-                let pause = self.step(&wish, &mut wishes).await;
-                Some(self.ask_again_to_let_go(pause))
+            let request = requests.borrow_and_update().clone();
+            let pause = if let Some(request) = request {
+                let pause = self.step(&request, &mut requests).await;
+                Some(self.expire_in_use(pause))
             } else {
                 self.client = None;
                 self.known = None;
@@ -103,11 +106,13 @@ impl Task {
                 None
             };
             let changed = match pause {
-                Some(pause) => tokio::time::timeout(pause, wishes.changed()).await.unwrap_or_else(|_| {
-                    self.known = None;
-                    Ok(())
-                }),
-                None => wishes.changed().await,
+                Some(pause) => tokio::time::timeout(pause, requests.changed())
+                    .await
+                    .unwrap_or_else(|_| {
+                        self.known = None;
+                        Ok(())
+                    }),
+                None => requests.changed().await,
             };
             if changed.is_err() {
                 return;
@@ -115,30 +120,30 @@ impl Task {
         }
     }
 
-    /// What was in use may be so no longer.
-    fn ask_again_to_let_go(&mut self, pause: Duration) -> Duration {
-        let Some(asked) = self.asked_to_let_go else {
+    /// Clears the partitions in use after a while: they may no longer be in use.
+    fn expire_in_use(&mut self, pause: Duration) -> Duration {
+        let Some(refused_at) = self.in_use_since else {
             return pause;
         };
-        let left = LET_GO.saturating_sub(asked.elapsed());
+        let left = IN_USE_RETRY.saturating_sub(refused_at.elapsed());
         if left.is_zero() {
-            self.asked_to_let_go = None;
+            self.in_use_since = None;
             self.reporter.report(|report| report.in_use.clear());
             return pause;
         }
         pause.min(left)
     }
 
-    /// One question, unless its answer is known, and one push if it takes one. The result is when to ask again if nothing
-    /// else is wanted.
-    async fn step(&mut self, wish: &Wish, wishes: &mut watch::Receiver<Option<Arc<Wish>>>) -> Duration {
-        let wanted = &wish.wanted;
-        if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE) {
+    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again if nothing else
+    /// is wanted.
+    async fn step(&mut self, request: &Request, requests: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
+        let wanted = &request.wanted;
+        if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE_TIME) {
             self.set_aside = None;
             let stuck = &self.memory.stuck;
             self.reporter.report(|report| report.forget_refusals(stuck.keys()));
         }
-        let status = match self.ask(wanted).await {
+        let status = match self.status(wanted).await {
             Ok(status) => status,
             Err(why) => {
                 let pause = self.failed(wanted, State::Away { why });
@@ -149,47 +154,50 @@ impl Task {
             }
         };
         self.reporter.report(|report| report.sent = None);
-        let live = status.live.as_ref().map(Live::from);
+        let live = status.live.as_ref().map(LiveRevision::from);
         match decide(wanted, &status, &self.memory) {
-            Next::Rest(state) => {
+            Next::Idle(state) => {
                 self.failures = 0;
-                self.close(wish, &state, refused_before(wanted, &status).is_some());
-                self.say(wanted, live, state);
-                RECHECK
+                self.close_open_push(request, &state, refused_before(wanted, &status).is_some());
+                self.publish(wanted, live, state);
+                RECHECK_INTERVAL
             }
-            Next::Push { sequence } if wanted.goal == Goal::Checked => self.try_out(wish, sequence).await,
-            Next::Ask(state) => {
+            Next::Push { sequence } if wanted.goal == Goal::Checked => self.dry_run(request, sequence).await,
+            Next::Poll(state) => {
                 self.failures = 0;
-                self.say(wanted, live, state);
-                IMPATIENCE
+                self.publish(wanted, live, state);
+                POLL_INTERVAL
             }
             Next::Push { sequence } => {
-                // What went wrong stays said until it goes well.
+                // A failure stays reported until a push succeeds.
                 if self.failures == 0 && !self.is_at_rest(wanted, live) {
-                    self.say(wanted, live, State::Busy);
+                    self.publish(wanted, live, State::Busy);
                 }
                 if let Some(last) = self.reconfigured
-                    && last.elapsed() < REST
-                    && tokio::time::timeout_at(last + REST, wishes.changed()).await.is_ok()
+                    && last.elapsed() < MIN_RECONFIGURE_INTERVAL
+                    && tokio::time::timeout_at(last + MIN_RECONFIGURE_INTERVAL, requests.changed())
+                        .await
+                        .is_ok()
                 {
-                    // Something newer is wanted meanwhile.
+                    // A newer revision is wanted.
                     return Duration::ZERO;
                 }
                 if self.fence.remaining().is_none() {
                     return LONGEST_BACKOFF;
                 }
-                self.push(wish, sequence).await
+                self.push(request, sequence).await
             }
         }
     }
 
-    /// What cannot be pushed goes by a ConfigMap, where the pod mounts one. How it ends is heard when the agent can be reached.
+    /// Sends a revision that cannot be pushed by a ConfigMap, if the pod mounts one. The result is known once the agent
+    /// can be reached.
     fn send_candidate(&mut self, wanted: &Wanted) {
         let Target {
             uid, takes_candidates, ..
         } = &wanted.target;
         if !takes_candidates
-            || self.failures < ENOUGH_FAILURES
+            || self.failures < FAILURES_BEFORE_CANDIDATE
             || self.fence.remaining().is_none()
             || self.memory.refused.contains_key(&wanted.digest)
         {
@@ -211,7 +219,7 @@ impl Task {
                 .unwrap_or_default()
                 + 1
         };
-        let revision = Live {
+        let revision = LiveRevision {
             sequence: sent.map_or_else(next, |sent| sent.revision.sequence),
             digest: wanted.digest,
         };
@@ -220,10 +228,10 @@ impl Task {
             return;
         };
         let fence = next_fence(&self.fence);
-        let Ok(candidate) = Candidate::new(&content, fence, uid, &key, SystemTime::now()) else {
+        let Ok(candidate) = Candidate::new(&content, fence, uid, &key, self.host().now()) else {
             return;
         };
-        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence = revision.sequence, digest = %wanted.digest, "sending the configuration by a ConfigMap");
+        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence = revision.sequence, digest = %wanted.digest, "sending the configuration in a ConfigMap");
         self.memory.highest = self.memory.highest.max(revision.sequence);
         self.memory.open = Some(revision);
         self.memory.sent = Some(revision);
@@ -231,48 +239,48 @@ impl Task {
             pod: uid.clone(),
             revision,
             candidate,
-            made: Instant::now(),
+            made: self.host().instant(),
         };
         self.reporter.report(|report| report.sent = Some(Arc::new(sent)));
     }
 
-    async fn ask(&mut self, wanted: &Wanted) -> Result<Status, String> {
+    async fn status(&mut self, wanted: &Wanted) -> Result<Status, String> {
         self.client(wanted)?;
         if let Some((at, status)) = &self.known
-            && at.elapsed() < RECHECK
+            && at.elapsed() < RECHECK_INTERVAL
         {
             return Ok(status.clone());
         }
         let status = self.client(wanted)?.status().await;
         let status = status.map_err(|error| error.to_string())?;
-        // What of several inputs is to be held is decided by all of it together.
+        // Which of several inputs are held is decided from all rejections together.
         self.reporter.report(|report| {
             for (digest, why) in refusals_of(&status) {
                 report.note_refusal(digest, &why);
             }
         });
-        self.know(&status);
+        self.remember_status(&status);
         Ok(status)
     }
 
-    /// Only what is at rest is as it was when the next change comes.
-    fn know(&mut self, status: &Status) {
+    /// Remembers a status only if no push is in progress; another status may change before the next push.
+    fn remember_status(&mut self, status: &Status) {
         let at_rest = status.phase == slurm::agent::Phase::Verified;
-        self.known = at_rest.then(|| (Instant::now(), status.clone()));
+        self.known = at_rest.then(|| (self.host().instant(), status.clone()));
     }
 
-    /// A dry run and no more: what comes then restarts slurmctld.
-    async fn try_out(&mut self, wish: &Wish, sequence: u64) -> Duration {
-        let wanted = &wish.wanted;
+    /// Makes a dry run only: the next step restarts slurmctld.
+    async fn dry_run(&mut self, request: &Request, sequence: u64) -> Duration {
+        let wanted = &request.wanted;
         let report = self.reporter.read();
         if report.checked == Some(wanted.digest) {
-            return RECHECK;
+            return RECHECK_INTERVAL;
         }
-        let tried = Live {
+        let tried = LiveRevision {
             sequence,
             digest: wanted.digest,
         };
-        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "having the configuration tried before slurmctld is restarted with it");
+        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "checking the configuration in a dry run before slurmctld is restarted with it");
         let answer = match self.client(wanted) {
             Ok(client) => client.check(&revision_of(wanted, sequence)).await,
             Err(why) => return self.failed(wanted, State::Away { why }),
@@ -282,40 +290,40 @@ impl Task {
             Ok(Checked { refused: Some(refused) }) => {
                 self.failures = 0;
                 let rejection = rejection_of(&refused, tried, RejectedBy::DryRun);
-                self.end(wish, tried, Course::default(), Some(rejection.clone()));
-                self.say(wanted, live, State::Refused(rejection));
+                self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
+                self.publish(wanted, live, State::Refused(rejection));
             }
-            // An agent of before cannot try anything.
+            // An older agent has no dry run.
             Ok(Checked { refused: None }) | Err(Error::Refused(Refusal::NotFound)) => {
                 self.failures = 0;
-                self.say(wanted, live, State::Busy);
+                self.publish(wanted, live, State::Busy);
                 self.reporter.report(|report| report.checked = Some(tried.digest));
             }
-            Err(error) => return self.not_carried_out(wish, tried, error),
+            Err(error) => return self.not_carried_out(request, tried, error),
         }
-        RECHECK
+        RECHECK_INTERVAL
     }
 
-    async fn push(&mut self, wish: &Wish, sequence: u64) -> Duration {
-        let wanted = &wish.wanted;
+    async fn push(&mut self, request: &Request, sequence: u64) -> Duration {
+        let wanted = &request.wanted;
         let revision = revision_of(wanted, sequence);
         let standbys = self.reporter.read().standbys;
-        if let Some((pod, refused)) = object(wanted, &revision, &standbys).await {
-            let tried = Live {
+        if let Some((pod, refused)) = find_objection(self.host(), wanted, &revision, &standbys).await {
+            let tried = LiveRevision {
                 sequence,
                 digest: wanted.digest,
             };
             let rejection = Rejection {
-                why: format!("in the standby {pod}: {}", words_of(&refused)),
+                why: format!("on standby {pod}: {}", describe(&refused)),
                 ..rejection_of(&refused, tried, RejectedBy::DryRun)
             };
-            self.end(wish, tried, Course::default(), Some(rejection.clone()));
-            self.say(wanted, self.reporter.read().live, State::Refused(rejection));
-            return RECHECK;
+            self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
+            self.publish(wanted, self.reporter.read().live, State::Refused(rejection));
+            return RECHECK_INTERVAL;
         }
         info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "pushing the configuration");
         let fence = next_fence(&self.fence);
-        let tried = Live {
+        let tried = LiveRevision {
             sequence,
             digest: wanted.digest,
         };
@@ -325,25 +333,25 @@ impl Task {
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
-        // A dry run harms nobody, and what was held back for the sake of one bad input is not to wait for it. Nor does a
-        // change of partitions by RPC.
+        // After a dry run or a change of partitions by RPC, the next push need not wait: neither reconfigures
+        // slurmctld.
         let no_reconfigure = |pushed: &Pushed| {
             matches!(pushed.outcome, Outcome::Rejected(_) | Outcome::PartitionsInUse { .. })
                 || pushed.action == Action::PartitionRpc
         };
         if !answer.as_ref().is_ok_and(no_reconfigure) {
-            self.reconfigured = Some(Instant::now());
+            self.reconfigured = Some(self.host().instant());
         }
         match answer {
-            Ok(pushed) => self.pushed(wish, tried, &pushed),
-            Err(error) => self.not_carried_out(wish, tried, error),
+            Ok(pushed) => self.pushed(request, tried, &pushed),
+            Err(error) => self.not_carried_out(request, tried, error),
         }
     }
 
-    fn not_carried_out(&mut self, wish: &Wish, tried: Live, error: Error) -> Duration {
-        let wanted = &wish.wanted;
+    fn not_carried_out(&mut self, request: &Request, tried: LiveRevision, error: Error) -> Duration {
+        let wanted = &request.wanted;
         match error {
-            Error::Refused(Refusal::Busy { .. }) => IMPATIENCE,
+            Error::Refused(Refusal::Busy { .. }) => POLL_INTERVAL,
             Error::Refused(Refusal::StaleSequence { live }) => {
                 self.memory.highest = self.memory.highest.max(live.sequence);
                 SHORTEST_BACKOFF
@@ -355,7 +363,7 @@ impl Task {
                     by: RejectedBy::Agent,
                     why: detail,
                 };
-                self.end(wish, tried, Course::default(), Some(rejection));
+                self.finish(request, tried, PushTimes::default(), Some(rejection));
                 Duration::ZERO
             }
             Error::Refused(Refusal::Stuck { detail }) => {
@@ -368,7 +376,7 @@ impl Task {
                 self.failed(wanted, State::Failed { why: detail })
             }
             error => {
-                // The agent may have it all the same.
+                // The agent may have received the revision nevertheless.
                 self.memory.open = Some(tried).filter(|_| wanted.goal == Goal::Live);
                 self.metrics.failed(&self.reporter.key);
                 self.failed(wanted, State::Away { why: error.to_string() })
@@ -376,93 +384,94 @@ impl Task {
         }
     }
 
-    /// What a dry run waits for may never come. It counts as refused for a while, so that it holds up nothing else.
+    /// The condition that a dry run waits for may never be met. The revision counts as rejected for a while, so that it
+    /// does not delay others.
     fn set_aside(&mut self, digest: Digest, why: &str) {
         let times = self.memory.stuck.entry(digest).or_default();
         *times = times.saturating_add(1);
-        if *times >= STUCK {
-            self.set_aside = Some(Instant::now());
-            let why = format!("{why}; it is tried again every minute");
+        if *times >= MAX_STUCK_DRY_RUNS {
+            self.set_aside = Some(self.host().instant());
+            let why = format!("{why}; it is retried every minute");
             self.reporter.report(|report| report.note_refusal(digest, &why));
         }
     }
 
-    fn pushed(&mut self, wish: &Wish, tried: Live, pushed: &Pushed) -> Duration {
-        let wanted = &wish.wanted;
-        let live = pushed.status.live.as_ref().map(Live::from);
+    fn pushed(&mut self, request: &Request, tried: LiveRevision, pushed: &Pushed) -> Duration {
+        let wanted = &request.wanted;
+        let live = pushed.status.live.as_ref().map(LiveRevision::from);
         self.failures = 0;
-        self.know(&pushed.status);
+        self.remember_status(&pushed.status);
         let (refused, by) = match &pushed.outcome {
             Outcome::Applied | Outcome::Unchanged => {
-                self.end(wish, tried, Course::of(pushed), None);
-                self.say(wanted, live, State::Done);
-                return RECHECK;
+                self.finish(request, tried, PushTimes::of(pushed), None);
+                self.publish(wanted, live, State::Done);
+                return RECHECK_INTERVAL;
             }
             Outcome::Pending { reason } => {
                 self.memory.open = Some(tried);
-                self.say(wanted, live, State::Waiting { why: reason.clone() });
-                return IMPATIENCE;
+                self.publish(wanted, live, State::Waiting { why: reason.clone() });
+                return POLL_INTERVAL;
             }
             Outcome::Unknown => {
                 self.memory.open = Some(tried);
-                return IMPATIENCE;
+                return POLL_INTERVAL;
             }
-            // The reconciler keeps their lines, and the rest goes on.
+            // The reconciler keeps the lines of these partitions, and pushes the rest.
             Outcome::PartitionsInUse { partitions } => {
-                info!(controller = %self.reporter.key, ?partitions, "slurmctld does not let go of partitions");
-                self.asked_to_let_go = Some(Instant::now());
+                info!(controller = %self.reporter.key, ?partitions, "slurmctld refuses to delete partitions that are in use");
+                self.in_use_since = Some(self.host().instant());
                 self.reporter.report(|report| report.in_use.clone_from(partitions));
-                return LET_GO;
+                return IN_USE_RETRY;
             }
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
         };
         let rejection = rejection_of(refused, tried, by);
-        self.end(wish, tried, Course::of(pushed), Some(rejection.clone()));
-        self.say(wanted, live, State::Refused(rejection));
-        RECHECK
+        self.finish(request, tried, PushTimes::of(pushed), Some(rejection.clone()));
+        self.publish(wanted, live, State::Refused(rejection));
+        RECHECK_INTERVAL
     }
 
-    /// A push that nobody waited for has come to its end, or a pod could not start with what lay there for it.
-    fn close(&mut self, wish: &Wish, state: &State, told_before: bool) {
+    /// Records the result of a push without a waiting caller, or a pod's failure to start with a revision.
+    fn close_open_push(&mut self, request: &Request, state: &State, was_reported: bool) {
         let open = self.memory.open.take();
-        let open = open.filter(|open| open.digest == wish.wanted.digest);
+        let open = open.filter(|open| open.digest == request.wanted.digest);
         match (state, open) {
-            (State::Done, Some(open)) => self.end(wish, open, Course::default(), None),
+            (State::Done, Some(open)) => self.finish(request, open, PushTimes::default(), None),
             (State::Refused(rejection), open) => {
-                let tried = Live {
+                let tried = LiveRevision {
                     sequence: rejection.sequence,
                     digest: rejection.digest,
                 };
-                let known = told_before
+                let known = was_reported
                     || self.memory.refused.contains_key(&tried.digest)
-                    || wish.wanted.rejected == Some(tried);
+                    || request.wanted.rejected == Some(tried);
                 if open.is_some() || !known {
-                    self.end(wish, tried, Course::default(), Some(rejection.clone()));
+                    self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
                 }
             }
             (State::Done | State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. }, _) => {}
         }
     }
 
-    fn end(&mut self, wish: &Wish, tried: Live, course: Course, rejection: Option<Rejection>) {
-        let Live { sequence, digest } = tried;
-        let Course {
+    fn finish(&mut self, request: &Request, tried: LiveRevision, times: PushTimes, rejection: Option<Rejection>) {
+        let LiveRevision { sequence, digest } = tried;
+        let PushTimes {
             action,
             way,
             milliseconds,
             steps,
-        } = course;
-        let (key, pod) = (&self.reporter.key, &wish.wanted.target.pod);
+        } = times;
+        let (key, pod) = (&self.reporter.key, &request.wanted.target.pod);
         let counts = &self.metrics;
         match &rejection {
             None => {
-                let seen = wish.seen.elapsed();
+                let seen = request.seen.elapsed();
                 info!(controller = %key, %pod, sequence, milliseconds, ?seen, "slurmctld runs with the configuration");
                 counts.accepted(key, action, seen.as_secs_f64());
             }
             Some(Rejection { by, why, .. }) => {
-                warn!(controller = %key, %pod, sequence, milliseconds, %by, %why, "the configuration was refused");
+                warn!(controller = %key, %pod, sequence, milliseconds, %by, %why, "the configuration was rejected");
                 counts.rejected(key, *by == RejectedBy::Slurmctld);
             }
         }
@@ -474,11 +483,11 @@ impl Task {
             self.memory.refused.insert(digest, rejection.clone());
         }
         let by_candidate = self.memory.sent.take() == Some(tried);
-        let ended = Ended {
+        let ended = FinishedPush {
             by_candidate,
             sequence,
             digest,
-            files: Arc::clone(&wish.wanted.files),
+            files: Arc::clone(&request.wanted.files),
             at: self.clock.now(),
             action,
             way,
@@ -489,7 +498,7 @@ impl Task {
         self.reporter.report(|report| report.remember(ended));
     }
 
-    /// Says what went wrong and how long to wait before the next attempt.
+    /// Reports a failure. Returns how long to wait before the next attempt.
     fn failed(&mut self, wanted: &Wanted, state: State) -> Duration {
         let backoff = SHORTEST_BACKOFF
             .saturating_mul(2_u32.saturating_pow(self.failures))
@@ -497,7 +506,7 @@ impl Task {
         self.known = None;
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            warn!(controller = %self.reporter.key, pod = %wanted.target.pod, ?state, "the agent does not answer as it should, asking again");
+            warn!(controller = %self.reporter.key, pod = %wanted.target.pod, ?state, "request to the agent failed, retrying");
         }
         self.reporter.report(|report| {
             if report.pod != wanted.target.uid {
@@ -509,18 +518,21 @@ impl Task {
         backoff
     }
 
-    /// Whether it was last said that slurmctld runs with what this agent has: who wants something else says by itself that
-    /// it is on its way, and another look at it would only take time from the push.
-    fn is_at_rest(&self, wanted: &Wanted, live: Option<Live>) -> bool {
+    /// Whether the last report says that slurmctld runs with this agent's live revision. Then `Busy` need not be
+    /// reported: the reconciler itself reports a push in progress, and another reconcile would only delay the push.
+    fn is_at_rest(&self, wanted: &Wanted, live: Option<LiveRevision>) -> bool {
         let Report {
-            pod, live: said, state, ..
+            pod,
+            live: reported,
+            state,
+            ..
         } = self.reporter.read();
-        pod == wanted.target.uid && said == live && state == State::Done
+        pod == wanted.target.uid && reported == live && state == State::Done
     }
 
-    fn say(&self, wanted: &Wanted, live: Option<Live>, state: State) {
+    fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
         if let (State::Done, Some(live)) = (&state, live) {
-            self.settle(wanted, live.sequence);
+            self.set_active_revision(wanted, live.sequence);
         }
         self.reporter.report(|report| {
             report.pod.clone_from(&wanted.target.uid);
@@ -532,18 +544,18 @@ impl Task {
         });
     }
 
-    /// The active slurmctld runs with it: from here on the standbys are to have it too.
-    fn settle(&self, wanted: &Wanted, sequence: u64) {
-        let settled = Settled {
+    /// Passes the active slurmctld's revision on to the standbys.
+    fn set_active_revision(&self, wanted: &Wanted, sequence: u64) {
+        let active_revision = ActiveRevision {
             revision: revision_of(wanted, sequence),
             standbys: wanted.standbys.clone(),
             jwt_key: wanted.jwt_key.clone(),
         };
-        self.settled.send_if_modified(|current| {
-            if current.as_deref() == Some(&settled) {
+        self.active_revision.send_if_modified(|current| {
+            if current.as_deref() == Some(&active_revision) {
                 return false;
             }
-            *current = Some(Arc::new(settled));
+            *current = Some(Arc::new(active_revision));
             true
         });
     }
@@ -553,9 +565,9 @@ impl Task {
         if !self.client.as_ref().is_some_and(same) {
             let key = AgentKey::derive(&wanted.jwt_key.0).map_err(|error| error.to_string())?;
             let Target { uid, address, .. } = wanted.target.clone();
-            let client = Client::new(host::Host::real(), address, uid, key, Options::default());
+            let client = Client::new(self.host().clone(), address, uid, key, Options::default());
             self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
-            // What another pod, or another slurmctld, refused says nothing about this one.
+            // Rejections by another pod or another slurmctld do not apply to this one.
             self.memory.refused.clear();
             self.memory.stuck.clear();
             self.reporter.report(|report| {
@@ -582,16 +594,16 @@ fn revision_of(wanted: &Wanted, sequence: u64) -> Revision {
     }
 }
 
-/// How a push went, as far as it is known.
+/// The times and steps of a push, as far as they are known.
 #[derive(Debug, Default)]
-struct Course {
+struct PushTimes {
     action: Action,
     way: Way,
     milliseconds: u64,
     steps: Vec<StepTime>,
 }
 
-impl Course {
+impl PushTimes {
     fn of(pushed: &Pushed) -> Self {
         Self {
             action: pushed.action,

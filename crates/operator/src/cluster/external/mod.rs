@@ -1,5 +1,5 @@
-//! A slurmctld outside Kubernetes: whether pods can work with it, and which partitions it has. Slurm does not report changes, so it
-//! is polled.
+//! An external slurmctld: whether pods can work with it, and which partitions it has. Slurm does not report changes, so
+//! it is polled.
 
 mod requirements;
 mod view;
@@ -11,12 +11,12 @@ use std::{
 };
 
 use api::Controller;
+use host::Host;
 use kube::ResourceExt as _;
 use slurm::{
     rpc::{Client, Options},
     token::{Issuer, SigningKey},
 };
-use tokio::time::Instant;
 
 pub(crate) use self::{
     requirements::Unfit,
@@ -39,7 +39,7 @@ const LATER: Duration = Duration::from_mins(1);
 const USER: &str = "slurm";
 const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 
-/// The slurmctld outside Kubernetes of one cluster, and the result of the last poll.
+/// The external slurmctld of one cluster, and the result of the last poll.
 #[derive(Clone, Debug)]
 pub(crate) struct External {
     /// `host:port`.
@@ -67,7 +67,7 @@ impl External {
 }
 
 impl Cluster {
-    /// Polls the slurmctld that an external Controller names from now on; none where the Controller names none or its key
+    /// Polls the slurmctld that an external Controller names from now on; none if the Controller names none or its key
     /// is missing, which is reported elsewhere.
     pub(super) fn update_external(&self, controller: &Controller) {
         let endpoint = endpoint(controller, &self.shared.caches);
@@ -78,7 +78,7 @@ impl Cluster {
             }
             *current = endpoint.zip(identity).and_then(|((address, key), identity)| {
                 Some(External {
-                    client: Arc::new(client_of(address.clone(), &key)?),
+                    client: Arc::new(client_of(self.host(), address.clone(), &key)?),
                     address,
                     identity,
                     latest: Arc::default(),
@@ -90,25 +90,25 @@ impl Cluster {
     }
 }
 
-/// Polls again and again, and wakes the Controller and its Partitions when something changed.
+/// Polls in a loop, and wakes the Controller and its Partitions when something changed.
 pub(super) async fn run(cluster: &Cluster) {
     let mut externals = cluster.external.subscribe();
     loop {
         let external = externals.borrow_and_update().clone();
         let Some(external) = external else {
-            // The sender is part of the cluster.
+            // The error is ignored: the sender lives as long as the cluster.
             let _ = externals.changed().await;
             continue;
         };
         let (view, has_changed) = external.poll().await;
-        let polled = Instant::now();
+        let polled = cluster.host().instant();
         if has_changed {
             cluster.wake(Follower::Controller);
             for partition in cluster.partitions_of() {
                 cluster.wake(Follower::Partition(Key::of(partition.as_ref())));
             }
         }
-        // A Partition may be created meanwhile.
+        // A Partition may be created in the meantime.
         while polled.elapsed() < interval(&view, cluster.partitions_of().is_empty()) {
             if tokio::time::timeout(SOON, externals.changed()).await.is_ok() {
                 break;
@@ -142,12 +142,12 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The client of a daemon outside Kubernetes that accepts tokens of this key. `None` if the key is invalid.
-pub(crate) fn client_of(address: String, key: &[u8]) -> Option<Client> {
+/// Returns a client for an external daemon that accepts tokens of this key. `None` if the key is invalid.
+pub(crate) fn client_of(host: &Host, address: String, key: &[u8]) -> Option<Client> {
     let issuer = Issuer::new(SigningKey::new(key).ok()?, USER, TOKEN_LIFETIME);
     let options = Options {
         timeout: TIMEOUT,
         ..Options::default()
     };
-    Some(Client::new(host::Host::real(), address, issuer, options))
+    Some(Client::new(host.clone(), address, issuer, options))
 }

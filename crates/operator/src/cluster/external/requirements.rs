@@ -1,4 +1,4 @@
-//! What the answer of a slurmctld outside Kubernetes says about it. Pure.
+//! Checks whether an external slurmctld meets the requirements, from its response. Pure.
 
 use slurm::{
     conf::Configuration,
@@ -8,14 +8,14 @@ use slurm::{
 
 use crate::reason;
 
-/// Why pods cannot work with it, and what to do.
+/// Why pods cannot work with it, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
-/// What it lacks, if it lacks something.
+/// Returns the missing requirements, if any.
 pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Unfit> {
     let unfit = |reason, message: String| Some(Unfit { reason, message });
     match answer {
@@ -33,31 +33,32 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
         Err(Error::Unauthorized(_)) => unfit(
             reason::REQUIREMENT_MISSING,
             format!(
-                "slurmctld at {address} does not accept a token of ours, so it lacks auth/jwt or has another key: set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf, and put the same key into the Secret of spec.jwtKeyRef"
+                "slurmctld at {address} does not accept the operator's token, so it lacks auth/jwt or has another key: set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf, and put the same key into the Secret of spec.jwtKeyRef"
             ),
         ),
-        // One without auth/jwt cannot read our question, and says nothing (measured, 26.05).
+        // A slurmctld without auth/jwt cannot read the request, and closes the connection without a response (measured,
+        // 26.05).
         Err(Error::Transport(error)) if error.is_hang_up() => unfit(
             reason::REQUIREMENT_MISSING,
             format!(
-                "what listens at {address} hangs up when it is shown a token: as a slurmctld it lacks auth/jwt, so set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf; if it is none, correct spec.externalConfig"
+                "the daemon at {address} closes the connection when it receives a token: if it is a slurmctld, it lacks auth/jwt, so set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf; if it is not, correct spec.externalConfig"
             ),
         ),
         Err(Error::Transport(transport::Error::Unreachable { reason: why, .. })) => unfit(
             reason::SLURMCTLD_AWAY,
             format!(
-                "no slurmctld can be reached at {address}: {why}; correct spec.externalConfig, or see that it runs and that pods have a route to it"
+                "no slurmctld can be reached at {address}: {why}; correct spec.externalConfig, or make sure that it runs and that pods have a route to it"
             ),
         ),
         Err(error @ (Error::Unsupported | Error::Transport(transport::Error::Malformed { .. }))) => unfit(
             reason::NOT_SLURMCTLD,
             format!(
-                "what answers at {address} is no slurmctld of Slurm 24.11 to 26.05: {error}; correct spec.externalConfig"
+                "the daemon at {address} is not a slurmctld of Slurm 24.11 to 26.05: {error}; correct spec.externalConfig"
             ),
         ),
         Err(error @ (Error::Refused { .. } | Error::Unpackable(_) | Error::Token(_))) => unfit(
             reason::SLURMCTLD_AWAY,
-            format!("slurmctld at {address} does not say what it runs with: {error}; look at its log"),
+            format!("slurmctld at {address} does not return its configuration: {error}; see its log"),
         ),
     }
 }
@@ -67,9 +68,9 @@ fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
         .iter()
         .filter_map(|file| Some((file.name.as_str(), file.content.as_deref()?)));
     let conf = Configuration::parse(read);
-    let has = |key: &str, word: &str| {
-        let words = conf.value(key).unwrap_or_default().split(',');
-        words.map(str::trim).any(|found| found.eq_ignore_ascii_case(word))
+    let has = |key: &str, expected: &str| {
+        let values = conf.value(key).unwrap_or_default().split(',');
+        values.map(str::trim).any(|found| found.eq_ignore_ascii_case(expected))
     };
     let needs = [
         (
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    fn said(answer: &Result<Vec<ServedFile>, Error>) -> String {
+    fn message_for(answer: &Result<Vec<ServedFile>, Error>) -> String {
         check_requirements("ctl:6817", answer)
             .map_or_else(String::new, |Unfit { reason, message }| format!("{reason}: {message}"))
     }
@@ -111,18 +112,18 @@ mod tests {
     const FIT: &str = "AuthType=auth/slurm\nAuthInfo=cred_expire=60,use_client_ids\nauthalttypes=auth/jwt\n";
 
     #[test]
-    fn one_that_has_all_is_fit() {
-        assert_eq!(said(&Ok(vec![serves(FIT)])), "");
+    fn a_slurmctld_that_meets_all_requirements_is_accepted() {
+        assert_eq!(message_for(&Ok(vec![serves(FIT)])), "");
     }
 
     #[test]
-    fn what_is_missing_is_named_and_nothing_else() {
+    fn exactly_the_missing_requirements_are_named() {
         for (line, name) in [
             ("AuthType=auth/slurm", "auth/slurm"),
             ("authalttypes=auth/jwt", "auth/jwt"),
             (",use_client_ids", "use_client_ids"),
         ] {
-            let message = said(&Ok(vec![serves(&FIT.replace(line, ""))]));
+            let message = message_for(&Ok(vec![serves(&FIT.replace(line, ""))]));
             assert!(message.starts_with("RequirementMissing: "), "{message}");
             let named: Vec<&str> = ["configless", "auth/slurm", "auth/jwt", "use_client_ids"]
                 .into_iter()
@@ -130,18 +131,18 @@ mod tests {
                 .collect();
             assert_eq!(named, [name], "{message}");
         }
-        let two = said(&Ok(vec![serves("AuthAltTypes=auth/jwt\n")]));
+        let two = message_for(&Ok(vec![serves("AuthAltTypes=auth/jwt\n")]));
         assert!(two.contains("auth/slurm") && two.contains("use_client_ids"), "{two}");
     }
 
     #[test]
-    fn a_refusal_is_told_by_what_it_means() {
+    fn a_refusal_names_the_missing_requirement() {
         let configless = Error::Refused {
             code: ReturnCode::CONFIGLESS_DISABLED,
             said: None,
         };
-        assert!(said(&Err(configless)).contains("lacks configless"));
-        let token = said(&Err(Error::Unauthorized(ReturnCode::AUTHENTICATION)));
+        assert!(message_for(&Err(configless)).contains("lacks configless"));
+        let token = message_for(&Err(Error::Unauthorized(ReturnCode::AUTHENTICATION)));
         assert!(
             token.contains("auth/jwt") && token.contains("spec.jwtKeyRef"),
             "{token}"
@@ -149,20 +150,21 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_told_from_a_wrong_daemon() {
+    fn a_wrong_address_is_distinguished_from_a_wrong_daemon() {
         let away = Error::Transport(transport::Error::Unreachable {
             reason: "connection refused".to_owned(),
             source: None,
         });
         assert!(
-            said(&Err(away)).starts_with("SlurmctldAway: no slurmctld can be reached at ctl:6817: connection refused")
+            message_for(&Err(away))
+                .starts_with("SlurmctldAway: no slurmctld can be reached at ctl:6817: connection refused")
         );
-        assert!(said(&Err(Error::Unsupported)).starts_with("NotSlurmctld"));
+        assert!(message_for(&Err(Error::Unsupported)).starts_with("NotSlurmctld"));
         let hung_up = Error::Transport(transport::Error::Unreachable {
             reason: "the connection broke".to_owned(),
             source: Some(Box::new(io::Error::from(ErrorKind::UnexpectedEof))),
         });
-        let message = said(&Err(hung_up));
+        let message = message_for(&Err(hung_up));
         assert!(
             message.contains("lacks auth/jwt") && message.contains("correct spec.externalConfig"),
             "{message}"

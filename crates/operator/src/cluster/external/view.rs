@@ -1,4 +1,4 @@
-//! What was seen of a slurmctld outside Kubernetes at one look.
+//! The state of an external slurmctld at one poll.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,54 +12,57 @@ use slurm::{
 use super::requirements::{Unfit, check_requirements};
 use crate::runtime::Clock;
 
-/// One look.
+/// The result of one poll.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// What it lacks, if it lacks something.
+    /// The missing requirements, if any.
     pub(crate) unfit: Option<Unfit>,
-    /// What it has, or why that is not known.
+    /// The cluster's state, or why it is not known.
     pub(crate) cluster: Result<ExternalCluster, String>,
-    /// When it was begun.
+    /// When the poll began.
     pub(crate) at: Timestamp,
 }
 
-/// What a slurmctld has.
+/// The partitions and node sets of an external slurmctld.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExternalCluster {
-    /// Whether anything is known of its slurm.conf: slurmrestd does not tell.
+    /// Whether its slurm.conf is known: slurmrestd does not return it.
     pub(crate) is_file_known: bool,
-    /// The partitions of its slurm.conf, with what its DEFAULT lines add, in the order of the file.
+    /// The partitions of its slurm.conf, with the values of its DEFAULT lines, in the order of the file.
     pub(crate) lines: Vec<(String, Settings)>,
     /// The node sets that its slurm.conf defines.
     pub(crate) node_sets: BTreeSet<String>,
-    /// It keeps what partitions were made and changed, whatever its files say (`ReconfigFlags=KeepPartInfo`).
+    /// It keeps partitions that were created and changed at run time, regardless of its files
+    /// (`ReconfigFlags=KeepPartInfo`).
     pub(crate) keeps_partitions: bool,
-    /// Those it runs with.
+    /// The live partitions.
     pub(crate) partitions: Vec<LivePartition>,
-    /// When it read its files, by its own clock, which is whole seconds.
+    /// When it read its files, by its own clock, in whole seconds.
     boot_time: u64,
-    /// The same by ours.
+    /// The same by the operator's clock.
     pub(crate) booted_at: Timestamp,
 }
 
 impl View {
     pub(crate) async fn of(address: &str, client: &Client, clock: &Clock) -> Self {
         let at = clock.now();
-        // What slurmd and sackd will ask for, with what slurmrestd's clients will show.
+        // The request that slurmd and sackd will send, with the token that slurmrestd's clients will send.
         let files = client.served_files().await;
         let unfit = check_requirements(address, &files);
         let cluster = match files {
-            Ok(files) => look(&files, client, clock).await.map_err(|error| error.to_string()),
+            Ok(files) => read_cluster(&files, client, clock)
+                .await
+                .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         Self { unfit, cluster, at }
     }
 
-    /// Whether it says the same to whoever waits for news.
+    /// Whether both results are the same apart from their times.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let cluster = |view: &Self| {
             let known = view.cluster.clone();
-            // By the difference of two clocks that is another one each time.
+            // It is computed from two clocks, and differs at each poll.
             known.map(|cluster| ExternalCluster {
                 booted_at: Timestamp::UNIX_EPOCH,
                 ..cluster
@@ -69,7 +72,7 @@ impl View {
     }
 }
 
-async fn look(files: &[ServedFile], client: &Client, clock: &Clock) -> Result<ExternalCluster, Error> {
+async fn read_cluster(files: &[ServedFile], client: &Client, clock: &Clock) -> Result<ExternalCluster, Error> {
     let conf = client.live_conf().await?;
     let now = clock.now();
     let partitions = client.partitions().await?;
@@ -94,7 +97,7 @@ impl ExternalCluster {
         }
     }
 
-    /// What can be known without its slurm.conf: the `ReconfigFlags` it runs with, and its partitions.
+    /// The state that is known without its slurm.conf: the `ReconfigFlags` it runs with, and its partitions.
     pub(crate) fn without_file<S: AsRef<str>>(
         flags: impl IntoIterator<Item = S>,
         partitions: Vec<LivePartition>,
@@ -114,7 +117,7 @@ impl ExternalCluster {
         }
     }
 
-    /// What its slurm.conf says of a partition.
+    /// The line of a partition in its slurm.conf.
     pub(crate) fn line(&self, name: &str) -> Option<&Settings> {
         let mut lines = self.lines.iter();
         lines.find_map(|(line, settings)| (line == name).then_some(settings))

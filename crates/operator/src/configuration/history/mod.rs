@@ -24,7 +24,7 @@ use super::{Inputs, render::read_bundle};
 use crate::{
     cluster::{
         Snapshot,
-        deliver::{Ended, Files, Rejection},
+        deliver::{Files, FinishedPush, Rejection},
     },
     parent::Parent,
 };
@@ -42,14 +42,14 @@ pub(crate) fn build_history(
     let noted = inputs.history.as_ref().and_then(|history| history.data.clone());
     let noted = noted.unwrap_or_default();
     let replacement = replacement(inputs, config_maps, parent);
-    let is_noted = |ended: &Arc<Ended>| noted.contains_key(&Happened::pushed(ended).key());
-    if replacement.is_none() && snapshot.report.ended.iter().all(is_noted) {
+    let is_noted = |ended: &Arc<FinishedPush>| noted.contains_key(&Happened::pushed(ended).key());
+    if replacement.is_none() && snapshot.report.finished.iter().all(is_noted) {
         return None;
     }
     let accepted = inputs.bundle.as_ref().and_then(|bundle| read_bundle(bundle));
     let mut files = accepted.map(|revision| Arc::new(revision.files));
     let mut entries = noted.clone();
-    for ended in &snapshot.report.ended {
+    for ended in &snapshot.report.finished {
         add(&mut entries, inputs, files.as_deref(), &Happened::pushed(ended));
         if ended.rejection.is_none() {
             files = Some(Arc::clone(&ended.files));
@@ -92,11 +92,11 @@ struct Happened<'a> {
     digest: String,
     files: &'a Files,
     at: Timestamp,
-    push: Option<&'a Ended>,
+    push: Option<&'a FinishedPush>,
 }
 
 impl<'a> Happened<'a> {
-    fn pushed(ended: &'a Ended) -> Self {
+    fn pushed(ended: &'a FinishedPush) -> Self {
         Self {
             sequence: ended.sequence,
             digest: ended.digest.to_string(),

@@ -629,7 +629,7 @@ async fn what_a_dry_run_waits_for_in_vain_holds_up_nothing_else() {
         .until("the rest is live", |world| {
             let held = world.configuration()["heldInputs"].to_string();
             world.slurm_conf().contains("PartitionName=a Nodes=a MaxTime=5\n")
-                && held.contains("getaddrinfo() failed; it is tried again every minute")
+                && held.contains("getaddrinfo() failed; it is retried every minute")
         })
         .await;
     assert!(!world.slurm_conf().contains("unresolvable"));

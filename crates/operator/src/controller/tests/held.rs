@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cluster::{
         Knowledge, Seen,
-        deliver::{Files, Live, Report, State},
+        deliver::{Files, LiveRevision, Report, State},
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
 };
@@ -94,7 +94,7 @@ fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, kno
             );
         } else {
             let sequence = live.sequence + 1;
-            report.live = Some(Live { sequence, digest });
+            report.live = Some(LiveRevision { sequence, digest });
         }
     }
     panic!("it does not come to rest");

@@ -106,7 +106,7 @@ fn a_refused_change_is_noted_with_who_refused_it_and_why() {
 fn a_change_that_a_leader_before_brought_through_is_noted_when_it_is_written() {
     let (objects, _, wanted) = edited("SchedulerParameters=defer");
     let mut report = taken(&wanted, 2);
-    report.ended.clear();
+    report.finished.clear();
     let entries = entries(&objects, &report);
     let entry = &entries["accepted-00000002"];
     assert!(entry.contains("cause: spec.extraConf\n"), "{entry}");
@@ -153,7 +153,7 @@ fn ten_of_each_are_kept_and_the_oldest_go() {
         let wanted = pushed(&objects, &before);
         let mut report = taken(&wanted, 10 + 2 * edit);
         let refused = ended(&wanted, 11 + 2 * edit, Some(RejectedBy::DryRun));
-        report.ended.insert(0, refused);
+        report.finished.insert(0, refused);
         objects = noted(objects, &report);
     }
     let history = objects

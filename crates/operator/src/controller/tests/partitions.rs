@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     cluster::{
         Seen,
-        deliver::{Live, State, Wanted},
+        deliver::{LiveRevision, State, Wanted},
     },
     configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle},
     controller::plan::Effect,
@@ -239,7 +239,7 @@ fn served(mut objects: Vec<Value>) -> Observed {
     let bundle = observed.inputs.bundle.as_deref().and_then(read_bundle).unwrap();
     observed.snapshot.report = Report {
         pod: "pod-0".to_owned(),
-        live: Some(Live {
+        live: Some(LiveRevision {
             sequence: bundle.sequence,
             digest: bundle.digest(),
         }),
@@ -342,7 +342,7 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
     let sent = super::plan(&on_its_way);
     let wanted = pushed(&sent);
     on_its_way.snapshot.report.state = State::Done;
-    on_its_way.snapshot.report.live = Some(Live {
+    on_its_way.snapshot.report.live = Some(LiveRevision {
         sequence: 9,
         digest: wanted.digest,
     });
@@ -491,7 +491,7 @@ fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
         "2026-01-02T00:03:00Z",
     );
     let told = pushed(&closing).digest;
-    reopened.snapshot.report.live = Some(Live {
+    reopened.snapshot.report.live = Some(LiveRevision {
         sequence: 9,
         digest: told,
     });

@@ -11,7 +11,7 @@ use super::{
     UID, config_map, keys, observed, pod, written,
 };
 use crate::{
-    cluster::deliver::{Live, Report, State},
+    cluster::deliver::{LiveRevision, Report, State},
     testing::any_spec::any_spec,
 };
 
@@ -63,7 +63,7 @@ fn any_report() -> impl Strategy<Value = Report> {
     ];
     (any::<bool>(), any::<u32>(), state).prop_map(|(known, sequence, state)| Report {
         pod: "pod-0".to_owned(),
-        live: known.then(|| Live {
+        live: known.then(|| LiveRevision {
             sequence: u64::from(sequence),
             digest: slurm::revision::Digest::of(b"x"),
         }),

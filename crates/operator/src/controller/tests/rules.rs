@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cluster::{
         ExternalState,
-        deliver::{Goal, Live, Report, State, Wanted},
+        deliver::{Goal, LiveRevision, Report, State, Wanted},
         external::{Unfit, View},
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
@@ -74,7 +74,7 @@ pub(super) fn annotated(mut objects: Vec<Value>, key: &str, value: &str) -> Vec<
     objects
 }
 
-pub(super) fn report(live: Option<Live>, state: State) -> Report {
+pub(super) fn report(live: Option<LiveRevision>, state: State) -> Report {
     Report {
         pod: "pod-0".to_owned(),
         live,
@@ -86,7 +86,7 @@ pub(super) fn report(live: Option<Live>, state: State) -> Report {
 /// What the agent says of a cluster that runs with what its bundle holds.
 pub(super) fn live_as_bundled(objects: &[Value]) -> Report {
     let (sequence, digest) = bundled(objects).unwrap();
-    report(Some(Live { sequence, digest }), State::Done)
+    report(Some(LiveRevision { sequence, digest }), State::Done)
 }
 
 pub(super) fn bundled(objects: &[Value]) -> Option<(u64, Digest)> {
@@ -493,7 +493,7 @@ fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
     let accepted = plan(&observed(
         objects,
         report(
-            Some(Live {
+            Some(LiveRevision {
                 sequence: 2,
                 digest: wanted,
             }),

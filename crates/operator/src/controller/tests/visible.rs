@@ -20,7 +20,7 @@ use super::{
     rules::{NOW, changed, condition, live_as_bundled, report, running},
 };
 use crate::{
-    cluster::deliver::{Ended, Live, Refusals, Rejection, Report, Sent, Standby, State, Wanted},
+    cluster::deliver::{FinishedPush, LiveRevision, Refusals, Rejection, Report, Sent, Standby, State, Wanted},
     configuration::{DeliveryChange, WakeKubelet, report::held_before},
 };
 
@@ -59,8 +59,8 @@ pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
 }
 
 /// The end of a push of these files.
-pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>) -> Arc<Ended> {
-    Arc::new(Ended {
+pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>) -> Arc<FinishedPush> {
+    Arc::new(FinishedPush {
         sequence,
         digest: wanted.digest,
         files: Arc::clone(&wanted.files),
@@ -100,7 +100,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     };
     let shown = configuration(objects.clone(), report(before.live, away()));
     assert_eq!(shown.delivery, Some(Delivery::Agent), "it waits");
-    let revision = Live {
+    let revision = LiveRevision {
         sequence: 2,
         digest: wanted.digest,
     };
@@ -148,7 +148,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     objects.push(serde_json::to_value(map).unwrap());
     assert_eq!(pushed(&objects, &before).floor, 2);
     let mut by_map = taken(&wanted, 2);
-    Arc::make_mut(&mut by_map.ended[0]).by_candidate = true;
+    Arc::make_mut(&mut by_map.finished[0]).by_candidate = true;
     let planned = plan(&observed(objects.clone(), by_map.clone()));
     assert!(!planned.keep.unwrap().config_maps.contains("slurm-candidate"));
     assert_eq!(configuration(objects, by_map).delivery, Some(Delivery::ConfigMap));
@@ -165,12 +165,12 @@ pub(super) fn edited(extra_conf: &str) -> (Vec<Value>, Report, Wanted) {
 
 /// The agent's word after it took what was pushed.
 pub(super) fn taken(wanted: &Wanted, sequence: u64) -> Report {
-    let live = Live {
+    let live = LiveRevision {
         sequence,
         digest: wanted.digest,
     };
     Report {
-        ended: vec![ended(wanted, sequence, None)],
+        finished: vec![ended(wanted, sequence, None)],
         ..report(Some(live), State::Done)
     }
 }
@@ -178,7 +178,7 @@ pub(super) fn taken(wanted: &Wanted, sequence: u64) -> Report {
 /// And after it was refused.
 pub(super) fn refused(before: &Report, wanted: &Wanted, sequence: u64, by: RejectedBy) -> Report {
     Report {
-        ended: vec![ended(wanted, sequence, Some(by.clone()))],
+        finished: vec![ended(wanted, sequence, Some(by.clone()))],
         ..report(before.live, State::Refused(rejection(wanted, sequence, by)))
     }
 }
@@ -345,7 +345,7 @@ fn what_is_said_stays_the_same_while_nothing_happens_and_for_a_new_leader() {
     let objects = with_status(objects, &status);
     assert_eq!(status_at(objects.clone(), report.clone(), LATER), status);
     let asked = Report {
-        ended: Vec::new(),
+        finished: Vec::new(),
         ..report
     };
     assert_eq!(status_at(objects, asked, LATER), status);
@@ -412,7 +412,7 @@ fn a_new_leader_does_not_tell_again_what_stands_in_the_status() {
         ..refused(&before, &wanted, 2, RejectedBy::DryRun)
     };
     let of_next_leader = Report {
-        ended: Vec::new(),
+        finished: Vec::new(),
         ..held.clone()
     };
     // The input is held; or where it is not known what runs was made from, nothing goes live.
@@ -475,7 +475,7 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
     let missing = ("slurm-controller-2".to_owned(), "its pod does not run".to_owned());
     let behind = |words: &str| vec![("slurm-controller-1".to_owned(), words.to_owned()), missing.clone()];
     assert_eq!(lagging(&objects, Some(of(live, None))), std::slice::from_ref(&missing));
-    let before = Live {
+    let before = LiveRevision {
         sequence: 0,
         digest: slurm::revision::Digest::of(b"before"),
     };

@@ -96,10 +96,12 @@ pub(super) fn is_down_for_them(node: &Node) -> bool {
 
 /// The oldest job there is older than the worker, by the last list of jobs.
 fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
-    let (Some(name), Some(beginnings)) = (worker.slurm_name(), &seen.beginnings) else {
+    let (Some(name), Some(oldest_jobs)) = (worker.slurm_name(), &seen.oldest_jobs) else {
         return false;
     };
-    beginnings.get(name).is_some_and(|since| is_older(seen, *since, worker))
+    oldest_jobs
+        .get(name)
+        .is_some_and(|since| is_older(seen, *since, worker))
         && seen.nodes.get(name).is_some_and(can_be_told)
 }
 
