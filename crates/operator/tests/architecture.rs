@@ -171,3 +171,18 @@ fn paths_are_taken_apart() {
     let paths: Vec<String> = crate_paths(text).into_iter().collect();
     assert_eq!(paths, ["a::b", "a::c::D", "e", "g::h"]);
 }
+
+#[test]
+fn the_files_that_the_architecture_names_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = fs::read_to_string(root.join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, table) = document.split_once("## Where is the rule for").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.contains("| `crates/")).collect();
+    assert!(rows.len() >= 30, "{} rules", rows.len());
+    for path in rows.iter().flat_map(|row| row.split('`')).filter(|word| word.starts_with("crates/")) {
+        assert!(root.join(path).exists(), "{path}");
+    }
+    let glossary = document.split("## Crates").next().unwrap();
+    let terms = glossary.lines().filter(|line| line.starts_with("| ")).count() - 1;
+    assert!(terms <= 40, "{terms} terms");
+}
