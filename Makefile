@@ -6,6 +6,8 @@ SHELL := bash
 TARGET := target/x86_64-unknown-linux-gnu/debug
 TESTBED := $(TARGET)/testbed
 CARGO_DENY_VERSION := 0.20.2
+CARGO_MACHETE_VERSION := 0.9.2
+TYPOS_VERSION := 1.52.0
 # Independent cases run side by side; they wait for the cluster most of the time, so more than there are cores.
 E2E_THREADS ?= 6
 # Each of these starts a Slurm cluster, which is work for the machine.
@@ -88,10 +90,12 @@ bench: build operator valgrind ## Measure, each figure beside its baseline (docs
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: ## Format, clippy, licences and sources of dependencies, generated files
+lint: ## Format, clippy, spelling, dependencies: licences, sources, unused ones
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources
+	PATH="$$(hack/tools cargo-machete $(CARGO_MACHETE_VERSION)):$$PATH" cargo-machete --with-metadata crates
+	PATH="$$(hack/tools typos-cli $(TYPOS_VERSION)):$$PATH" typos --hidden
 	@test -z "$$(gofmt -l hack/kubernetes)" || { gofmt -d hack/kubernetes; exit 1; }
 
 images: build ## Build Kubernetes and the container images without starting anything

@@ -41,8 +41,8 @@ pub(super) fn find_retained(
         .effective(RecordKind::Partition)
         .into_iter()
         .filter(|(name, _)| {
-            let is_anothers = objects.contains(name) || before.adopted.contains_key(*name);
-            !there.contains(*name) && !is_anothers
+            let is_in_use = objects.contains(name) || before.adopted.contains_key(*name);
+            !there.contains(*name) && !is_in_use
         });
     gone.filter(|(name, _)| has_jobs(observed, before, name))
         .filter_map(|(name, settings)| {
