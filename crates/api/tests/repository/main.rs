@@ -7,6 +7,7 @@
     reason = "a test says what it expects by panicking"
 )]
 
+mod file_length;
 mod frozen_strings;
 
 use std::{
