@@ -81,7 +81,7 @@ pub fn once_for(cluster: &Cluster, what: &'static str, act: impl FnOnce()) {
 /// A namespace of a test's own, removed at its end. When the test fails, what is needed to see why is printed first.
 #[derive(Debug)]
 pub struct Namespace {
-    cluster: &'static Cluster,
+    pub cluster: &'static Cluster,
     pub name: String,
 }
 
@@ -149,6 +149,11 @@ impl Namespace {
         self.ask(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
     }
 
+    /// The UID of an object, which tells it from a later one of the same name.
+    pub fn uid(&self, object: &str) -> Result<String> {
+        self.field(object, ".metadata.uid")
+    }
+
     fn explain(&self) {
         let show = |title: &str, arguments: &[&str]| {
             let text = self.ask(arguments).unwrap_or_else(|error| format!("{error:#}"));
@@ -197,4 +202,10 @@ pub fn eventually<T: Debug>(what: &str, patience: Duration, mut ask: impl FnMut(
 /// For `eventually`: an answer that is not the one waited for.
 pub fn expect(holds: bool, answer: impl Debug) -> Result<()> {
     if holds { Ok(()) } else { Err(anyhow!("{answer:?}")) }
+}
+
+/// How often a test repeats what may fail only sometimes: as often as `TESTBED_ROUNDS` says, else `default` times.
+pub fn rounds(default: usize) -> usize {
+    let rounds = std::env::var("TESTBED_ROUNDS").ok();
+    rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(default)
 }

@@ -5,8 +5,9 @@ use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{PutBack, SOON, helm, install};
+use crate::common::operator::{PutBack, helm, install};
 use crate::common::pods::shell_pod;
+use crate::common::slurm::SOON;
 
 #[test]
 fn secure_metrics_are_for_those_who_may_read_them() {

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use testbed::cluster::Cluster;
 use testbed::harness::{Alone, Namespace, alone, eventually, expect};
 
+use crate::common::clusters::{chart_workers, install_chart};
 use crate::common::jobs::{restarts, start_job, wait_older, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, kill_everyone, move_operator, slurm, wait_idle};
+use crate::common::kills::kill_everyone;
+use crate::common::operator::{install, move_operator};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const WORKER: &str = "pod/slurm-worker-slinky-0";
 const SET: &str = "nodeset/slurm-worker-slinky";
-const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 0\npartitions:\n  all:\n    enabled: true\n";
 
 /// The operator and a cluster's slurmctld on node1, and workers on the other nodes, of which one is to be hurt. At the end
 /// all nodes are as they were.
@@ -29,7 +31,7 @@ impl Stage {
 
     /// With so many workers of `slinky`; the first one's node is to be hurt.
     pub(crate) fn with_workers(name: &str, count: usize) -> Self {
-        let mut stage = Self::empty(name, VALUES, "");
+        let mut stage = Self::empty(name, &chart_workers(0), "");
         stage
             .namespace
             .ask(&["scale", SET, &format!("--replicas={count}")])
@@ -47,7 +49,7 @@ impl Stage {
         cluster.ask(&["cordon", "node2", "node3"]).unwrap();
         move_operator(cluster, "!=node1").unwrap();
         let namespace = Namespace::create(cluster, name).unwrap();
-        install_chart(cluster, &namespace, values).unwrap();
+        install_chart(&namespace, values).unwrap();
         namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
         namespace.rollout("deployment/slurm-restapi").unwrap();
         cluster.ask(&["uncordon", "node2", "node3"]).unwrap();
@@ -105,7 +107,7 @@ impl Stage {
         .unwrap();
         let node = self.slurm_node().unwrap();
         assert!(!node.contains("DOWN"), "{node}");
-        assert_eq!(self.namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+        assert_eq!(self.namespace.uid(WORKER).unwrap(), uid);
     }
 }
 
@@ -127,7 +129,7 @@ impl Drop for Stage {
 fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
     let stage = Stage::set("killed");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
@@ -145,7 +147,7 @@ fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
 fn a_node_that_is_declared_dead_is_taken_for_dead() {
     let stage = Stage::set("declared");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
@@ -153,7 +155,7 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
     wait_older(namespace, &job, 20);
     cluster.ask(&["taint", "node", &stage.node, taint]).unwrap();
     // Whether Slurm has heard of it by then or not, and whether it remembers.
-    kill_everyone(cluster, namespace).unwrap();
+    kill_everyone(namespace).unwrap();
     stage.expect_replacement(&job);
     assert_eq!(restarts(namespace, &job).unwrap(), 1);
     cluster.restart_node(&stage.node).unwrap();
@@ -163,7 +165,7 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
 fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back() {
     let stage = Stage::set("cut");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(90);
     let unplugged = cluster.unplug(&stage.node).unwrap();
     stage.expect_patience(&uid);
@@ -171,7 +173,7 @@ fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back
     cluster.wait_node(&stage.node, "True").unwrap();
     wait_undisturbed(namespace, &job, 0);
     wait_idle(namespace, 1).unwrap();
-    assert_eq!(namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid(WORKER).unwrap(), uid);
 
     // A forced deletion says nothing about the machine.
     let unplugged = cluster.unplug(&stage.node).unwrap();

@@ -10,9 +10,9 @@ use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{
-    ONE_WORKER, PutBack, SOON, helm, install, install_chart, install_charts, slurm, wait_idle,
-};
+use crate::common::clusters::{ONE_WORKER, install_chart};
+use crate::common::operator::{PutBack, helm, install, install_charts};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 use crate::operator::expect_no_writes;
 
 const OBJECTS: [&str; 3] = ["controller/slurm", "restapi/slurm", "nodeset/slurm-worker-slinky"];
@@ -139,7 +139,7 @@ fn with_upstreams_definitions_clusters_run_and_an_upgrade_is_asked_for() {
     assert_eq!(left.unwrap(), "");
 
     let namespace = Namespace::create(cluster, "outdated").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
     for object in OBJECTS {

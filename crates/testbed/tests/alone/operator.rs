@@ -7,7 +7,9 @@ use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
+use crate::common::operator::{helm, install};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 /// Long enough for every periodic look of the operator to have come round several times; TESTBED_AT_REST sets other seconds.
 const AT_REST: Duration = Duration::from_mins(1);
@@ -63,10 +65,7 @@ pub(crate) fn expect_no_writes(cluster: &Cluster) {
 fn a_cluster_at_rest_causes_no_writes() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "rest").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "rest", ONE_WORKER, 1);
     namespace
         .wait("condition=Ready", "nodeset/slurm-worker-slinky")
         .unwrap();
@@ -118,7 +117,7 @@ fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
         leader
     };
     let namespace = Namespace::create(cluster, "leader").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     namespace.wait("create", "service/slurm-controller").unwrap();
     let first = kill_leader();
     let keys = || {

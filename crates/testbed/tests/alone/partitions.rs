@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use testbed::cluster::Cluster;
-use testbed::faults::Pod;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{
-    SOON, change_spec, install, install_chart, kill_container, kill_operator, slurm, start_job, wait_done, wait_idle,
-    wait_saved,
-};
+use crate::common::clusters::{change_spec, chart_cluster};
+use crate::common::kills::Victim;
+use crate::common::slurm::{SOON, slurm, slurm_conf, start_job, wait_done, wait_idle, wait_saved};
 
 const VALUES: &str = "nodesets:
   slinky:
@@ -32,48 +29,38 @@ const NAMES: [&str; 2] = ["busy", "free"];
 /// slurmctld alone is brought back by its supervisor.
 const ROUNDS: [[(Victim, u64); 4]; 5] = [
     [
-        (Victim::Slurmctld, 0),
-        (Victim::Slurmctld, 20),
-        (Victim::Slurmctld, 40),
-        (Victim::Slurmctld, 60),
+        (Victim::SlurmctldProcess, 0),
+        (Victim::SlurmctldProcess, 20),
+        (Victim::SlurmctldProcess, 40),
+        (Victim::SlurmctldProcess, 60),
     ],
     [
-        (Victim::Slurmctld, 30),
-        (Victim::Slurmctld, 60),
-        (Victim::Slurmctld, 10),
-        (Victim::Slurmctld, 20),
+        (Victim::SlurmctldProcess, 30),
+        (Victim::SlurmctldProcess, 60),
+        (Victim::SlurmctldProcess, 10),
+        (Victim::SlurmctldProcess, 20),
     ],
     [
-        (Victim::Slurmctld, 80),
-        (Victim::Slurmctld, 120),
-        (Victim::Slurmctld, 150),
-        (Victim::Slurmctld, 120),
+        (Victim::SlurmctldProcess, 80),
+        (Victim::SlurmctldProcess, 120),
+        (Victim::SlurmctldProcess, 150),
+        (Victim::SlurmctldProcess, 120),
     ],
     [
         (Victim::Agent, 20),
-        (Victim::Operator, 20),
+        (Victim::OperatorProcess, 20),
         (Victim::Agent, 60),
-        (Victim::Operator, 40),
+        (Victim::OperatorProcess, 40),
     ],
     [
-        (Victim::Operator, 0),
+        (Victim::OperatorProcess, 0),
         (Victim::Pod, 50),
-        (Victim::Operator, 60),
+        (Victim::OperatorProcess, 60),
         (Victim::Agent, 30),
     ],
 ];
 
-#[derive(Clone, Copy, Debug)]
-enum Victim {
-    Agent,
-    Slurmctld,
-    /// slurmctld's, with all that is in it.
-    Pod,
-    Operator,
-}
-
 struct Ground<'a> {
-    cluster: &'a Cluster,
     namespace: &'a Namespace,
 }
 
@@ -90,47 +77,12 @@ impl Ground<'_> {
     fn kill_at(&self, (victim, after): (Victim, u64), edit: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let editing = scope.spawn(edit);
-            if matches!(victim, Victim::Slurmctld) {
+            if matches!(victim, Victim::SlurmctldProcess) {
                 editing.join().unwrap();
             }
             std::thread::sleep(Duration::from_millis(after));
-            self.kill(victim);
+            victim.kill(self.namespace);
         });
-    }
-
-    fn kill(&self, victim: Victim) {
-        match victim {
-            Victim::Agent => kill_container(self.cluster, self.namespace, "reconfigure").unwrap(),
-            Victim::Slurmctld => {
-                // Right after another kill there may be nobody yet.
-                eventually("slurmctld is killed", SOON, || self.slurm("kill -9 $(pidof slurmctld)")).unwrap();
-            }
-            Victim::Pod => {
-                let now = ["delete", "pod", POD, "--force", "--grace-period=0"];
-                self.namespace.ask(&now).unwrap();
-            }
-            Victim::Operator => self.kill_operator(),
-        }
-    }
-
-    /// The process at once, and then its pod, so that the next one does not have to wait.
-    fn kill_operator(&self) {
-        let pods = ["get", "pods", "--namespace=slinky", "-o", "name"];
-        let selector = "--selector=app.kubernetes.io/name=slurm-operator";
-        let pods = self.cluster.ask(&[&pods[..], &[selector]].concat()).unwrap();
-        let killed = pods
-            .lines()
-            .filter_map(|line| line.strip_prefix("pod/"))
-            .filter(|name| {
-                let pod = Pod {
-                    namespace: "slinky",
-                    name,
-                };
-                // One before it may be on its way out.
-                self.cluster.kill_container(pod, "slurm-operator").is_ok()
-            });
-        assert_eq!(killed.count(), 1, "{pods}");
-        kill_operator(self.cluster).unwrap();
     }
 
     fn slurm(&self, line: &str) -> Result<String> {
@@ -170,16 +122,8 @@ impl Ground<'_> {
         ];
         expect(words.iter().all(|word| shown.contains(word)), shown)?;
         let line = format!("PartitionName={name} Nodes={nodes} State={state} MaxTime={minutes}");
-        let file = self.file()?;
+        let file = slurm_conf(self.namespace)?;
         expect(file.lines().any(|found| found == line), (line, file))
-    }
-
-    /// The live file, once it is also what the next pod would start from.
-    fn file(&self) -> Result<String> {
-        let file = self.slurm("cat /etc/slurm/slurm.conf")?;
-        let object = self.namespace.field("configmap/slurm-config", ".data.slurm\\.conf")?;
-        expect(object == file, (object, &file))?;
-        Ok(file)
     }
 
     fn ready(&self, name: &str) -> Result<()> {
@@ -216,7 +160,7 @@ impl Ground<'_> {
             expect(object.is_empty(), object)?;
             let live = self.slurm("scontrol --oneliner show partitions")?;
             expect(!live.contains(&format!("PartitionName={name} ")), live)?;
-            let file = self.file()?;
+            let file = slurm_conf(self.namespace)?;
             expect(!file.contains(&format!("PartitionName={name} ")), file)
         })
         .unwrap();
@@ -275,16 +219,10 @@ impl Ground<'_> {
 fn partitions_are_whole_or_gone_everywhere_in_the_end_whoever_dies_meanwhile_and_jobs_go_on() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "partition-deaths").unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "partition-deaths", VALUES, 1);
     // Slurm forgets who joined a moment before it is killed.
     wait_saved(&namespace).unwrap();
-    let ground = Ground {
-        cluster,
-        namespace: &namespace,
-    };
+    let ground = Ground { namespace: &namespace };
     for (number, round) in ROUNDS.into_iter().enumerate() {
         namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
         ground.round(number, round);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, wait_job, wait_node};
+use crate::common::slurm::{SOON, node_names, slurm, start_job, wait_job, wait_node};
 use crate::nodes_lost::Stage;
 
 /// A set of each mode, both on node2, and a node that somebody wrote into slurm.conf.
@@ -27,13 +27,7 @@ partitions:
 const SET: &str = "nodeset/slurm-worker-slinky";
 
 fn records(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
-    let shown = slurm(namespace, "scontrol --oneliner show nodes")?;
-    let names = shown.lines().filter_map(|line| line.strip_prefix("NodeName="));
-    let mut names: Vec<String> = names
-        .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
-        .collect();
-    names.sort();
-    Ok(names)
+    Ok(node_names(&slurm(namespace, "scontrol --oneliner show nodes")?))
 }
 
 fn wait_records(namespace: &Namespace, expected: &[&str]) {

@@ -2,7 +2,7 @@
 
 use testbed::harness::{alone, eventually};
 
-use crate::common::slurm::{SOON, idle, install, slurm};
+use crate::common::plain_slurm::{SOON, idle, install, slurm};
 
 #[test]
 fn a_worker_returns_after_its_node_was_killed() {

@@ -4,9 +4,10 @@ use anyhow::Result;
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, PutBack, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
-};
+use crate::common::clusters::{ONE_WORKER, install_chart};
+use crate::common::operator::{PutBack, install, install_charts, uninstall};
+use crate::common::pods::lives;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_job};
 
 const NODESET: &str = "nodeset/slurm-worker-slinky";
 const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
@@ -14,7 +15,7 @@ const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
 /// A cluster with one worker that is idle, and held by the operator.
 fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     assert!(finalizers(&namespace).contains(FINALIZER));
     namespace
@@ -22,12 +23,6 @@ fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
 
 fn finalizers(namespace: &Namespace) -> String {
     namespace.field(NODESET, ".metadata.finalizers").unwrap()
-}
-
-/// Each pod's UID and how often its containers were started.
-fn pods(namespace: &Namespace) -> String {
-    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
-    namespace.ask(&["get", "pods", "-o", path]).unwrap()
 }
 
 /// Everything in a namespace but what Kubernetes puts into each, and the events.
@@ -70,7 +65,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
     let job = slurm(&namespace, batch).unwrap();
     let job = job.trim();
     wait_job(&namespace, job, "RUNNING").unwrap();
-    let before = pods(&namespace);
+    let before = lives(&namespace).unwrap();
 
     uninstall(cluster, "slinky", "slurm-operator").unwrap();
     assert_eq!(finalizers(&namespace), "");
@@ -87,7 +82,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
         },
     )
     .unwrap();
-    assert_eq!(pods(&namespace), before);
+    assert_eq!(lives(&namespace).unwrap(), before);
     wait_job(&namespace, job, "RUNNING").unwrap();
 
     install_charts(cluster).unwrap();
@@ -102,7 +97,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
         expect(ready == "2", ready)
     })
     .unwrap();
-    let now = pods(&namespace);
+    let now = lives(&namespace).unwrap();
     assert!(before.lines().all(|pod| now.contains(pod)), "{before}\n{now}");
     namespace
         .exec("slurm-worker-slinky-0 -c slurmd", "touch /tmp/enough")

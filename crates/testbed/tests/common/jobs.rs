@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testbed::harness::{Namespace, eventually, expect};
 
-use super::operator::{self, slurm};
+use super::slurm::{self, slurm};
 
 /// A job that was queued again waits until its old credentials have expired, which is two minutes.
 const AGAIN: Duration = Duration::from_mins(5);
 
 /// Starts a job of that many seconds in partition `all`. It exits with 7.
 pub fn start_job(namespace: &Namespace, seconds: u32) -> String {
-    operator::start_job(namespace, "--partition=all", &format!("sleep {seconds}; exit 7")).unwrap()
+    slurm::start_job(namespace, "--partition=all", &format!("sleep {seconds}; exit 7")).unwrap()
 }
 
 /// Waits for the end of a job that was started again that often, and then ran until its own exit.
@@ -30,7 +30,7 @@ pub fn wait_undisturbed(namespace: &Namespace, job: &str, restarts: u32) {
 /// Waits until a job has been there for so many seconds.
 pub fn wait_older(namespace: &Namespace, job: &str, seconds: u32) {
     let line = format!("echo $(($(date +%s) - $(date -d $(squeue --noheader --jobs={job} --format=%S) +%s)))");
-    eventually(&format!("job {job} is {seconds} s old"), operator::SOON, || {
+    eventually(&format!("job {job} is {seconds} s old"), slurm::SOON, || {
         let age: u32 = slurm(namespace, &line)?.trim().parse()?;
         expect(age >= seconds, age)
     })

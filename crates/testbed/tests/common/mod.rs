@@ -1,11 +1,15 @@
 //! What both kinds of tests on the cluster share. Each uses only a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod clusters;
 pub mod command_line;
 pub mod forward;
 pub mod jobs;
+pub mod kills;
+pub mod nodes;
 pub mod operator;
 pub mod people;
+pub mod plain_slurm;
 pub mod pods;
 pub mod servers;
 pub mod slurm;

@@ -6,16 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use testbed::harness::{Namespace, eventually};
 
-use super::operator::{SOON, slurm};
+use super::slurm::{SOON, slurm};
 
 /// How long before and after somebody else's order they do so.
 pub const SPREAD: Duration = Duration::from_secs(6);
-
-/// How often a race is run: more often by hand.
-pub fn rounds() -> u32 {
-    let rounds = std::env::var("TESTBED_ROUNDS").ok();
-    rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
-}
 
 /// Drains all of them, one after the other from now until twice [`SPREAD`].
 pub fn drain_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::slurm::{SOON, install, slurm};
+use crate::common::plain_slurm::{SOON, install, slurm};
 
 #[test]
 fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {

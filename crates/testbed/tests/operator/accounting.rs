@@ -3,10 +3,8 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_done, wait_idle, wait_job,
-    wait_said,
-};
+use crate::common::clusters::{configuration_applied, install_chart, operator_namespace, set_extra_conf, wait_said};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 pub(crate) const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 pub(crate) const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
@@ -87,12 +85,10 @@ fn unknown_qos_is_held_until_it_is_there(namespace: &Namespace) {
 
 #[test]
 fn records_outlive_slurmdbd_and_the_database_and_another_password() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "accounting").unwrap();
+    let namespace = operator_namespace(cluster(), "accounting");
     // The order in which things come is nobody's business: first the cluster, then what slurmdbd needs.
     let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_said(&namespace, ACCOUNTING, "Ready", &["False SecretMissing"]);
     set_password(&namespace, FIRST_PASSWORD);
     namespace.apply(MARIADB).unwrap();
@@ -104,10 +100,10 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     wait_recorded(&namespace, &first, "first");
 
     // An upgrade of the release that gives slurmdbd other lines, and so another pod.
-    let pod = || namespace.field("pod/slurm-accounting-0", ".metadata.uid");
+    let pod = || namespace.uid("pod/slurm-accounting-0");
     let before = pod().unwrap();
     let upgraded = values.replace("accounting:\n", "accounting:\n  extraConf: DebugLevel=verbose\n");
-    install_chart(cluster, &namespace, &upgraded).unwrap();
+    install_chart(&namespace, &upgraded).unwrap();
     eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
     wait_recorded(&namespace, &first, "first");
     // slurmctld has found it again: until then a new limit would reach the database only.

@@ -2,15 +2,13 @@
 
 use serde_json::Value;
 use testbed::command::output_with_input;
-use testbed::harness::{Namespace, cluster};
+use testbed::harness::cluster;
 
-use crate::common::operator::install;
+use crate::common::clusters::operator_namespace;
 
 #[test]
 fn every_field_of_every_kind_is_kept() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "fields").unwrap();
+    let namespace = operator_namespace(cluster(), "fields");
     let folder = testbed::paths::repository().join("crates/api/tests/manifests");
     let mut kinds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -31,9 +29,7 @@ fn every_field_of_every_kind_is_kept() {
 
 #[test]
 fn more_pods_than_slurm_has_nodes_are_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "bounds").unwrap();
+    let namespace = operator_namespace(cluster(), "bounds");
     // Without a Controller no pod is made.
     let set = |kind: &str, more: &str| {
         let object = format!("apiVersion: slinky.slurm.net/v1beta1, kind: {kind}, metadata: {{name: big}}");
@@ -63,9 +59,7 @@ fn more_pods_than_slurm_has_nodes_are_refused() {
 
 #[test]
 fn a_misspelt_field_is_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "typo").unwrap();
+    let namespace = operator_namespace(cluster(), "typo");
     let said = namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: x}, spec: {replicass: 1, controllerRef: {name: slurm}}}")
         .unwrap_err()

@@ -9,9 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, install, set_extra_conf, slurm, start_job, wait_idle, wait_job, workers,
-};
+use crate::common::clusters::{CONTROLLER, operator_namespace, set_extra_conf, workers};
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job};
 
 /// What the rows lean on. The operator's own lines come before it.
 const BASE: &str = "NodeSet=ns_compute Feature=compute
@@ -143,9 +142,7 @@ fn status(namespace: &Namespace) -> Result<(bool, String)> {
 
 #[test]
 fn no_bad_configuration_harms_what_runs() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "bad-config").unwrap();
+    let namespace = operator_namespace(cluster(), "bad-config");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(2)).unwrap();
     let good = |number: u32| format!("{BASE}PartitionName=probe Nodes=ns_compute MaxTime={}\n", number + 1);

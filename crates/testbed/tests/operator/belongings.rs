@@ -3,7 +3,8 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, workers};
+use crate::common::clusters::{CONTROLLER, manifest_cluster, operator_namespace, workers};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const SET: &str = "nodeset/compute";
 
@@ -40,9 +41,7 @@ fn claims(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volume() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "belongings").unwrap();
+    let namespace = operator_namespace(cluster(), "belongings");
     namespace.apply(CONTROLLER).unwrap();
     with_belongings(&namespace, 3, "Retain");
     let before = claims(&namespace).unwrap();
@@ -50,11 +49,11 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
 
     let pod = "pod/compute-2";
     let node = namespace.field(pod, ".spec.nodeName").unwrap();
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     assert_eq!(namespace.field(SET, ".status.ordinalToNode.2").unwrap(), node);
     namespace.ask(&["delete", pod, "--grace-period=1"]).unwrap();
     eventually("another pod", SOON, || {
-        let now = namespace.field(pod, ".metadata.uid")?;
+        let now = namespace.uid(pod)?;
         expect(now != uid, now)
     })
     .unwrap();
@@ -92,13 +91,8 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
 
 #[test]
 fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is_lost() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "orphans").unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = || namespace.field("pod/compute-0", ".metadata.uid");
+    let namespace = manifest_cluster(cluster(), "orphans", 1);
+    let uid = || namespace.uid("pod/compute-0");
     let before = uid().unwrap();
     let job = start_job(&namespace, "-p all", "sleep 15").unwrap();
     // It comes to its end when the job has, since the set's line in slurm.conf goes with it.
@@ -114,6 +108,6 @@ fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is
     let owner = namespace
         .field("pod/compute-0", ".metadata.ownerReferences[0].uid")
         .unwrap();
-    assert_eq!(owner, namespace.field(SET, ".metadata.uid").unwrap());
+    assert_eq!(owner, namespace.uid(SET).unwrap());
     assert_eq!(slurm(&namespace, "srun -p compute hostname").unwrap(), "compute-0\n");
 }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, REST_API, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers,
-};
+use crate::common::clusters::{CONTROLLER, REST_API, operator_namespace, workers};
+use crate::common::kills::kill_operator;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
 #[test]
 fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the_other() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "drain").unwrap();
+    let namespace = operator_namespace(cluster, "drain");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(REST_API).unwrap();
     namespace.apply(&workers(2)).unwrap();

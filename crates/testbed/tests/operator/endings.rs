@@ -2,8 +2,10 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
+use crate::common::clusters::{chart_cluster, install_chart, operator_namespace};
 use crate::common::jobs::{restarts, start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_node};
+use crate::common::operator::install;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
 /// One worker that is given two minutes when it is told to end.
 const PATIENT: &str = "nodesets:
@@ -18,13 +20,9 @@ partitions:
 
 #[test]
 fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "grace").unwrap();
-    install_chart(cluster, &namespace, PATIENT).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "grace", PATIENT, 1);
     let pod = "pod/slurm-worker-slinky-0";
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 15);
     namespace.ask(&["delete", pod, "--wait=false"]).unwrap();
     eventually("no new job comes to it", SOON, || {
@@ -37,7 +35,7 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
     .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     eventually("another pod", SOON, || {
-        let now = namespace.field(pod, ".metadata.uid")?;
+        let now = namespace.uid(pod)?;
         expect(now != uid, now)
     })
     .unwrap();
@@ -46,13 +44,9 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
 
 #[test]
 fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_takes_its_place() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "ended").unwrap();
-    install_chart(cluster, &namespace, &PATIENT.replace("120", "15")).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "ended", &PATIENT.replace("120", "15"), 1);
     let pod = "pod/slurm-worker-slinky-0";
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 600);
     // The pod is not deleted: it fails, and stays until somebody clears it away.
     let deadline = r#"{"spec":{"activeDeadlineSeconds":1}}"#;
@@ -65,16 +59,14 @@ fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_take
     })
     .unwrap();
     wait_idle(&namespace, 1).unwrap();
-    assert_ne!(namespace.field(pod, ".metadata.uid").unwrap(), uid);
+    assert_ne!(namespace.uid(pod).unwrap(), uid);
 }
 
 #[test]
 fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "deleted").unwrap();
+    let namespace = operator_namespace(cluster(), "deleted");
     let values = PATIENT.replace("replicas: 1", "replicas: 2\n    partition:\n      enabled: true");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 2).unwrap();
     let set = "nodeset/slurm-worker-slinky";
     let job = start_job(&namespace, 30);
@@ -106,11 +98,7 @@ fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
 
 #[test]
 fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "foreground").unwrap();
-    install_chart(cluster, &namespace, PATIENT).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "foreground", PATIENT, 1);
     let job = start_job(&namespace, 20);
     let set = "nodeset/slurm-worker-slinky";
     namespace
@@ -131,7 +119,7 @@ fn a_cluster_deleted_under_a_job_does_not_hang() {
     install(cluster);
     for deleted in ["together", "namespace", "forced"] {
         let namespace = Namespace::create(cluster, deleted).unwrap();
-        install_chart(cluster, &namespace, &PATIENT.replace("120", "10")).unwrap();
+        install_chart(&namespace, &PATIENT.replace("120", "10")).unwrap();
         wait_idle(&namespace, 1).unwrap();
         start_job(&namespace, 600);
         match deleted {

@@ -4,19 +4,11 @@ use serde_json::json;
 use testbed::command::output_with_input;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, wait_idle};
+use crate::common::clusters::{both_modes, install_chart};
+use crate::common::operator::install;
 use crate::common::pods::shell_pod;
 use crate::common::servers;
-
-/// One set of each mode. Workers do not share a machine, so each set is told its own.
-const BOTH_MODES: &str = "nodesets:
-  slinky:
-    replicas: 1
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
-  daemon:
-    scalingMode: DaemonSet
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
-";
+use crate::common::slurm::{SOON, wait_idle};
 
 /// What `kubectl drain` does to each pod. The API server's answer is in the error when it refuses.
 fn evict(namespace: &Namespace, pod: &str) -> Result<(), String> {
@@ -41,7 +33,7 @@ fn only_what_is_not_protected_can_be_evicted() {
     install(cluster);
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "evictions").unwrap();
-    install_chart(cluster, &namespace, BOTH_MODES).unwrap();
+    install_chart(&namespace, &both_modes("node2", "node1")).unwrap();
     wait_idle(&namespace, 2).unwrap();
     for pod in ["bare", "free"] {
         namespace.apply(&shell_pod(pod, &json!({}))).unwrap();

@@ -2,9 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, install, install_chart, slurm, start_job, wait_done, wait_idle, wait_job, wait_node,
-};
+use crate::common::clusters::{chart_cluster, install_chart, operator_namespace};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_job, wait_node};
 
 const PARTITIONS: &str = include_str!("../../../../examples/seeds/partitions.yaml");
 const PYXIS_OF_OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/pyxis.yaml");
@@ -39,7 +38,7 @@ fn run_on(namespace: &Namespace, partition: &str, nodes: usize) -> String {
 
 /// Replaces a pod and waits until its successor is in Slurm.
 fn replace(namespace: &Namespace, pod: &str, node: &str) {
-    let uid = || namespace.field(&format!("pod/{pod}"), ".metadata.uid");
+    let uid = || namespace.uid(&format!("pod/{pod}"));
     let before = uid().unwrap();
     namespace.ask(&["delete", "pod", pod]).unwrap();
     eventually("another pod", SOON, || {
@@ -60,15 +59,13 @@ fn wait_served(namespace: &Namespace, place: &str) {
 
 #[test]
 fn the_older_guides_values_install_one_after_another() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "guides").unwrap();
+    let namespace = operator_namespace(cluster(), "guides");
 
     // As many as there are machines for.
     let few = PARTITIONS
         .replace("replicas: 2", "replicas: 1")
         .replace("replicas: 8", "replicas: 2");
-    install_chart(cluster, &namespace, &few).unwrap();
+    install_chart(&namespace, &few).unwrap();
     wait_idle(&namespace, 3).unwrap();
     for (partition, nodes) in [
         ("compute", "compute-[0-1]"),
@@ -98,22 +95,17 @@ fn the_older_guides_values_install_one_after_another() {
             .wait("delete", &format!("nodeset/slurm-worker-{set}"))
             .unwrap();
     };
-    install_chart(cluster, &namespace, PYXIS_OF_OLDER_GUIDES).unwrap();
+    install_chart(&namespace, PYXIS_OF_OLDER_GUIDES).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_served(&namespace, "slurm-worker-pyxis-0 -c slurmd");
 
     gone("compute");
-    install_chart(cluster, &namespace, COMPUTE).unwrap();
+    install_chart(&namespace, COMPUTE).unwrap();
     wait_idle(&namespace, 3).unwrap();
     assert_eq!(run_on(&namespace, "compute", 3), "compute-[0-2]");
 
     gone("pyxis");
-    install_chart(
-        cluster,
-        &namespace,
-        &format!("{CACHE}partitions: {{all: {{enabled: true}}}}\n"),
-    )
-    .unwrap();
+    install_chart(&namespace, &format!("{CACHE}partitions: {{all: {{enabled: true}}}}\n")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     let worker = "slurm-worker-pyxis-0";
     run_as_root(&namespace, worker, "", "echo kept >/var/cache/enroot/image");
@@ -124,11 +116,7 @@ fn the_older_guides_values_install_one_after_another() {
 
 #[test]
 fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "pyxis").unwrap();
-    install_chart(cluster, &namespace, PYXIS).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "pyxis", PYXIS, 1);
     let (first, second) = ("slurm-worker-pyxis-0", "slurm-worker-pyxis-1");
     let runs = start_job(&namespace, "-w pyxis-0", "sleep 30").unwrap();
     namespace

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install};
+use crate::common::clusters::operator_namespace;
+use crate::common::slurm::SOON;
 
 /// Made by hand before anything of Slurm is there. The StatefulSet has a label of slurmctld's; nothing runs.
 const STRANGERS: &str = r"
@@ -122,9 +123,7 @@ fn names_are_taken(namespace: &Namespace) {
 
 #[test]
 fn objects_of_others_with_the_names_of_children_are_neither_changed_nor_deleted() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "foreign").unwrap();
+    let namespace = operator_namespace(cluster(), "foreign");
     namespace.apply(STRANGERS).unwrap();
     let before = look(&namespace).unwrap();
     namespace.apply(OBJECTS).unwrap();

@@ -1,28 +1,23 @@
 //! slurmctld is killed before it has written down that a worker joined.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, hold_state, install, install_chart, kill_container, release_state, slurm, start_job, wait_done,
-    wait_idle, wait_node,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster};
+use crate::common::kills::kill_container;
+use crate::common::slurm::{SOON, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
 #[test]
 fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "forgotten").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = |number: u32| namespace.field(&format!("pod/slurm-worker-slinky-{number}"), ".metadata.uid");
+    let namespace = chart_cluster(cluster(), "forgotten", ONE_WORKER, 1);
+    let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
     hold_state(&namespace, &["node"]).unwrap();
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
     let before = [uid(0).unwrap(), uid(1).unwrap()];
-    kill_container(cluster, &namespace, "slurmctld").unwrap();
+    kill_container(&namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
     eventually("Slurm has forgotten it", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;

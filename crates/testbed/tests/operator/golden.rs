@@ -16,7 +16,8 @@ use testbed::command::{output, output_with_input};
 use testbed::harness::eventually;
 use testbed::paths::{self, Layout};
 
-use crate::common::operator::{SOON, helm};
+use crate::common::operator::helm;
+use crate::common::slurm::SOON;
 use crate::recorded::{MEANT, Objects, Recording, flatten_all, judge, recordings};
 
 /// Every kind that is recorded.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, slurmrestd_pod, wait_idle, wait_node};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, chart_workers, install_chart, operator_namespace};
+use crate::common::operator::install;
+use crate::common::slurm::{SOON, slurm, slurmrestd_pod, wait_idle, wait_node};
 
 #[test]
 fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
@@ -12,7 +14,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
     install(cluster);
     let [hanging, other] = ["hanging", "beside"].map(|name| {
         let namespace = Namespace::create(cluster, name).unwrap();
-        install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+        install_chart(&namespace, ONE_WORKER).unwrap();
         namespace
     });
     for namespace in [&hanging, &other] {
@@ -48,10 +50,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
 #[test]
 fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_made() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "unknown").unwrap();
-    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
-    wait_idle(&namespace, 2).unwrap();
+    let namespace = chart_cluster(cluster, "unknown", &chart_workers(2), 2);
     let set = "nodeset/slurm-worker-slinky";
     let scale = |count: &str| namespace.ask(&["scale", set, &format!("--replicas={count}")]).unwrap();
     let workers = || {
@@ -87,10 +86,9 @@ fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_ma
 #[test]
 fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterwards() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "frozen-state").unwrap();
+    let namespace = operator_namespace(cluster, "frozen-state");
     let values = format!("{ONE_WORKER}controller:\n  persistence:\n    storageClassName: freezable\n");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 1).unwrap();
     let (pod, node) = ("pod/slurm-worker-slinky-0", "slinky-0");
     // The leader has made itself known to the agent.

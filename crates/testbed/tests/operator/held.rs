@@ -3,9 +3,8 @@
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, configuration_applied, install, set_extra_conf, slurm, start_job, wait_idle, workers,
-};
+use crate::common::clusters::{configuration_applied, manifest_cluster, set_extra_conf};
+use crate::common::slurm::{SOON, slurm, start_job};
 
 fn partition(namespace: &Namespace, config: &str) {
     let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
@@ -56,12 +55,7 @@ fn live(namespace: &Namespace, line: &str, words: &str) {
 
 #[test]
 fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "held").unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = manifest_cluster(cluster(), "held", 1);
     applied(&namespace);
     let pod = "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}";
     let pod = || namespace.ask(&["get", "pod", "slurm-controller-0", "-o", pod]).unwrap();

@@ -4,7 +4,8 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said};
+use crate::common::clusters::{install_chart, operator_namespace, wait_said};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 const VALUES: &str = include_str!("../../../../examples/gpu/values.yaml");
 const SHARED: &str = include_str!("../../../../examples/gpu/shared.yaml");
@@ -40,16 +41,14 @@ fn shown(namespace: &Namespace, job: &str) -> Result<String> {
 
 #[test]
 fn jobs_of_all_kinds_run_and_say_why_they_wait() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "jobs").unwrap();
+    let namespace = operator_namespace(cluster(), "jobs");
     namespace.apply(SHARED).unwrap();
     // Devices and cores that this machine does not have.
     let values = VALUES
         .replace("/dev/nvidia0", "/dev/zero")
         .replace("GresTypes=gpu", "GresTypes=gpu\n    SlurmdParameters=config_overrides")
         .replace("Gres=gpu:1", "Gres=gpu:1 CPUs=4");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 2).unwrap();
     // As whoever exports a shared file system does once.
     namespace

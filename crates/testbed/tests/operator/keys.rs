@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
 use crate::accounting::{MARIADB, VALUES, set_password};
-use crate::common::operator::{SOON, change_spec, install, install_chart, slurm, uninstall, wait_idle, wait_said};
+use crate::common::clusters::{
+    ONE_WORKER, change_spec, chart_cluster, chart_workers, install_chart, operator_namespace, wait_said,
+};
+use crate::common::operator::uninstall;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 use crate::kubectl_slurm::done;
 
 const SECRET: &str = "secret/slurm-auth-slurm";
@@ -42,21 +45,11 @@ nodesets:
     podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
 ";
 
-/// Two, one of each sort; ask for more by TESTBED_ROUNDS.
-fn rounds() -> usize {
-    let asked = std::env::var("TESTBED_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok());
-    asked.unwrap_or(2)
-}
-
-fn begin(name: &str) -> (&'static Cluster, Namespace) {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
+fn begin(name: &str) -> Namespace {
+    let namespace = operator_namespace(cluster(), name);
     set_password(&namespace, "password");
     namespace.apply(MARIADB).unwrap();
-    (cluster, namespace)
+    namespace
 }
 
 fn wait_well(namespace: &Namespace, workers: usize) {
@@ -119,17 +112,18 @@ fn expect_slurm_works(namespace: &Namespace) {
 
 #[test]
 fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
-    let (cluster, namespace) = begin("keys");
+    let namespace = begin("keys");
     let values = format!("{}{LOGIN}", VALUES.replace("replicas: 1", "replicas: 2"));
     let mut former = None;
-    for round in 0..=rounds() {
+    // Two rounds: a Secret that is kept, and one that is not.
+    for round in 0..=rounds(2) {
         let kept = round % 2 == 1;
         let values = if kept {
             format!("{values}{KEPT}")
         } else {
             values.clone()
         };
-        install_chart(cluster, &namespace, &values).unwrap();
+        install_chart(&namespace, &values).unwrap();
         wait_well(&namespace, 2);
         expect_one_key(&namespace, 5);
         expect_slurm_works(&namespace);
@@ -138,10 +132,10 @@ fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
         if let Some((before, was_kept)) = former.replace((key.clone(), kept)) {
             assert_eq!(before == key, was_kept, "round {round}");
         }
-        if round == rounds() {
+        if round == rounds(2) {
             break;
         }
-        uninstall(cluster, &namespace.name, "slurm").unwrap();
+        uninstall(namespace.cluster, &namespace.name, "slurm").unwrap();
         if !kept {
             let claims = [
                 "delete",
@@ -158,20 +152,15 @@ fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
 /// What earlier charts made: a Secret that nobody can change. It stays, byte for byte, and the cluster with it.
 #[test]
 fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "immutable").unwrap();
-    let values = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
-    install_chart(cluster, &namespace, values).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "immutable", ONE_WORKER, 1);
     let secret = || namespace.field(SECRET, ".metadata.uid} {.immutable} {.data").unwrap();
     for name in [SECRET, "secret/slurm-auth-jwt"] {
         namespace.ask(&["patch", name, "-p", r#"{"immutable":true}"#]).unwrap();
     }
     let before = secret();
-    let pod = || namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let pod = || namespace.uid("pod/slurm-controller-0").unwrap();
     let uid = pod();
-    install_chart(cluster, &namespace, &values.replace("replicas: 1", "replicas: 2")).unwrap();
+    install_chart(&namespace, &chart_workers(2)).unwrap();
     wait_idle(&namespace, 2).unwrap();
     assert_eq!((secret(), pod()), (before, uid));
 }
@@ -180,10 +169,10 @@ fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
 /// content. A way to different keys that once was the usual one, and that an old Secret still opens.
 #[test]
 fn pods_with_different_keys_are_told_of_with_the_remedy() {
-    let (cluster, namespace) = begin("mismatch");
+    let namespace = begin("mismatch");
     let mut values: Value = merge(&[VALUES, APART]);
     values["nodesets"]["slinky"]["replicas"] = json!(1);
-    install_chart(cluster, &namespace, &values.to_string()).unwrap();
+    install_chart(&namespace, &values.to_string()).unwrap();
     wait_well(&namespace, 1);
     expect_one_key(&namespace, 4);
 
@@ -196,7 +185,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
         .ask(&["annotate", "pods", "--all", "testbed/look=again"])
         .unwrap();
     std::thread::sleep(Duration::from_secs(3));
-    let slurmctld = || namespace.field("pod/slurm-controller-0", ".metadata.uid");
+    let slurmctld = || namespace.uid("pod/slurm-controller-0");
     let former = slurmctld().unwrap();
     namespace.ask(&["delete", SECRET]).unwrap();
     let other = json!({

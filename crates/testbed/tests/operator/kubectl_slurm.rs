@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde_json::Value;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_node};
+use crate::common::clusters::two_node_sets;
+use crate::common::slurm::{SOON, slurm, start_job, wait_node};
 
 struct Said {
     code: Option<i32>,

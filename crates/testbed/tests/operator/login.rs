@@ -6,10 +6,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, change_spec, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said,
-};
-use crate::common::pods::shell_pod;
+use crate::common::clusters::{change_spec, install_chart, operator_namespace, wait_said};
+use crate::common::pods::{shell_pod, uids};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 const VALUES: &str = include_str!("../../../../examples/login/values.yaml");
 const HOME: &str = include_str!("../../../../examples/login/home.yaml");
@@ -50,19 +49,13 @@ fn wait_ssh(namespace: &Namespace) {
 
 /// The only login pod, by its UID.
 fn login_pod(namespace: &Namespace) -> Result<String> {
-    let which = [
-        "-l",
-        "app.kubernetes.io/name=login",
-        "-o",
-        "jsonpath={.items[*].metadata.uid}",
-    ];
-    let found = namespace.ask(&[&["get", "pods"][..], &which].concat())?;
-    expect(!found.is_empty() && !found.contains(' '), &found)?;
-    Ok(found)
+    let found = uids(namespace, "app.kubernetes.io/name=login")?;
+    expect(found.len() == 1, &found)?;
+    Ok(found.concat())
 }
 
 fn uid(namespace: &Namespace, pod: &str) -> Result<String> {
-    namespace.field(&format!("pod/{pod}"), ".metadata.uid")
+    namespace.uid(&format!("pod/{pod}"))
 }
 
 fn sssd_conf(namespace: &Namespace) -> String {
@@ -78,15 +71,13 @@ fn set_sssd_conf(namespace: &Namespace, conf: &str) {
 }
 
 fn begin() -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "login").unwrap();
+    let namespace = operator_namespace(cluster(), "login");
     for manifest in [LDAP, HOME, &shell_pod("client", &json!({}))] {
         namespace.apply(manifest).unwrap();
     }
     // sssd that finds nobody waits for a minute before it looks again.
     namespace.rollout("deploy/ldap").unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    install_chart(&namespace, VALUES).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_said(&namespace, LOGIN_SET, "Ready", &["True"]);
     namespace.wait("condition=Ready", "pod/client").unwrap();

@@ -1,8 +1,9 @@
 //! Controller and NodeSet as the guides write them, without a chart.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, wait_job};
+use crate::common::clusters::{CONTROLLER, operator_namespace};
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job};
 
 const NODESET: &str = r"
 apiVersion: slinky.slurm.net/v1beta1
@@ -23,9 +24,7 @@ spec:
 
 #[test]
 fn scaling_out_and_in_leaves_a_running_job_alone() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "scale").unwrap();
+    let namespace = operator_namespace(cluster(), "scale");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&NODESET.replace("NAMESPACE", &namespace.name)).unwrap();
     wait_idle(&namespace, 2).unwrap();

@@ -2,7 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
+use crate::common::slurm::{SOON, slurm};
 
 /// The Prometheus operator's kind, as far as its name goes.
 const DEFINITION: &str = r"
@@ -29,10 +30,7 @@ const METRICS: &str = "controller:\n  metrics:\n    enabled: true\n    serviceMo
 #[test]
 fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "metrics").unwrap();
-    install_chart(cluster, &namespace, &format!("{ONE_WORKER}{METRICS}")).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "metrics", &format!("{ONE_WORKER}{METRICS}"), 1);
     let degraded = || {
         namespace.field(
             "controller/slurm",
@@ -60,7 +58,7 @@ fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
         assert_eq!(slurm(&namespace, &fetch).unwrap(), "200", "{path}");
     }
 
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     namespace.wait("delete", monitor).unwrap();
     a_service_monitor_of_others_is_left_alone();
     // Other tests may look for a cluster that does not know the kind.

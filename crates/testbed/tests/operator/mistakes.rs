@@ -2,7 +2,9 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart, operator_namespace};
+use crate::common::pods::lives;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 fn ready(namespace: &Namespace, object: &str) -> anyhow::Result<(String, String, String)> {
     let field = |name: &str| namespace.field(object, &format!(".status.conditions[?(@.type==\"Ready\")].{name}"));
@@ -25,15 +27,13 @@ fn refused(namespace: &Namespace, object: &str, words: &[&str]) -> String {
 
 #[test]
 fn a_nodeset_without_its_controller_says_so_and_heals() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "orphan").unwrap();
+    let namespace = operator_namespace(cluster(), "orphan");
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: lonely}, spec: {replicas: 1, controllerRef: {name: slurm}}}")
         .unwrap();
     refused(&namespace, "nodeset/lonely", &["slurm"]);
     assert_eq!(namespace.ask(&["get", "pods", "-o", "name"]).unwrap(), "");
-    install_chart(cluster, &namespace, "nodesets: {}\n").unwrap();
+    install_chart(&namespace, "nodesets: {}\n").unwrap();
     eventually("the pod comes with the Controller", SOON, || {
         let pods = namespace.ask(&["get", "pods", "-l", "slinky.slurm.net/component=slurmd", "-o", "name"])?;
         expect(pods.lines().count() == 1, pods)
@@ -44,12 +44,8 @@ fn a_nodeset_without_its_controller_says_so_and_heals() {
 
 #[test]
 fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "missing").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let namespace = chart_cluster(cluster(), "missing", ONE_WORKER, 1);
+    let uid = namespace.uid("pod/slurm-controller-0").unwrap();
     let refs = namespace.field("controller/slurm", ".spec.configFileRefs").unwrap();
     let patch = r#"[{"op":"add","path":"/spec/configFileRefs/-","value":{"name":"nowhere"}}]"#;
     assert!(refs.contains("name"), "{refs}");
@@ -66,16 +62,12 @@ fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
         expect(now.0 == "True", now)
     })
     .unwrap();
-    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
 }
 
 #[test]
 fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "twins").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "twins", ONE_WORKER, 1);
     let before = namespace.field("configmap/slurm-config", ".data").unwrap();
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: twin}, spec: {replicas: 1, controllerRef: {name: slurm}, template: {spec: {hostname: slinky-}}}}")
@@ -110,16 +102,10 @@ fn healed(namespace: &Namespace, object: &str) {
 
 #[test]
 fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "wrong").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "wrong", ONE_WORKER, 1);
     let unharmed = || {
-        let pods =
-            "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
         assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
-        namespace.ask(&["get", "pods", "-o", pods]).unwrap()
+        lives(&namespace).unwrap()
     };
     let before = unharmed();
 

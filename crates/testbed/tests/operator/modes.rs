@@ -4,14 +4,15 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, wait_node, workers};
+use crate::common::clusters::{CONTROLLER, operator_namespace, workers};
+use crate::common::operator::install;
 use crate::common::servers;
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
 fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "modes").unwrap();
+    let namespace = operator_namespace(cluster, "modes");
     let nodes = cluster.nodes();
     let pool = format!("pool.testbed.invalid/{}", namespace.name);
     let label = |node: &str, value: &str| {

@@ -4,7 +4,8 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, change_spec, slurm, start_job, two_node_sets, wait_done, wait_saved};
+use crate::common::clusters::{change_spec, two_node_sets};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_saved};
 
 /// Makes a Partition with this spec, or writes it anew.
 fn make(namespace: &Namespace, name: &str, spec: &str) {

@@ -5,10 +5,11 @@ use std::time::Instant;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, change_spec, configuration_applied, install, set_extra_conf, slurm, start_job, wait_done,
-    wait_idle, wait_said, workers,
+use crate::common::clusters::{
+    CONTROLLER, change_spec, configuration_applied, manifest_cluster, operator_namespace, set_extra_conf, wait_said,
+    workers,
 };
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const BASE: &str = "PartitionName=all Nodes=ALL Default=NO\n";
 
@@ -59,12 +60,7 @@ fn action(namespace: &Namespace) -> String {
 }
 
 fn start(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = manifest_cluster(cluster(), name, 1);
     set_extra_conf(&namespace, BASE).unwrap();
     live(&namespace, "all", &["State=UP"]);
     namespace
@@ -140,9 +136,7 @@ spec:
 /// slurmctld listens on its pod's own address, and not where the agent would ask it; TLS or another key would do the same.
 #[test]
 fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "by-scontrol").unwrap();
+    let namespace = operator_namespace(cluster(), "by-scontrol");
     let deaf = "  extraConf: |\n    CommunicationParameters=NoCtldInAddrAny\n";
     namespace.apply(&CONTROLLER.replace("  extraConf: |\n", deaf)).unwrap();
     namespace.apply(&workers(1)).unwrap();

@@ -5,21 +5,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
-use crate::common::operator::{
-    CONTROLLER, REST_API, SOON, change_spec, install, slurm, slurmrestd_pod, start_job, wait_idle, wait_node, workers,
-};
-use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
+use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, workers};
+use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
+use crate::common::pods::{self, uids};
+use crate::common::slurm::{SOON, slurm, slurmrestd_pod, start_job, wait_idle, wait_node};
 
-const WORKERS: u32 = 6;
+const WORKERS: usize = 6;
 /// The operator looks at Slurm every five seconds; what it does by itself is done by then.
 const SETTLED: Duration = Duration::from_secs(8);
 
 fn set_up(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
+    let namespace = operator_namespace(cluster(), name);
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(REST_API).unwrap();
     namespace.apply(&workers(WORKERS)).unwrap();
@@ -63,7 +61,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
         ];
         namespace.ask(&annotate).map(drop)
     };
-    for _ in 0..rounds() {
+    for _ in 0..rounds(1) {
         beside(&namespace, || annotate("nodeset.slinky.slurm.net/pod-cordon=true"));
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         annotate("nodeset.slinky.slurm.net/pod-cordon-").unwrap();
@@ -87,7 +85,7 @@ fn a_drain_by_hand_outlives_a_rolling_update() {
     // A drained worker counts as missing, and people drain them all.
     let all_at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } } });
     change_spec(&namespace, "nodeset/compute", &all_at_once).unwrap();
-    for round in 0..rounds() {
+    for round in 0..rounds(1) {
         beside(&namespace, || {
             let heavier = json!({ "extraConf": format!("Weight={}", round + 2) });
             change_spec(&namespace, "nodeset/compute", &heavier)
@@ -108,16 +106,12 @@ fn a_drain_by_hand_outlives_a_rolling_update() {
 #[test]
 fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
     let namespace = set_up("people-scale");
-    let scale = |replicas: u32| {
+    let scale = |replicas: usize| {
         let scale = ["scale", "nodeset/compute", &format!("--replicas={replicas}")];
         namespace.ask(&scale).map(drop)
     };
-    let uids = || {
-        let path = "jsonpath={.items[*].metadata.uid}";
-        namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])
-    };
-    let before = uids().unwrap();
-    for _ in 0..rounds() {
+    let before = uids(&namespace, pods::WORKERS).unwrap();
+    for _ in 0..rounds(1) {
         // What has a job does not go at once.
         for node in nodes() {
             start_job(&namespace, &format!("-p all -w {node}"), "sleep 300").unwrap();
@@ -128,7 +122,7 @@ fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         slurm(&namespace, "scancel --partition=all").unwrap();
         put_back(&namespace);
-        assert_eq!(uids().unwrap(), before, "nobody went");
+        assert_eq!(uids(&namespace, pods::WORKERS).unwrap(), before, "nobody went");
     }
 }
 
@@ -142,7 +136,7 @@ fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
             .ask(&["annotate", "--overwrite", "pod/compute-0", word])
             .unwrap()
     };
-    for _ in 0..rounds() {
+    for _ in 0..rounds(1) {
         annotate("nodeset.slinky.slurm.net/pod-cordon=true");
         wait_node(&namespace, "compute-0", &["DRAIN", "was cordoned"], &[]).unwrap();
         let frozen = cluster().pause_container(namespace.pod(&pod), "slurmrestd").unwrap();

@@ -1,12 +1,11 @@
 //! Changes that restart slurmctld's pod, if that is wished for.
 
 use serde_json::{Value, json};
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, configuration_applied, install, install_chart, kill_operator, set_extra_conf, slurm, start_job,
-    wait_idle, wait_saved,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, configuration_applied, set_extra_conf};
+use crate::common::kills::kill_operator;
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_saved};
 
 const POD: &str = "slurm-controller-0";
 
@@ -14,10 +13,7 @@ const POD: &str = "slurm-controller-0";
 #[test]
 fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_try_it_again() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "good").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "good", ONE_WORKER, 1);
     let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
     let restart = json!({ "spec": { "configUpdate": "Restart" } }).to_string();
     namespace
@@ -35,7 +31,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     wait_idle(&namespace, 1).unwrap();
     let job = start_job(&namespace, "-p all", "sleep 1000").unwrap();
     wait_saved(&namespace).unwrap();
-    let uid = || namespace.field(&format!("pod/{POD}"), ".metadata.uid");
+    let uid = || namespace.uid(&format!("pod/{POD}"));
     let before = uid().unwrap();
 
     let rejected = |by: &str, words: &str| {

@@ -15,26 +15,12 @@ use slurm::rpc::{
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
+use crate::common::clusters::{CONTROLLER, operator_namespace, set_extra_conf};
 use crate::common::forward::Forward;
-use crate::common::operator::{SOON, install, set_extra_conf, slurm as in_pod};
+use crate::common::slurm::{SOON, slurm as in_pod};
 
-const CONTROLLER: &str = r"
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: cgroup
-data:
-  cgroup.conf: CgroupPlugin=cgroup/v1
----
-apiVersion: slinky.slurm.net/v1beta1
-kind: Controller
-metadata:
-  name: slurm
-spec:
-  configFileRefs:
-  - name: cgroup
-  extraConf: |
-    # Ümlaute zählen mit
+/// Lines that take the place of the common Controller's partition `highprio`.
+const EXTRA_CONF: &str = "    # Ümlaute zählen mit
     NodeName=outside[1-2] State=FUTURE
     PartitionName=all Nodes=ALL Default=NO
     PartitionName=rich Nodes=outside1 RICH
@@ -217,10 +203,11 @@ async fn read_partitions(client: &Client) {
 
 #[test]
 fn slurmctld_is_spoken_to_in_its_own_protocol() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "rpc").unwrap();
-    namespace.apply(&CONTROLLER.replace("RICH", RICH)).unwrap();
+    let namespace = operator_namespace(cluster(), "rpc");
+    let (before_conf, _) = CONTROLLER.split_once("    PartitionName=").unwrap();
+    namespace
+        .apply(&format!("{before_conf}{}", EXTRA_CONF.replace("RICH", RICH)))
+        .unwrap();
     namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
     let key = file(&namespace, "jwt.key");
     let forward = Forward::open(&namespace, "pod/slurm-controller-0", 6817);

@@ -1,26 +1,18 @@
 //! Scaling in under jobs, while everything dies that can.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect, rounds};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, STATE, hold_state, install, install_chart, kill_container, kill_operator, release_state, slurm,
-    start_job, wait_done, wait_idle, wait_node, workers,
-};
-
-/// Rounds of the race below; each has seven jobs in it. `make soak` asks for more.
-fn rounds() -> u32 {
-    let asked = std::env::var("TESTBED_ROUNDS").ok();
-    asked.and_then(|asked| asked.parse().ok()).unwrap_or(2)
-}
+use crate::common::clusters::{CONTROLLER, chart_cluster, chart_workers, operator_namespace, workers};
+use crate::common::kills::{kill_container, kill_operator};
+use crate::common::slurm::{SOON, STATE, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
 fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "race").unwrap();
+    let namespace = operator_namespace(cluster(), "race");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(8)).unwrap();
-    for _ in 0..rounds() {
+    // Each round has seven jobs in it; `make soak` asks for more rounds.
+    for _ in 0..rounds(2) {
         wait_idle(&namespace, 8).unwrap();
         let scale_in = std::thread::scope(|scope| {
             let scaled = scope.spawn(|| namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]));
@@ -41,11 +33,7 @@ fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
 #[test]
 fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "scaling").unwrap();
-    let values = "nodesets:\n  slinky:\n    replicas: 2\npartitions:\n  all:\n    enabled: true\n";
-    install_chart(cluster, &namespace, values).unwrap();
-    wait_idle(&namespace, 2).unwrap();
+    let namespace = chart_cluster(cluster, "scaling", &chart_workers(2), 2);
     // Of two workers the one that Kubernetes does not hold for ready would go.
     for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
         namespace.wait("condition=Ready", pod).unwrap();
@@ -65,7 +53,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     // Slurm has acknowledged the drain and has not written it down: the next slurmctld does not know of it.
     let unwritten = format!("cd {STATE} && test -s node_state && ! grep -q 'pending termination' node_state");
     slurm(&namespace, &unwritten).unwrap();
-    kill_container(cluster, &namespace, "slurmctld").unwrap();
+    kill_container(&namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
     slurm(&namespace, &format!("scontrol resume {job}")).unwrap();

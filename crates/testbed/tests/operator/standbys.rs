@@ -6,9 +6,8 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, set_extra_conf, start_job, wait_idle, wait_saved,
-};
+use crate::common::clusters::{configuration_applied, install_chart, operator_namespace, set_extra_conf};
+use crate::common::slurm::{SOON, start_job, wait_idle, wait_saved};
 
 const ACTIVE: &str = "slurm-controller-0";
 const STANDBY: &str = "slurm-controller-1";
@@ -82,10 +81,9 @@ fn wait_active(namespace: &Namespace, pod: &str) {
 #[test]
 fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "standbys").unwrap();
+    let namespace = operator_namespace(cluster, "standbys");
     namespace.apply(&claim()).unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    install_chart(&namespace, VALUES).unwrap();
     set_extra_conf(&namespace, &conf("MaxJobCount=4000")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     namespace.rollout("statefulset/slurm-controller").unwrap();

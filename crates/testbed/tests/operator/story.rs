@@ -9,9 +9,8 @@ use testbed::cluster::Cluster;
 use testbed::command::output;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_idle,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, chart_workers, configuration_applied, set_extra_conf};
+use crate::common::slurm::{SOON, slurm};
 
 const POD: &str = "slurm-controller-0";
 
@@ -89,10 +88,7 @@ fn partition(minutes: u32) -> String {
 #[test]
 fn every_diagnostic_of_the_guides_answers() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "story").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "story", ONE_WORKER, 1);
     set_extra_conf(&namespace, &partition(33)).unwrap();
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
     wait_applied(&namespace, "True", "Applied");
@@ -140,10 +136,10 @@ fn every_diagnostic_of_the_guides_answers() {
             .unwrap();
     }
 
-    let uid = namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap();
+    let uid = namespace.uid(&format!("pod/{POD}")).unwrap();
     shell.run("kubectl delete pod <controller-pod>").unwrap();
     namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
-    assert_ne!(namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap(), uid);
+    assert_ne!(namespace.uid(&format!("pod/{POD}")).unwrap(), uid);
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
 
     // And ours: the status, and what changed when and why.
@@ -159,10 +155,7 @@ fn every_diagnostic_of_the_guides_answers() {
 #[test]
 fn the_three_troubleshooting_cases_of_the_guide_end_well() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "trouble").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "trouble", ONE_WORKER, 1);
     let shell = Shell::open(cluster, &namespace);
     let conf = || {
         shell.run(
@@ -237,10 +230,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
 #[test]
 fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "lagging").unwrap();
-    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
-    wait_idle(&namespace, 2).unwrap();
+    let namespace = chart_cluster(cluster, "lagging", &chart_workers(2), 2);
     let lagging = |expected: &str| {
         eventually(&format!("lagging nodes: {expected:?}"), SOON, || {
             let listed = namespace.field("controller/slurm", ".status.configuration.laggingNodes")?;

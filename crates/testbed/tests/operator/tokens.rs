@@ -10,8 +10,9 @@ use testbed::command::{long_output, output};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
 
+use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, wait_said, workers};
 use crate::common::forward::Forward;
-use crate::common::operator::{CONTROLLER, REST_API, SOON, change_spec, install, slurm, wait_idle, wait_said, workers};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
@@ -160,9 +161,7 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
 
 #[test]
 fn a_token_is_taken_renewed_and_goes_with_its_object() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "tokens").unwrap();
+    let namespace = operator_namespace(cluster(), "tokens");
     namespace.apply(CONTROLLER).unwrap();
     for manifest in [&workers(1), REST_API, TOKEN, FOR_A_PROGRAM] {
         namespace.apply(manifest).unwrap();

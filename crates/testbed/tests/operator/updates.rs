@@ -1,30 +1,27 @@
 //! Workers are replaced under running jobs, and jobs that do not end are dealt with as their administrator wrote.
 
 use serde_json::Value;
-use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, install, install_chart, kill_everyone, slurm, start_job, wait_idle, wait_job, wait_saved,
-};
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::kills::kill_everyone;
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job, wait_saved};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
 /// A cluster with so many workers, with these lines in their NodeSet.
-fn set_up(name: &str, replicas: usize, lines: &str) -> (&'static Cluster, Namespace) {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    change(cluster, &namespace, replicas, lines);
+fn set_up(name: &str, replicas: usize, lines: &str) -> Namespace {
+    let namespace = operator_namespace(cluster(), name);
+    change(&namespace, replicas, lines);
     wait_idle(&namespace, replicas).unwrap();
     namespace.wait("condition=Ready", SET).unwrap();
-    (cluster, namespace)
+    namespace
 }
 
-fn change(cluster: &Cluster, namespace: &Namespace, replicas: usize, lines: &str) {
+fn change(namespace: &Namespace, replicas: usize, lines: &str) {
     let values =
         format!("nodesets:\n  slinky:\n    replicas: {replicas}\n{lines}\npartitions:\n  all:\n    enabled: true\n");
-    install_chart(cluster, namespace, &values).unwrap();
+    install_chart(namespace, &values).unwrap();
 }
 
 /// Submits a job and waits until it runs; tells its number and its node.
@@ -68,7 +65,7 @@ const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
 
 #[test]
 fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
-    let (_, namespace) = set_up("requeue", 2, REQUEUE);
+    let namespace = set_up("requeue", 2, REQUEUE);
     let (other, _) = run(&namespace, "--exclusive", 600);
     // It takes its time only when it is not told that it was begun before.
     let line = "[ $SLURM_RESTART_COUNT ] || sleep 600";
@@ -124,7 +121,7 @@ fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
 
 #[test]
 fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
-    let (cluster, namespace) = set_up("patience", 1, "");
+    let namespace = set_up("patience", 1, "");
     let (job, _) = run(&namespace, "", 600);
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
     eventually("it is said for what it waits", SOON, || {
@@ -135,7 +132,7 @@ fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
     .unwrap();
     assert!(shown(&namespace, &job).contains("JobState=RUNNING"));
     // Now he writes it.
-    change(cluster, &namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
+    change(&namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
     wait_job(&namespace, &job, "CANCELLED").unwrap();
     eventually("no pod and no node", SOON, || {
         let pods = pods(&namespace)?;
@@ -149,7 +146,7 @@ fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
 
 #[test]
 fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
-    let (cluster, namespace) = set_up("rolling", 3, "");
+    let namespace = set_up("rolling", 3, "");
     let before = pods(&namespace).unwrap();
     let (job, _) = run(&namespace, "--exclusive", 40);
     // Who has just become ready is not counted on yet.
@@ -158,7 +155,7 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
         .ask(&["patch", SET, "--type=merge", "--patch", patient])
         .unwrap();
     let one_at_a_time = "    updateStrategy: {rollingUpdate: {maxUnavailable: 1}}\n    extraConf: Weight=7";
-    change(cluster, &namespace, 3, one_at_a_time);
+    change(&namespace, 3, one_at_a_time);
     let most = most_missing(&namespace, &before, 3);
     assert_eq!(most, 1, "never more than one is missing, and one is");
     wait_idle(&namespace, 3).unwrap();
@@ -270,11 +267,11 @@ fn state(line: &str) -> &str {
 
 #[test]
 fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
-    let (cluster, namespace) = set_up("broken", 3, "");
+    let namespace = set_up("broken", 3, "");
     let before = pods(&namespace).unwrap();
     let broken = "    slurmd: {image: {repository: example.invalid/none, tag: none}}";
     let half = "    updateStrategy: {rollingUpdate: {maxUnavailable: 50%}}";
-    change(cluster, &namespace, 3, &format!("{half}\n{broken}"));
+    change(&namespace, 3, &format!("{half}\n{broken}"));
     eventually("the update is stopped, and says so", SOON, || {
         let message = condition(&namespace, "Progressing", "message")?;
         expect(
@@ -291,14 +288,14 @@ fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
     .unwrap();
     let (job, _) = run(&namespace, "", 5);
     wait_job(&namespace, &job, "COMPLETED").unwrap();
-    change(cluster, &namespace, 3, half);
+    change(&namespace, 3, half);
     wait_idle(&namespace, 3).unwrap();
     assert_eq!(kept().unwrap(), 1, "who was never replaced is not replaced now");
 }
 
 #[test]
 fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
-    let (cluster, namespace) = set_up("paused", 2, "");
+    let namespace = set_up("paused", 2, "");
     let before = pods(&namespace).unwrap();
     let wait_seen = |what: &str| {
         eventually(what, SOON, || {
@@ -308,14 +305,12 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
         .unwrap();
     };
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {paused: true}\n    extraConf: Weight=7",
     );
     wait_seen("the new template is seen");
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {type: OnDelete}\n    extraConf: Weight=8",
@@ -330,7 +325,6 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
     })
     .unwrap();
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {type: RollingUpdate}\n    extraConf: Weight=8",
@@ -344,14 +338,14 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
 
 #[test]
 fn a_scheduled_update_replaces_workers_inside_its_reservation() {
-    let (cluster, namespace) = set_up("scheduled", 2, "");
+    let namespace = set_up("scheduled", 2, "");
     let before = pods(&namespace).unwrap();
     let schedule = |time: &str, flags: &str| {
         let start = slurm(&namespace, &format!("date -u -d '+{time}' +%Y-%m-%dT%H:%M:%SZ")).unwrap();
         let update = format!("{{startTime: \"{}\", duration: 10m, flags: [{flags}]}}", start.trim());
         let strategy = format!("{{type: ScheduledUpdate, scheduledUpdate: {update}}}");
         let lines = format!("    updateStrategy: {strategy}\n    extraConf: Weight=7");
-        change(cluster, &namespace, 2, &lines);
+        change(&namespace, 2, &lines);
     };
     let wait_reserved = |flag: &str, absent: &str| {
         eventually(&format!("a reservation with {flag}, without {absent}"), SOON, || {
@@ -373,7 +367,7 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
     wait_reserved("SPEC_NODES", "FLEX");
     // What it has not written down it forgets, and a reservation missed in its own time is taken for somebody's deletion.
     wait_saved(&namespace).unwrap();
-    kill_everyone(cluster, &namespace).unwrap();
+    kill_everyone(&namespace).unwrap();
     wait_replaced(&namespace, &before);
     let record = shown(&namespace, &job);
     assert!(
@@ -393,7 +387,7 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
         )
     })
     .unwrap();
-    change(cluster, &namespace, 2, "    extraConf: Weight=7");
+    change(&namespace, 2, "    extraConf: Weight=7");
     eventually("no reservation", SOON, || {
         let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
         let said = condition(&namespace, "ReservationCreated", "status")?;

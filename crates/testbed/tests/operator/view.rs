@@ -2,7 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{self, SOON, install, slurm, wait_idle};
+use crate::common::clusters::operator_namespace;
+use crate::common::slurm::{self, SOON, slurm, wait_idle};
 
 const FEATURES: &str = "features.slinky.slurm.net/spec";
 const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
@@ -70,21 +71,19 @@ fn wait_conditions(namespace: &Namespace, expected: &[&str]) {
 }
 
 fn wait_node(namespace: &Namespace, words: &[&str], absent: &[&str]) {
-    operator::wait_node(namespace, "compute-0", words, absent).unwrap();
+    slurm::wait_node(namespace, "compute-0", words, absent).unwrap();
 }
 
 #[test]
 fn slurm_and_kubernetes_see_each_other() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "view").unwrap();
+    let namespace = operator_namespace(cluster(), "view");
     namespace.apply(CLUSTER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_conditions(&namespace, &["Idle="]);
 
     // Whose the node is.
     let host = namespace.field("pod/compute-0", ".spec.nodeName").unwrap();
-    let uid = namespace.field("nodeset/compute", ".metadata.uid").unwrap();
+    let uid = namespace.uid("nodeset/compute").unwrap();
     let comment = format!(
         r#"Comment={{"namespace":"{}","podName":"compute-0","node":"{host}","nodeSetName":"compute","nodeSetUID":"{uid}"}}"#,
         namespace.name

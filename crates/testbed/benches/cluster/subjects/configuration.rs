@@ -16,7 +16,8 @@ use super::api;
 use super::effort::Effort;
 use super::observer::Observer;
 use super::table::{Row, Table, percentile};
-use crate::common::operator::{set_extra_conf, slurm};
+use crate::common::clusters::set_extra_conf;
+use crate::common::slurm::slurm;
 
 /// Between reconfigures the operator leaves a second; an edit is measured that does not have to wait for the one before.
 const APART: Duration = Duration::from_millis(1200);

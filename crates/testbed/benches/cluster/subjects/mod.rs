@@ -20,7 +20,9 @@ use testbed::cluster::Cluster;
 use testbed::harness::Namespace;
 use testbed::steps::long_step;
 
-use crate::common::operator::{install, install_chart, wait_idle};
+use crate::common::clusters::install_chart;
+use crate::common::operator::install;
+use crate::common::slurm::wait_idle;
 
 use effort::Effort;
 use table::Table;
@@ -49,7 +51,7 @@ pub(crate) fn measure(
     }
     install(cluster);
     let namespace = Namespace::create(cluster, "slurm")?;
-    install_chart(cluster, &namespace, VALUES)?;
+    install_chart(&namespace, VALUES)?;
     wait_idle(&namespace, 1)?;
     if wants("configuration") {
         // The kubelet takes minutes, in which it needs next to nothing.

@@ -19,7 +19,8 @@ use super::configuration::reconfigures;
 use super::effort::Effort;
 use super::observer::Observer;
 use super::table::{Row, Table, percentile};
-use crate::common::operator::{set_extra_conf, slurm};
+use crate::common::clusters::set_extra_conf;
+use crate::common::slurm::slurm;
 
 /// An edit is measured that does not meet the one before.
 const APART: Duration = Duration::from_millis(200);

@@ -9,7 +9,8 @@ use testbed::network;
 
 use super::LOGIN;
 use super::external_slurm::{EXTRA_CONF, Hybrid, NO_CGROUPS, create_keys, machine_that_knows_names};
-use crate::common::operator::{SOON, change_spec, install_as_written, install_chart, slurm, wait_node, wait_said};
+use crate::common::clusters::{change_spec, install_as_written, install_chart, wait_said};
+use crate::common::slurm::{SOON, slurm, wait_node};
 
 const RECORDS: &str = include_str!("../../../../../examples/hybrid/records.yaml");
 const MIXED: &str = include_str!("../../../../../examples/hybrid/mixed.yaml");
@@ -63,10 +64,10 @@ pub(super) fn clusters_inside_keep_their_records_there(hybrid: &Hybrid) {
     );
     let records = Namespace::create(hybrid.cluster, "records").unwrap();
     create_keys(&records);
-    install_chart(hybrid.cluster, &records, &hybrid.filled_in(RECORDS)).unwrap();
+    install_chart(&records, &hybrid.filled_in(RECORDS)).unwrap();
     let second = Namespace::create(hybrid.cluster, "mixed").unwrap();
     create_keys(&second);
-    install_as_written(hybrid.cluster, &second, &hybrid.filled_in(&mixed)).unwrap();
+    install_as_written(&second, &hybrid.filled_in(&mixed)).unwrap();
     second.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
     let joined = machine_that_knows_names(&second, 4, "bare-4");
     joined

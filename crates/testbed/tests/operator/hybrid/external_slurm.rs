@@ -9,7 +9,8 @@ use testbed::network;
 use testbed::outside::Outside;
 use testbed::process::Process;
 
-use crate::common::operator::{SOON, install};
+use crate::common::operator::install;
+use crate::common::slurm::{SOON, node_names};
 
 /// As on bare metal, with the four things that pods need of it.
 const SLURM_CONF: &str = "
@@ -156,13 +157,7 @@ impl Hybrid {
     }
 
     pub(super) fn nodes(&self) -> Result<Vec<String>> {
-        let shown = self.slurm("scontrol --oneliner show nodes")?;
-        let names = shown.lines().filter_map(|line| line.strip_prefix("NodeName="));
-        let mut names: Vec<String> = names
-            .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
-            .collect();
-        names.sort();
-        Ok(names)
+        Ok(node_names(&self.slurm("scontrol --oneliner show nodes")?))
     }
 
     pub(super) fn wait_nodes(&self, expected: &[&str]) {

@@ -2,21 +2,20 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 use testbed::network;
 
 use super::accounting::wait_recorded;
 use super::external_slurm::{EXTRA_CONF, NO_CGROUPS, machine_that_knows_names};
 use crate::accounting::{MARIADB, set_password};
-use crate::common::operator::{SOON, install, install_as_written, slurm, wait_node};
+use crate::common::clusters::{install_as_written, operator_namespace};
+use crate::common::slurm::{SOON, slurm, wait_node};
 
 const CONTROL_PLANE: &str = include_str!("../../../../../examples/hybrid/control-plane.yaml");
 
 #[test]
 fn machines_outside_join_a_slurm_inside_kubernetes() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "joined").unwrap();
+    let namespace = operator_namespace(cluster(), "joined");
     let values = CONTROL_PLANE
         .replace(
             "bare-1.example.com CPUs=64 RealMemory=250000",
@@ -26,7 +25,7 @@ fn machines_outside_join_a_slurm_inside_kubernetes() {
         .replace("bare-1", "bare-5");
     set_password(&namespace, "secret");
     namespace.apply(MARIADB).unwrap();
-    install_as_written(cluster, &namespace, &format!("{values}{NO_CGROUPS}")).unwrap();
+    install_as_written(&namespace, &format!("{values}{NO_CGROUPS}")).unwrap();
     namespace.wait("create", "secret/slurm-auth-slurm").unwrap();
     let key = namespace.field("secret/slurm-auth-slurm", r".data.slurm\.key").unwrap();
     let server = format!("--conf-server slurm-controller.{}:6817", namespace.name);

@@ -18,7 +18,8 @@ use self::workers::{
     a_record_named_by_a_lost_node_is_pruned, an_order_that_hung_in_slurmrestd_is_not_carried_out_later,
     hosts_outside_log_in_and_serve_rest, the_older_guides_values_install_as_written, workers_on_the_nodes_networks,
 };
-use crate::common::operator::{SOON, change_spec, install_as_written, wait_said};
+use crate::common::clusters::{change_spec, install_as_written, wait_said};
+use crate::common::slurm::SOON;
 
 const VALUES: &str = include_str!("../../../../../examples/hybrid/values.yaml");
 const HOST_NETWORK: &str = include_str!("../../../../../examples/hybrid/host-network.yaml");
@@ -41,7 +42,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     let slurmctld = requirements_are_named(&hybrid);
     the_older_guides_values_install_as_written(&hybrid);
 
-    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(VALUES)).unwrap();
+    install_as_written(namespace, &hybrid.filled_in(VALUES)).unwrap();
     eventually("fewer workers", SOON, || {
         let nodes = hybrid.nodes()?;
         expect(
@@ -53,7 +54,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     let values = HOST_NETWORK
         .replace("nodesets:\n  host:", SLINKY)
         .replace("dnsPolicy", "dNSPolicy");
-    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(&values)).unwrap();
+    install_as_written(namespace, &hybrid.filled_in(&values)).unwrap();
     let bare_1 = boot(hybrid.cluster, 2, "bare-1");
     let conf_server = format!("--conf-server {}:6817", hybrid.ctl.address);
     bare_1.start("slurmd", &format!("slurmd -D {conf_server}")).unwrap();

@@ -8,7 +8,8 @@ use testbed::faults::{Fault, Pod};
 use testbed::process::Process;
 
 use super::external_slurm::Hybrid;
-use crate::common::operator::{change_spec, wait_said};
+use crate::common::clusters::{change_spec, wait_said};
+use crate::common::kills::operator_pods;
 use crate::kubectl_slurm::done;
 
 /// Partitions of the Slurm outside: one that its slurm.conf has, and one that it has not.
@@ -177,21 +178,13 @@ fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
 
 /// No packet goes between the operator and that slurmctld.
 fn cut_operator_from(hybrid: &Hybrid) -> Vec<Fault> {
-    let pods = [
-        "get",
-        "pods",
-        "--namespace=slinky",
-        "--selector=app.kubernetes.io/name=slurm-operator",
-        "-o",
-        "jsonpath={.items[*].metadata.name}",
-    ];
-    let pods = hybrid.cluster.ask(&pods).unwrap();
-    let cut = |name| {
+    let pods = operator_pods(hybrid.cluster).unwrap();
+    let cut = |name: &String| {
         let namespace = "slinky";
         hybrid
             .cluster
             .cut_from(Pod { namespace, name }, &hybrid.ctl.address)
             .unwrap()
     };
-    pods.split_whitespace().map(cut).collect()
+    pods.iter().map(cut).collect()
 }

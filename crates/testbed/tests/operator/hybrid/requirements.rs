@@ -8,7 +8,7 @@ use testbed::network;
 use testbed::process::Process;
 
 use super::external_slurm::Hybrid;
-use crate::common::operator::{change_spec, wait_said};
+use crate::common::clusters::{change_spec, wait_said};
 
 /// A Controller that nothing else belongs to.
 const PROBE: &str = "

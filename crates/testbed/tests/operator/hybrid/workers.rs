@@ -7,14 +7,15 @@ use testbed::harness::{eventually, expect};
 
 use super::HOSTS;
 use super::external_slurm::{Hybrid, boot};
-use crate::common::operator::{SOON, install_as_written, slurmrestd_pod};
+use crate::common::clusters::install_as_written;
+use crate::common::slurm::{SOON, slurmrestd_pod};
 
 const OLDER_GUIDES: &str = include_str!("../../../../../examples/seeds/hybrid.yaml");
 
 /// The older guides' values and checks, with nothing but the hosts filled in. Five workers on three nodes: two wait for more.
 pub(super) fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
-    install_as_written(hybrid.cluster, namespace, &hybrid.filled_in(OLDER_GUIDES)).unwrap();
+    install_as_written(namespace, &hybrid.filled_in(OLDER_GUIDES)).unwrap();
     eventually("a worker on each node joins", SOON, || {
         let nodes = hybrid.slurm("scontrol --oneliner show nodes")?;
         let workers = nodes.lines().filter(|line| line.starts_with("NodeName=slinky-"));
@@ -120,7 +121,7 @@ pub(super) fn a_record_named_by_a_lost_node_is_pruned(hybrid: &Hybrid, conf_serv
     let namespace = &hybrid.namespace;
     let comment = json!({
         "namespace": namespace.name, "podName": "slurm-worker-host-7", "node": "node77",
-        "nodeSetName": "slurm-worker-host", "nodeSetUID": namespace.field(HOSTS, ".metadata.uid").unwrap(),
+        "nodeSetName": "slurm-worker-host", "nodeSetUID": namespace.uid(HOSTS).unwrap(),
     });
     let lost = boot(hybrid.cluster, 4, "node77");
     lost.start("slurmd", &format!("slurmd -D -Z {conf_server}")).unwrap();
