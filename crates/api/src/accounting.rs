@@ -3,6 +3,7 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -20,6 +21,7 @@ pub const DEFAULT_STORAGE_PORT: i64 = 3306;
 pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
 
 /// Slurm's accounting: the slurmdbd between Controllers and a database.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -43,53 +45,43 @@ pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
 }]))]
 pub struct AccountingSpec {
     /// Key of auth/slurm, the same one as its Controllers'. Absent: that of the Controller that refers to this object.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_key_ref: Option<SecretKeyRef>,
 
     /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_hs256_key_ref: Option<SecretKeyRef>,
 
     /// Key of auth/jwt, the same one as its Controllers'. Absent: that of the Controller that refers to this object. It
     /// cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_key_ref: Option<SecretKeyRef>,
 
     /// JSON web key set with further keys whose tokens slurmdbd accepts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_key_ref: Option<ConfigMapKeyRef>,
 
     /// slurmdbd runs outside Kubernetes; `externalConfig` says where.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub external: Option<bool>,
 
     /// Where an external slurmdbd is found.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub external_config: Option<ExternalConfig>,
 
     /// Fields of a core/v1 Container, merged over the slurmdbd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmdbd: Option<ContainerOverlay>,
 
     /// What to lay over the slurmdbd pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
     /// The database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_config: Option<StorageConfig>,
 
     /// Lines to add to slurmdbd.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
     /// What to lay over the Service that slurmctld reaches slurmdbd by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceTemplate>,
 }
 
 /// The database slurmdbd keeps its records in.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageConfig {
@@ -97,17 +89,14 @@ pub struct StorageConfig {
     pub host: String,
 
     /// Port of the database server.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_STORAGE_PORT))]
     pub port: Option<i64>,
 
     /// Name of the database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_STORAGE_DATABASE))]
     pub database: Option<String>,
 
     /// User of the database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
 
     /// Password of the user.
@@ -130,6 +119,7 @@ impl StorageConfig {
 }
 
 /// What is known about an Accounting.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AccountingStatus {
@@ -139,7 +129,6 @@ pub struct AccountingStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 

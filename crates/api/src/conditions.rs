@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
@@ -38,6 +39,7 @@ open_enum! {
 }
 
 /// One thing that can be said about an object, and whether it holds.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
@@ -68,7 +70,6 @@ pub struct Condition {
     pub last_transition_time: Timestamp,
 
     /// The `metadata.generation` this was said about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub observed_generation: Option<i64>,
 }

@@ -3,23 +3,22 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
 /// Where a cluster's configuration stands. A revision is all files together; `<name>-history` holds the last ones.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationStatus {
     /// What the Controller and everything it refers to ask for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<WantedRevision>,
 
     /// What slurmctld runs with, by its own word.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedRevision>,
 
     /// What was refused last, until everything that is asked for is live.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected: Option<RejectedRevision>,
 
     /// What is not in the wanted revision as its owners wrote it, but as it was when it was last good.
@@ -27,12 +26,10 @@ pub struct ConfigurationStatus {
     pub held_inputs: Vec<HeldInput>,
 
     /// How the wanted revision goes, or went, to slurmctld.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
 
     /// Nodes that have not taken the last change over yet, or did not answer Slurm when it was made, as a Slurm hostlist. A change
     /// does not wait for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lagging_nodes: Option<String>,
 
     /// Standby slurmctld that do not have what the active one runs with. A change does not wait for them; they get it when they can.
@@ -40,16 +37,15 @@ pub struct ConfigurationStatus {
     pub lagging_standbys: Vec<LaggingStandby>,
 
     /// The last change that the agent was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<ConfigurationChange>,
 }
 
 /// A revision that slurmctld is to run with.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WantedRevision {
     /// Its number, once it has been given one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<i64>,
 
     /// SHA-256 over all files.
@@ -117,6 +113,7 @@ pub struct LaggingStandby {
 }
 
 /// One change of the configuration, from its arrival in slurmctld's pod to its end.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationChange {
@@ -127,7 +124,6 @@ pub struct ConfigurationChange {
     pub time: Timestamp,
 
     /// What slurmctld was made to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<ConfigurationAction>,
 
     /// From the arrival in the pod to the end.

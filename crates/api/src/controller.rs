@@ -3,6 +3,7 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     claims::ClaimSpec,
@@ -23,6 +24,7 @@ pub const DEFAULT_BACKUPS: i32 = 1;
 pub const MAX_BACKUPS: i32 = 8;
 
 /// A Slurm cluster: its slurmctld, its configuration and its keys. The other kinds refer to it.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -54,108 +56,84 @@ pub const MAX_BACKUPS: i32 = 8;
 ]))]
 pub struct ControllerSpec {
     /// Slurm's name for the cluster, at most 40 characters; it cannot be changed. Absent: `<namespace>_<name>`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_name: Option<String>,
 
     /// Key of auth/slurm, which all daemons of the cluster share. Absent: one is generated. The Secret's name cannot be
     /// changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_key_ref: Option<SecretKeyRef>,
 
     /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_hs256_key_ref: Option<SecretKeyRef>,
 
     /// Key that signs the cluster's tokens (auth/jwt). Absent: one is generated. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_key_ref: Option<SecretKeyRef>,
 
     /// JSON web key set with further keys whose tokens the cluster accepts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_key_ref: Option<ConfigMapKeyRef>,
 
     /// The Accounting that keeps this cluster's records.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting_ref: Option<ObjectRef>,
 
     /// The cluster's slurmctld runs outside Kubernetes; `externalConfig` says where.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub external: Option<bool>,
 
     /// Where an external slurmctld is found.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub external_config: Option<ExternalConfig>,
 
     /// Standby slurmctld that take over when the active one fails.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ha: Option<HighAvailability>,
 
     /// Fields of a core/v1 Container, merged over the slurmctld container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmctld: Option<ContainerOverlay>,
 
     /// Accepted and without effect: changes are always applied in place. To have slurmctld restarted instead, see
     /// `configUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub inplace_reconfigure: Option<bool>,
 
     /// How a change of the configuration reaches slurmctld. Absent: `InPlace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub config_update: Option<ConfigUpdate>,
 
     /// Fields of a core/v1 Container, merged over the reconfigure container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reconfigure: Option<ContainerOverlay>,
 
     /// Fields of a core/v1 Container, merged over the container that prints slurmctld's log.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logfile: Option<ContainerOverlay>,
 
     /// What to lay over the slurmctld pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
     /// Lines to add to slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
     /// ConfigMaps whose entries become files beside slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub config_file_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmd runs before a job (Prolog).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub prolog_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmd runs after a job (Epilog).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub epilog_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmctld runs when it allocates a job (PrologSlurmctld).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub prolog_slurmctld_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmctld runs when a job ends (EpilogSlurmctld).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub epilog_slurmctld_script_refs: Option<Vec<ObjectRef>>,
 
     /// Where slurmctld keeps its state.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub persistence: Option<Persistence>,
 
     /// What to lay over the Service that clients reach slurmctld by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceTemplate>,
 
     /// What Prometheus is to collect.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
 }
 
@@ -171,30 +149,28 @@ open_enum! {
 }
 
 /// Standby slurmctld.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HighAvailability {
     /// Run standbys. It needs `persistence.existingClaim` to name a ReadWriteMany claim.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// Number of standbys, at most 8.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1, "maximum" = MAX_BACKUPS))]
     pub backups: Option<i32>,
 }
 
 /// Storage for slurmctld's state.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Persistence {
     /// Keep the state on a volume. Otherwise it is lost with the pod. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
     /// Use this claim instead of making one. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub existing_claim: Option<String>,
 
     /// The claim to make.
@@ -203,6 +179,7 @@ pub struct Persistence {
 }
 
 /// What is known about a Slurm cluster.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ControllerStatus {
@@ -212,11 +189,9 @@ pub struct ControllerStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
     /// Where the configuration stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<ConfigurationStatus>,
 }
 

@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::GoDuration;
 
@@ -20,16 +21,15 @@ open_enum! {
 }
 
 /// How long a worker that is to leave waits for its jobs.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
     /// How long, counted from when the worker was chosen to leave: `30m`, `12h`. Without it there is no end to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<GoDuration>,
 
     /// What becomes of the jobs that are still there then. `Wait`: nothing. `Requeue`: they are put back into the queue;
     /// those that cannot be, are waited for. `Cancel`: they are cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Wait"))]
     pub on_timeout: Option<OnDrainTimeout>,
 }

@@ -2,15 +2,17 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Address of a daemon outside Kubernetes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExternalConfig {
     /// Host name or address of the daemon.
     pub host: String,
 
     /// Port of the daemon, if it is not Slurm's own: 6817 of slurmctld, 6819 of slurmdbd.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub port: Option<i64>,
 }
 

@@ -3,6 +3,7 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -18,6 +19,7 @@ use crate::{
 pub const DEFAULT_REPLICAS: i32 = 1;
 
 /// Login nodes: pods with sshd, sssd and Slurm's commands.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -49,69 +51,61 @@ pub struct LoginSetSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the login container. A port named `login` replaces port 22.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<ContainerOverlay>,
 
     /// Fields of a core/v1 Container, merged over the container that prepares `/etc/slurm`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub initconf: Option<ContainerOverlay>,
 
     /// What to lay over the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
     /// Public keys that may log in as root, one per line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub root_ssh_authorized_keys: Option<String>,
 
     /// Lines to add to sshd_config.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_sshd_config: Option<String>,
 
     /// The sssd.conf to use.
     pub sssd_conf_ref: SecretKeyRef,
 
     /// How pods are replaced, as in an apps/v1 Deployment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<DeploymentStrategy>,
 
     /// What to lay over the Service that people reach the pods by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceTemplate>,
 }
 
 /// How the pods of a Deployment are replaced.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentStrategy {
     /// `RollingUpdate` or `Recreate`.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub type_: Option<String>,
 
     /// Settings of `RollingUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingDeployment>,
 }
 
 /// Settings of a Deployment's rolling update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingDeployment {
     /// Pods there may be beyond `replicas`, as a number or a percentage.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrString>,
 
     /// Pods that may be missing, as a number or a percentage.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
 }
 
 /// What is known about a LoginSet's pods.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["selector"]))]
@@ -128,7 +122,6 @@ pub struct LoginSetStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 

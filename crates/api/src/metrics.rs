@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::PrometheusDuration;
 
 /// Metrics of slurmctld.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metrics {
     /// Have slurmctld serve metrics on its port.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// The ServiceMonitor that makes the Prometheus operator collect them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub service_monitor: Option<ServiceMonitor>,
 }
@@ -36,39 +36,35 @@ impl Metrics {
 }
 
 /// A `monitoring.coreos.com/v1` ServiceMonitor to make.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceMonitor {
     /// Make the ServiceMonitor. It needs metrics to be enabled and the Prometheus operator's definitions to be installed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// Labels of the ServiceMonitor.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub labels: Option<BTreeMap<String, String>>,
 
     /// Annotations of the ServiceMonitor.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub annotations: Option<BTreeMap<String, String>>,
 
     /// Time between two collections, for endpoints that do not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<PrometheusDuration>,
 
     /// Time after which a collection is given up, for endpoints that do not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_timeout: Option<PrometheusDuration>,
 
     /// Endpoints to collect from. Absent or empty: jobs, nodes, partitions and scheduler.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub endpoints: Option<Vec<MetricEndpoint>>,
 }
 
 /// One path that slurmctld serves metrics under.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricEndpoint {
@@ -76,10 +72,8 @@ pub struct MetricEndpoint {
     pub path: String,
 
     /// Time between two collections. Absent: the ServiceMonitor's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<PrometheusDuration>,
 
     /// Time after which a collection is given up. Absent: the ServiceMonitor's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_timeout: Option<PrometheusDuration>,
 }

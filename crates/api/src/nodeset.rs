@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -25,6 +26,7 @@ pub const MAX_REPLICAS: i32 = 65_536;
 pub const MAX_ORDINAL_PADDING: usize = 20;
 
 /// Slurm nodes of one shape: pods that run slurmd and register with a Controller.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -70,90 +72,71 @@ pub struct NodeSetSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536. With `scalingMode: DaemonSet` the Kubernetes nodes decide instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// `StatefulSet`: numbered pods, `replicas` of them. `DaemonSet`: one pod on every Kubernetes node that matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "StatefulSet"))]
     pub scaling_mode: Option<ScalingMode>,
 
     /// Fields of a core/v1 Container, merged over the slurmd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmd: Option<ContainerOverlay>,
 
     /// SSH access to the nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Ssh>,
 
     /// Fields of a core/v1 Container, merged over the container that prints slurmd's log.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logfile: Option<ContainerOverlay>,
 
     /// What to lay over the pods. `spec.hostname` is a prefix here: the pod's number follows it, and without its dashes
     /// it is Slurm's name for the set, its feature and its partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
     /// Settings of the Slurm nodes, as `Key=Value` items with blanks between them, without backslashes and number signs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
     /// The partition of these nodes alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<NodeSetPartition>,
 
     /// Claims to make for every pod, each a core/v1 PersistentVolumeClaim. A pod volume of the same name gives way. They
     /// cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub volume_claim_templates: Option<Vec<ClaimTemplate>>,
 
     /// How pods of an older revision are replaced.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
     /// How long a pod that is to leave waits for its jobs, whatever it leaves for: an update, a smaller number, the
     /// NodeSet's deletion.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
 
     /// Number of older revisions to keep.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 0))]
     pub revision_history_limit: Option<i32>,
 
     /// What becomes of the claims of pods that go.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_retention_policy: Option<ClaimRetentionPolicy>,
 
     /// Seconds a pod must be ready before it counts as available.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ready_seconds: Option<i32>,
 
     /// Digits of a pod's number, filled with zeros: 3 makes `node-007`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 0, "minimum" = 0))]
     pub ordinal_padding: Option<i64>,
 
     /// Bring a pod of the same number back to the Kubernetes node it first ran on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub pin_to_node: Option<bool>,
 
     /// Keep pods that run jobs from being evicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub workload_disruption_protection: Option<bool>,
 
     /// When to remove the Slurm node of a pod that vanished unplanned: `Never`, or once its Kubernetes node is gone too.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub prune_slurm_node_records: Option<PruneNodeRecords>,
 
     /// Let several slurmd pods run on one Kubernetes node.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub oversubscribe_node: Option<bool>,
 }
@@ -192,34 +175,31 @@ open_enum! {
 }
 
 /// SSH access to the nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
     /// Run sshd beside slurmd.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// Lines to add to sshd_config.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_sshd_config: Option<String>,
 
     /// The sssd.conf to use. Needed when SSH is enabled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sssd_conf_ref: Option<SecretKeyRef>,
 }
 
 /// The partition of one NodeSet's nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeSetPartition {
     /// Make the partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
     /// The rest of its line in slurm.conf, for example `Default=YES MaxTime=1-00:00:00`. A value with blanks is written in double
     /// quotes; backslashes and number signs are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     // A second line could be any setting at all.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]
     pub config: Option<String>,
@@ -233,21 +213,21 @@ impl NodeSetPartition {
 }
 
 /// What becomes of the claims of pods that go.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRetentionPolicy {
     /// When the NodeSet is deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Retain"))]
     pub when_deleted: Option<ClaimRetention>,
 
     /// When the NodeSet is scaled in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Retain"))]
     pub when_scaled: Option<ClaimRetention>,
 }
 
 /// What is known about a NodeSet's pods and Slurm nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["nodeSetHash", "selector"]))]
@@ -271,23 +251,18 @@ pub struct NodeSetStatus {
     pub desired: i32,
 
     /// Slurm nodes without a job. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_idle: Option<i32>,
 
     /// Slurm nodes with a job, full or in part. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_allocated: Option<i32>,
 
     /// Slurm nodes that are down. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_down: Option<i32>,
 
     /// Slurm nodes that take no new job. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_drain: Option<i32>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
     /// The newest revision, as in the label `controller.kubernetes.io/hash` of its pods.
@@ -295,7 +270,6 @@ pub struct NodeSetStatus {
     pub node_set_hash: String,
 
     /// How often the name of a revision was taken by another.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
 
     /// What holds for this NodeSet.
@@ -304,17 +278,14 @@ pub struct NodeSetStatus {
     pub conditions: Vec<Condition>,
 
     /// The start time of the scheduled update that the last reservation was made for, as the spec had it then.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_start: Option<Timestamp>,
 
     /// The Kubernetes node each number is pinned to, if `pinToNode` is set.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub ordinal_to_node: Option<BTreeMap<String, String>>,
 
     /// Slurm nodes whose Kubernetes nodes do not answer, and which those are. Their names are not used again: their jobs may
     /// still run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub cut_off: Option<BTreeMap<String, String>>,
 

@@ -3,6 +3,7 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     claims::LabelSelector, conditions::Condition, int_or_string::IntOrString, references::ObjectRef, time::Timestamp,
@@ -13,6 +14,7 @@ pub const VERSION: &str = "v1alpha1";
 
 /// A partition of a Slurm cluster: which nodes belong to it and what its jobs may do. It stands in slurm.conf and is
 /// changed in the running slurmctld, so that a restart changes nothing.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -59,197 +61,155 @@ pub struct PartitionSpec {
     pub controller_ref: ObjectRef,
 
     /// Slurm's name of it. Absent: the object's name. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_name: Option<String>,
 
     /// NodeSets whose nodes belong to it, by the name of the object; Slurm's name of a NodeSet does too where only one has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_sets: Option<Vec<String>>,
 
     /// NodeSets of the same Controller whose nodes belong to it, by their labels. An empty one selects all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_set_selector: Option<LabelSelector>,
 
     /// Nodes that belong to it by their names in Slurm, each entry a hostlist: `ext[001-004]`. For machines outside Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<String>>,
 
     /// Nodes that do not belong to it though a NodeSet brings them, each entry a hostlist. Their names stay out however the
     /// NodeSets are scaled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exclude_nodes: Option<Vec<String>>,
 
     /// Whether jobs are taken and started. `Up`: both. `Drain`: no new jobs, those that wait are still started. `Down`: new jobs
     /// are taken and none is started. `Inactive`: neither.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Up"))]
     pub state: Option<PartitionState>,
 
     /// Jobs that name no partition come here. One partition of a cluster can have this.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<bool>,
 
     /// The longest a job may run: minutes, or as Slurm writes it (`1-12:00:00`, `UNLIMITED`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_time: Option<IntOrString>,
 
     /// How long a job may run that does not say: minutes, or as Slurm writes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub default_time: Option<IntOrString>,
 
     /// Minutes a job may run beyond its limit, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub over_time_limit: Option<IntOrString>,
 
     /// Seconds a job has to end when it is preempted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub grace_time: Option<i64>,
 
     /// Jobs of a higher tier are looked at first, and may preempt those of a lower one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0, "maximum" = 65533))]
     pub priority_tier: Option<i32>,
 
     /// The partition's part in a job's priority.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0, "maximum" = 65533))]
     pub priority_job_factor: Option<i32>,
 
     /// How jobs of it are preempted: `OFF`, `CANCEL`, `REQUEUE`, `SUSPEND`, `GANG`, and what Slurm allows together.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub preempt_mode: Option<String>,
 
     /// Whether jobs share what they are given: `NO`, `YES`, `FORCE`, `EXCLUSIVE`, also with a number (`YES:4`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub over_subscribe: Option<String>,
 
     /// Only these accounts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_accounts: Option<Vec<String>>,
 
     /// Not these accounts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deny_accounts: Option<Vec<String>>,
 
     /// Only users of these groups.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_groups: Option<Vec<String>>,
 
     /// Only these QOS.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_qos: Option<Vec<String>>,
 
     /// Not these QOS.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deny_qos: Option<Vec<String>>,
 
     /// The QOS whose limits hold for the whole partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub qos: Option<String>,
 
     /// Only jobs submitted from these nodes, each entry a hostlist.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_alloc_nodes: Option<Vec<String>>,
 
     /// The partition that takes jobs while this one is not up.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub alternate: Option<String>,
 
     /// The fewest nodes of a job.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub min_nodes: Option<i32>,
 
     /// The most nodes of a job: a number, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_nodes: Option<IntOrString>,
 
     /// The most CPUs of a node that jobs of it use: a number, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "maxCPUsPerNode")]
     pub max_cpus_per_node: Option<IntOrString>,
 
     /// Megabytes per CPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "defMemPerCPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_cpu: Option<i64>,
 
     /// Megabytes per node of a job that does not say. Not beside `defMemPerCPU`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_node: Option<i64>,
 
     /// The most megabytes per CPU of a job.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "maxMemPerCPU")]
     #[schemars(extend("minimum" = 0))]
     pub max_mem_per_cpu: Option<i64>,
 
     /// The most megabytes per node of a job. Not beside `maxMemPerCPU`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 0))]
     pub max_mem_per_node: Option<i64>,
 
     /// CPUs per GPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "defCpuPerGPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_cpu_per_gpu: Option<i64>,
 
     /// Megabytes per GPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "defMemPerGPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_gpu: Option<i64>,
 
     /// What each resource costs: `CPU=1.0,Mem=0.25G,GRES/gpu=2.0`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "tresBillingWeights")]
     pub tres_billing_weights: Option<String>,
 
     /// Only those who may use it see it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden: Option<bool>,
 
     /// Only root and SlurmUser submit to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub root_only: Option<bool>,
 
     /// Root does not run jobs in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_root_jobs: Option<bool>,
 
     /// A job needs a reservation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub req_resv: Option<bool>,
 
     /// The least loaded nodes first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lln: Option<bool>,
 
     /// One user's jobs per node.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_user: Option<bool>,
 
     /// What has no field here, as in slurm.conf: `Key=Value` items with blanks between them. A value with blanks is written in double
     /// quotes; backslashes and number signs are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     // A second line could be any setting at all.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]
     pub config: Option<String>,
 
     /// What becomes of its jobs when the Partition is deleted. It is closed first, whatever is said here. `Wait`: jobs are waited
     /// for, running and pending ones. `Cancel`: they are cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Wait"))]
     pub deletion_policy: Option<PartitionDeletionPolicy>,
 
     /// What happens when somebody changes it in Slurm (`scontrol update`). A state that takes fewer jobs than the one here stays until it is
     /// lifted, and is written into slurm.conf; with `RevertAll` it is put back. Other values are put back within seconds: with `Revert` once
     /// per value, then they are shown and left; with `RevertAll` always. `Report`: everything is shown and left.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Revert"))]
     pub drift_policy: Option<DriftPolicy>,
 }
@@ -311,39 +271,32 @@ open_enum! {
 }
 
 /// What is known about a partition.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartitionStatus {
     /// Slurm's name of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_name: Option<String>,
 
     /// Its state in Slurm, in Slurm's word. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 
     /// What `Nodes=` says in slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<String>,
 
     /// Its line in slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
 
     /// Its nodes by state. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<PartitionNodes>,
 
     /// The CPUs of its nodes. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<PartitionCpus>,
 
     /// Its jobs. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<PartitionJobs>,
 
     /// The last change that slurmctld has.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedPartition>,
 
     /// Where Slurm differs from what was last written to it, and what was put back since then.
@@ -356,7 +309,6 @@ pub struct PartitionStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
@@ -399,20 +351,19 @@ pub struct PartitionJobs {
 }
 
 /// A change of a partition that slurmctld has.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppliedPartition {
     /// The `metadata.generation` that slurmctld has.
     pub generation: i64,
     /// Number of the configuration's revision that brought it; see the Controller's `status.configuration`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<i64>,
     /// When that was.
     pub time: Timestamp,
     /// How it went there.
     pub way: PartitionWay,
     /// From the arrival in slurmctld's pod to the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub milliseconds: Option<i64>,
 }
 

@@ -2,8 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// An object of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ObjectRef {
@@ -12,7 +14,6 @@ pub struct ObjectRef {
     pub name: String,
 
     /// Namespace of the object. Only the namespace of the referring object is accepted, so it can be left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
@@ -27,6 +28,7 @@ impl ObjectRef {
 }
 
 /// One entry of a Secret of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SecretKeyRef {
@@ -38,11 +40,11 @@ pub struct SecretKeyRef {
     pub key: String,
 
     /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
 
 /// One entry of a ConfigMap of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ConfigMapKeyRef {
@@ -54,6 +56,5 @@ pub struct ConfigMapKeyRef {
     pub key: String,
 
     /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }

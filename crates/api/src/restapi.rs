@@ -3,6 +3,7 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -17,6 +18,7 @@ use crate::{
 pub const DEFAULT_REPLICAS: i32 = 1;
 
 /// Slurm's REST API: pods that run slurmrestd for a Controller.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -39,24 +41,21 @@ pub struct RestApiSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the slurmrestd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmrestd: Option<ContainerOverlay>,
 
     /// What to lay over the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 
     /// What to lay over the Service that clients reach slurmrestd by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceTemplate>,
 }
 
 /// What is known about a RestApi.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestApiStatus {
@@ -66,7 +65,6 @@ pub struct RestApiStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 

@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -21,6 +22,7 @@ pub const MAX_LIFETIME: SignedDuration = SignedDuration::from_secs(2_147_483_646
 pub const DEFAULT_USERNAME: &str = "nobody";
 
 /// A JSON web token for a Slurm user, kept in a Secret and renewed before it ends.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -49,31 +51,27 @@ pub const DEFAULT_USERNAME: &str = "nobody";
 }]))]
 pub struct TokenSpec {
     /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_hs256_key_ref: Option<SigningKeyRef>,
 
     /// Key that signs the token: the one of the cluster it is for. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt_key_ref: Option<SigningKeyRef>,
 
     /// The Slurm user the token speaks for. Empty: `nobody`.
     pub username: String,
 
     /// How long a token is good for: `90s`, `1h30m`. Absent: 15 minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<GoDuration>,
 
     /// Renew the token before it ends. Otherwise it is made once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub refresh: Option<bool>,
 
     /// Secret entry to put the token in. Absent: `SLURM_JWT` in `<name>-jwt-<username>`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretKeyRef>,
 }
 
 /// The Secret entry that holds a signing key.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SigningKeyRef {
@@ -85,20 +83,18 @@ pub struct SigningKeyRef {
     pub key: String,
 
     /// Namespace of the Secret. Only the Token's own namespace is accepted, so it can be left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 
     /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
 
 /// What is known about a Token.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenStatus {
     /// When the current token was issued.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub issued_at: Option<Timestamp>,
 
     /// What holds for this Token.
@@ -107,7 +103,6 @@ pub struct TokenStatus {
     pub conditions: Vec<Condition>,
 
     /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 

@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     int_or_string::IntOrString,
@@ -28,6 +29,7 @@ open_enum! {
 }
 
 /// How pods of an older revision are replaced.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -38,49 +40,44 @@ open_enum! {
 pub struct UpdateStrategy {
     /// `RollingUpdate`: a few pods at a time. `OnDelete`: when somebody deletes them. `ScheduledUpdate`: in a Slurm
     /// reservation.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     #[schemars(extend("default" = "RollingUpdate"))]
     pub type_: Option<UpdateStrategyType>,
 
     /// Settings of `RollingUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
 
     /// Settings of `ScheduledUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_update: Option<ScheduledUpdate>,
 
     /// Replace no further pod for an update. Those that are drained for one and still there take jobs again.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 }
 
 /// Settings of a rolling update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
     /// Pods that may be missing at a time, as a number or as a percentage that is rounded up.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_MAX_UNAVAILABLE))]
     pub max_unavailable: Option<IntOrString>,
 }
 
 /// Settings of a scheduled update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledUpdate {
     /// When the reservation begins.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
 
     /// How long the reservation lasts, at least a minute: `30m`, `1h30m`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_SCHEDULED_DURATION))]
     pub duration: Option<GoDuration>,
 
     /// Flags of the reservation beside `MAINT` and `IGNORE_JOBS`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub flags: Option<Vec<String>>,
 }
