@@ -1,6 +1,6 @@
 //! Accounting: the slurmdbd that keeps the records of one or more clusters.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -8,7 +8,6 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::Condition,
     external::ExternalConfig,
-    names::AccountingName,
     overlay::ContainerOverlay,
     references::{ConfigMapKeyRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
@@ -130,13 +129,6 @@ pub struct AccountingStatus {
 
     /// The `metadata.generation` this status is about.
     pub observed_generation: Option<i64>,
-}
-
-impl Accounting {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> AccountingName {
-        AccountingName::new(self.name_any())
-    }
 }
 
 impl AccountingSpec {

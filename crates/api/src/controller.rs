@@ -1,6 +1,6 @@
 //! Controller: a Slurm cluster's slurmctld.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -11,7 +11,6 @@ use crate::{
     configuration::ConfigurationStatus,
     external::ExternalConfig,
     metrics::Metrics,
-    names::ControllerName,
     overlay::ContainerOverlay,
     references::{ConfigMapKeyRef, ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
@@ -196,11 +195,6 @@ pub struct ControllerStatus {
 }
 
 impl Controller {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> ControllerName {
-        ControllerName::new(self.name_any())
-    }
-
     /// Slurm's name for the cluster.
     pub fn cluster_name(&self) -> String {
         match self.spec.cluster_name.as_deref() {
@@ -210,9 +204,7 @@ impl Controller {
                 .default_cluster_name(self.metadata.namespace.as_deref().unwrap_or_default()),
         }
     }
-}
 
-impl Controller {
     /// Where the key of auth/slurm is: where the user says, or else in a Secret of ours. `None` if it can be in neither,
     /// since a slurmctld outside Kubernetes has a key already.
     pub fn slurm_key(&self) -> Option<SecretKeyRef> {
@@ -295,25 +287,14 @@ impl ControllerSpec {
 
     /// Every list of ConfigMaps whose entries end up beside slurm.conf, with the name of its field.
     pub fn file_refs(&self) -> [(&'static str, &[ObjectRef]); 5] {
-        [
-            ("configFileRefs", self.config_file_refs.as_deref().unwrap_or_default()),
-            (
-                "prologScriptRefs",
-                self.prolog_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "epilogScriptRefs",
-                self.epilog_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "prologSlurmctldScriptRefs",
-                self.prolog_slurmctld_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "epilogSlurmctldScriptRefs",
-                self.epilog_slurmctld_script_refs.as_deref().unwrap_or_default(),
-            ),
-        ]
+        let lists = [
+            ("configFileRefs", &self.config_file_refs),
+            ("prologScriptRefs", &self.prolog_script_refs),
+            ("epilogScriptRefs", &self.epilog_script_refs),
+            ("prologSlurmctldScriptRefs", &self.prolog_slurmctld_script_refs),
+            ("epilogSlurmctldScriptRefs", &self.epilog_slurmctld_script_refs),
+        ];
+        lists.map(|(field, list)| (field, list.as_deref().unwrap_or_default()))
     }
 }
 

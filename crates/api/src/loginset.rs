@@ -1,6 +1,6 @@
 //! LoginSet: pods that people log in to.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -8,15 +8,11 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::Condition,
     int_or_string::IntOrString,
-    names::LoginSetName,
-    nodeset::{MAX_REPLICAS, bounded},
+    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::{ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
 };
-
-/// How many pods a LoginSet has when it does not say.
-pub const DEFAULT_REPLICAS: i32 = 1;
 
 /// Login nodes: pods with sshd, sssd and Slurm's commands.
 #[skip_serializing_none]
@@ -125,16 +121,9 @@ pub struct LoginSetStatus {
     pub observed_generation: Option<i64>,
 }
 
-impl LoginSet {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> LoginSetName {
-        LoginSetName::new(self.name_any())
-    }
-}
-
 impl LoginSetSpec {
     /// Number of pods that are wanted.
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 }

@@ -5,9 +5,20 @@
 
 use std::fmt;
 
-use crate::{keys, nodeset::MAX_ORDINAL_PADDING, wellknown};
+use kube::ResourceExt;
+
+use crate::{Accounting, Controller, LoginSet, NodeSet, RestApi, keys, nodeset::MAX_ORDINAL_PADDING, wellknown};
 
 macro_rules! parent_name {
+    ($(#[$meta:meta])* $name:ident of $kind:ident) => {
+        impl $kind {
+            /// The name its children are named after.
+            pub fn child_names(&self) -> $name {
+                $name::new(self.name_any())
+            }
+        }
+        parent_name! { $(#[$meta])* $name }
+    };
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,23 +46,23 @@ macro_rules! parent_name {
 
 parent_name! {
     /// Name of a Controller.
-    ControllerName
+    ControllerName of Controller
 }
 parent_name! {
     /// Name of a NodeSet.
-    NodeSetName
+    NodeSetName of NodeSet
 }
 parent_name! {
     /// Name of a LoginSet.
-    LoginSetName
+    LoginSetName of LoginSet
 }
 parent_name! {
     /// Name of a RestApi.
-    RestApiName
+    RestApiName of RestApi
 }
 parent_name! {
     /// Name of an Accounting.
-    AccountingName
+    AccountingName of Accounting
 }
 parent_name! {
     /// Name of a Token.

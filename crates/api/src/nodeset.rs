@@ -10,7 +10,6 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::Condition,
     drain::Drain,
-    names::NodeSetName,
     overlay::{ClaimTemplate, ContainerOverlay},
     references::{ObjectRef, SecretKeyRef},
     templates::PodTemplate,
@@ -18,7 +17,7 @@ use crate::{
     update_strategy::UpdateStrategy,
 };
 
-/// How many pods a NodeSet has when it does not say.
+/// How many pods a NodeSet, LoginSet or RestApi has when it does not say.
 pub const DEFAULT_REPLICAS: i32 = 1;
 /// The most pods of a set. Slurm has no more nodes (`MAX_SLURM_NODES`), and the same is more than anybody needs of login pods or slurmrestd.
 pub const MAX_REPLICAS: i32 = 65_536;
@@ -293,17 +292,12 @@ pub struct NodeSetStatus {
     pub selector: String,
 }
 
-/// A number of pods that is safe to work with: definitions without a maximum may be the installed ones.
-pub(crate) fn bounded(replicas: i32) -> u32 {
-    u32::try_from(replicas.clamp(0, MAX_REPLICAS)).unwrap_or(0)
+/// The number of pods that `spec.replicas` means. It is clamped because the installed definitions may have no maximum.
+pub(crate) fn replicas_or_default(replicas: Option<i32>) -> u32 {
+    u32::try_from(replicas.unwrap_or(DEFAULT_REPLICAS).clamp(0, MAX_REPLICAS)).unwrap_or(0)
 }
 
 impl NodeSet {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> NodeSetName {
-        NodeSetName::new(self.name_any())
-    }
-
     /// Slurm's name for the set, which is also its feature and its partition.
     pub fn slurm_name(&self) -> String {
         let from_hostname = self
@@ -319,7 +313,7 @@ impl NodeSet {
 impl NodeSetSpec {
     /// Number of pods that are wanted. It decides only with [`ScalingMode::StatefulSet`].
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 
     /// What decides how many pods there are.

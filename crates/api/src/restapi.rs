@@ -1,21 +1,17 @@
 //! RestApi: a cluster's slurmrestd.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
-    names::RestApiName,
-    nodeset::{MAX_REPLICAS, bounded},
+    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::ObjectRef,
     templates::{PodTemplate, ServiceTemplate},
 };
-
-/// How many pods a RestApi has when it does not say.
-pub const DEFAULT_REPLICAS: i32 = 1;
 
 /// Slurm's REST API: pods that run slurmrestd for a Controller.
 #[skip_serializing_none]
@@ -68,16 +64,9 @@ pub struct RestApiStatus {
     pub observed_generation: Option<i64>,
 }
 
-impl RestApi {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> RestApiName {
-        RestApiName::new(self.name_any())
-    }
-}
-
 impl RestApiSpec {
     /// Number of pods that are wanted.
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 }

@@ -5,16 +5,13 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_secret_key,
-        check_service, check_template, check_unchanged,
+        check_container, check_external, check_keys, check_own_network, check_port, check_secret_key, check_service,
+        check_template, check_unchanged,
     },
     lines::is_word,
     names::check_stateful_set_parent,
 };
-use crate::{
-    accounting::{Accounting, AccountingSpec, StorageConfig},
-    references::ConfigMapKeyRef,
-};
+use crate::accounting::{Accounting, AccountingSpec, StorageConfig};
 
 impl Validate for Accounting {
     fn check(&self) -> Problems {
@@ -35,20 +32,11 @@ impl Validate for Accounting {
         let mut problems = Problems::default();
 
         check_stateful_set_parent(&mut problems, "Accounting", &self.name_any(), "-accounting");
-        let keys = [
-            ("spec.slurmKeyRef", slurm_key_ref),
-            ("spec.jwtKeyRef", jwt_key_ref),
-            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
-        ];
-        for (field, reference) in keys {
-            if let Some(reference) = reference {
-                check_secret_key(&mut problems, field, reference);
-            }
-        }
-        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
-        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
-            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
-        }
+        check_keys(
+            &mut problems,
+            [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
+            jwks_key_ref.as_ref(),
+        );
         if self.spec.is_external() {
             check_external(&mut problems, "slurmdbd", external_config.as_ref());
         } else {
@@ -117,13 +105,12 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
             );
         }
     }
-    if let Some(port) = port.filter(|port| !(0..=65535).contains(port)) {
-        problems.error(
-            Reason::BadValue,
-            "spec.storageConfig.port",
-            format!("is {port}"),
-            "give the port of the database server, from 1 to 65535",
-        );
-    }
+    let remedy = "give the port of the database server, from 1 to 65535";
+    check_port(
+        problems,
+        "spec.storageConfig.port",
+        port.filter(|port| *port != 0),
+        remedy,
+    );
     check_secret_key(problems, "spec.storageConfig.passwordKeyRef", password_key_ref);
 }

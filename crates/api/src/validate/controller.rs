@@ -5,14 +5,13 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_at_most, check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref,
-        check_secret_key, check_service, check_template, check_unchanged,
+        check_at_most, check_container, check_external, check_keys, check_known, check_own_network, check_ref,
+        check_service, check_template, check_unchanged,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
 use crate::{
     controller::{ConfigUpdate, Controller, ControllerSpec, MAX_BACKUPS},
-    references::ConfigMapKeyRef,
     wellknown,
 };
 
@@ -53,21 +52,11 @@ impl Validate for Controller {
 
         check_stateful_set_parent(&mut problems, "Controller", &self.name_any(), "-controller");
         check_cluster_name(&mut problems, &self.cluster_name());
-        if let Some(reference) = slurm_key_ref {
-            check_secret_key(&mut problems, "spec.slurmKeyRef", reference);
-        }
-        for (field, reference) in [
-            ("spec.jwtKeyRef", jwt_key_ref),
-            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
-        ] {
-            if let Some(reference) = reference {
-                check_secret_key(&mut problems, field, reference);
-            }
-        }
-        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
-        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
-            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
-        }
+        check_keys(
+            &mut problems,
+            [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
+            jwks_key_ref.as_ref(),
+        );
         match accounting_ref {
             Some(reference) if reference.name.is_empty() => problems.warn(
                 Reason::Ignored,
@@ -89,13 +78,8 @@ impl Validate for Controller {
                 );
             }
         }
-        if let Some(word) = config_update.as_ref().filter(|word| !word.is_known()) {
-            problems.error(
-                Reason::BadValue,
-                "spec.configUpdate",
-                format!("is {:?}", word.as_str()),
-                format!("use one of {}", ConfigUpdate::KNOWN.join(", ")),
-            );
+        if let Some(word) = config_update {
+            check_known(&mut problems, "spec.configUpdate", word.as_str(), ConfigUpdate::KNOWN);
         }
         check_backups(&mut problems, ha.as_ref().and_then(|ha| ha.backups));
         if self.spec.is_external() {

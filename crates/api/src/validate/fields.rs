@@ -5,7 +5,7 @@ use crate::{
     external::ExternalConfig,
     nodeset::MAX_REPLICAS,
     overlay::ContainerOverlay,
-    references::{ObjectRef, SecretKeyRef},
+    references::{ConfigMapKeyRef, ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
 };
 
@@ -72,7 +72,28 @@ pub(super) fn check_entry(problems: &mut Problems, field: &str, kind: &str, name
     }
 }
 
-/// Says that the older of two names is in use, if both are and they differ.
+/// Checks the references to the keys of auth/slurm and auth/jwt, to the latter under its older name, and to the JSON web key set.
+pub(super) fn check_keys(
+    problems: &mut Problems,
+    [slurm, jwt, old_jwt]: [&Option<SecretKeyRef>; 3],
+    jwks: Option<&ConfigMapKeyRef>,
+) {
+    for (field, reference) in [
+        ("spec.slurmKeyRef", slurm),
+        ("spec.jwtKeyRef", jwt),
+        ("spec.jwtHs256KeyRef", old_jwt),
+    ] {
+        if let Some(reference) = reference {
+            check_secret_key(problems, field, reference);
+        }
+    }
+    check_jwt_names(problems, jwt.as_ref(), old_jwt.as_ref());
+    if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks {
+        check_entry(problems, "spec.jwksKeyRef", "ConfigMap", name, key);
+    }
+}
+
+/// Warns that the key under the older name has no effect, if both names are set and differ.
 pub(super) fn check_jwt_names<T: PartialEq>(problems: &mut Problems, new: Option<&T>, old: Option<&T>) {
     if let (Some(new), Some(old)) = (new, old)
         && new != old
@@ -108,13 +129,22 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
             format!("give the name or address of the host {daemon} runs on"),
         );
     }
+    let remedy = format!("give the port of {daemon}, from 1 to 65535");
+    check_port(problems, "spec.externalConfig.port", *port, &remedy);
+}
+
+/// Checks a port number.
+pub(super) fn check_port(problems: &mut Problems, field: &str, port: Option<i64>, remedy: &str) {
     if let Some(port) = port.filter(|port| !(1..=65535).contains(port)) {
-        problems.error(
-            Reason::BadValue,
-            "spec.externalConfig.port",
-            format!("is {port}"),
-            format!("give the port of {daemon}, from 1 to 65535"),
-        );
+        problems.error(Reason::BadValue, field, format!("is {port}"), remedy);
+    }
+}
+
+/// Checks that a word is one of those that this release knows.
+pub(super) fn check_known(problems: &mut Problems, field: &str, word: &str, known: &[&str]) {
+    if !known.contains(&word) {
+        let remedy = format!("use one of {}", known.join(", "));
+        problems.error(Reason::BadValue, field, format!("is {word:?}"), remedy);
     }
 }
 
@@ -184,15 +214,10 @@ pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTem
     else {
         return;
     };
-    for (field, number) in [("spec.service.port", port), ("spec.service.nodePort", node_port)] {
-        if let Some(number) = number.filter(|number| !(0..=65535).contains(number)) {
-            problems.error(
-                Reason::BadValue,
-                field,
-                format!("is {number}"),
-                "give a port from 1 to 65535, or none",
-            );
-        }
+    for (field, port) in [("spec.service.port", port), ("spec.service.nodePort", node_port)] {
+        // 0 counts as absent.
+        let port = port.filter(|port| *port != 0);
+        check_port(problems, field, port, "give a port from 1 to 65535, or none");
     }
     let Some(spec) = spec else { return };
     core_fields::check(problems, "spec.service.spec", spec);

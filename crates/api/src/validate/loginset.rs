@@ -9,7 +9,10 @@ use super::{
     },
     names::check_service_parent,
 };
-use crate::loginset::{LoginSet, LoginSetSpec};
+use crate::{
+    items::items,
+    loginset::{LoginSet, LoginSetSpec},
+};
 
 impl Validate for LoginSet {
     fn check(&self) -> Problems {
@@ -90,12 +93,7 @@ fn check_authorized_keys(problems: &mut Problems, keys: &str) {
 
 /// Whether an algorithm and a key stand side by side, maybe after options.
 fn has_key(line: &str) -> bool {
-    let mut quoted = false;
-    let words = line.split(|letter: char| {
-        quoted ^= letter == '"';
-        letter.is_whitespace() && !quoted
-    });
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = items(line).collect();
     let is_base64 = |word: &str| {
         let digits = word.trim_end_matches('=');
         digits.len() >= 40

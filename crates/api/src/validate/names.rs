@@ -9,24 +9,28 @@ const SUBDOMAIN_LIMIT: usize = 253;
 /// The longest name of a StatefulSet: its pods carry a label with this name, a dash and a hash of ten digits.
 const STATEFUL_SET_LIMIT: usize = LABEL_LIMIT - 11;
 
-/// Lower-case letters, digits and inner dashes, at most 63 of them.
-pub(super) fn is_label(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !name.is_empty()
-        && name.len() <= LABEL_LIMIT
-        && name.chars().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
+/// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
+const RESERVED: [&str; 2] = ["default", "all"];
+
+/// Whether Slurm gives a name of a partition or NodeSet another meaning.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
-/// Labels with dots between them, at most 253 characters.
+/// Whether a name has lower-case letters, digits and inner dashes, and at most 63 of them.
+pub(super) fn is_label(name: &str) -> bool {
+    name.len() <= LABEL_LIMIT && is_part(name)
+}
+
+/// Whether a name has parts with dots between them, and at most 253 characters.
 pub(super) fn is_subdomain(name: &str) -> bool {
     // The parts may be longer than a label: Kubernetes limits the whole name only.
-    let part = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    name.len() <= SUBDOMAIN_LIMIT && name.split('.').all(part)
+    name.len() <= SUBDOMAIN_LIMIT && name.split('.').all(is_part)
+}
+
+fn is_part(part: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
 /// Checks the name of an object that has a Service named after it, with `suffix`.

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::{
     Problems, Reason, Validate, core_fields,
     fields::{
-        check_container, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
+        check_container, check_known, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
         check_unchanged,
     },
     lines::check_line,
-    names::{LABEL_LIMIT, is_label, is_subdomain},
+    names::{LABEL_LIMIT, is_label, is_reserved, is_subdomain},
 };
 use crate::{
     drain::{Drain, OnDrainTimeout},
@@ -22,8 +22,6 @@ use crate::{
     update_strategy::{ScheduledUpdate, UpdateStrategyType},
 };
 
-/// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
-const RESERVED_NAMES: [&str; 2] = ["default", "all"];
 const PARTITION_CONFIG: &str = "spec.partition.config";
 /// The shortest reservation Slurm can hold an update in.
 const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
@@ -112,16 +110,7 @@ impl Validate for NodeSet {
 }
 
 fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
-    let mut check = |field: &str, word: &str, known: &[&str]| {
-        if !known.contains(&word) {
-            problems.error(
-                Reason::BadValue,
-                field,
-                format!("is {word:?}"),
-                format!("use one of {}", known.join(", ")),
-            );
-        }
-    };
+    let mut check = |field: &str, word: &str, known: &[&str]| check_known(problems, field, word, known);
     check("spec.scalingMode", spec.scaling_mode().as_str(), ScalingMode::KNOWN);
     check(
         "spec.updateStrategy.type",
@@ -161,10 +150,7 @@ fn origin_of_slurm_name(nodeset: &NodeSet) -> &'static str {
 
 fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
     let name = nodeset.slurm_name();
-    if RESERVED_NAMES
-        .iter()
-        .any(|reserved| name.eq_ignore_ascii_case(reserved))
-    {
+    if is_reserved(&name) {
         problems.error(
             Reason::BadName,
             origin_of_slurm_name(nodeset),

@@ -4,20 +4,26 @@ use super::{
     Problems, Reason, Validate,
     fields::{check_name, check_ref, check_unchanged},
     lines::{check_line, is_word},
+    names::{LABEL_LIMIT, is_reserved},
 };
 use crate::{
     items::items,
-    partition::{Partition, PartitionSpec},
+    partition::{Partition, PartitionSpec, Setting},
 };
-
-/// Words that mean something else to Slurm.
-const RESERVED: [&str; 2] = ["default", "all"];
 
 /// Keys that `config` cannot have, and the fields to say it by.
 const MEMBERS_AND_STATE: [(&str, &str); 3] = [
     ("PartitionName", "partitionName"),
     ("Nodes", "nodeSets, nodeSetSelector or nodes"),
     ("State", "state"),
+];
+
+/// Fields of which Slurm heeds one only.
+const EXCLUSIVE: [(&str, &str); 4] = [
+    ("defMemPerNode", "defMemPerCPU"),
+    ("maxMemPerNode", "maxMemPerCPU"),
+    ("denyAccounts", "allowAccounts"),
+    ("denyQos", "allowQos"),
 ];
 
 impl Validate for Partition {
@@ -68,7 +74,8 @@ impl Validate for Partition {
                 "name NodeSets, select them by labels, or list nodes",
             );
         }
-        for setting in self.spec.settings() {
+        let settings = self.spec.settings();
+        for setting in &settings {
             check_word(
                 &mut problems,
                 &format!("spec.{}", setting.field),
@@ -76,42 +83,18 @@ impl Validate for Partition {
                 "one word as in slurm.conf",
             );
         }
-        for (field, one, other, both) in [
-            (
-                "defMemPerNode",
-                "defMemPerCPU",
-                self.spec.def_mem_per_cpu.is_some(),
-                self.spec.def_mem_per_node.is_some(),
-            ),
-            (
-                "maxMemPerNode",
-                "maxMemPerCPU",
-                self.spec.max_mem_per_cpu.is_some(),
-                self.spec.max_mem_per_node.is_some(),
-            ),
-            (
-                "denyAccounts",
-                "allowAccounts",
-                self.spec.allow_accounts.is_some(),
-                self.spec.deny_accounts.is_some(),
-            ),
-            (
-                "denyQos",
-                "allowQos",
-                self.spec.allow_qos.is_some(),
-                self.spec.deny_qos.is_some(),
-            ),
-        ] {
-            if other && both {
+        let is_given = |field: &str| settings.iter().any(|setting| setting.field == field);
+        for (field, other) in EXCLUSIVE {
+            if is_given(field) && is_given(other) {
                 problems.error(
                     Reason::BadValue,
                     format!("spec.{field}"),
-                    format!("is given beside spec.{one}, and Slurm heeds one of them only"),
+                    format!("is given beside spec.{other}, and Slurm heeds one of them only"),
                     "remove one of them",
                 );
             }
         }
-        check_config(&mut problems, &self.spec, config.as_deref().unwrap_or_default());
+        check_config(&mut problems, &settings, config.as_deref().unwrap_or_default());
         problems
     }
 
@@ -138,14 +121,14 @@ impl Validate for Partition {
 
 fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if RESERVED.iter().any(|word| name.eq_ignore_ascii_case(word)) {
+    if is_reserved(name) {
         problems.error(
             Reason::BadName,
             field,
             format!("is {name:?}, which means something else to Slurm"),
             "give it another partitionName",
         );
-    } else if !name.chars().all(allowed) || name.len() > 63 {
+    } else if !name.chars().all(allowed) || name.len() > LABEL_LIMIT {
         problems.error(
             Reason::BadName,
             field,
@@ -168,11 +151,10 @@ fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
 }
 
 /// Checks that `config` is the rest of one line, and says nothing that has a place of its own.
-fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
+fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
     if !check_line(problems, "spec.config", config) {
         return;
     }
-    let settings = spec.settings();
     for item in items(config) {
         let Some((key, value)) = item.split_once('=') else {
             problems.error(
