@@ -1,7 +1,7 @@
 //! The fields of a core/v1 PersistentVolumeClaimSpec.
 //!
-//! They stand beside our own fields in a closed schema, so that a typo among them is refused. Hence structs here and not
-//! an overlay, and not those of k8s-openapi either: its quantities cannot be written as numbers.
+//! They are structs and not an overlay, because they share a closed schema with our own fields, which rejects typos.
+//! The structs of k8s-openapi do not serve: they do not accept quantities that are written as numbers.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -20,19 +20,19 @@ pub struct ClaimSpec {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub access_modes: Option<Vec<String>>,
 
-    /// Claim or snapshot of the same namespace to start from.
+    /// Claim or snapshot of the same namespace to copy data from.
     pub data_source: Option<DataSource>,
 
-    /// Object to start from; any kind a populator handles.
+    /// Object to copy data from, of any kind that a populator handles.
     pub data_source_ref: Option<DataSourceRef>,
 
     /// Amount of storage.
     pub resources: Option<ClaimResources>,
 
-    /// Volumes to choose from.
+    /// Label selector of the volumes to choose from.
     pub selector: Option<LabelSelector>,
 
-    /// StorageClass of the volume. Absent: the cluster's default.
+    /// StorageClass of the volume. Defaults to that of the cluster.
     pub storage_class_name: Option<String>,
 
     /// VolumeAttributesClass of the volume.
@@ -51,7 +51,7 @@ pub struct ClaimSpec {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct DataSource {
-    /// API group of the object. Absent: the core group.
+    /// API group of the object. Defaults to the core group.
     pub api_group: Option<String>,
 
     /// Kind of the object.
@@ -66,7 +66,7 @@ pub struct DataSource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataSourceRef {
-    /// API group of the object. Absent: the core group.
+    /// API group of the object. Defaults to the core group.
     pub api_group: Option<String>,
 
     /// Kind of the object.
@@ -83,20 +83,20 @@ pub struct DataSourceRef {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimResources {
-    /// The most there may be.
+    /// Maximum amounts.
     pub limits: Option<BTreeMap<String, Quantity>>,
 
-    /// The least there must be.
+    /// Minimum amounts.
     pub requests: Option<BTreeMap<String, Quantity>>,
 }
 
-/// Objects by their labels; all requirements must hold.
+/// Selects objects by their labels. All requirements must be met.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct LabelSelector {
-    /// Labels the object must have.
+    /// Labels that the object must have.
     pub match_labels: Option<BTreeMap<String, String>>,
 
     /// Requirements on labels.
@@ -114,7 +114,7 @@ pub struct LabelRequirement {
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
 
-    /// Values to compare with; none for `Exists` and `DoesNotExist`.
+    /// Values to compare with. Empty for `Exists` and `DoesNotExist`.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub values: Option<Vec<String>>,
 }

@@ -17,9 +17,9 @@ use crate::{
     wellknown,
 };
 
-/// How many backups a controller with high availability has when it does not say.
+/// Default number of standbys of a Controller with high availability.
 pub const DEFAULT_BACKUPS: i32 = 1;
-/// The most backups. Each is a line in slurm.conf that every client tries in turn, so more of them help nobody.
+/// Maximum number of standbys. Each is a line in slurm.conf, and a client tries the lines one after another.
 pub const MAX_BACKUPS: i32 = 8;
 
 /// A Slurm cluster: its slurmctld, its configuration and its keys. The other kinds refer to it.
@@ -44,54 +44,54 @@ pub const MAX_BACKUPS: i32 = 8;
 #[schemars(extend("x-kubernetes-validations" = [
     {
         "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
-        "message": "externalConfig is needed when external is true: it says where slurmctld runs",
+        "message": "externalConfig is required when external is true: it holds the address of slurmctld",
     },
     {
         "rule": "!has(self.ha) || !has(self.ha.enabled) || !self.ha.enabled || (has(self.persistence) && \
             (!has(self.persistence.enabled) || self.persistence.enabled) && \
             has(self.persistence.existingClaim) && self.persistence.existingClaim != '')",
-        "message": "ha needs persistence.enabled and persistence.existingClaim: all slurmctld share one ReadWriteMany claim",
+        "message": "ha requires persistence.enabled and persistence.existingClaim: all slurmctld share one ReadWriteMany claim",
     },
 ]))]
 pub struct ControllerSpec {
-    /// Slurm's name for the cluster, at most 40 characters; it cannot be changed. Absent: `<namespace>_<name>`.
+    /// Slurm's name of the cluster, at most 40 characters. Defaults to `<namespace>_<name>`. Immutable.
     pub cluster_name: Option<String>,
 
-    /// Key of auth/slurm, which all daemons of the cluster share. Absent: one is generated. The Secret's name cannot be
-    /// changed.
+    /// Key of auth/slurm, which all daemons of the cluster share. If absent, the operator generates one. The name of
+    /// the Secret is immutable.
     pub slurm_key_ref: Option<SecretKeyRef>,
 
-    /// Older name of `jwtKeyRef`, which wins over it.
+    /// Older name of `jwtKeyRef`, which takes precedence.
     pub jwt_hs256_key_ref: Option<SecretKeyRef>,
 
-    /// Key that signs the cluster's tokens (auth/jwt). Absent: one is generated. It cannot be changed.
+    /// Key that signs the cluster's tokens (auth/jwt). If absent, the operator generates one. Immutable.
     pub jwt_key_ref: Option<SecretKeyRef>,
 
-    /// JSON web key set with further keys whose tokens the cluster accepts.
+    /// JSON web key set. The cluster also accepts tokens that are signed with one of its keys.
     pub jwks_key_ref: Option<ConfigMapKeyRef>,
 
-    /// The Accounting that keeps this cluster's records.
+    /// The Accounting that stores the records of this cluster.
     pub accounting_ref: Option<ObjectRef>,
 
-    /// The cluster's slurmctld runs outside Kubernetes; `externalConfig` says where.
+    /// Whether slurmctld runs outside Kubernetes, at the address in `externalConfig`.
     #[schemars(extend("default" = false))]
     pub external: Option<bool>,
 
-    /// Where an external slurmctld is found.
+    /// Address of an external slurmctld.
     pub external_config: Option<ExternalConfig>,
 
-    /// Standby slurmctld that take over when the active one fails.
+    /// Standby slurmctld, one of which takes over when the active one fails.
     pub ha: Option<HighAvailability>,
 
     /// Fields of a core/v1 Container, merged over the slurmctld container.
     pub slurmctld: Option<ContainerOverlay>,
 
-    /// Accepted and without effect: changes are always applied in place. To have slurmctld restarted instead, see
-    /// `configUpdate`.
+    /// Accepted for compatibility, without effect: changes are always applied in place. To restart slurmctld instead,
+    /// set `configUpdate`.
     #[schemars(extend("default" = false))]
     pub inplace_reconfigure: Option<bool>,
 
-    /// How a change of the configuration reaches slurmctld. Absent: `InPlace`.
+    /// How slurmctld gets a change of the configuration. Defaults to `InPlace`.
     pub config_update: Option<ConfigUpdate>,
 
     /// Fields of a core/v1 Container, merged over the reconfigure container.
@@ -100,7 +100,7 @@ pub struct ControllerSpec {
     /// Fields of a core/v1 Container, merged over the container that prints slurmctld's log.
     pub logfile: Option<ContainerOverlay>,
 
-    /// What to lay over the slurmctld pods.
+    /// Fields merged over the slurmctld pods.
     pub template: Option<PodTemplate>,
 
     /// Lines to add to slurm.conf.
@@ -126,23 +126,23 @@ pub struct ControllerSpec {
     #[schemars(extend("nullable" = true))]
     pub epilog_slurmctld_script_refs: Option<Vec<ObjectRef>>,
 
-    /// Where slurmctld keeps its state.
+    /// Storage of slurmctld's state.
     pub persistence: Option<Persistence>,
 
-    /// What to lay over the Service that clients reach slurmctld by.
+    /// Fields merged over the Service through which clients reach slurmctld.
     pub service: Option<ServiceTemplate>,
 
-    /// What Prometheus is to collect.
+    /// Metrics for Prometheus.
     pub metrics: Option<Metrics>,
 }
 
 open_enum! {
-    /// How a change of the configuration reaches slurmctld.
+    /// How slurmctld gets a change of the configuration.
     pub enum ConfigUpdate {
-        /// The running slurmctld takes it over.
+        /// The running slurmctld reads it.
         #[default]
         InPlace,
-        /// slurmctld is restarted with it.
+        /// slurmctld is restarted.
         Restart,
     }
 }
@@ -151,7 +151,7 @@ open_enum! {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HighAvailability {
-    /// Run standbys. It needs `persistence.existingClaim` to name a ReadWriteMany claim.
+    /// Whether standbys run. Requires a ReadWriteMany claim in `persistence.existingClaim`.
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
@@ -165,37 +165,37 @@ pub struct HighAvailability {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Persistence {
-    /// Keep the state on a volume. Otherwise it is lost with the pod. It cannot be changed.
+    /// Whether the state is kept on a volume. Otherwise it is lost with the pod. Immutable.
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
-    /// Use this claim instead of making one. It cannot be changed.
+    /// Existing claim to use instead of a new one. Immutable.
     pub existing_claim: Option<String>,
 
-    /// The claim to make.
+    /// The claim to create.
     #[serde(flatten)]
     pub claim: ClaimSpec,
 }
 
-/// What is known about a Slurm cluster.
+/// Observed state of a Slurm cluster.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ControllerStatus {
-    /// What holds for this cluster.
+    /// Conditions of the cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 
-    /// Where the configuration stands.
+    /// State of the configuration.
     pub configuration: Option<ConfigurationStatus>,
 }
 
 impl Controller {
-    /// Slurm's name for the cluster.
+    /// Slurm's name of the cluster.
     pub fn cluster_name(&self) -> String {
         match self.spec.cluster_name.as_deref() {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -205,14 +205,14 @@ impl Controller {
         }
     }
 
-    /// Where the key of auth/slurm is: where the user says, or else in a Secret of ours. `None` if it can be in neither,
-    /// since a slurmctld outside Kubernetes has a key already.
+    /// The Secret entry with the key of auth/slurm: the one that the spec names, else the generated one. `None` for an
+    /// external slurmctld without a reference, because it has a key already.
     pub fn slurm_key(&self) -> Option<SecretKeyRef> {
         let ours = || self.generated_key(self.child_names().slurm_key_secret(), wellknown::SLURM_KEY_FILE);
         self.spec.slurm_key_ref.clone().or_else(ours)
     }
 
-    /// Where the key of auth/jwt is, in the same way.
+    /// The Secret entry with the key of auth/jwt, chosen in the same way.
     pub fn jwt_key(&self) -> Option<SecretKeyRef> {
         let ours = || self.generated_key(self.child_names().jwt_key_secret(), wellknown::JWT_KEY_FILE);
         self.spec.effective_jwt_key_ref().cloned().or_else(ours)
@@ -233,18 +233,18 @@ impl ControllerSpec {
         self.external.unwrap_or(false)
     }
 
-    /// Host and port of a slurmctld outside Kubernetes, if it is there.
+    /// Host and port of slurmctld, if it runs outside Kubernetes.
     pub fn external_address(&self) -> Option<(&str, i64)> {
         let external = self.external_config.as_ref().filter(|_| self.is_external())?;
         Some(external.address(wellknown::SLURMCTLD_PORT))
     }
 
-    /// The reference to the key of auth/jwt, under whichever name it was given.
+    /// The reference to the key of auth/jwt, from the newer or the older field.
     pub fn effective_jwt_key_ref(&self) -> Option<&SecretKeyRef> {
         self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())
     }
 
-    /// Name of the Accounting, if there is one.
+    /// Name of the Accounting, if the spec refers to one.
     pub fn accounting_name(&self) -> Option<&str> {
         self.accounting_ref
             .as_ref()
@@ -252,12 +252,12 @@ impl ControllerSpec {
             .filter(|name| !name.is_empty())
     }
 
-    /// Whether there are standbys.
+    /// Whether standbys run.
     pub fn is_highly_available(&self) -> bool {
         !self.is_external() && self.ha.as_ref().is_some_and(|ha| ha.enabled.unwrap_or(false))
     }
 
-    /// Number of slurmctld, standbys included.
+    /// Number of slurmctld pods, standbys included.
     pub fn replicas(&self) -> u32 {
         if !self.is_highly_available() {
             return 1;
@@ -266,12 +266,12 @@ impl ControllerSpec {
         1 + u32::try_from(backups.clamp(0, MAX_BACKUPS)).unwrap_or(0)
     }
 
-    /// How a change of the configuration reaches slurmctld.
+    /// How slurmctld gets a change of the configuration.
     pub fn config_update(&self) -> ConfigUpdate {
         self.config_update.clone().unwrap_or_default()
     }
 
-    /// Whether slurmctld's state is kept on a volume: it is, unless the user said otherwise.
+    /// Whether slurmctld's state is kept on a volume, which is the default.
     pub fn is_persistent(&self) -> bool {
         self.persistence
             .as_ref()
@@ -279,13 +279,13 @@ impl ControllerSpec {
             .unwrap_or(true)
     }
 
-    /// The claim the user brought along for slurmctld's state.
+    /// The existing claim for slurmctld's state, if the spec names one.
     pub fn existing_claim(&self) -> Option<&str> {
         let claim = self.persistence.as_ref()?.existing_claim.as_deref()?;
         (self.is_persistent() && !claim.is_empty()).then_some(claim)
     }
 
-    /// Every list of ConfigMaps whose entries end up beside slurm.conf, with the name of its field.
+    /// Every list of ConfigMaps whose entries become files beside slurm.conf, with the name of its field.
     pub fn file_refs(&self) -> [(&'static str, &[ObjectRef]); 5] {
         let lists = [
             ("configFileRefs", &self.config_file_refs),
@@ -329,7 +329,7 @@ mod tests {
             (serde_json::json!({ "ha": { "enabled": true } }), 2),
             (serde_json::json!({ "ha": { "enabled": true, "backups": 3 } }), 4),
             (serde_json::json!({ "ha": { "enabled": true, "backups": -5 } }), 1),
-            // Definitions without a maximum may be the installed ones.
+            // The installed definitions may have no maximum.
             (serde_json::json!({ "ha": { "enabled": true, "backups": i32::MAX } }), 9),
             (serde_json::json!({ "external": true, "ha": { "enabled": true } }), 1),
         ] {

@@ -1,4 +1,4 @@
-//! How long a worker that is to leave waits for its jobs.
+//! How long a worker that is to be removed waits for its jobs.
 
 use jiff::SignedDuration;
 use schemars::JsonSchema;
@@ -8,39 +8,39 @@ use serde_with::skip_serializing_none;
 use crate::time::GoDuration;
 
 open_enum! {
-    /// What becomes of the jobs that are still on a worker when its time is up.
+    /// What happens to the jobs that run on a worker when the drain times out.
     pub enum OnDrainTimeout {
-        /// They are waited for.
+        /// The operator waits for them.
         #[default]
         Wait,
-        /// They are put back into the queue.
+        /// The operator requeues them.
         Requeue,
-        /// They are cancelled.
+        /// The operator cancels them.
         Cancel,
     }
 }
 
-/// How long a worker that is to leave waits for its jobs.
+/// How long a worker that is to be removed waits for its jobs.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// How long, counted from when the worker was chosen to leave: `30m`, `12h`. Without it there is no end to it.
+    /// Time from the decision to remove the worker to the timeout: `30m`, `12h`. If absent, there is no timeout.
     pub timeout: Option<GoDuration>,
 
-    /// What becomes of the jobs that are still there then. `Wait`: nothing. `Requeue`: they are put back into the queue;
-    /// those that cannot be, are waited for. `Cancel`: they are cancelled.
+    /// What happens to jobs that run on the worker then. `Wait`: the operator waits for them. `Requeue`: it requeues
+    /// them, and waits for those that cannot be requeued. `Cancel`: it cancels them.
     #[schemars(extend("default" = "Wait"))]
     pub on_timeout: Option<OnDrainTimeout>,
 }
 
 impl Drain {
-    /// How long, if there is an end to it.
+    /// The timeout, if there is one.
     pub fn timeout(&self) -> Option<SignedDuration> {
         self.timeout.as_ref()?.length().filter(SignedDuration::is_positive)
     }
 
-    /// What becomes of the jobs that are still there then.
+    /// What happens to jobs that still run at the timeout.
     pub fn on_timeout(&self) -> OnDrainTimeout {
         self.on_timeout.clone().unwrap_or_default()
     }

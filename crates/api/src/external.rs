@@ -1,4 +1,4 @@
-//! Where a component that runs outside Kubernetes is found.
+//! The address of a daemon outside Kubernetes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ pub struct ExternalConfig {
     /// Host name or address of the daemon.
     pub host: String,
 
-    /// Port of the daemon, if it is not Slurm's own: 6817 of slurmctld, 6819 of slurmdbd.
+    /// Port of the daemon. Defaults to 6817 for slurmctld and 6819 for slurmdbd.
     #[serde(default)]
     pub port: Option<i64>,
 }
 
 impl ExternalConfig {
-    /// Host and port, where this is the port that Slurm has for such a daemon.
+    /// Host and port; `usual` is Slurm's default port of the daemon.
     pub(crate) fn address(&self, usual: u16) -> (&str, i64) {
         (&self.host, self.port.unwrap_or(usual.into()))
     }

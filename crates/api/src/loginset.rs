@@ -1,4 +1,4 @@
-//! LoginSet: pods that people log in to.
+//! LoginSet: pods that users log in to.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -43,7 +43,7 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LoginSetSpec {
-    /// The Controller whose cluster people log in to. It cannot be changed.
+    /// The Controller of the cluster that users log in to. Immutable.
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
@@ -56,22 +56,22 @@ pub struct LoginSetSpec {
     /// Fields of a core/v1 Container, merged over the container that prepares `/etc/slurm`.
     pub initconf: Option<ContainerOverlay>,
 
-    /// What to lay over the pods.
+    /// Fields merged over the pods.
     pub template: Option<PodTemplate>,
 
-    /// Public keys that may log in as root, one per line.
+    /// Public keys that are accepted for root, one per line.
     pub root_ssh_authorized_keys: Option<String>,
 
     /// Lines to add to sshd_config.
     pub extra_sshd_config: Option<String>,
 
-    /// The sssd.conf to use.
+    /// Secret entry with sssd.conf.
     pub sssd_conf_ref: SecretKeyRef,
 
     /// How pods are replaced, as in an apps/v1 Deployment.
     pub strategy: Option<DeploymentStrategy>,
 
-    /// What to lay over the Service that people reach the pods by.
+    /// Fields merged over the Service through which users reach the pods.
     pub service: Option<ServiceTemplate>,
 }
 
@@ -93,14 +93,14 @@ pub struct DeploymentStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingDeployment {
-    /// Pods there may be beyond `replicas`, as a number or a percentage.
+    /// Maximum number of pods beyond `replicas`, as a number or a percentage.
     pub max_surge: Option<IntOrString>,
 
-    /// Pods that may be missing, as a number or a percentage.
+    /// Maximum number of unavailable pods, as a number or a percentage.
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// What is known about a LoginSet's pods.
+/// Observed state of a LoginSet's pods.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -112,17 +112,17 @@ pub struct LoginSetStatus {
     /// Label selector of the pods, for the scale subresource.
     pub selector: String,
 
-    /// What holds for this LoginSet.
+    /// Conditions of the LoginSet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
 impl LoginSetSpec {
-    /// Number of pods that are wanted.
+    /// Desired number of pods.
     pub fn replicas(&self) -> u32 {
         replicas_or_default(self.replicas)
     }

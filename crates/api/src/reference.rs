@@ -1,4 +1,4 @@
-//! The API reference, as Markdown made from the definitions.
+//! The API reference in Markdown, generated from the definitions.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaPropsOrBool,
 };
 
-/// The reference of these kinds.
+/// Renders the reference of these kinds.
 pub fn render_markdown(crds: &[CustomResourceDefinition]) -> String {
     let mut page = String::from(
         "# API reference\n\n\
@@ -135,7 +135,7 @@ fn item_of(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
     }
 }
 
-/// Text for a cell of a table, where a bar and a new line would end it.
+/// Escapes text for a table cell, which a bar or a line break would end.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

@@ -13,7 +13,7 @@ pub struct ObjectRef {
     #[serde(default)]
     pub name: String,
 
-    /// Namespace of the object. Only the namespace of the referring object is accepted, so it can be left out.
+    /// Namespace of the object. Only the namespace of the referring object is accepted, so it can be omitted.
     pub namespace: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct SecretKeyRef {
     /// Key of the entry in the Secret's data.
     pub key: String,
 
-    /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
+    /// Accepted because the Kubernetes type has it. The operator needs the entry in any case.
     pub optional: Option<bool>,
 }
 
@@ -55,6 +55,6 @@ pub struct ConfigMapKeyRef {
     /// Key of the entry in the ConfigMap's data.
     pub key: String,
 
-    /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
+    /// Accepted because the Kubernetes type has it. The operator needs the entry in any case.
     pub optional: Option<bool>,
 }

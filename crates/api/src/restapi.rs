@@ -33,7 +33,7 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RestApiSpec {
-    /// The Controller whose cluster is served.
+    /// The Controller of the cluster that slurmrestd serves.
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
@@ -43,29 +43,29 @@ pub struct RestApiSpec {
     /// Fields of a core/v1 Container, merged over the slurmrestd container.
     pub slurmrestd: Option<ContainerOverlay>,
 
-    /// What to lay over the pods.
+    /// Fields merged over the pods.
     pub template: Option<PodTemplate>,
 
-    /// What to lay over the Service that clients reach slurmrestd by.
+    /// Fields merged over the Service through which clients reach slurmrestd.
     pub service: Option<ServiceTemplate>,
 }
 
-/// What is known about a RestApi.
+/// Observed state of a RestApi.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestApiStatus {
-    /// What holds for this RestApi.
+    /// Conditions of the RestApi.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
 impl RestApiSpec {
-    /// Number of pods that are wanted.
+    /// Desired number of pods.
     pub fn replicas(&self) -> u32 {
         replicas_or_default(self.replicas)
     }

@@ -1,4 +1,4 @@
-//! What a user may say about the pods and Services the operator makes.
+//! Fields that users merge over the pods and Services of the operator.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde_with::skip_serializing_none;
 
 use crate::overlay::{PodSpecOverlay, ServiceSpecOverlay};
 
-/// Labels and annotations for an object the operator makes.
+/// Labels and annotations of an object that the operator creates.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Metadata {
-    /// Labels to add. The operator's own labels win over them.
+    /// Labels to add. The operator's own labels take precedence.
     #[schemars(extend("nullable" = true))]
     pub labels: Option<BTreeMap<String, String>>,
 
@@ -21,7 +21,7 @@ pub struct Metadata {
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
-/// What to lay over the pods of a component.
+/// Fields merged over the pods of a component.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PodTemplate {
@@ -32,7 +32,7 @@ pub struct PodTemplate {
     pub spec: Option<PodSpecOverlay>,
 }
 
-/// What to lay over the Service of a component.
+/// Fields merged over the Service of a component.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -40,12 +40,13 @@ pub struct ServiceTemplate {
     /// Labels and annotations of the Service.
     pub metadata: Option<Metadata>,
 
-    /// Fields of a core/v1 ServiceSpec, merged over the operator's. `externalIPs` is never taken over.
+    /// Fields of a core/v1 ServiceSpec, merged over the operator's. `externalIPs` is ignored.
     pub spec: Option<ServiceSpecOverlay>,
 
-    /// Port the Service listens on. Absent or 0: the component's own port.
+    /// Port of the Service. If absent or 0, the port of the component.
     pub port: Option<i64>,
 
-    /// Port on every Kubernetes node, for a Service of type NodePort or LoadBalancer. Absent or 0: Kubernetes picks one.
+    /// Port on every Kubernetes node, for a Service of type NodePort or LoadBalancer. If absent or 0, Kubernetes
+    /// chooses one.
     pub node_port: Option<i64>,
 }

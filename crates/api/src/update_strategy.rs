@@ -10,9 +10,9 @@ use crate::{
     time::{GoDuration, Timestamp},
 };
 
-/// How many pods a rolling update may take away at a time when it does not say.
+/// Default of `maxUnavailable`.
 pub const DEFAULT_MAX_UNAVAILABLE: &str = "25%";
-/// How long a scheduled update may take when it does not say.
+/// Default duration of a scheduled update.
 pub const DEFAULT_SCHEDULED_DURATION: &str = "30m";
 
 open_enum! {
@@ -21,7 +21,7 @@ open_enum! {
         /// A few at a time.
         #[default]
         RollingUpdate,
-        /// When somebody deletes them.
+        /// When a user deletes them.
         OnDelete,
         /// In a Slurm reservation.
         ScheduledUpdate,
@@ -35,10 +35,10 @@ open_enum! {
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.type) || self.type != 'ScheduledUpdate' || (has(self.scheduledUpdate) && \
         has(self.scheduledUpdate.startTime) && has(self.scheduledUpdate.duration))",
-    "message": "type ScheduledUpdate needs scheduledUpdate.startTime and scheduledUpdate.duration",
+    "message": "type ScheduledUpdate requires scheduledUpdate.startTime and scheduledUpdate.duration",
 }]))]
 pub struct UpdateStrategy {
-    /// `RollingUpdate`: a few pods at a time. `OnDelete`: when somebody deletes them. `ScheduledUpdate`: in a Slurm
+    /// `RollingUpdate`: a few pods at a time. `OnDelete`: when a user deletes them. `ScheduledUpdate`: in a Slurm
     /// reservation.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "RollingUpdate"))]
@@ -50,7 +50,8 @@ pub struct UpdateStrategy {
     /// Settings of `ScheduledUpdate`.
     pub scheduled_update: Option<ScheduledUpdate>,
 
-    /// Replace no further pod for an update. Those that are drained for one and still there take jobs again.
+    /// Whether the update is paused. No further pod is replaced, and pods that were drained for the update accept jobs
+    /// again.
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 }
@@ -60,7 +61,7 @@ pub struct UpdateStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// Pods that may be missing at a time, as a number or as a percentage that is rounded up.
+    /// Maximum number of pods that are unavailable at a time, as a number or as a percentage that is rounded up.
     #[schemars(extend("default" = DEFAULT_MAX_UNAVAILABLE))]
     pub max_unavailable: Option<IntOrString>,
 }
@@ -73,17 +74,17 @@ pub struct ScheduledUpdate {
     /// When the reservation begins.
     pub start_time: Option<Timestamp>,
 
-    /// How long the reservation lasts, at least a minute: `30m`, `1h30m`.
+    /// Duration of the reservation, at least a minute: `30m`, `1h30m`.
     #[schemars(extend("default" = DEFAULT_SCHEDULED_DURATION))]
     pub duration: Option<GoDuration>,
 
-    /// Flags of the reservation beside `MAINT` and `IGNORE_JOBS`.
+    /// Flags of the reservation in addition to `MAINT` and `IGNORE_JOBS`.
     #[schemars(extend("nullable" = true))]
     pub flags: Option<Vec<String>>,
 }
 
 impl ScheduledUpdate {
-    /// How long the reservation lasts. Zero counts as absent, as upstream has it.
+    /// Duration of the reservation. Zero counts as absent, as in upstream.
     pub fn length(&self) -> SignedDuration {
         let given = self.duration.as_ref().and_then(GoDuration::length);
         let default = || {
@@ -101,13 +102,13 @@ impl UpdateStrategy {
         self.type_.clone().unwrap_or_default()
     }
 
-    /// Whether no further pod is to be replaced for an update.
+    /// Whether the update is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.unwrap_or(false)
     }
 
-    /// Pods out of `total` that a rolling update may take away at a time. Text that says no number counts as 1, as
-    /// upstream has it.
+    /// Maximum number of pods out of `total` that a rolling update makes unavailable. Text without a number counts as
+    /// 1, as in upstream.
     pub fn max_unavailable(&self, total: u32) -> u32 {
         let given = self
             .rolling_update

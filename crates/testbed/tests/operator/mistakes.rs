@@ -155,7 +155,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         let hostless = namespace.apply(&daemon(kind, "hostless", "external: true"));
         let told = hostless.unwrap_err().to_string();
         assert!(
-            told.contains("externalConfig is needed when external is true"),
+            told.contains("externalConfig is required when external is true"),
             "{told}"
         );
     }
