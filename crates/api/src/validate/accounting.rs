@@ -15,7 +15,7 @@ use crate::accounting::{Accounting, AccountingSpec, StorageConfig};
 
 impl Validate for Accounting {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let AccountingSpec {
             slurm_key_ref,
             jwt_hs256_key_ref,
@@ -58,7 +58,7 @@ impl Validate for Accounting {
             "spec.jwtKeyRef",
             &old.spec.effective_jwt_key_ref(),
             &self.spec.effective_jwt_key_ref(),
-            "put the new key into the same Secret",
+            "write the new key to the same Secret",
         );
         problems
     }
@@ -76,8 +76,8 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
         problems.error(
             Reason::Missing,
             "spec.storageConfig",
-            "is absent, and slurmdbd keeps its records in a database",
-            "say host, username and passwordKeyRef of a MySQL or MariaDB server",
+            "is absent, but slurmdbd needs a database",
+            "set host, username and passwordKeyRef of a MySQL or MariaDB server",
         );
         return;
     };
@@ -86,10 +86,10 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
             Reason::Missing,
             "spec.storageConfig.host",
             "is empty",
-            "give the host of the database server",
+            "set the host of the database server",
         );
     }
-    // Each of them becomes the value of a line in slurmdbd.conf.
+    // Each becomes a value in slurmdbd.conf.
     let lines = [
         ("host", Some(host)),
         ("database", database.as_ref()),
@@ -100,12 +100,12 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
             problems.error(
                 Reason::BadValue,
                 format!("spec.storageConfig.{name}"),
-                format!("is {value:?}, which slurmdbd.conf cannot hold"),
+                format!("is {value:?}, which cannot be written to slurmdbd.conf"),
                 "write it without blanks, quotes, backslashes and number signs",
             );
         }
     }
-    let remedy = "give the port of the database server, from 1 to 65535";
+    let remedy = "set the port of the database server, from 1 to 65535";
     check_port(
         problems,
         "spec.storageConfig.port",

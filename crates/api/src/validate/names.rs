@@ -1,12 +1,12 @@
-//! Names that Kubernetes takes.
+//! Names that Kubernetes accepts.
 
 use super::{Problems, Reason};
 
-/// The longest DNS label, and the longest value of a Kubernetes label.
+/// Maximum length of a DNS label, and of the value of a Kubernetes label.
 pub(super) const LABEL_LIMIT: usize = 63;
-/// The longest DNS name.
+/// Maximum length of a DNS name.
 const SUBDOMAIN_LIMIT: usize = 253;
-/// The longest name of a StatefulSet: its pods carry a label with this name, a dash and a hash of ten digits.
+/// Maximum length of the name of a StatefulSet: its pods have a label with the name, a dash and a hash of ten digits.
 const STATEFUL_SET_LIMIT: usize = LABEL_LIMIT - 11;
 
 /// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
@@ -33,12 +33,12 @@ fn is_part(part: &str) -> bool {
     !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
-/// Checks the name of an object that has a Service named after it, with `suffix`.
+/// Checks the name of an object whose Service has that name and `suffix`.
 pub(super) fn check_service_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
     check_parent(problems, kind, name, suffix, LABEL_LIMIT, "Service");
 }
 
-/// Checks the name of an object that has a StatefulSet and a Service named after it, with `suffix`.
+/// Checks the name of an object whose StatefulSet and Service have that name and `suffix`.
 pub(super) fn check_stateful_set_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
     check_parent(problems, kind, name, suffix, STATEFUL_SET_LIMIT, "StatefulSet");
 }
@@ -59,15 +59,15 @@ fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, l
         problems.error(
             Reason::BadName,
             "metadata.name",
-            format!("is {name:?}, and no Service can be named after it"),
+            format!("is {name:?}, which is not a valid name of a Service"),
             format!("give the {kind} a name of lower-case letters, digits and dashes, without dots"),
         );
     } else if name.starts_with(|c: char| c.is_ascii_digit()) {
         problems.warn(
             Reason::BadName,
             "metadata.name",
-            format!("is {name:?}, and older Kubernetes refuses Services whose name begins with a digit"),
-            format!("give the {kind} a name that begins with a letter if its Service is refused"),
+            format!("is {name:?}, and older releases of Kubernetes reject Services whose name starts with a digit"),
+            format!("if its Service is rejected, give the {kind} a name that starts with a letter"),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of a Partition. What its names mean in Slurm is checked where the rest of the cluster is known.
+//! Checks of a Partition. Names that refer to other objects are checked where the whole cluster is known.
 
 use super::{
     Problems, Reason, Validate,
@@ -11,14 +11,14 @@ use crate::{
     partition::{Partition, PartitionSpec, Setting},
 };
 
-/// Keys that `config` cannot have, and the fields to say it by.
+/// Keys that `config` must not have, and the fields to use instead.
 const MEMBERS_AND_STATE: [(&str, &str); 3] = [
     ("PartitionName", "partitionName"),
     ("Nodes", "nodeSets, nodeSetSelector or nodes"),
     ("State", "state"),
 ];
 
-/// Fields of which Slurm heeds one only.
+/// Fields of which Slurm uses only one.
 const EXCLUSIVE: [(&str, &str); 4] = [
     ("defMemPerNode", "defMemPerCPU"),
     ("maxMemPerNode", "maxMemPerCPU"),
@@ -89,7 +89,7 @@ impl Validate for Partition {
                 problems.error(
                     Reason::BadValue,
                     format!("spec.{field}"),
-                    format!("is given beside spec.{other}, and Slurm heeds one of them only"),
+                    format!("is set beside spec.{other}, but Slurm uses only one of them"),
                     "remove one of them",
                 );
             }
@@ -100,7 +100,7 @@ impl Validate for Partition {
 
     fn check_change(&self, old: &Self) -> Problems {
         let mut problems = Problems::default();
-        let remedy = "make another Partition and delete this one";
+        let remedy = "create another Partition and delete this one";
         check_unchanged(
             &mut problems,
             "spec.controllerRef.name",
@@ -125,14 +125,14 @@ fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
         problems.error(
             Reason::BadName,
             field,
-            format!("is {name:?}, which means something else to Slurm"),
-            "give it another partitionName",
+            format!("is {name:?}, which is reserved in Slurm"),
+            "set another partitionName",
         );
     } else if !name.chars().all(allowed) || name.len() > LABEL_LIMIT {
         problems.error(
             Reason::BadName,
             field,
-            format!("is {name:?}, which no partition can be called"),
+            format!("is {name:?}, which is not a valid name of a partition"),
             "use letters, digits, dashes, underscores and dots, at most 63 of them",
         );
     }
@@ -145,12 +145,12 @@ fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
             Reason::BadValue,
             field,
             format!("is {value:?}"),
-            format!("give {wanted}"),
+            format!("set {wanted}"),
         );
     }
 }
 
-/// Checks that `config` is the rest of one line, and says nothing that has a place of its own.
+/// Checks that `config` is part of one line and sets nothing that has a field.
 fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
     if !check_line(problems, "spec.config", config) {
         return;
@@ -160,8 +160,8 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {item:?}, which is no Key=Value"),
-                "write Key=Value items with blanks between them, and a value with blanks in double quotes",
+                format!("has {item:?}, which is not Key=Value"),
+                "write Key=Value items separated by blanks, and a value with blanks in double quotes",
             );
             continue;
         };
@@ -171,7 +171,7 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
                 Reason::BadValue,
                 "spec.config",
                 format!("has {item:?}, with a double quote inside the value"),
-                "put quotes around the whole value, and none inside it",
+                "quote the whole value, without quotes inside it",
             );
         }
         let own_place = MEMBERS_AND_STATE
@@ -181,14 +181,14 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {key}, which has a field of its own"),
-                format!("say it by {field}"),
+                format!("has {key}, which has its own field"),
+                format!("set {field}"),
             );
         } else if let Some(setting) = settings.iter().find(|setting| key.eq_ignore_ascii_case(setting.key)) {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {key}, which spec.{} says too", setting.field),
+                format!("has {key}, which spec.{} sets too", setting.field),
                 "remove one of them",
             );
         }
@@ -199,7 +199,7 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
 mod tests {
     use super::*;
 
-    /// The fields that stop a Partition with this spec.
+    /// The fields with errors of a Partition with this spec.
     fn refused(spec: serde_json::Value) -> Vec<String> {
         let partition = Partition::new("gpu", serde_json::from_value(spec).unwrap());
         partition

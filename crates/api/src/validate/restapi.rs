@@ -12,7 +12,7 @@ use crate::restapi::{RestApi, RestApiSpec};
 /// A RestApi keeps no state, so every change is accepted: it may be pointed at another Controller.
 impl Validate for RestApi {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let RestApiSpec {
             controller_ref,
             replicas,

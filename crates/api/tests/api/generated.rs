@@ -1,4 +1,4 @@
-//! Files that are made from the types are current.
+//! Generated files are current.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -33,7 +33,7 @@ fn the_yaml_says_what_the_definition_says() {
         let text = render_yaml(&crd).unwrap();
         let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(again, crd);
-        // Helm would take them for its own.
+        // Helm would interpret them.
         assert!(!text.contains("{{"), "{}", crd.spec.names.kind);
     }
 }

@@ -1,4 +1,4 @@
-//! Manifests: those that use every field, those of real clusters and those of the documents people work from.
+//! Manifests that use every field, of real clusters and from users' documents.
 
 use std::collections::BTreeSet;
 
@@ -110,8 +110,8 @@ fn objects_of_upstream_and_of_the_seeds_are_taken_as_they_stand() {
     }
 }
 
-/// A null in a field of ours says the same as its absence. Inside an overlay it is kept, but golden objects hold none there
-/// that matter.
+/// A null in a field of ours means the same as an absent field. Inside an overlay a null is kept, but golden objects
+/// have none that matter.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields

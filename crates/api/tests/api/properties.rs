@@ -1,4 +1,4 @@
-//! Whatever the API server lets through, our types take it, lose nothing of it and do not panic over it.
+//! Our types accept everything that the API server accepts, lose nothing and do not panic.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -82,7 +82,7 @@ fn valid_object() -> impl Strategy<Value = (&'static Kind, Value)> {
     })
 }
 
-/// A value that this schema lets through.
+/// A value that this schema accepts.
 fn value_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     let value = plain_value_of(schema);
     if schema.nullable == Some(true) {
@@ -143,7 +143,7 @@ fn object_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
         let default = field.default.as_ref().map(|default| default.0.clone());
         fields = (fields, value)
             .prop_map(move |(mut fields, value)| {
-                // The server sets a default where the user said nothing.
+                // The API server sets a default for an absent field.
                 if let Some(value) = value.or_else(|| default.clone()) {
                     fields.insert(name.clone(), value);
                 }
@@ -154,7 +154,7 @@ fn object_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     fields.prop_map(Value::Object).boxed()
 }
 
-/// Text that matches the pattern, or text of the kinds that mean something to some field.
+/// Text that matches the pattern, or text with a meaning for some field.
 fn text_like(pattern: Option<&str>) -> BoxedStrategy<Value> {
     match pattern {
         Some(pattern) => {
@@ -175,7 +175,7 @@ fn text_like(pattern: Option<&str>) -> BoxedStrategy<Value> {
 }
 
 fn any_object() -> impl Strategy<Value = Map<String, Value>> {
-    // Fields of a container and of a pod among the others, so that the comparison with core/v1 gets past the first level.
+    // Includes fields of a container and of a pod, so that the comparison with core/v1 gets beyond the first level.
     let name = prop_oneof![
         sample::select(vec![
             "image",
@@ -220,7 +220,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Replaces the `place`th value, counted from the outside in.
+/// Replaces the `place`th value, outer values first.
 fn replace(value: &mut Value, place: &mut usize, scrap: &Value) {
     if *place == 0 {
         *value = scrap.clone();
@@ -233,7 +233,7 @@ fn replace(value: &mut Value, place: &mut usize, scrap: &Value) {
     }
 }
 
-/// A null where the schema keeps one says the same as the field's absence.
+/// A null that the schema allows means the same as an absent field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

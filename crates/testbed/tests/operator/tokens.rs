@@ -129,7 +129,7 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
         namespace,
         "token/odd",
         "Ready",
-        &["False", "which no Secret can be called"],
+        &["False", "which is not a valid name of a Secret"],
     );
     change_spec(
         namespace,

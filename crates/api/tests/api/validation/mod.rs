@@ -1,4 +1,4 @@
-//! The rules beyond the schema: what is refused, where it points and what it says.
+//! Checks beyond the schema: what is rejected, the field and the message.
 
 mod inputs;
 mod nodeset;
@@ -10,7 +10,7 @@ use slurm_operator_api::Problems;
 
 use crate::common::{Kind, kind_of};
 
-/// The smallest object of a kind that passes, with `spec` laid over its own.
+/// The smallest valid object of a kind, with `spec` merged over it.
 fn object(kind: &str, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": "slinky.slurm.net/v1beta1",

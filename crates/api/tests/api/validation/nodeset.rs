@@ -1,4 +1,4 @@
-//! What is refused in a new NodeSet.
+//! What is rejected in a new NodeSet.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn a_nodeset_with_a_value_out_of_bounds_is_refused() {
         let told = check(object(kind, &json!({ "replicas": 20_000_000 }))).to_string();
         assert_eq!(
             told,
-            "spec.replicas is 20000000, which is more than 65536; give 65536 or less"
+            "spec.replicas is 20000000, which is more than 65536; set 65536 or less"
         );
     }
     refused("NodeSet", &json!({ "ordinalPadding": -1 }), "spec.ordinalPadding");
@@ -144,7 +144,7 @@ fn text_that_slurm_conf_cannot_hold_is_refused() {
             "spec.partition.config",
         );
     }
-    // Blanks between items and in quotes are what they always were.
+    // Blanks between items and inside quotes are accepted.
     for spec in [
         json!({ "extraConf": "Weight=5\n  Features=a,b\n" }),
         json!({ "partition": { "config": "Default=YES\tTopology=\"a b\"  MaxTime = 5" } }),

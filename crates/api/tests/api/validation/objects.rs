@@ -1,4 +1,4 @@
-//! What is refused in a new object of any kind, and what is accepted with a warning.
+//! What is rejected in a new object of any kind, and what is accepted with a warning.
 
 use serde_json::json;
 
@@ -20,8 +20,8 @@ fn a_problem_reads_as_a_sentence_with_its_remedy() {
     ));
     assert_eq!(
         problems.to_string(),
-        "spec.controllerRef.namespace is \"other\", and references stay in the object's own namespace \"slurm\"; \
-         remove it, and make the object that is meant in \"slurm\"",
+        "spec.controllerRef.namespace is \"other\", but references must stay in the object's own namespace \"slurm\"; \
+         remove the namespace, and create the object in \"slurm\"",
     );
 }
 

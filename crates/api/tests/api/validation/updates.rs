@@ -1,4 +1,4 @@
-//! Which changes of an object are refused.
+//! Which changes of an object are rejected.
 
 use serde_json::{Value, json};
 use slurm_operator_api::Problems;
