@@ -18,7 +18,7 @@ pub(super) fn check_name(problems: &mut Problems, field: &str, kind: &str, name:
             Reason::BadName,
             field,
             format!("is {name:?}, which is not a valid name of a {kind}"),
-            format!("use the name that `kubectl get` shows"),
+            "use the name that `kubectl get` shows",
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Keeps the cache from growing: builds that were killed, and results nobody has made again for a while.
+//! Cleans the cache: removes killed builds and old results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Removes what killed builds left behind. For holders of the lock of those builds only.
+/// Removes the remains of killed builds. The caller must hold the lock of those builds.
 pub(super) fn remove_unfinished(folder: &Path, prefix: &str) -> Result<()> {
     for path in named(folder, prefix)? {
         let removed = if path.is_dir() {
@@ -18,7 +18,7 @@ pub(super) fn remove_unfinished(folder: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the `count` newest tars with this prefix, and removes the others with what lies beside them.
+/// Keeps the `count` newest tars with this prefix and removes the others with the files beside them.
 pub(super) fn keep_newest(folder: &Path, prefix: &str, count: usize) -> Result<()> {
     let mut tars = Vec::new();
     for path in named(folder, prefix)? {

@@ -1,4 +1,4 @@
-//! The control plane goes away and comes back.
+//! The control plane stops and starts again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(30);
 fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
     let alone = alone();
     let cluster = alone.cluster;
-    // A write, since reads may be answered from memory while etcd is away.
+    // A write, because reads may be served from memory while etcd is down.
     let answers = || {
         cluster.ask(&[
             "annotate",
@@ -37,7 +37,7 @@ fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
         cluster.restart(component).unwrap();
         eventually("answers again", SOON, answers).unwrap();
     }
-    // What was stored is still there.
+    // The stored data is still there.
     let touched = cluster
         .ask(&["get", "node", "node1", "-o", "jsonpath={.metadata.annotations.touched}"])
         .unwrap();

@@ -1,4 +1,5 @@
-//! The operator, slurmrestd and slurmctld die together in the middle of what is being done to workers with jobs.
+//! The operator, slurmrestd and slurmctld are killed together during updates, deletions and losses of workers with
+//! jobs.
 
 use testbed::harness::{Namespace, alone, eventually, expect};
 
@@ -11,7 +12,7 @@ use crate::nodes_lost::Stage;
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
-/// Two workers with this much grace, which is part of their template.
+/// Two workers with this grace period, which is part of their template.
 fn change(namespace: &Namespace, grace: u32) {
     let values = format!(
         "nodesets:
@@ -65,7 +66,7 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
     wait_saved(&namespace).unwrap();
     namespace.ask(&["delete", SET, "--wait=false"]).unwrap();
     wait_draining(&namespace);
-    // The idle one may be gone already, and then slurmctld has its record again.
+    // The idle worker may be gone already; slurmctld then has its record again.
     kill_everyone(&namespace).unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", SET).unwrap();
@@ -81,11 +82,11 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
 fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     let stage = Stage::with_workers("deaths-lost", 2);
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    // There has to be room for what takes the place of the dead.
+    // The replacement of the lost worker needs a node.
     cluster.ask(&["uncordon", "node1"]).unwrap();
     let before = uids(namespace, WORKERS).unwrap();
     let start = |options: &str, seconds: u32| {
-        // Without a size, a job has the whole memory of its node, and a second one waits.
+        // Without a memory limit a job gets the whole memory of its node, and a second job waits.
         let options = format!("--partition=all --mem=100 {options}");
         slurm::start_job(namespace, &options, &format!("sleep {seconds}; exit 7")).unwrap()
     };
@@ -93,17 +94,17 @@ fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     let lost = start("--nodelist=slinky-0", 90);
     let once_only = start("--nodelist=slinky-0 --no-requeue", 90);
     stage.wait_on_node(2);
-    // Clocks may differ by less.
+    // Longer than clocks may differ.
     wait_older(namespace, &once_only, 20);
 
-    // The proof of death comes when those who hear it have just begun to live.
+    // The node is deleted when operator and slurmctld have just restarted.
     cluster.kill_node(&stage.node).unwrap();
     kill_everyone(namespace).unwrap();
     eventually("slurmctld is back", SOON, || {
         slurm(namespace, "scontrol ping | grep UP")
     })
     .unwrap();
-    // Slurm acknowledges that the node is down, and has it nowhere when it is killed.
+    // Slurm acknowledges that the node is down, but has not saved it when it is killed.
     hold_state(namespace, &["node", "job"]).unwrap();
     cluster.ask(&["delete", "node", &stage.node]).unwrap();
     let queued_again = |what: &str| {
@@ -120,7 +121,7 @@ fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
     .unwrap();
     kill_everyone(namespace).unwrap();
     release_state(namespace).unwrap();
-    // Slurm shows the jobs of the dead on the other worker, as if nothing had happened, until it is told again.
+    // Slurm shows the jobs of the lost worker on its replacement until the operator sends the order again.
     queued_again("the job of the dead is queued again by a slurmctld that had forgotten it");
 
     cluster.restart_node(&stage.node).unwrap();

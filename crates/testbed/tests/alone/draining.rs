@@ -1,4 +1,4 @@
-//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers on them, while everything dies that can.
+//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers, while daemons are killed.
 
 use testbed::harness::{alone, eventually, expect, rounds};
 
@@ -9,7 +9,7 @@ use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resum
 use crate::common::pods::uids;
 use crate::common::slurm::{SOON, start_job, wait_done, wait_idle, wait_node, wait_saved};
 
-/// A worker: its Kubernetes node, its name in Slurm, and the label that finds its pod.
+/// A worker: its Kubernetes node, its name in Slurm, and the label selector of its pod.
 const WORKERS: [(&str, &str, &str); 2] = [
     (
         "node2",
@@ -23,7 +23,7 @@ const WORKERS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+/// The operator polls Slurm every five seconds; this is long enough for its reaction.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(8);
 
 #[test]
@@ -33,8 +33,8 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
     let namespace = chart_cluster(cluster, "kubectl-drain", &both_modes("node2", "node3"), 2);
     let uncordon = RestoreNodes(cluster);
 
-    // Cordoned and uncordoned again: drained with the administrator's words, and back, also for an operator that has just
-    // begun.
+    // After a cordon the node is drained with the administrator's reason; after an uncordon it is resumed, also by an
+    // operator that has just started.
     let reason = "nodeset.slinky.slurm.net/node-cordon-reason";
     for (host, node, _) in WORKERS {
         let words = format!("{reason}=new firmware");
@@ -53,7 +53,7 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
     let before = WORKERS.map(|(_, _, label)| uids(&namespace, label).unwrap());
     let jobs = WORKERS.map(|(_, node, _)| start_job(&namespace, &format!("-p all -w {node}"), "sleep 40").unwrap());
     wait_saved(&namespace).unwrap();
-    // In the middle of it everyone dies; what was on these nodes may not come back there.
+    // All daemons are killed during the drain. Their pods may not return to these nodes.
     let drain = [
         "drain",
         "node2",

@@ -1,4 +1,4 @@
-//! Tests that hurt nodes, the control plane or the operator: each has a cluster to itself.
+//! Tests that kill nodes, the control plane or the operator. Each has its own cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! The operator's own metrics, when they are not for everybody.
+//! The operator's own metrics, with access control.
 
 use serde_json::json;
 use testbed::command::output;

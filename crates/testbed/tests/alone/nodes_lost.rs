@@ -1,4 +1,4 @@
-//! Kubernetes nodes with workers on them are killed, or cut off and back.
+//! Kubernetes nodes with workers are killed, or cut off and reconnected.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use crate::common::slurm::{SOON, slurm, wait_idle};
 const WORKER: &str = "pod/slurm-worker-slinky-0";
 const SET: &str = "nodeset/slurm-worker-slinky";
 
-/// The operator and a cluster's slurmctld on node1, and workers on the other nodes, of which one is to be hurt. At the end
-/// all nodes are as they were.
+/// The operator and slurmctld run on node1, and workers on the other nodes, one of which the test kills or cuts off. At
+/// the end all nodes are restored.
 pub(crate) struct Stage {
     pub(crate) cluster: &'static Cluster,
     pub(crate) namespace: Namespace,
@@ -29,7 +29,7 @@ impl Stage {
         Self::with_workers(name, 1)
     }
 
-    /// With so many workers of `slinky`; the first one's node is to be hurt.
+    /// With this number of workers of `slinky`; the test kills or cuts off the node of the first one.
     pub(crate) fn with_workers(name: &str, count: usize) -> Self {
         let mut stage = Self::empty(name, &chart_workers(0), "");
         stage
@@ -69,8 +69,8 @@ impl Stage {
         job
     }
 
-    /// Waits until so many jobs run on the node itself: a node that is lost before it has heard of a job never had it, and
-    /// Slurm starts it anew.
+    /// Waits until this number of jobs runs on the node itself. Slurm restarts a job that had not reached its node when
+    /// the node was lost.
     pub(crate) fn wait_on_node(&self, jobs: usize) {
         eventually("the jobs run on the node", SOON, || {
             let worker = "slurm-worker-slinky-0 -c slurmd";
@@ -84,7 +84,8 @@ impl Stage {
         slurm(&self.namespace, "scontrol --oneliner show node slinky-0")
     }
 
-    /// After proof of death: down by our word, the job queued again, and another worker under the same name.
+    /// Expects, once the node is known to be dead, that it is down in Slurm, the job is requeued, and another worker
+    /// has its name.
     fn expect_replacement(&self, job: &str) {
         let start = Instant::now();
         eventually("the job is queued again", SOON, || {
@@ -97,7 +98,7 @@ impl Stage {
         assert_ne!(node, self.node);
     }
 
-    /// Nothing is done about a node that does not answer.
+    /// Expects that the operator does nothing about a node that does not respond.
     fn expect_patience(&self, uid: &str) {
         self.cluster.wait_node(&self.node, "Unknown").unwrap();
         eventually("it is noted", SOON, || {
@@ -154,7 +155,7 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
     wait_older(namespace, &job, 20);
     cluster.ask(&["taint", "node", &stage.node, taint]).unwrap();
-    // Whether Slurm has heard of it by then or not, and whether it remembers.
+    // Slurm may have received the order by then, and may have saved it.
     kill_everyone(namespace).unwrap();
     stage.expect_replacement(&job);
     assert_eq!(restarts(namespace, &job).unwrap(), 1);
@@ -175,7 +176,7 @@ fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back
     wait_idle(namespace, 1).unwrap();
     assert_eq!(namespace.uid(WORKER).unwrap(), uid);
 
-    // A forced deletion says nothing about the machine.
+    // A forced deletion of the pod does not prove that the node is dead.
     let unplugged = cluster.unplug(&stage.node).unwrap();
     stage.expect_patience(&uid);
     namespace

@@ -1,4 +1,4 @@
-//! The operator at rest, and when it dies.
+//! An idle operator, and the takeover by another leader.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
 use crate::common::operator::{helm, install};
 use crate::common::slurm::{SOON, slurm, wait_idle};
 
-/// Long enough for every periodic look of the operator to have come round several times; TESTBED_AT_REST sets other seconds.
+/// Long enough for several periods of every poll of the operator. TESTBED_AT_REST sets another number of seconds.
 const AT_REST: Duration = Duration::from_mins(1);
 
 fn at_rest() -> Duration {
@@ -19,8 +19,7 @@ fn at_rest() -> Duration {
     asked.map_or(AT_REST, |seconds| Duration::from_secs(seconds.parse().unwrap()))
 }
 
-/// Writes the API server has taken since its start, as it counts them itself: what they were, how many. Leases, events, and
-/// what Kubernetes does for its own nodes do not count.
+/// The counters of writes in the API server's metrics, without leases, events and what Kubernetes writes for its nodes.
 fn writes(cluster: &Cluster) -> Vec<String> {
     let metrics = cluster.ask(&["get", "--raw=/metrics"]).unwrap();
     let counted = |line: &&str| {
@@ -44,9 +43,9 @@ fn writes(cluster: &Cluster) -> Vec<String> {
     metrics.lines().filter(counted).map(str::to_owned).collect()
 }
 
-/// Waits until what is on its way has been written, and then sees to it that nothing more is.
+/// Waits until pending writes are done, and then expects no further writes.
 pub(crate) fn expect_no_writes(cluster: &Cluster) {
-    // The counts of nodes are written at most every 15 s, so the last ones may still come.
+    // Node counts are written at most every 15 s, so the last ones may still be pending.
     eventually("nothing is on its way", SOON, || {
         let before = writes(cluster);
         std::thread::sleep(Duration::from_secs(16));

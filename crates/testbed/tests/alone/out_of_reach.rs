@@ -1,4 +1,4 @@
-//! The operator cannot reach slurmctld's pod, and the API server can be reached by both.
+//! The operator cannot reach slurmctld's pod, but both can reach the API server.
 
 use testbed::harness::{Namespace, alone, eventually, expect};
 
@@ -43,7 +43,7 @@ fn a_change_comes_by_a_config_map_where_the_agent_cannot_be_reached() {
             namespace.pod(POD),
         )
         .unwrap();
-    // Twice: a second candidate takes the place of the first.
+    // Twice: a second candidate replaces the first.
     for jobs in ["4002", "4003"] {
         is_live(jobs);
         eventually("the status says which way it went", SOON, || {

@@ -1,6 +1,7 @@
-//! Whoever takes part in making, changing and deleting Partitions dies in the middle of it.
+//! Daemons are killed while Partitions are created, changed and deleted.
 //!
-//! Each round makes two, changes their settings and their members, and deletes them while a job is in one of them.
+//! Each round creates two Partitions, changes their settings and their members, and deletes them while a job runs in
+//! one of them.
 
 use std::time::Duration;
 
@@ -24,9 +25,9 @@ partitions:
 const POD: &str = "slurm-controller-0";
 const NAMES: [&str; 2] = ["busy", "free"];
 
-/// Who dies at the making, at the change of settings, at that of members and at the deletion, and how many milliseconds after the edit:
-/// a change is live after some tens of them. Kubernetes brings what dies often back ever later, hence the pod in between;
-/// slurmctld alone is brought back by its supervisor.
+/// What is killed at the creation, the change of settings, the change of members and the deletion, and how many
+/// milliseconds after the edit. A change is live after some tens of milliseconds. Kubernetes restarts a container with
+/// a growing back-off, hence the pod in between; slurmctld alone is restarted by its supervisor.
 const ROUNDS: [[(Victim, u64); 4]; 5] = [
     [
         (Victim::SlurmctldProcess, 0),
@@ -64,7 +65,7 @@ struct Ground<'a> {
     namespace: &'a Namespace,
 }
 
-/// What a Partition is to be: minutes, and its nodes in Slurm's words.
+/// The desired state of a Partition: its time limit in minutes, its nodes and its state, as Slurm writes them.
 #[derive(Clone, Copy)]
 struct Wanted {
     minutes: u32,
@@ -73,7 +74,7 @@ struct Wanted {
 }
 
 impl Ground<'_> {
-    /// Who is killed with kubectl's help is so after about the time that the edit takes.
+    /// A kill by kubectl takes about as long as the edit, so both start together.
     fn kill_at(&self, (victim, after): (Victim, u64), edit: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let editing = scope.spawn(edit);
@@ -111,7 +112,7 @@ impl Ground<'_> {
         self.namespace.ask(&delete).unwrap();
     }
 
-    /// What slurmctld says, what its file says and what Kubernetes has for the next pod are the same.
+    /// Expects the same in slurmctld, in its file and in the ConfigMap for the next pod.
     fn agrees(&self, name: &str, wanted: Wanted) -> Result<()> {
         let Wanted { minutes, nodes, state } = wanted;
         let shown = self.slurm(&format!("scontrol --oneliner show partition {name}"))?;
@@ -210,7 +211,7 @@ impl Ground<'_> {
         self.namespace.inside("slurm-worker-slinky-0", "slurmd", &end).unwrap();
         wait_done(self.namespace, &job).unwrap();
         self.gone(&case, "busy");
-        // Or the next kill would have the job run again, in Slurm's memory.
+        // Otherwise slurmctld would restore the job as running after the next kill.
         wait_saved(self.namespace).unwrap();
     }
 }
@@ -220,7 +221,7 @@ fn partitions_are_whole_or_gone_everywhere_in_the_end_whoever_dies_meanwhile_and
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = chart_cluster(cluster, "partition-deaths", VALUES, 1);
-    // Slurm forgets who joined a moment before it is killed.
+    // Slurm loses nodes that joined just before it is killed.
     wait_saved(&namespace).unwrap();
     let ground = Ground { namespace: &namespace };
     for (number, round) in ROUNDS.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use testbed::harness::{Namespace, eventually, expect};
 use crate::common::slurm::{SOON, node_names, slurm, start_job, wait_job, wait_node};
 use crate::nodes_lost::Stage;
 
-/// A set of each mode, both on node2, and a node that somebody wrote into slurm.conf.
+/// A NodeSet of each mode, both on node2, and a node in slurm.conf.
 const VALUES: &str = r"nodesets:
   slinky:
     replicas: 0
@@ -46,12 +46,12 @@ fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
     for node in ["slinky-0", "node2"] {
         wait_node(namespace, node, &["State=IDLE"], &[]).unwrap();
     }
-    // Somebody else's, though it is named like one of the set.
+    // A foreign record with a name like those of the set.
     let external = "scontrol create nodename=slinky-7 cpus=1 state=future &&
         scontrol update nodename=slinky-7 state=down reason=elsewhere";
     slurm(namespace, external).unwrap();
 
-    // A worker that is lost would come again, if there were not to be one fewer.
+    // A lost worker would be recreated, so the set is scaled in too.
     let job = start_job(namespace, "-p all -w slinky-0", "sleep 600").unwrap();
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
     wait_node(namespace, "slinky-0", &["DRAIN", "scale-in"], &[]).unwrap();
@@ -62,7 +62,7 @@ fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
     }
     wait_job(namespace, &job, "PENDING").unwrap();
     let all = ["node2", "slinky-0", "slinky-7", "static-0"];
-    // Longer than the operator takes to look again.
+    // Longer than the operator's poll interval.
     std::thread::sleep(Duration::from_secs(20));
     assert_eq!(records(namespace).unwrap(), all);
     let pods = ["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"];
@@ -73,14 +73,14 @@ fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
         namespace.ask(&["patch", set, "--type=merge", "-p", prune]).unwrap();
     }
     wait_records(namespace, &["slinky-0", "slinky-7", "static-0"]);
-    // Slurm would fail the job that asks for the node by its name.
+    // Slurm would fail the job that requests the node by name.
     std::thread::sleep(Duration::from_secs(20));
     assert_eq!(records(namespace).unwrap(), ["slinky-0", "slinky-7", "static-0"]);
     wait_job(namespace, &job, "PENDING").unwrap();
     slurm(namespace, &format!("scancel {job}")).unwrap();
     wait_records(namespace, &["slinky-7", "static-0"]);
 
-    // A machine that comes is given a worker of the set that has one on each; a taint takes it away again.
+    // The DaemonSet creates a worker on a new node; a taint removes it.
     cluster.restart_node("node2").unwrap();
     wait_node(namespace, "node2", &["State=IDLE"], &[]).unwrap();
     let taint = "node.testbed.invalid/broken";

@@ -1,4 +1,4 @@
-//! Whoever takes part in a change of the configuration dies in the middle of it.
+//! Daemons are killed during a change of the configuration.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ partitions:
     enabled: true
 ";
 const POD: &str = "slurm-controller-0";
-/// Who dies, and how many milliseconds after the edit. A change is live after some 150, so they die in the middle of it.
-/// Kubernetes brings what dies often back ever later, so nobody dies more than twice.
+/// What is killed, and how many milliseconds after the edit. A change is live after some 150 ms, so the kills happen
+/// during the change. Kubernetes restarts a container with a growing back-off, so that each is killed at most twice.
 const DEATHS: [(Victim, &[u64]); 4] = [
     (Victim::Agent, &[30, 90]),
     (Victim::SlurmctldContainer, &[60, 120]),
@@ -36,7 +36,7 @@ fn edit(namespace: &Namespace, minutes: u64) {
     change_spec(namespace, "nodeset/slurm-worker-slinky", &spec).unwrap();
 }
 
-/// The new value is what slurmctld says, what its file says, and what the object says; and the two files are the same.
+/// Expects the new value in slurmctld, in its file and in the status, and the same file in the ConfigMap.
 fn expect_everywhere(namespace: &Namespace, minutes: u64) -> anyhow::Result<()> {
     let live = slurm(namespace, "scontrol --oneliner show partition slinky")?;
     expect(live.contains(&format!("MaxTime=00:{minutes:02}:00")), &live)?;
@@ -71,7 +71,7 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
     wait_idle(&namespace, 1).unwrap();
 }
 
-/// slurmctld is on a machine of its own, which loses power in the middle of a change and is switched on again.
+/// slurmctld runs on its own node, which is powered off during a change and powered on again.
 #[test]
 fn a_change_is_live_everywhere_in_the_end_when_the_machine_under_slurmctld_dies_in_it() {
     let alone = alone();

@@ -1,4 +1,5 @@
-//! Uninstalling in any order: nothing hangs, nothing is left but volumes, and jobs live on while only the operator is away.
+//! Uninstallation in any order: nothing hangs, only volumes are left, and jobs continue while the operator is
+//! uninstalled.
 
 use anyhow::Result;
 use testbed::cluster::Cluster;
@@ -12,7 +13,7 @@ use crate::common::slurm::{SOON, slurm, wait_idle, wait_job};
 const NODESET: &str = "nodeset/slurm-worker-slinky";
 const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
 
-/// A cluster with one worker that is idle, and held by the operator.
+/// A cluster with one idle worker, whose NodeSet has the operator's finalizer.
 fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
     install_chart(&namespace, ONE_WORKER).unwrap();
@@ -25,7 +26,7 @@ fn finalizers(namespace: &Namespace) -> String {
     namespace.field(NODESET, ".metadata.finalizers").unwrap()
 }
 
-/// Everything in a namespace but what Kubernetes puts into each, and the events.
+/// All objects in a namespace except events and those that Kubernetes creates in every namespace.
 fn left(cluster: &Cluster, namespace: &str) -> Result<Vec<String>> {
     let kinds = cluster.ask(&["api-resources", "--namespaced", "--verbs=list", "-o", "name"])?;
     let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
@@ -38,7 +39,7 @@ fn left(cluster: &Cluster, namespace: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The state of slurmctld is kept, as the StatefulSet's retention policy says; nothing else is.
+/// Only the volume of slurmctld's state is kept, as in the StatefulSet's retention policy.
 fn only_volumes_are_left(cluster: &Cluster, namespace: &Namespace) {
     eventually("only the volume is left", SOON, || {
         let left = left(cluster, &namespace.name)?;
@@ -105,7 +106,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
     wait_job(&namespace, job, "COMPLETED").unwrap();
     let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
     assert!(shown.contains("Restarts=0"), "{shown}");
-    // A refusal for want of rights names who was refused.
+    // An error for missing permissions names the ServiceAccount.
     let log = cluster
         .ask(&["logs", "--namespace", "slinky", "deployment/slurm-operator"])
         .unwrap();

@@ -1,4 +1,4 @@
-//! Slurm clusters that the operator makes, from the chart or from manifests, and changes of their objects.
+//! Slurm clusters of the operator, from the chart or from manifests, and changes of their objects.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use testbed::paths;
 use super::operator::{helm, install};
 use super::slurm::{SOON, wait_idle};
 
-/// The one overlay a values file needs here: the machine has cgroup v1, the default cgroup.conf asks for v2.
+/// The one setting that a values file needs here: the machine has cgroup v1, but the default cgroup.conf requires v2.
 const CGROUP_VALUE: &str = r"configFiles.cgroup\.conf=CgroupPlugin=cgroup/v1";
 
 /// Values of the chart: one worker in a partition.
@@ -40,7 +40,7 @@ partitions:
     )
 }
 
-/// A Controller as the guides write it. Images and keys are left to the operator; cgroup.conf is what this machine needs.
+/// A Controller as in the guides. Images and keys come from the operator; cgroup.conf is for this machine.
 pub const CONTROLLER: &str = r"
 apiVersion: v1
 kind: ConfigMap
@@ -61,7 +61,7 @@ spec:
     PartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100
 ";
 
-/// Its slurmrestd.
+/// The slurmrestd of [`CONTROLLER`].
 pub const REST_API: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: RestApi
@@ -72,7 +72,7 @@ spec:
     name: slurm
 ";
 
-/// Workers of it, several on one machine.
+/// Workers of [`CONTROLLER`], several on one node.
 pub fn workers(replicas: usize) -> String {
     format!(
         "
@@ -147,7 +147,7 @@ pub fn install_chart(namespace: &Namespace, values: &str) -> Result<()> {
     output_with_input(upgrade(namespace).args(["--set", CGROUP_VALUE]), values).map(drop)
 }
 
-/// The same without the overlay, where slurmctld's files are not the chart's.
+/// The same without that setting, for values whose slurmctld has other files.
 pub fn install_as_written(namespace: &Namespace, values: &str) -> Result<()> {
     output_with_input(&mut upgrade(namespace), values).map(drop)
 }
@@ -161,7 +161,7 @@ fn upgrade(namespace: &Namespace) -> Command {
     command
 }
 
-/// Writes `spec.extraConf` of Controller `slurm` anew.
+/// Replaces `spec.extraConf` of Controller `slurm`.
 pub fn set_extra_conf(namespace: &Namespace, text: &str) -> Result<()> {
     change_spec(namespace, "controller/slurm", &json!({ "extraConf": text }))
 }
@@ -180,10 +180,9 @@ pub fn configuration_applied(namespace: &Namespace, field: &str) -> Result<Strin
     namespace.field("controller/slurm", &path)
 }
 
-/// Waits until status, reason and message of a condition have all these words in them, about the spec as it is now: what was
-/// said before a change says nothing about it.
+/// Waits until status, reason and message of a condition contain all these words and describe the current generation.
 pub fn wait_said(namespace: &Namespace, object: &str, type_: &str, words: &[&str]) {
-    // Host keys take a busy machine a while.
+    // The generation of host keys takes a while on a busy machine.
     eventually(&format!("{type_} of {object} says {words:?}"), SOON * 2, || {
         let path = format!(".status.conditions[?(@.type==\"{type_}\")].");
         let generations = format!(".metadata.generation}} {{{path}observedGeneration");

@@ -1,4 +1,4 @@
-//! Kills of the operator, of the agent and of Slurm's daemons, as crashes would end them.
+//! Kills of the operator, of the agent and of Slurm's daemons, like crashes.
 
 use anyhow::Result;
 use testbed::cluster::Cluster;
@@ -10,7 +10,7 @@ use super::slurm::{SOON, slurm};
 /// Label selector of the operator's pods.
 pub const OPERATOR: &str = "app.kubernetes.io/name=slurm-operator";
 
-/// What dies.
+/// A process or pod to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     /// The container `reconfigure`.
@@ -72,7 +72,7 @@ pub fn operator_pods(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(pods.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Ends the operator as a crash would, and waits for the next one to be there.
+/// Kills the operator and waits for its replacement.
 pub fn kill_operator(cluster: &Cluster) -> Result<()> {
     kill_pods(cluster, "slinky", OPERATOR)?;
     let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
@@ -81,14 +81,14 @@ pub fn kill_operator(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// Ends the operator, slurmrestd and slurmctld together, as crashes would. They come back by themselves.
+/// Kills the operator, slurmrestd and slurmctld together. Kubernetes restarts them.
 pub fn kill_everyone(namespace: &Namespace) -> Result<()> {
     kill_pods(namespace.cluster, "slinky", OPERATOR)?;
     kill_pods(namespace.cluster, &namespace.name, "app.kubernetes.io/name=slurmrestd")?;
     kill_container(namespace, "slurmctld")
 }
 
-/// Kills a container of Controller `slurm`'s pod. Right after another kill there may be nobody yet.
+/// Kills a container of Controller `slurm`'s pod. Right after another kill it may not run yet, so this retries.
 pub fn kill_container(namespace: &Namespace, container: &str) -> Result<()> {
     eventually(&format!("{container} is killed"), SOON, || {
         namespace

@@ -1,4 +1,4 @@
-//! What both kinds of tests on the cluster share. Each uses only a part of it.
+//! Fixtures of all tests on the cluster. Each suite uses a part of them.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod clusters;

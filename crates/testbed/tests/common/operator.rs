@@ -20,7 +20,7 @@ pub fn install(cluster: &Cluster) {
     });
 }
 
-/// Brings the operator's charts to how all tests want them, whatever became of them.
+/// Installs the operator's charts with their default values, whatever their state is.
 pub fn install_charts(cluster: &Cluster) -> Result<()> {
     for chart in ["slurm-operator-crds", "slurm-operator"] {
         let arguments = [
@@ -42,7 +42,8 @@ pub fn install_charts(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The operator and its kinds are back when this goes, also when a test fails halfway: the other tests count on it.
+/// Installs the operator and its definitions again when this is dropped, also when a test fails halfway: other tests
+/// need them.
 pub struct PutBack(pub &'static Cluster);
 
 impl Drop for PutBack {
@@ -52,7 +53,7 @@ impl Drop for PutBack {
     }
 }
 
-/// `helm uninstall`, which is to come to its end by itself.
+/// Runs `helm uninstall`, which must finish by itself.
 pub fn uninstall(cluster: &Cluster, namespace: &str, release: &str) -> Result<()> {
     output(helm(cluster).args(["uninstall", "--timeout=2m", "--namespace", namespace, release])).map(drop)
 }
@@ -63,7 +64,7 @@ pub fn helm(cluster: &Cluster) -> Command {
     command
 }
 
-/// Has the operator's pods of these nodes made anew, on nodes that take pods now.
+/// Recreates the operator's pods of these nodes on schedulable nodes.
 pub fn move_operator(cluster: &Cluster, nodes: &str) -> Result<()> {
     let operator = ["--namespace", "slinky"];
     let moved = ["delete", "pods", &format!("--field-selector=spec.nodeName{nodes}")];

@@ -10,7 +10,7 @@ use testbed::harness::{Namespace, eventually, expect};
 
 pub const SOON: Duration = Duration::from_mins(1);
 
-/// Installs `examples/plain/slurm.yaml` as its script does for anyone, and waits until all three workers are idle.
+/// Installs `examples/plain/slurm.yaml` with its script and waits until all three workers are idle.
 pub fn install(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
     let script = testbed::paths::repository().join("examples/plain/install.sh");
@@ -36,7 +36,7 @@ pub fn idle(namespace: &Namespace, count: usize) -> Result<()> {
     expect(states.matches(",idle\n").count() == count, states)
 }
 
-/// Runs a Slurm command where the controller is.
+/// Runs a Slurm command in slurmctld's pod.
 pub fn slurm(namespace: &Namespace, line: &str) -> Result<String> {
     namespace.exec("slurmctld-0", line)
 }

@@ -1,4 +1,4 @@
-//! Pods that tests use.
+//! Pods of tests.
 
 use anyhow::Result;
 use serde_json::json;
@@ -38,7 +38,7 @@ pub fn pair(cluster: &'static Cluster, name: &str) -> Namespace {
     namespace
 }
 
-/// Fetches a page of a server from `one`; how long the connection took, in seconds.
+/// Fetches a page of a server from `one` and returns the connection time in seconds.
 pub fn connect(namespace: &Namespace, server: &str) -> Result<f64> {
     let address = namespace.field(&format!("pod/{server}"), ".status.podIP")?;
     let line = format!("curl -s -o /dev/null --max-time 3 -w '%{{time_connect}}' http://{address}:8080/hostname");

@@ -7,7 +7,7 @@ use testbed::harness::{Namespace, eventually, expect};
 
 pub const SOON: Duration = Duration::from_mins(2);
 
-/// Runs a shell line in slurmctld's container of Controller `slurm`.
+/// Runs a shell command in the slurmctld container of Controller `slurm`.
 pub fn slurm(namespace: &Namespace, line: &str) -> Result<String> {
     namespace.inside("slurm-controller-0", "slurmctld", line)
 }
@@ -18,7 +18,7 @@ pub fn slurmrestd_pod(namespace: &Namespace) -> Result<String> {
     namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmrestd", "-o", path])
 }
 
-/// Waits until exactly these many nodes are idle.
+/// Waits until there are exactly this many nodes, all idle.
 pub fn wait_idle(namespace: &Namespace, count: usize) -> Result<()> {
     eventually(&format!("{count} idle nodes"), SOON, || {
         // Not sinfo: it does not show nodes that are in no partition.
@@ -31,7 +31,7 @@ pub fn wait_idle(namespace: &Namespace, count: usize) -> Result<()> {
     })
 }
 
-/// Waits until what `scontrol show node` says of a node has all these words in it, and none of those.
+/// Waits until the output of `scontrol show node` contains all of `words` and none of `absent`.
 pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], absent: &[&str]) -> Result<()> {
     eventually(&format!("node {node} with {words:?}, without {absent:?}"), SOON, || {
         let shown = slurm(namespace, &format!("scontrol show node {node} --oneliner"))?;
@@ -48,7 +48,7 @@ pub fn start_job(namespace: &Namespace, options: &str, line: &str) -> Result<Str
     Ok(job)
 }
 
-/// Waits until a job is in a state; the whole record is shown when it is not.
+/// Waits until a job is in a state. The error contains the whole record.
 pub fn wait_job(namespace: &Namespace, job: &str, state: &str) -> Result<()> {
     eventually(&format!("job {job} {state}"), SOON, || {
         let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
@@ -56,19 +56,18 @@ pub fn wait_job(namespace: &Namespace, job: &str, state: &str) -> Result<()> {
     })
 }
 
-/// Waits until a job has ended well, and sees that it was never begun anew.
+/// Waits until a job has completed, and expects that it was never restarted.
 pub fn wait_done(namespace: &Namespace, job: &str) -> Result<()> {
     wait_job(namespace, job, "COMPLETED")?;
     let shown = slurm(namespace, &format!("scontrol show job {job}"))?;
     expect(shown.contains("Restarts=0") && shown.contains("ExitCode=0:0"), shown)
 }
 
-/// Waits until what has happened so far is on disk. Slurm writes its state every five seconds; what is younger than that is
-/// lost by any kill.
+/// Waits until Slurm has saved its current state. Slurm saves it every five seconds; a kill loses later changes.
 pub fn wait_saved(namespace: &Namespace) -> Result<()> {
-    // Something new, or there might be no further write to wait for.
+    // A new job, because without a change Slurm would not save its state again.
     let submit = "date +%s.%N; scancel $(sbatch --parsable --hold --wrap true)";
-    // A slurmctld that has just begun may not let everybody in yet.
+    // A slurmctld that has just started may not accept jobs yet.
     let now = eventually("a job is taken", SOON, || slurm(namespace, submit))?;
     let newer = format!(
         "find /var/spool/slurmctld -name job_state -newermt @{} | grep .",
@@ -77,15 +76,15 @@ pub fn wait_saved(namespace: &Namespace) -> Result<()> {
     eventually("Slurm's state is on disk", SOON, || slurm(namespace, &newer)).map(drop)
 }
 
-/// Where slurmctld keeps its state, to be said in a shell.
+/// Shell expression for slurmctld's state directory.
 pub const STATE: &str = "$(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf)";
 
-/// Keeps slurmctld from writing down what it knows of its nodes, or of its jobs: it writes a new file first, under the name of this
-/// folder.
+/// Keeps slurmctld from saving the state of its nodes or jobs: it first writes a new file, and a folder with that name
+/// prevents it.
 pub fn hold_state(namespace: &Namespace, of: &[&str]) -> Result<()> {
     wait_saved(namespace)?;
     let folders: Vec<String> = of.iter().map(|of| format!("{of}_state.new")).collect();
-    // While it writes, there is a file of that name.
+    // While slurmctld saves its state, a file with that name exists.
     eventually("slurmctld's state is held", SOON, || {
         slurm(namespace, &format!("cd {STATE} && mkdir -p {}", folders.join(" ")))
     })
@@ -99,7 +98,7 @@ pub fn release_state(namespace: &Namespace) -> Result<()> {
     .map(drop)
 }
 
-/// The live slurm.conf, once the ConfigMap that the next pod would start from holds the same.
+/// Returns the live slurm.conf. Fails while the ConfigMap for the next pod differs.
 pub fn slurm_conf(namespace: &Namespace) -> Result<String> {
     let file = slurm(namespace, "cat /etc/slurm/slurm.conf")?;
     let object = namespace.field("configmap/slurm-config", ".data.slurm\\.conf")?;

@@ -1,4 +1,4 @@
-//! The `testbed` command as a person meets it.
+//! The `testbed` command line.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::command_line::testbed;
 
 #[test]
 fn without_root_it_says_so_and_starts_nothing() {
-    // Nobody can read root's home, so the program and its state must lie elsewhere.
+    // Other users cannot read root's home, so the program and its state must be elsewhere.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("testbed");
     std::fs::copy(testbed::sibling("testbed").unwrap(), &program).unwrap();

@@ -39,7 +39,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
     nodes.sort_unstable();
     assert_eq!(nodes, ["node1", "node2", "node3"], "one worker on each node");
 
-    // A job by REST, with a token made by Slurm itself.
+    // A job by REST, with a token from Slurm itself.
     let token = slurm(&namespace, "scontrol token username=slurm lifespan=600").unwrap();
     let token = token.trim().strip_prefix("SLURM_JWT=").unwrap();
     let job = json!({"job": {
@@ -56,7 +56,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
     let id = submitted["job_id"].as_u64().unwrap_or_else(|| panic!("{submitted}"));
     assert!(id > 1, "{submitted}");
 
-    // The database hears of the end of a job a moment after it.
+    // The end of a job reaches the database a moment later.
     eventually("both jobs are accounted as completed", SOON, || {
         let rows = slurm(
             &namespace,
@@ -84,7 +84,7 @@ fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
     slurm(&namespace, "scontrol reconfigure").unwrap();
     state(&namespace, id, "RUNNING").unwrap();
 
-    // State is written every five seconds; before that a kill would lose the job, whoever runs slurmctld.
+    // Slurm saves its state every five seconds; an earlier kill would lose the job.
     eventually("the job is on disk", SOON, || {
         slurm(
             &namespace,

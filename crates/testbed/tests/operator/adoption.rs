@@ -1,4 +1,4 @@
-//! A NodeSet that was made by hand becomes Helm's, with the commands of the guides.
+//! A NodeSet that was created manually is adopted by Helm, with the commands of the guides.
 
 use testbed::harness::{cluster, eventually, expect};
 
@@ -22,7 +22,7 @@ spec:
     enabled: true
 ";
 
-/// The same for the chart, which has defaults of its own for everything else.
+/// The same as values of the chart, which has its own defaults for everything else.
 const VALUES: &str = r"
 nodesets:
   compute:

@@ -1,4 +1,4 @@
-//! The API server keeps what users write and refuses what is misspelt.
+//! The API server keeps all fields and rejects misspelt ones.
 
 use serde_json::Value;
 use testbed::command::output_with_input;
@@ -15,7 +15,7 @@ fn every_field_of_every_kind_is_kept() {
         let path = entry.unwrap().path();
         let manifest = std::fs::read_to_string(&path).unwrap();
         let manifest = manifest.replace("namespace: slurm", &format!("namespace: {}", namespace.name));
-        // Nothing is created: an operator would begin to act on such a mixture of every field there is.
+        // Nothing is created, because the operator would act on this mixture of all fields.
         let create = |how: &str| -> Value {
             let mut command = namespace.kubectl(&["create", how, "-o", "json", "-f", "-"]);
             serde_json::from_str(&output_with_input(&mut command, &manifest).unwrap()).unwrap()

@@ -1,4 +1,4 @@
-//! What belongs to a worker beyond its pod: the Kubernetes node it is pinned to, its claims, and the set it came from.
+//! The pinned Kubernetes node of a worker, its claims, and the adoption of orphaned pods.
 
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
@@ -8,8 +8,7 @@ use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const SET: &str = "nodeset/compute";
 
-/// So many workers, each pinned to where it first ran and with a volume of its own that goes when the set is scaled in, and stays or
-/// goes when it is deleted.
+/// This number of pinned workers, each with a volume that is deleted at a scale-in, and kept or deleted with the set.
 fn with_belongings(namespace: &Namespace, count: usize, when_deleted: &str) {
     namespace.apply(&workers(0)).unwrap();
     let claim = json!({
@@ -72,7 +71,7 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
     namespace.ask(&["delete", SET]).unwrap();
     assert_eq!(claims(&namespace).unwrap(), before[..2]);
 
-    // The next set finds them, and takes them along when it goes.
+    // The next set adopts them and deletes them with itself.
     with_belongings(&namespace, 2, "Delete");
     assert_eq!(claims(&namespace).unwrap(), before[..2]);
     eventually("the set owns them", SOON, || {
@@ -95,7 +94,7 @@ fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is
     let uid = || namespace.uid("pod/compute-0");
     let before = uid().unwrap();
     let job = start_job(&namespace, "-p all", "sleep 15").unwrap();
-    // It comes to its end when the job has, since the set's line in slurm.conf goes with it.
+    // It ends with the job, because the set's line is removed from slurm.conf then.
     namespace
         .ask(&["delete", SET, "--cascade=orphan", "--timeout=120s"])
         .unwrap();

@@ -34,7 +34,7 @@ fn helm_install_then_srun() {
     })
     .unwrap();
 
-    // Another number in the values, the first one again, and everything goes with the release.
+    // Another number of replicas, the first one again, and the uninstallation.
     install_chart(&namespace, &THREE_WORKERS.replace("replicas: 3", "replicas: 2")).unwrap();
     wait_idle(&namespace, 2).unwrap();
     output(helm(cluster).args(["rollback", "--namespace", &namespace.name, "slurm", "1"])).unwrap();

@@ -1,4 +1,4 @@
-//! Somebody else's hand on what the operator made.
+//! Foreign changes of the operator's objects.
 
 use anyhow::Result;
 use testbed::harness::{cluster, eventually, expect};
@@ -6,7 +6,7 @@ use testbed::harness::{cluster, eventually, expect};
 use crate::common::clusters::operator_namespace;
 use crate::common::slurm::SOON;
 
-/// Object, what of it is ours, an edit and an addition.
+/// Object, a field of the operator, an edit and an addition.
 const CHILDREN: [(&str, &str, &str, &str); 3] = [
     (
         "service/slurm-controller",

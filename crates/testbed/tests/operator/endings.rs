@@ -1,4 +1,4 @@
-//! Workers and whole sets end while jobs run: by Kubernetes' doing, and by a deletion.
+//! Workers and whole sets are deleted while jobs run, by Kubernetes or by a user.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
@@ -7,7 +7,7 @@ use crate::common::jobs::{restarts, start_job, wait_undisturbed};
 use crate::common::operator::install;
 use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
-/// One worker that is given two minutes when it is told to end.
+/// One worker with a grace period of two minutes.
 const PATIENT: &str = "nodesets:
   slinky:
     replicas: 1
@@ -48,7 +48,7 @@ fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_take
     let pod = "pod/slurm-worker-slinky-0";
     let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 600);
-    // The pod is not deleted: it fails, and stays until somebody clears it away.
+    // The pod is not deleted: it fails, and is kept until it is cleaned up.
     let deadline = r#"{"spec":{"activeDeadlineSeconds":1}}"#;
     namespace.ask(&["patch", pod, "-p", deadline]).unwrap();
     wait_node(&namespace, "slinky-0", &["DRAIN", "Pod is terminating"], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! Workers that may have jobs are not evicted, whoever asks.
+//! Workers that may have jobs are protected from every eviction.
 
 use serde_json::json;
 use testbed::command::output_with_input;
@@ -10,7 +10,7 @@ use crate::common::pods::shell_pod;
 use crate::common::servers;
 use crate::common::slurm::{SOON, wait_idle};
 
-/// What `kubectl drain` does to each pod. The API server's answer is in the error when it refuses.
+/// Evicts a pod as `kubectl drain` does. The error contains the response of the API server.
 fn evict(namespace: &Namespace, pod: &str) -> Result<(), String> {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}});

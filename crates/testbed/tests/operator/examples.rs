@@ -12,17 +12,18 @@ const CACHE: &str = include_str!("../../../../examples/seeds/enroot-cache.yaml")
 const PYXIS: &str = include_str!("../../../../examples/pyxis/values.yaml");
 
 const PLUGSTACK: &str = "include /usr/share/pyxis/*\n";
-/// Where slurmd and sackd keep the files that slurmctld serves.
+/// Directory of the files that slurmd and sackd get from slurmctld.
 const SERVED: &str = "cat /run/slurm/conf/plugstack.conf";
 
-/// Runs a job as root, who submits in a worker, and waits for its end.
+/// Submits a job as root in a worker and waits for its end.
 fn run_as_root(namespace: &Namespace, pod: &str, options: &str, line: &str) {
     let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
     let job = namespace.inside(pod, "slurmd", &submit).unwrap();
     wait_done(namespace, job.trim()).unwrap();
 }
 
-/// Runs a step on so many nodes of a partition and tells which. By sbatch: an srun that has to wait is not told here (docs/jobs.md).
+/// Runs a step on this number of nodes of a partition and returns their names. It uses sbatch, because a waiting srun
+/// does not get its response here (docs/jobs.md).
 fn run_on(namespace: &Namespace, partition: &str, nodes: usize) -> String {
     let submit = "sbatch --parsable --wait --chdir=/tmp -o /dev/null";
     let job = slurm(
@@ -61,7 +62,7 @@ fn wait_served(namespace: &Namespace, place: &str) {
 fn the_older_guides_values_install_one_after_another() {
     let namespace = operator_namespace(cluster(), "guides");
 
-    // As many as there are machines for.
+    // As many as there are nodes.
     let few = PARTITIONS
         .replace("replicas: 2", "replicas: 1")
         .replace("replicas: 8", "replicas: 2");
@@ -89,7 +90,7 @@ fn the_older_guides_values_install_one_after_another() {
         );
     }
 
-    // Helm takes a set that is yet going for one that is there.
+    // Helm treats a set that is still being deleted as existing.
     let gone = |set: &str| {
         namespace
             .wait("delete", &format!("nodeset/slurm-worker-{set}"))
@@ -131,7 +132,7 @@ fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
         assert_eq!(namespace.field(&format!("pod/{place}"), privileged).unwrap(), "true");
     }
     wait_served(&namespace, "deploy/slurm-login-pyxis -c login");
-    // What enroot does first, which nobody may who is not privileged.
+    // The first step of enroot, which requires privileges.
     run_as_root(
         &namespace,
         first,
@@ -139,7 +140,7 @@ fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
         "srun unshare --mount mount -t tmpfs none /mnt",
     );
 
-    // Users write into their own worker's volume, which is not that of the other.
+    // Users write to the volume of their worker, which others do not see.
     wait_idle(&namespace, 2).unwrap();
     let write = r#"srun sh -c "mkdir -p /var/cache/enroot/$(id -u) && hostname >/var/cache/enroot/$(id -u)/image""#;
     let submit = format!("sbatch --parsable --wait --chdir=/tmp -o /dev/null -N2 --wrap '{write}'");

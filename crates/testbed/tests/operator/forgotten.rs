@@ -1,4 +1,4 @@
-//! slurmctld is killed before it has written down that a worker joined.
+//! slurmctld is killed before it has saved that a worker joined.
 
 use testbed::harness::{cluster, eventually, expect};
 
@@ -27,7 +27,7 @@ fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
         )
     })
     .unwrap();
-    // A minute by the rule, counted anew by each operator, and others are killed beside this test.
+    // The rule waits a minute, counted from the start of the operator, which other tests kill.
     eventually("another pod takes its place", 2 * SOON, || {
         let now = uid(1)?;
         expect(now != before[1], now)

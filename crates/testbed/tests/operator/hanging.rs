@@ -1,4 +1,4 @@
-//! A slurmrestd or slurmctld that takes connections and answers nothing, and a state volume that hangs.
+//! A slurmrestd or slurmctld that accepts connections and does not respond, and a state volume that hangs.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterw
     install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 1).unwrap();
     let (pod, node) = ("pod/slurm-worker-slinky-0", "slinky-0");
-    // The leader has made itself known to the agent.
+    // The leader has connected to the agent.
     namespace
         .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
         .unwrap();
@@ -113,8 +113,9 @@ fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterw
     namespace
         .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
         .unwrap();
-    // slurmctld itself hangs within seconds, as soon as it writes its state, and with it every order. The agent does not: it answers its
-    // probe, and the order that it could not pass on is given again. Not for so long that slurmctld's own probe ends it.
+    // slurmctld hangs within seconds, when it saves its state, and with it every order. The agent does not hang: it
+    // responds to its probe, and the operator retries the order that could not be delivered. The volume is thawed
+    // before slurmctld's own probe kills it.
     for _ in 0..8 {
         std::thread::sleep(Duration::from_secs(2));
         healthy();

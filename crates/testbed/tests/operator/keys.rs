@@ -1,4 +1,4 @@
-//! One key in all pods of a cluster, whatever was uninstalled before; and what is said where pods have different ones.
+//! All pods of a cluster have one key, whatever was uninstalled before, and different keys are reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const NODE_SET: &str = "nodeset/slurm-worker-slinky";
 const ACCOUNTING: &str = "accounting/slurm";
 const CONTROLLER: &str = "controller/slurm";
 
-/// slurmctld alone on one node, those it talks to on another, slurmrestd, which mounts the Secret too, on a third.
+/// slurmctld on one node, its peers on another, and slurmrestd, which mounts the Secret too, on a third.
 const APART: &str = "
 controller:
   podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
@@ -60,7 +60,7 @@ fn wait_well(namespace: &Namespace, workers: usize) {
     }
 }
 
-/// By pod, the digest of the key file in it.
+/// The digest of the key file of each pod.
 fn keys_of_pods(namespace: &Namespace) -> Result<BTreeMap<String, String>> {
     let selector = "app.kubernetes.io/name in (slurmctld, slurmd, slurmdbd, login)";
     let pods: Value = serde_json::from_str(&namespace.ask(&["get", "pods", "-l", selector, "-o", "json"])?)?;
@@ -95,7 +95,7 @@ fn expect_one_key(namespace: &Namespace, pods: usize) {
     );
 }
 
-/// A job, the records, and a command where people log in.
+/// Runs a job, reads its record, and runs a command in a login pod.
 fn expect_slurm_works(namespace: &Namespace) {
     slurm(namespace, "srun --partition=all hostname").unwrap();
     eventually("the job is recorded", SOON, || {
@@ -127,7 +127,7 @@ fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
         wait_well(&namespace, 2);
         expect_one_key(&namespace, 5);
         expect_slurm_works(&namespace);
-        // What was kept at the end of the round before is used again, and what was not is not.
+        // A Secret that was kept in the previous round is used again; otherwise the key is new.
         let key = key_of_secret(&namespace);
         if let Some((before, was_kept)) = former.replace((key.clone(), kept)) {
             assert_eq!(before == key, was_kept, "round {round}");
@@ -149,7 +149,7 @@ fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
     }
 }
 
-/// What earlier charts made: a Secret that nobody can change. It stays, byte for byte, and the cluster with it.
+/// Earlier charts created an immutable Secret. It and the cluster are kept.
 #[test]
 fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
     let namespace = chart_cluster(cluster(), "immutable", ONE_WORKER, 1);
@@ -165,8 +165,9 @@ fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
     assert_eq!((secret(), pod()), (before, uid));
 }
 
-/// Kubelets do not notice that an immutable Secret was replaced as long as a pod has it: those that start beside one get the old
-/// content. A way to different keys that once was the usual one, and that an old Secret still opens.
+/// While a pod uses an immutable Secret, the kubelet does not notice its replacement, and new pods on the node get the
+/// old content. Pods can get different keys in this way, which happened with earlier charts and can happen with an old
+/// Secret.
 #[test]
 fn pods_with_different_keys_are_told_of_with_the_remedy() {
     let namespace = begin("mismatch");
@@ -179,7 +180,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     namespace
         .ask(&["patch", SECRET, "-p", r#"{"immutable":true}"#])
         .unwrap();
-    // For the kubelets to see it, which they do when they look at a pod again: nothing tells that they have.
+    // Time for the kubelets to notice it at their next sync, which cannot be observed.
     std::thread::sleep(Duration::from_secs(2));
     namespace
         .ask(&["annotate", "pods", "--all", "testbed/look=again"])
@@ -199,7 +200,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     })
     .unwrap();
     let since = Instant::now();
-    // The new one has no key that would make it ready, so the old one stays beside it.
+    // The new pod does not become ready with its key, so the old one is kept.
     let login = eventually("a new login pod", SOON, || {
         let newest = [
             "--sort-by=.metadata.creationTimestamp",
@@ -239,7 +240,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
         assert_eq!(*key == secret, pod == "slurm-controller-0", "{keys:#?}");
     }
 
-    // What slurmctld knows is shown although slurmdbd refuses it.
+    // slurmctld's information is shown although slurmdbd rejects the connection.
     let shown = done(&namespace, &["status"]);
     assert!(
         shown.contains("0 running, 0 pending") && shown.contains("KeyMismatch"),
@@ -248,7 +249,8 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     let partition = shown.lines().find(|line| line.starts_with("all "));
     assert!(partition.is_some_and(|line| line.contains("UP")), "{shown}");
 
-    // The remedy: no pod of that node has the Secret, then all start. Without the cordon, which would disturb other tests.
+    // The remedy: remove all pods with the Secret from that node, then start them. The cordon is omitted, because it
+    // would disturb other tests.
     for set in [NODE_SET, LOGIN_SET] {
         change_spec(&namespace, set, &json!({ "replicas": 0 })).unwrap();
     }
@@ -270,7 +272,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     expect_slurm_works(&namespace);
 }
 
-/// Values files laid over each other.
+/// Merges values files.
 fn merge(files: &[&str]) -> Value {
     fn lay_over(below: &mut Value, above: Value) {
         match (below, above) {

@@ -1,4 +1,4 @@
-//! What users of the operator do and see: charts, manifests, jobs, mistakes.
+//! Tests of what users do and see: charts, manifests, jobs, mistakes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

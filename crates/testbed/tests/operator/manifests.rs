@@ -1,4 +1,4 @@
-//! Controller and NodeSet as the guides write them, without a chart.
+//! Controller and NodeSet as in the guides, without a chart.
 
 use testbed::harness::{cluster, eventually, expect};
 
@@ -35,7 +35,7 @@ fn scaling_out_and_in_leaves_a_running_job_alone() {
 
     namespace.ask(&["scale", "nodeset/compute", "--replicas=4"]).unwrap();
     wait_idle(&namespace, 4).unwrap();
-    // On the node that a scale-in would take first.
+    // On the node that a scale-in would remove first.
     let job = start_job(&namespace, "-w compute-3 -p compute", "sleep 20").unwrap();
 
     namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();

@@ -1,11 +1,11 @@
-//! What Prometheus collects: slurmctld's own metrics, found by a ServiceMonitor.
+//! slurmctld's own metrics for Prometheus, with a ServiceMonitor.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
 use crate::common::slurm::{SOON, slurm};
 
-/// The Prometheus operator's kind, as far as its name goes.
+/// A minimal definition of the Prometheus operator's kind.
 const DEFINITION: &str = r"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -61,13 +61,13 @@ fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
     install_chart(&namespace, ONE_WORKER).unwrap();
     namespace.wait("delete", monitor).unwrap();
     a_service_monitor_of_others_is_left_alone();
-    // Other tests may look for a cluster that does not know the kind.
+    // Other tests expect a cluster without the kind.
     cluster
         .ask(&["delete", "crd", "servicemonitors.monitoring.coreos.com"])
         .unwrap();
 }
 
-/// Here, because other tests count on a cluster that does not know the kind.
+/// In this test, because other tests expect a cluster without the kind.
 fn a_service_monitor_of_others_is_left_alone() {
     let namespace = Namespace::create(cluster(), "monitors").unwrap();
     let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";

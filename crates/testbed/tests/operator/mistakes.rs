@@ -1,4 +1,4 @@
-//! Bad input: a reason on the object, nothing harmed, healed when the cause goes.
+//! Bad input is reported on the object, harms nothing, and heals when it is corrected.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
@@ -77,7 +77,7 @@ fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
     assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap().lines().count(), 1);
 }
 
-/// A NodeSet without workers, so that only what is said of it matters.
+/// A NodeSet without workers.
 fn nodeset(name: &str, spec: &str) -> String {
     format!(
         "{{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {{name: {name}}}, spec: {{replicas: 0, {spec}}}}}"
@@ -109,7 +109,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     };
     let before = unharmed();
 
-    // NodeSets: into another namespace, a Secret that is not there, a spec that contradicts itself.
+    // NodeSets: a reference to another namespace, a missing Secret, a contradictory spec.
     namespace
         .apply(&nodeset(
             "foreign",
@@ -137,7 +137,8 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         "controller/twin",
         &["spec.clusterName", name.trim(), "slurm"],
     );
-    // And two of one name that are elsewhere, so that no pod has to start when the younger may. Nobody is there.
+    // Two external clusters of one name, so that no pod has to start when the younger is accepted. Nothing listens at
+    // their addresses.
     let away = ["no slurmctld can be reached at far:6817", "spec.externalConfig"];
     let keys = "slurmKeyRef: {name: slurm-auth-slurm, key: slurm.key}, jwtKeyRef: {name: slurm-auth-jwt, key: jwt.key}";
     let far = format!("clusterName: far, external: true, externalConfig: {{host: far, port: 6817}}, {keys}");
@@ -145,7 +146,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     refused(&namespace, "controller/older", &away);
     namespace.apply(&controller("younger", &far)).unwrap();
     refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
-    // Daemons that others find by a name, on a network that is not theirs; and daemons elsewhere, of which nobody says where.
+    // Daemons with a DNS name on the host network, and external daemons without an address.
     let database = "storageConfig: {host: db, passwordKeyRef: {name: db, key: password}}, ";
     for (kind, more) in [("Controller", ""), ("Accounting", database)] {
         let spec = format!("{more}template: {{spec: {{hostNetwork: true}}}}");
@@ -159,7 +160,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
             "{told}"
         );
     }
-    // A key that was deleted under a running cluster.
+    // A key that is deleted while the cluster runs.
     let key = namespace
         .ask(&["get", "secret/slurm-auth-slurm", "-o", "json"])
         .unwrap();
@@ -197,7 +198,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         healed(&namespace, &format!("nodeset/{set}"));
     }
     assert_eq!(unharmed(), before);
-    // The younger's turn comes when the older is gone.
+    // The younger one is accepted when the older one is deleted.
     namespace.ask(&["delete", "controller/older"]).unwrap();
     refused(&namespace, "controller/younger", &away);
 }

@@ -1,4 +1,4 @@
-//! Partitions are changed in the running slurmctld: nothing is read again, and no job is lost with one.
+//! Partitions are changed in the running slurmctld without a reconfigure, and no job is lost.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const BASE: &str = "PartitionName=all Nodes=ALL Default=NO\n";
 
-/// When slurmctld last read its files, and how often it was told to.
+/// The time at which slurmctld last read its files, and the number of reconfigures.
 fn mark(namespace: &Namespace) -> [String; 2] {
     let conf = slurm(namespace, "scontrol show config").unwrap();
     let boot_time = conf.lines().find(|line| line.starts_with("BOOT_TIME")).unwrap();
@@ -38,7 +38,7 @@ fn shown(namespace: &Namespace, partition: &str) -> anyhow::Result<String> {
     slurm(namespace, &format!("scontrol --oneliner show partition {partition}"))
 }
 
-/// Waits until slurmctld has these words of a partition, and tells how it came to that.
+/// Waits until slurmctld's partition contains these words, and returns how the change was sent.
 fn live(namespace: &Namespace, partition: &str, words: &[&str]) {
     let begun = Instant::now();
     eventually(&format!("{partition} has {words:?}"), SOON, || {
@@ -87,7 +87,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
     line("MaxTime=120 PriorityTier=7");
     live(&namespace, "extra", &["MaxTime=02:00:00", "PriorityTier=7", "State=UP"]);
-    // A key that is taken out goes back to Slurm's default.
+    // A removed key has Slurm's default again.
     line("PriorityTier=7");
     live(&namespace, "extra", &["MaxTime=UNLIMITED", "PriorityTier=7"]);
     let job = start_job(&namespace, "-p extra", "sleep 5").unwrap();
@@ -110,7 +110,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
     assert_eq!(mark(&namespace), before, "nothing was read again");
 
-    // By hand, the file is read, which has it all.
+    // A manual reconfigure reads the file, which has all changes.
     slurm(&namespace, "scontrol reconfigure").unwrap();
     live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
     assert_ne!(mark(&namespace)[0], before[0]);
@@ -133,7 +133,8 @@ spec:
   maxTime: 60
 ";
 
-/// slurmctld listens on its pod's own address, and not where the agent would ask it; TLS or another key would do the same.
+/// slurmctld listens on the address of its pod only, where the agent does not connect; TLS or another key would have
+/// the same effect.
 #[test]
 fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
     let namespace = operator_namespace(cluster(), "by-scontrol");
@@ -164,7 +165,7 @@ fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
     change_spec(&namespace, "nodeset/compute", &patch).unwrap();
     live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
 
-    // It goes when its job has, and not before.
+    // It is deleted after its job, and not before.
     let job = start_job(&namespace, "-p extra", "sleep 15").unwrap();
     namespace.ask(&["delete", extra, "--wait=false"]).unwrap();
     wait_said(&namespace, extra, "PartitionRetained", &["True WaitsForJobs"]);
@@ -188,7 +189,7 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
         expect(message.contains("partition extra"), message)
     })
     .unwrap();
-    // It is closed, and the rest of the change is live.
+    // It is drained, and the rest of the change is live.
     live(&namespace, "extra", &["State=DRAIN"]);
     assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
     let file = slurm(&namespace, "grep '^PartitionName=extra ' /etc/slurm/slurm.conf").unwrap();
@@ -220,7 +221,7 @@ fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
     open_while_the_configuration_changes(&namespace);
 }
 
-/// Whoever lifts the closing has lifted it, also when the next configuration was made before that was known.
+/// A manual resume is kept, also if the next configuration was built before the operator knew of it.
 fn open_while_the_configuration_changes(namespace: &Namespace) {
     let file = "grep '^PartitionName=all ' /etc/slurm/slurm.conf";
     for round in 1..=3 {

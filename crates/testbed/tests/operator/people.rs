@@ -1,4 +1,4 @@
-//! What a person orders in Slurm stands, whatever is ordered in Kubernetes in the same seconds.
+//! Manual changes in Slurm are kept, whatever is changed in Kubernetes at the same time.
 
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::common::pods::{self, uids};
 use crate::common::slurm::{SOON, slurm, slurmrestd_pod, start_job, wait_idle, wait_node};
 
 const WORKERS: usize = 6;
-/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+/// The operator polls Slurm every five seconds; this is long enough for its reaction.
 const SETTLED: Duration = Duration::from_secs(8);
 
 fn set_up(name: &str) -> Namespace {
@@ -29,7 +29,7 @@ fn nodes() -> Vec<String> {
     (0..WORKERS).map(|number| format!("compute-{number}")).collect()
 }
 
-/// Gives an order in Kubernetes while people drain all nodes by hand, some before it and some after it.
+/// Runs a command in Kubernetes while all nodes are drained manually, some before and some after it.
 fn beside(namespace: &Namespace, order: impl FnOnce() -> Result<()> + Send) {
     scope(|scope| {
         let ordered = scope.spawn(move || {
@@ -69,7 +69,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         put_back(&namespace);
     }
-    // Who resumes a node that is cordoned is respected too, at once.
+    // A manual resume of a cordoned node is kept too, at once.
     annotate("nodeset.slinky.slurm.net/pod-cordon=true").unwrap();
     for node in nodes() {
         wait_node(&namespace, &node, &["DRAIN", "was cordoned"], &[]).unwrap();
@@ -82,7 +82,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
 #[test]
 fn a_drain_by_hand_outlives_a_rolling_update() {
     let namespace = set_up("people-update");
-    // A drained worker counts as missing, and people drain them all.
+    // A drained worker counts as unavailable, and all are drained manually.
     let all_at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } } });
     change_spec(&namespace, "nodeset/compute", &all_at_once).unwrap();
     for round in 0..rounds(1) {
@@ -112,7 +112,7 @@ fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
     };
     let before = uids(&namespace, pods::WORKERS).unwrap();
     for _ in 0..rounds(1) {
-        // What has a job does not go at once.
+        // A worker with a job is not removed at once.
         for node in nodes() {
             start_job(&namespace, &format!("-p all -w {node}"), "sleep 300").unwrap();
         }

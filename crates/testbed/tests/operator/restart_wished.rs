@@ -1,4 +1,4 @@
-//! Changes that restart slurmctld's pod, if that is wished for.
+//! Changes that restart slurmctld's pod, if the user chose that.
 
 use serde_json::{Value, json};
 use testbed::harness::{cluster, eventually, expect};
@@ -9,7 +9,8 @@ use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_saved};
 
 const POD: &str = "slurm-controller-0";
 
-/// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, since they may be the user's own.
+/// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, because they may be
+/// custom ones.
 #[test]
 fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_try_it_again() {
     let cluster = cluster();
@@ -46,7 +47,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     };
     set_extra_conf(&namespace, &format!("{extra_conf}\nSchedulerType=sched/nonsense\n")).unwrap();
     rejected("DryRun", "sched/nonsense");
-    // The next leader takes the agent's word for it.
+    // The next leader learns it from the agent.
     kill_operator(cluster).unwrap();
     namespace.ask(&["delete", "configmap", "slurm-config"]).unwrap();
     namespace.wait("create", "configmap/slurm-config").unwrap();
@@ -55,8 +56,8 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     assert_eq!(log.matches("the dry run refused").count(), 1, "{log}");
     assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
 
-    // A dry run writes no logs, so it does not see that slurmctld dies of this one. The pod is restarted for it and starts with the
-    // last known good.
+    // A dry run writes no logs, so it does not detect that slurmctld fails with this one. The pod is restarted for it
+    // and starts with the last known good.
     set_extra_conf(
         &namespace,
         &format!("{extra_conf}\nSlurmSchedLogFile=/nowhere/sched.log\n"),

@@ -29,7 +29,7 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     assert!(shown.contains("Restarts=0"), "{shown}");
 }
 
-/// Everybody who has a part in a change is killed in the middle of one, and of one that slurmctld has to be restarted for.
+/// Agent and slurmctld are killed during a change, and during one that requires a restart of slurmctld.
 #[test]
 fn a_change_under_a_job_outlives_agent_and_slurmctld() {
     let namespace = chart_cluster(cluster(), "midway", ONE_WORKER, 1);
@@ -46,7 +46,7 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
     for (line, kill) in [
         ("MaxJobCount=4001", Some("reconfigure")),
         ("MaxJobCount=4002", Some("slurmctld")),
-        // slurm.conf(5) wants a restart for this one.
+        // slurm.conf(5) requires a restart for this key.
         ("SlurmdPort=6828", None),
         ("SlurmdPort=6818", Some("reconfigure")),
     ] {
@@ -62,7 +62,7 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
         .unwrap();
         let file = slurm(&namespace, "cat /etc/slurm/slurm.conf").unwrap();
         assert!(file.contains(line), "live and not in the file:\n{file}");
-        // The log of an agent that is killed goes with it.
+        // The log of a killed agent is lost.
         if kill.is_none() {
             let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
             let log = namespace.ask(&logs).unwrap();

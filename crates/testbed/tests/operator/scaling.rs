@@ -1,4 +1,4 @@
-//! Scaling in under jobs, while everything dies that can.
+//! Scale-in with running jobs, while daemons are killed.
 
 use testbed::harness::{cluster, eventually, expect, rounds};
 
@@ -34,15 +34,15 @@ fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
 fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "scaling", &chart_workers(2), 2);
-    // Of two workers the one that Kubernetes does not hold for ready would go.
+    // The worker that is not ready in Kubernetes would be removed first.
     for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
         namespace.wait("condition=Ready", pod).unwrap();
     }
-    // Said early enough for the operator to know; without it the one without a job would go.
+    // Set early enough for the operator to notice; without it the worker without a job would be removed.
     let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
     namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
     let job = start_job(&namespace, "-p all -w slinky-1", "sleep 45").unwrap();
-    // A suspended job does not keep Slurm from letting its node go.
+    // Slurm lets the node of a suspended job be deleted.
     slurm(&namespace, &format!("scontrol suspend {job}")).unwrap();
     hold_state(&namespace, &["node"]).unwrap();
     namespace
@@ -50,7 +50,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
         .unwrap();
     let draining = ["DRAIN", "is pending termination for scale-in"];
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
-    // Slurm has acknowledged the drain and has not written it down: the next slurmctld does not know of it.
+    // Slurm has acknowledged the drain but not saved it: the next slurmctld does not have it.
     let unwritten = format!("cd {STATE} && test -s node_state && ! grep -q 'pending termination' node_state");
     slurm(&namespace, &unwritten).unwrap();
     kill_container(&namespace, "slurmctld").unwrap();
@@ -71,7 +71,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     wait_idle(&namespace, 1).unwrap();
     namespace.wait("delete", "pod/slurm-worker-slinky-1").unwrap();
 
-    // Taken back, the scale-in leaves no trace.
+    // A reverted scale-in leaves no drain.
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
         .unwrap();
@@ -88,7 +88,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     wait_node(&namespace, "slinky-1", &[], &["DRAIN"]).unwrap();
     wait_done(&namespace, &job).unwrap();
 
-    // Down to nothing and back leaves no stale record.
+    // Scaling to zero and back leaves no stale record.
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=0"])
         .unwrap();

@@ -1,4 +1,4 @@
-//! Jobs by every way in, while everything that can be restarted is restarted in turn.
+//! Jobs from every client, while all components are restarted in turn.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn restart(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<()> {
     }
 }
 
-/// Submits a job and tells its number.
+/// Submits a job and returns its ID.
 type Submit = fn(&Namespace) -> Result<String>;
 
 const WAYS: [(&str, Submit); 3] = [("ssh", by_ssh), ("srun", by_srun), ("REST", by_rest)];
@@ -73,7 +73,7 @@ fn by_rest(namespace: &Namespace) -> Result<String> {
     Ok(job.with_context(|| answer.to_string())?.to_string())
 }
 
-/// Every one of them is in the records, with a good end.
+/// Every job is recorded as completed.
 fn check_records(namespace: &Namespace, jobs: &[String]) {
     let list = jobs.join(",");
     let ask = format!("sacct --noheader --parsable2 --allocations --jobs={list} --format=JobID,State,ExitCode");

@@ -1,11 +1,11 @@
-//! Where slurmctld keeps its state.
+//! slurmctld's state directory.
 
 use serde_json::json;
 use testbed::harness::cluster;
 
 use crate::common::clusters::{operator_namespace, wait_said};
 
-/// slurmctld looks at its directories when it starts and warns of one that anybody may write to.
+/// slurmctld checks its directories at its start and warns about a world-writable one.
 #[test]
 fn nobody_but_slurmctld_writes_to_its_state() {
     let namespace = operator_namespace(cluster(), "state");

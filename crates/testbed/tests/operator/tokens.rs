@@ -1,4 +1,4 @@
-//! Tokens that real slurmrestd takes.
+//! Tokens that a real slurmrestd accepts.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ spec:
     key: jwt.key
 ";
 
-/// One that a program may hold on to for a while.
+/// A token with the default lifetime.
 const FOR_A_PROGRAM: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Token
@@ -40,7 +40,7 @@ spec:
     key: jwt.key
 ";
 
-/// For a user whose name is none for a Secret, signed with a key that changes.
+/// For a user whose name is not valid in the name of a Secret, signed with a key that changes.
 const ODD: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Token
@@ -65,7 +65,7 @@ fn token_of(namespace: &Namespace, name: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(STANDARD.decode(data)?)?)
 }
 
-/// Asks slurmrestd who may ask, with a token.
+/// Sends a request to slurmrestd with a token.
 fn asked_with(namespace: &Namespace, token: &str) -> anyhow::Result<String> {
     let ask = format!(
         "curl -sS -o /dev/null -w '%{{http_code}}' -H 'X-SLURM-USER-TOKEN: {token}' http://slurm-restapi:6820/slurm/v0.0.45/partitions"
@@ -73,7 +73,7 @@ fn asked_with(namespace: &Namespace, token: &str) -> anyhow::Result<String> {
     slurm(namespace, &ask)
 }
 
-/// What slurmrestd says of itself, but for what is wrong in it (docs/tokens.md).
+/// slurmrestd's OpenAPI document, without its errors (docs/tokens.md).
 fn description(forward: &Forward, token: &str) -> Value {
     let ask = format!("http://{}/openapi/v3", forward.address);
     let header = format!("X-SLURM-USER-TOKEN: {token}");
@@ -84,7 +84,7 @@ fn description(forward: &Forward, token: &str) -> Value {
     said
 }
 
-/// A client that is generated from what slurmrestd says of itself submits a job and sees it end.
+/// A client that is generated from slurmrestd's OpenAPI document submits a job and waits for its end.
 fn a_generated_client_submits_a_job(namespace: &Namespace) {
     let (name, version) = GENERATOR;
     let install = paths::repository().join("hack/python-tool");
@@ -122,7 +122,7 @@ fn set_key(namespace: &Namespace, text: &str) {
     namespace.apply(&secret.to_string()).unwrap();
 }
 
-/// What is wrong is told and heals; and another key makes another token.
+/// Errors are reported and heal, and another key gives another token.
 fn an_odd_user_and_another_key(namespace: &Namespace) {
     namespace.apply(ODD).unwrap();
     wait_said(

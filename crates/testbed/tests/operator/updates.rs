@@ -1,4 +1,4 @@
-//! Workers are replaced under running jobs, and jobs that do not end are dealt with as their administrator wrote.
+//! Workers with running jobs are replaced, and jobs that exceed the drain timeout are handled as configured.
 
 use serde_json::Value;
 use testbed::harness::{Namespace, cluster, eventually, expect};
@@ -9,7 +9,7 @@ use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job, wait_sav
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
-/// A cluster with so many workers, with these lines in their NodeSet.
+/// A cluster with this number of workers and these lines in the NodeSet.
 fn set_up(name: &str, replicas: usize, lines: &str) -> Namespace {
     let namespace = operator_namespace(cluster(), name);
     change(&namespace, replicas, lines);
@@ -24,7 +24,7 @@ fn change(namespace: &Namespace, replicas: usize, lines: &str) {
     install_chart(namespace, &values).unwrap();
 }
 
-/// Submits a job and waits until it runs; tells its number and its node.
+/// Submits a job and waits until it runs. Returns its ID and its node.
 fn run(namespace: &Namespace, options: &str, seconds: u32) -> (String, String) {
     let job = start_job(namespace, &format!("-p all {options}"), &format!("sleep {seconds}")).unwrap();
     let node = slurm(namespace, &format!("squeue --noheader --format=%N --jobs {job}")).unwrap();
@@ -39,14 +39,14 @@ fn condition(namespace: &Namespace, type_: &str, field: &str) -> anyhow::Result<
     namespace.field(SET, &format!(".status.conditions[?(@.type==\"{type_}\")].{field}"))
 }
 
-/// Pods by name with their UIDs, to tell one from its successor.
+/// Names and UIDs of the pods.
 fn pods(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
     let path = "jsonpath={range .items[*]}{.metadata.name}={.metadata.uid} {end}";
     let shown = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])?;
     Ok(shown.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Waits until all workers are other ones than these, and of the newest revision.
+/// Waits until all workers are replaced and have the newest revision.
 fn wait_replaced(namespace: &Namespace, before: &[String]) {
     eventually("all workers replaced", SOON * 3, || {
         let now = pods(namespace)?;
@@ -67,12 +67,12 @@ const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
 fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
     let namespace = set_up("requeue", 2, REQUEUE);
     let (other, _) = run(&namespace, "--exclusive", 600);
-    // It takes its time only when it is not told that it was begun before.
+    // It is slow only at its first start.
     let line = "[ $SLURM_RESTART_COUNT ] || sleep 600";
     let job = start_job(&namespace, "--partition=all --exclusive", line).unwrap();
     let node = slurm(&namespace, &format!("squeue --noheader --jobs={job} --format=%N")).unwrap();
     let node = node.trim();
-    // Ranked first, so that it is the one with the job in question.
+    // Ranked first, so that the worker with the job is removed first.
     let pod = namespace
         .ask(&[
             "get",
@@ -94,7 +94,7 @@ fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so()
     .unwrap();
     slurm(&namespace, &format!("scancel {other}")).unwrap();
     wait_idle_or_busy(&namespace, 1);
-    // It waits two minutes before Slurm gives it another node.
+    // Slurm gives it another node after two minutes.
     eventually("the job is done", SOON * 3, || {
         let shown = slurm(&namespace, &format!("scontrol show job {job}"))?;
         expect(shown.contains("JobState=COMPLETED"), shown)
@@ -110,7 +110,7 @@ fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so()
     assert_eq!(events.matches("JobRequeued").count(), 1, "{events}");
 }
 
-/// So many nodes are there, whatever they do.
+/// Expects this number of nodes, in any state.
 fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
     eventually(&format!("{count} nodes"), SOON, || {
         let nodes = slurm(namespace, "scontrol show nodes --oneliner")?;
@@ -131,7 +131,7 @@ fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
     })
     .unwrap();
     assert!(shown(&namespace, &job).contains("JobState=RUNNING"));
-    // Now he writes it.
+    // Now the administrator sets the timeout.
     change(&namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
     wait_job(&namespace, &job, "CANCELLED").unwrap();
     eventually("no pod and no node", SOON, || {
@@ -149,7 +149,7 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
     let namespace = set_up("rolling", 3, "");
     let before = pods(&namespace).unwrap();
     let (job, _) = run(&namespace, "--exclusive", 40);
-    // Who has just become ready is not counted on yet.
+    // A worker that has just become ready does not count as available yet.
     let patient = r#"{"spec":{"minReadySeconds":8}}"#;
     namespace
         .ask(&["patch", SET, "--type=merge", "--patch", patient])
@@ -173,20 +173,20 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
         "each is ready for eight seconds before the next goes: {made:?}"
     );
 
-    // What was done is told, and told once.
+    // The actions are reported, once each.
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_idle(&namespace, 2).unwrap();
     namespace.ask(&["delete", SET, "--timeout=120s"]).unwrap();
     let told = Told::of(&namespace);
     let expect_told = |words: &str, times: usize| {
-        // What an operator is about to say when another test kills it is lost.
+        // An event is lost if another test kills the operator at that moment.
         let count = told.count(words);
         assert!((1..=times).contains(&count), "{words}: {count} times; {told:?}");
     };
-    // In the update and for good.
+    // In the update and in the scale-in.
     expect_told("SuccessfulDelete Removed pod ", 6);
     expect_told("RollingUpdate Draining 1 Pod(s)", 3);
-    // Three left in the update, one in the scale-in and two with their NodeSet, all by plan.
+    // Three were removed by the update, one by the scale-in and two with their NodeSet.
     assert_eq!(told.count("NodeLost"), 0, "{told:?}");
     let scale_in = "ScalingDown Draining 1 Pod(s) to stabilize at 2 replicas";
     assert!(told.count(scale_in) <= 1, "{told:?}");
@@ -196,7 +196,7 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
     }
 }
 
-/// When each worker was made, in seconds, in this order.
+/// Creation times of the workers in seconds, in this order.
 fn creations(namespace: &Namespace) -> Vec<i64> {
     let path = "jsonpath={.items[*].metadata.creationTimestamp}";
     let shown = namespace
@@ -236,7 +236,7 @@ impl Told {
     }
 }
 
-/// Looks until all workers are replaced, and tells how many nodes took no job at a time.
+/// Polls until all workers are replaced, and returns the maximum number of drained nodes.
 fn most_missing(namespace: &Namespace, before: &[String], count: usize) -> usize {
     let mut most = 0;
     eventually("all workers replaced", SOON * 3, || {
@@ -258,7 +258,7 @@ fn most_missing(namespace: &Namespace, before: &[String], count: usize) -> usize
     most
 }
 
-/// What a node's line says of its state.
+/// The state in a node's line.
 fn state(line: &str) -> &str {
     line.split_whitespace()
         .find(|word| word.starts_with("State="))
@@ -317,7 +317,7 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
     );
     wait_seen("so is the next");
     assert_eq!(pods(&namespace).unwrap(), before);
-    // Somebody deletes one: it comes back as it should be.
+    // A deleted pod is recreated from the new revision.
     namespace.ask(&["delete", "pod", "slurm-worker-slinky-0"]).unwrap();
     eventually("one is of the new revision", SOON, || {
         let updated = namespace.field(SET, ".status.updatedReplicas")?;
@@ -331,7 +331,7 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
     );
     wait_replaced(&namespace, &before);
     wait_idle(&namespace, 2).unwrap();
-    // The one that somebody deleted is not lost either.
+    // The deleted one does not count as lost either.
     let told = Told::of(&namespace);
     assert_eq!(told.count("NodeLost"), 0, "{told:?}");
 }
@@ -360,12 +360,13 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
     wait_reserved("FLEX", "DAILY");
     schedule("1 hour", "FLEX");
     wait_reserved("FLEX", "MAGNETIC");
-    // Slurm starts no job that could run into it.
+    // Slurm starts no job that could overlap with it.
     let (job, _) = run(&namespace, "--time=5", 30);
     wait_saved(&namespace).unwrap();
     schedule("20 seconds", "");
     wait_reserved("SPEC_NODES", "FLEX");
-    // What it has not written down it forgets, and a reservation missed in its own time is taken for somebody's deletion.
+    // Slurm loses what it has not saved, and a reservation that is missing during its own time counts as deleted by a
+    // user.
     wait_saved(&namespace).unwrap();
     kill_everyone(&namespace).unwrap();
     wait_replaced(&namespace, &before);
@@ -374,7 +375,7 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
         record.contains("JobState=COMPLETED") && record.contains("Restarts=0"),
         "{record}"
     );
-    // Those that came belong to it until it ends.
+    // New workers belong to the reservation until it ends.
     eventually("the new nodes are reserved", SOON, || {
         let nodes = slurm(&namespace, "scontrol show nodes --oneliner")?;
         let reserved = nodes

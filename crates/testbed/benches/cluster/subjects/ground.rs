@@ -1,4 +1,4 @@
-//! What the ground itself takes, so that the other figures can be read against it.
+//! Baseline figures of the machine and of Slurm without the operator.
 
 use std::time::{Duration, Instant};
 

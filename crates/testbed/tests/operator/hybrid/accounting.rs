@@ -15,7 +15,7 @@ use crate::common::slurm::{SOON, slurm, wait_node};
 const RECORDS: &str = include_str!("../../../../../examples/hybrid/records.yaml");
 const MIXED: &str = include_str!("../../../../../examples/hybrid/mixed.yaml");
 
-/// Whatever slurmrestd was told when it started.
+/// It is noticed whatever slurmdbd address slurmrestd started with.
 pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let accounting = "accounting/slurm";
@@ -30,7 +30,7 @@ pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     wait_said(namespace, accounting, "Degraded", &["False"]);
     for (spec, words) in [
         (at(&hybrid.ctl.address, 6999), "SlurmdbdAway"),
-        // slurmctld, one that speaks HTTP and one that speaks TLS.
+        // slurmctld, an HTTP server and a TLS server.
         (at(&hybrid.ctl.address, 6817), no_slurmdbd),
         (at(&slurmrestd, 6820), no_slurmdbd),
         (at(network::CONTROL_PLANE, network::API_PORT), no_slurmdbd),
@@ -46,7 +46,7 @@ pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     }
 }
 
-/// Waits until a job of this cluster is in the accounts as it should be.
+/// Waits until a job of this cluster is recorded as completed.
 pub(super) fn wait_recorded(cluster: &str, job: &str, ask: impl Fn(&str) -> Result<String>) {
     let line = format!("sacct -X --noheader --parsable2 --format=Cluster,State --jobs={job}");
     eventually("sacct shows it", SOON, || {
@@ -56,7 +56,7 @@ pub(super) fn wait_recorded(cluster: &str, job: &str, ask: impl Fn(&str) -> Resu
     .unwrap();
 }
 
-/// Two more clusters in the same accounts, with slurmctld in Kubernetes; a machine outside is one of the nodes of the second.
+/// Two more clusters with the same slurmdbd and slurmctld in Kubernetes; an external machine is a node of the second.
 pub(super) fn clusters_inside_keep_their_records_there(hybrid: &Hybrid) {
     let mixed = format!(
         "{}{NO_CGROUPS}",

@@ -12,7 +12,7 @@ use testbed::process::Process;
 use crate::common::operator::install;
 use crate::common::slurm::{SOON, node_names};
 
-/// As on bare metal, with the four things that pods need of it.
+/// A slurm.conf as on bare metal, with the four settings that pods require.
 const SLURM_CONF: &str = "
 ClusterName=outside
 SlurmctldHost=bare-ctl(CTL)
@@ -73,7 +73,7 @@ const KEYS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// For machines of which not all have cgroups.
+/// For clusters in which not all machines have cgroups.
 pub(super) const NO_CGROUPS: &str = "
 configFiles:
   cgroup.conf: CgroupPlugin=disabled
@@ -112,7 +112,7 @@ impl Hybrid {
         }
     }
 
-    /// Starts slurmctld without these words in its slurm.conf.
+    /// Starts slurmctld without this text in its slurm.conf.
     pub(super) fn start_slurmctld(&self, without: &str) -> Process {
         self.write_conf(without, "");
         self.ctl.start("slurmctld", "slurmctld -D").unwrap()
@@ -136,14 +136,14 @@ impl Hybrid {
         eprintln!("{partition} {words:?}: seen after {:?}", begun.elapsed());
     }
 
-    /// Values with this Slurm's address in place of the hosts that they name.
+    /// Replaces the hosts in the values by this Slurm's address.
     pub(super) fn filled_in(&self, values: &str) -> String {
         values
             .replace("slurm-controller.example.com", &self.ctl.address)
             .replace("slurm-accounting.example.com", &self.ctl.address)
     }
 
-    /// As whoever administers it there.
+    /// Runs a command on slurmctld's machine.
     pub(super) fn slurm(&self, line: &str) -> Result<String> {
         self.ctl.run(line)
     }
@@ -193,7 +193,7 @@ impl Drop for Hybrid {
     }
 }
 
-/// As the older guides have them made.
+/// Creates the Secrets as in the older guides.
 pub(super) fn create_keys(namespace: &Namespace) {
     for (secret, entry, content) in KEYS {
         let literal = format!("--from-literal={entry}={content}");
@@ -203,7 +203,7 @@ pub(super) fn create_keys(namespace: &Namespace) {
     }
 }
 
-/// A machine with the cluster's keys.
+/// Boots a machine with the cluster's keys.
 pub(super) fn boot(cluster: &Cluster, index: u8, name: &str) -> Outside {
     let machine = Outside::boot(cluster, index, name).unwrap();
     for (_, entry, content) in KEYS {
@@ -215,7 +215,7 @@ pub(super) fn boot(cluster: &Cluster, index: u8, name: &str) -> Outside {
     machine
 }
 
-/// A machine that asks the cluster's DNS, as docs/hybrid.md prescribes.
+/// Boots a machine that uses the cluster's DNS, as in docs/hybrid.md.
 pub(super) fn machine_that_knows_names(namespace: &Namespace, index: u8, name: &str) -> Outside {
     let machine = boot(cluster(), index, name);
     let search = format!("search svc.cluster.local {}.svc.cluster.local", namespace.name);

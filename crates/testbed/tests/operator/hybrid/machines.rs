@@ -56,7 +56,7 @@ fn machines_outside_join_a_slurm_inside_kubernetes() {
     let cluster_name = slurm(&namespace, "scontrol show config | sed -n 's/^ClusterName *= //p'").unwrap();
     wait_recorded(cluster_name.trim(), job.trim(), |line| host.run(line));
 
-    // They are not the operator's, whatever becomes of its own.
+    // The operator does not change external machines when its own workers are removed.
     let gone = r#"{"spec":{"replicas":0,"pruneSlurmNodeRecords":"NodeNotFound"}}"#;
     namespace
         .ask(&["patch", "nodeset/slurm-worker-slinky", "--type=merge", "--patch", gone])

@@ -27,8 +27,7 @@ const SET: &str = "nodeset/slurm-worker-slinky";
 const LOGIN: &str = "deploy/slurm-login-slinky -c login";
 const HOSTS: &str = "nodeset/slurm-worker-host";
 
-/// The workers of the nodes' networks have one beside them that is not, so that two nodes are left for the three of them; and what the
-/// older guides write.
+/// One worker without hostNetwork beside the three with it, for which two nodes are left.
 const SLINKY: &str = "nodesets:
   slinky:
     replicas: 1
@@ -85,7 +84,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         &["dNSPolicy is read as dnsPolicy"],
     );
 
-    // Through slurmrestd, and from where people log in.
+    // Through slurmrestd, and from a login pod.
     eventually("the NodeSet counts its nodes", SOON, || {
         let idle = namespace.field(SET, ".status.slurmIdle")?;
         expect(idle == "1", idle)
@@ -105,7 +104,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
     hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
     an_order_that_hung_in_slurmrestd_is_not_carried_out_later(&hybrid, &worker);
 
-    // Fewer wait for their jobs and take their records along; those of others stay, whatever is pruned.
+    // A scale-in waits for jobs and removes the records; the records of others are kept.
     for set in [SET, HOSTS] {
         change_spec(
             &hybrid.namespace,
@@ -133,7 +132,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         hybrid.wait_node(node, &["State=IDLE"]);
     }
 
-    // The records are kept by a slurmdbd that is outside, too.
+    // The external slurmdbd has the records.
     eventually("the jobs are in the accounts", SOON, || {
         let line = format!("sacct -X --noheader --format=State -j {}", jobs.join(","));
         let states = namespace.exec(LOGIN, &line)?;

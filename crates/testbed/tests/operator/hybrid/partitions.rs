@@ -12,7 +12,7 @@ use crate::common::clusters::{change_spec, wait_said};
 use crate::common::kills::operator_pods;
 use crate::kubectl_slurm::done;
 
-/// Partitions of the Slurm outside: one that its slurm.conf has, and one that it has not.
+/// Partitions of the external Slurm: one that its slurm.conf has, and one that it does not have.
 const PARTITIONS: &str = "
 apiVersion: slinky.slurm.net/v1alpha1
 kind: Partition
@@ -32,8 +32,8 @@ spec:
   nodes: [\"bare-[1-2]\"]
 ";
 
-/// Partitions there are changed in the running slurmctld, and told again when it has forgotten; none is made that would be lost,
-/// and none that others made goes.
+/// Partitions are changed in the running slurmctld, and sent again when it has lost them. None is created that would be
+/// lost, and none that others created is deleted.
 pub(super) fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
@@ -66,14 +66,14 @@ pub(super) fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Pr
     hybrid.wait_partition("bare", &all);
     done(namespace, &["partition", "resume", "bare"]);
     hybrid.wait_partition("bare", &["State=UP"]);
-    // What somebody closes stays closed, until it is lifted.
+    // A manual state is kept until the partition is resumed.
     hybrid.slurm("scontrol update PartitionName=bare State=DRAIN").unwrap();
     wait_said(namespace, bare, "Drifted", &["True ClosedByHand"]);
     done(namespace, &["partition", "resume", "bare"]);
     hybrid.wait_partition("bare", &["State=UP"]);
     hybrid.wait_job(&job, "COMPLETED");
 
-    // Where slurmctld keeps what it was told, one can be made, and goes when its jobs have.
+    // If slurmctld keeps changed partitions, one can be created, and is deleted after its jobs.
     hybrid.write_conf("ReturnToService", "ReconfigFlags=KeepPartInfo\nReturnToService");
     hybrid.slurm("scontrol reconfigure").unwrap();
     wait_said(namespace, fresh, "Ready", &["True"]);
@@ -93,7 +93,7 @@ pub(super) fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Pr
     hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP"]);
 }
 
-/// Nodes that slurmctld does not know, a second default, and NodeSets that its slurm.conf does not have; each heals.
+/// Unknown nodes, a second default, and NodeSets that are not in its slurm.conf are reported; each heals.
 fn what_cannot_be_had_outside_is_said_and_taken_back(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
@@ -139,7 +139,7 @@ fn what_cannot_be_had_outside_is_said_and_taken_back(hybrid: &Hybrid) {
     namespace.ask(&["delete", fresh]).unwrap();
 }
 
-/// Where the operator does not reach slurmctld and slurmrestd does, that is the way, also for making one and letting it go.
+/// If the operator cannot reach slurmctld, it uses slurmrestd, also to create and delete partitions.
 fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
@@ -149,7 +149,7 @@ fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
     hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP", "PriorityTier=7"]);
     wait_said(namespace, bare, "Ready", &["True"]);
     assert_eq!(namespace.field(bare, ".status.applied.way").unwrap(), "Rest");
-    // What slurmctld refuses is taken back, with its words.
+    // A rejected change is rolled back and reported with slurmctld's error.
     change_spec(namespace, bare, &json!({ "maxTime": 20, "nodes": ["nowhere"] })).unwrap();
     wait_said(
         namespace,
@@ -176,7 +176,7 @@ fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
     wait_said(namespace, "controller/slurm", "Ready", &["True External"]);
 }
 
-/// No packet goes between the operator and that slurmctld.
+/// Drops every packet between the operator and that slurmctld.
 fn cut_operator_from(hybrid: &Hybrid) -> Vec<Fault> {
     let pods = operator_pods(hybrid.cluster).unwrap();
     let cut = |name: &String| {

@@ -10,7 +10,7 @@ use testbed::process::Process;
 use super::external_slurm::Hybrid;
 use crate::common::clusters::{change_spec, wait_said};
 
-/// A Controller that nothing else belongs to.
+/// A Controller without other objects.
 const PROBE: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Controller
@@ -28,7 +28,7 @@ spec:
     key: jwt_hs256.key
 ";
 
-/// What slurmctld lacks is named, and so is an address where there is none; each heals by itself.
+/// Missing settings of slurmctld and a wrong address are named; each heals by itself.
 pub(super) fn requirements_are_named(hybrid: &Hybrid) -> Process {
     let probe = "controller/probe";
     hybrid

@@ -12,7 +12,7 @@ use crate::common::slurm::{SOON, slurmrestd_pod};
 
 const OLDER_GUIDES: &str = include_str!("../../../../../examples/seeds/hybrid.yaml");
 
-/// The older guides' values and checks, with nothing but the hosts filled in. Five workers on three nodes: two wait for more.
+/// The older guides' values and checks, with only the hosts filled in. Of five workers on three nodes, two are pending.
 pub(super) fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     install_as_written(namespace, &hybrid.filled_in(OLDER_GUIDES)).unwrap();
@@ -37,7 +37,7 @@ pub(super) fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
     );
 }
 
-/// The workers of hostNetwork, by the names of their Kubernetes nodes; the third waits, since no node is left for it.
+/// The workers with hostNetwork, by the names of their Kubernetes nodes; the third is pending, because no node is left.
 pub(super) fn workers_on_the_nodes_networks(hybrid: &Hybrid) -> Vec<String> {
     let path =
         "jsonpath={range .items[*]}{.spec.nodeName}={.status.conditions[?(@.type==\"PodScheduled\")].reason}\n{end}";
@@ -100,7 +100,7 @@ pub(super) fn an_order_that_hung_in_slurmrestd_is_not_carried_out_later(hybrid: 
         .pause_container(namespace.pod(&restd), "slurmrestd")
         .unwrap();
     annotate("nodeset.slinky.slurm.net/pod-cordon-");
-    // The operator has tried by then, and given up.
+    // The operator's order has timed out by then.
     std::thread::sleep(Duration::from_secs(12));
     let drain = format!("scontrol update nodename={worker} state=drain reason=RMA");
     hybrid.slurm(&drain).unwrap();
