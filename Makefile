@@ -78,7 +78,7 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 soak: build operator ## Property tests on many random cases, jobs that start during a scale-in, jobs while everything restarts (half an hour)
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
 	@trap '$(TESTBED) down-tests' EXIT; \
-	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment; \
+	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_during_a_scale_in; \
 	TESTBED_ROUNDS=10 cargo test --package testbed --test operator -- keys::a_cluster; \
 	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
 

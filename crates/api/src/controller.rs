@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_named_after_namespace_and_object_unless_it_says() {
+    fn the_cluster_is_named_after_namespace_and_object_by_default() {
         assert_eq!(controller(serde_json::json!({})).cluster_name(), "hpc_slurm");
         assert_eq!(
             controller(serde_json::json!({ "clusterName": "" })).cluster_name(),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn standbys_count_only_when_they_are_enabled_and_ours() {
+    fn standbys_count_only_when_enabled_and_not_external() {
         for (spec, replicas) in [
             (serde_json::json!({}), 1),
             (serde_json::json!({ "ha": { "enabled": false, "backups": 3 } }), 1),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_nobody_names_are_ours_unless_slurmctld_is_elsewhere() {
+    fn keys_are_generated_unless_they_are_given_or_slurmctld_is_external() {
         let bare = controller(serde_json::json!({}));
         let key = |name: &str, key: &str| SecretKeyRef {
             name: name.into(),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_name_of_the_jwt_key_wins() {
+    fn the_newer_name_of_the_jwt_key_takes_precedence() {
         let spec = controller(serde_json::json!({
             "jwtKeyRef": { "name": "new", "key": "k" }, "jwtHs256KeyRef": { "name": "old", "key": "k" },
         }))

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_to_jobs_unless_somebody_wrote_it() {
+    fn by_default_a_drain_waits_for_jobs() {
         let drain = Drain::default();
         assert_eq!((drain.timeout(), drain.on_timeout()), (None, OnDrainTimeout::Wait));
         for no_length in ["0s", "-5m", "a while"] {

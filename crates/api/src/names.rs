@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_pods_number_is_padded_with_zeros() {
+    fn the_ordinal_of_a_worker_pod_is_padded_with_zeros() {
         let nodeset = NodeSetName::new("gpu");
         assert_eq!(nodeset.pod(7, 0), "gpu-7");
         assert_eq!(nodeset.pod(7, 3), "gpu-007");

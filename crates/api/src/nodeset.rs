@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_written_down_is_wanted() {
+    fn a_partition_in_the_spec_is_enabled_by_default() {
         for (spec, expected) in [
             (serde_json::json!({}), None),
             (serde_json::json!({ "partition": {} }), Some("")),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_means_the_default_of_the_schema() {
+    fn an_absent_field_has_the_default_of_the_schema() {
         let spec = nodeset(serde_json::json!({})).spec;
         assert_eq!(spec.replicas(), 1);
         assert_eq!(spec.scaling_mode(), ScalingMode::StatefulSet);
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn more_pods_than_slurm_has_nodes_are_never_worked_with() {
+    fn replicas_are_clamped_to_slurms_limit() {
         for (given, replicas) in [
             (-1, 0),
             (0, 0),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_of_a_number_stay_within_reason() {
+    fn the_digits_of_an_ordinal_are_limited() {
         for (given, digits) in [(-1, 0), (3, 3), (i64::MAX, 20)] {
             assert_eq!(
                 nodeset(serde_json::json!({ "ordinalPadding": given }))
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_another_release_is_kept() {
+    fn a_value_of_another_release_is_kept() {
         let spec = nodeset(serde_json::json!({ "scalingMode": "Spiral" })).spec;
         assert_eq!(spec.scaling_mode(), ScalingMode::Other("Spiral".into()));
         assert_eq!(serde_json::to_value(&spec).unwrap()["scalingMode"], "Spiral");

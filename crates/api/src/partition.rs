@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_knows_it_by_the_objects_name_unless_it_says() {
+    fn the_partition_is_named_after_the_object_by_default() {
         let plain = partition(serde_json::json!({ "controllerRef": { "name": "slurm" } }));
         assert_eq!(plain.slurm_name(), "gpu-long");
         let named = serde_json::json!({ "controllerRef": { "name": "slurm" }, "partitionName": "gpuLong" });
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_stand_in_slurms_words() {
+    fn settings_are_rendered_as_in_slurm_conf() {
         let spec = partition(serde_json::json!({
             "controllerRef": { "name": "slurm" },
             "default": true, "hidden": false, "maxTime": 60, "defaultTime": "1-00:00:00",

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn durations_that_go_rejects_are_rejected() {
         for text in [
             "",
             "-",

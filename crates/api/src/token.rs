@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_to_the_secret_named_after_it_unless_it_says() {
+    fn a_token_has_a_default_secret() {
         let plain = token(serde_json::json!({ "username": "alice" }));
         assert_eq!(
             (plain.secret_name().as_str(), plain.spec.secret_key()),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_stays_between_nothing_and_slurms_limit() {
+    fn a_lifetime_is_between_zero_and_slurms_limit() {
         for (lifetime, seconds) in [("1h", 3600), ("-1h", 0), ("1000000h", 2_147_483_646), ("a while", 900)] {
             let spec = token(serde_json::json!({ "username": "a", "lifetime": lifetime })).spec;
             assert_eq!(spec.lifetime().as_secs(), seconds, "{lifetime}");

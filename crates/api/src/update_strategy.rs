@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_means_the_default_of_the_schema() {
+    fn an_absent_field_has_the_default_of_the_schema() {
         let strategy = UpdateStrategy::default();
         assert_eq!(strategy.kind(), UpdateStrategyType::RollingUpdate);
         assert_eq!(strategy.max_unavailable(8), 2);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_number_lets_one_pod_go_at_a_time() {
+    fn text_without_a_number_counts_as_one_pod() {
         let strategy: UpdateStrategy =
             serde_json::from_value(serde_json::json!({ "rollingUpdate": { "maxUnavailable": "many" } })).unwrap();
         assert_eq!(strategy.max_unavailable(8), 1);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_and_its_last_words() {
+    fn a_failure_has_the_command_and_its_last_lines() {
         let error = output(Command::new("sh").args(["-c", "echo out; echo 'no disk' >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_ended_with_all_it_started() {
+    fn a_hanging_command_is_killed_with_its_children() {
         let mut hangs = Command::new("sh");
         hangs.args(["-c", "echo so far; sleep 1000 | cat"]);
         let error = finish(&mut hangs, None, Duration::from_millis(100)).unwrap_err();

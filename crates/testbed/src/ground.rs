@@ -209,12 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn good_ground_is_accepted() {
+    fn a_suitable_machine_is_accepted() {
         assert_eq!(check(&good()), None);
     }
 
     #[test]
-    fn each_kind_of_bad_ground_is_named() {
+    fn each_problem_of_a_machine_is_named() {
         let cases = [
             (Ground { root: false, ..good() }, "root"),
             (

@@ -131,7 +131,7 @@ mod tests {
     use super::Layout;
 
     #[test]
-    fn only_a_name_stands_for_a_cluster() {
+    fn only_a_valid_name_identifies_a_cluster() {
         for name in ["", ".", "..", "a/b", "/", "../other", " ", "-x"] {
             assert!(Layout::of(name).is_err(), "{name:?}");
         }

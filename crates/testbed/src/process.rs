@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_time_is_read_behind_a_name_with_blanks_and_parentheses() {
+    fn start_time_is_parsed_after_a_name_with_blanks_and_parentheses() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 11 22";
         assert_eq!(parse_start_time(stat), Some(987_654));
     }
 
     #[test]
-    fn the_parent_stands_behind_the_state() {
+    fn the_parent_follows_the_state() {
         assert_eq!(parse_parent("42 (a) b (c)) S 17 42 42 0"), Some(17));
         let me = Process::of(std::process::id().try_into().unwrap()).unwrap();
         assert!(me.parent().unwrap().is_alive());

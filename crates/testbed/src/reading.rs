@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_is_asked_for_by_either_way_of_naming_it() {
+    fn one_object_is_requested_by_either_form_of_its_name() {
         let expected = Question {
             address: "/api/v1/namespaces/here/pods/one".into(),
             kind: "pod",
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_asked_for_by_its_labels() {
+    fn a_list_is_requested_by_its_labels() {
         let asked = parse(&["get", "pods", "-l", "a/b=c,d=e", "-o", "name"]).unwrap();
         assert_eq!(
             asked.address,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_followed_as_kubectl_does() {
+    fn paths_are_evaluated_like_in_kubectl() {
         let object = json!({
             "status": {
                 "conditions": [{ "type": "Ready", "status": "True" }, { "type": "Other", "status": "False" }],

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_takes_is_taken() {
+    fn valid_fields_of_kubernetes_are_accepted() {
         let container: Vec<String> = said_of::<k8s_openapi::api::core::v1::Container>(json!({
             "image": "slurmd", "args": [], "resources": { "limits": { "cpu": 2, "memory": "4Gi" }, "requests": { "cpu": 0.5 } },
             "env": [{ "name": "A", "value": null }], "livenessProbe": { "httpGet": { "port": "slurmd", "path": "/livez" } },
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_is_named_with_its_place() {
+    fn a_typo_is_named_with_its_path() {
         let [pod] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({ "dNSPolicy": "Default" }))
             .try_into()
             .unwrap();

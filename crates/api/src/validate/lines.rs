@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_changes_what_follows_it_passes() {
+    fn text_that_affects_the_following_text_is_rejected() {
         for (text, fault) in [
             ("AllowGroups=x,\\", "backslash"),
             ("State=UP \\ ", "backslash"),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_reads_as_it_is_written_passes() {
+    fn text_that_slurm_reads_as_written_is_accepted() {
         for text in [
             "",
             "Default=YES MaxTime=1-00:00:00",

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_subdomains_are_told_apart() {
+    fn labels_and_subdomains_are_distinguished() {
         for good in ["a", "a-1", "0", "slurm-worker-slinky"] {
             assert!(is_label(good) && is_subdomain(good), "{good}");
         }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leaves_room_for_what_is_added_to_it() {
+    fn a_name_leaves_room_for_its_suffix() {
         let check = |name: &str| {
             let mut problems = Problems::default();
             check_stateful_set_parent(&mut problems, "Controller", name, "-controller");

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_would_misread_is_refused_by_its_field() {
+    fn settings_that_slurm_would_misread_are_rejected() {
         for (more, field) in [
             (serde_json::json!({ "partitionName": "DEFAULT" }), "spec.partitionName"),
             (serde_json::json!({ "partitionName": "all" }), "spec.partitionName"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn its_name_and_its_cluster_stay() {
+    fn name_and_cluster_are_immutable() {
         let old = Partition::new("gpu", serde_json::from_value(spec(serde_json::json!({}))).unwrap());
         let renamed = Partition::new(
             "gpu",

@@ -10,7 +10,7 @@ fn repository() -> PathBuf {
 }
 
 #[test]
-fn the_chart_carries_what_the_operator_prints() {
+fn the_definitions_in_the_chart_are_current() {
     let folder = repository().join("charts/slurm-operator-crds/templates");
     let remedy = "run: cargo run -p slurm-operator-api --example crds -- charts/slurm-operator-crds/templates";
     let mut expected = BTreeSet::new();
@@ -28,7 +28,7 @@ fn the_chart_carries_what_the_operator_prints() {
 }
 
 #[test]
-fn the_yaml_says_what_the_definition_says() {
+fn the_yaml_is_equal_to_the_definition() {
     for crd in crds() {
         let text = render_yaml(&crd).unwrap();
         let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();

@@ -13,26 +13,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_the_schema_lets_through_is_read_and_kept((kind, object) in valid_object()) {
+    fn values_that_the_schema_accepts_are_decoded_and_kept((kind, object) in valid_object()) {
         let again = (kind.round_trip)(object.clone());
         prop_assert!(again.is_ok(), "{}: {again:?}", kind.name);
         prop_assert_eq!(without_nulls(&again.unwrap()["spec"]), without_nulls(&object["spec"]));
     }
 
     #[test]
-    fn checks_never_panic_and_an_object_may_always_stay_as_it_is((kind, object) in valid_object()) {
+    fn checks_never_panic_and_an_unchanged_object_is_accepted((kind, object) in valid_object()) {
         (kind.check)(object.clone()).unwrap();
         let stays = (kind.check_update)(object.clone(), object).unwrap();
         prop_assert!(stays.is_ok(), "{stays}");
     }
 
     #[test]
-    fn any_change_is_judged_without_panic((kind, old) in valid_object(), (_, new) in valid_object()) {
+    fn any_change_is_checked_without_panic((kind, old) in valid_object(), (_, new) in valid_object()) {
         let _ = (kind.check_update)(old, new);
     }
 
     #[test]
-    fn a_damaged_object_is_refused_or_read((kind, object) in valid_object(), place in any::<sample::Index>(), scrap in any_json()) {
+    fn a_damaged_object_is_rejected_or_decoded((kind, object) in valid_object(), place in any::<sample::Index>(), scrap in any_json()) {
         let mut damaged = object;
         let places = count(&damaged["spec"]);
         replace(&mut damaged["spec"], &mut place.index(places), &scrap);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_at_all_is_refused_or_read(scrap in any_json(), spec in any_json()) {
+    fn any_json_is_rejected_or_decoded(scrap in any_json(), spec in any_json()) {
         for kind in &KINDS {
             let _ = (kind.check)(scrap.clone());
             let _ = (kind.check)(json!({ "metadata": { "name": "x" }, "spec": spec.clone() }));

@@ -114,7 +114,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const OUR_OWN: &str = "Partition";
 
 #[test]
-fn our_schema_is_upstreams_but_for_what_is_listed() {
+fn our_schema_is_upstreams_except_for_listed_differences() {
     let mut ours = BTreeMap::new();
     for kind in KINDS.iter().filter(|kind| kind.name != OUR_OWN) {
         let schema = schema(kind.name);
@@ -366,7 +366,7 @@ fn node_and_login_sets_scale_and_every_kind_has_a_status() {
 }
 
 #[test]
-fn definitions_say_their_revision_and_outlive_a_release() {
+fn definitions_have_their_revision_and_are_kept_after_an_uninstall() {
     for kind in &KINDS {
         let marks = definition(kind.name).metadata.annotations.unwrap();
         assert_eq!(marks[annotations::SCHEMA_REVISION], SCHEMA_REVISION.to_string());

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_with_their_digests_and_others_stay() {
+    fn the_oldest_are_removed_with_their_digests() {
         let folder = tempfile::tempdir().unwrap();
         for (age, name) in ["base-c.tar", "base-b.tar", "base-a.tar", "other.tar"]
             .iter()
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_files_and_folders_go() {
+    fn unfinished_files_and_folders_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("unfinished-1/root")).unwrap();
         fs::write(folder.path().join("unfinished-2"), "").unwrap();

@@ -158,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_stands_for_two_images() {
+    fn no_name_is_used_by_two_images() {
         let names: Vec<String> = images().into_iter().flat_map(|entry| entry.references).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }
 
     #[test]
-    fn every_name_is_one_containerd_takes_as_it_is() {
+    fn every_name_is_complete_for_containerd() {
         for name in images().into_iter().flat_map(|entry| entry.references) {
             let (registry, rest) = name.split_once('/').unwrap();
             assert!(registry.contains('.') || registry == "localhost", "{name}");

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_the_sha256_everybody_else_computes() {
+    fn a_digest_is_a_sha256() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(Digest::of(b"abc").to_string(), format!("sha256:{abc}"));
         assert_eq!(Digest::of_reader(&b"abc"[..]).unwrap(), Digest::parse(abc).unwrap());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_depends_on_content_and_the_executable_bit_alone() {
+    fn a_layer_depends_only_on_content_and_the_executable_bit() {
         let build = |mode| {
             let folder = tempfile::tempdir().unwrap();
             let script = folder.path().join("usr/bin/run");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_files_of_its_own_has_no_layer() {
+    fn an_image_without_own_files_has_no_layer() {
         let tree = Tree::read(Path::new("/no/such/folder")).unwrap();
         assert!(tree.layer_unless_empty().unwrap().is_none());
     }

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_tag_is_refused() {
+    fn a_name_without_a_tag_is_rejected() {
         let image = Image {
             config: Config::default(),
             layers: Vec::new(),

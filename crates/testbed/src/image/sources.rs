@@ -118,7 +118,7 @@ Suites: bookworm-updates\n bookworm\nComponents: main\n";
     }
 
     #[test]
-    fn other_vendors_are_passed_over() {
+    fn other_vendors_are_ignored() {
         assert_eq!(
             one_line("deb https://packages.example/apt cloud-sdk-bookworm main\n"),
             None
@@ -154,7 +154,7 @@ Suites: bookworm-updates\n bookworm\nComponents: main\n";
     }
 
     #[test]
-    fn without_any_the_error_says_what_is_missing() {
+    fn without_a_source_the_error_names_what_is_missing() {
         let apt = tempfile::tempdir().unwrap();
         let error = mirror(apt.path()).unwrap_err().to_string();
         assert!(error.contains("no Debian archive"), "{error}");

@@ -4,8 +4,8 @@ use testbed::harness::{alone, eventually, expect, rounds};
 
 use crate::common::clusters::{both_modes, chart_cluster, install_chart, operator_namespace};
 use crate::common::kills::{kill_everyone, kill_operator};
+use crate::common::manual_drains::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
 use crate::common::nodes::RestoreNodes;
-use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
 use crate::common::pods::uids;
 use crate::common::slurm::{SOON, start_job, wait_done, wait_idle, wait_node, wait_saved};
 
@@ -27,7 +27,7 @@ const WORKERS: [(&str, &str, &str); 2] = [
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(8);
 
 #[test]
-fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
+fn kubectl_drain_waits_for_jobs_in_both_modes_whatever_is_killed() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = chart_cluster(cluster, "kubectl-drain", &both_modes("node2", "node3"), 2);
@@ -99,7 +99,7 @@ partitions:
 ";
 
 #[test]
-fn a_drain_by_hand_outlives_kubectl_cordon_in_either_order() {
+fn a_manual_drain_survives_kubectl_cordon_in_either_order() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = operator_namespace(cluster, "people-node");

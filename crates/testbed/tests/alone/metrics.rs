@@ -10,7 +10,7 @@ use crate::common::pods::shell_pod;
 use crate::common::slurm::SOON;
 
 #[test]
-fn secure_metrics_are_for_those_who_may_read_them() {
+fn secure_metrics_require_permission() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);

@@ -127,7 +127,7 @@ impl Drop for Stage {
 }
 
 #[test]
-fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
+fn jobs_of_a_killed_node_are_requeued_once_it_is_known_to_be_dead() {
     let stage = Stage::set("killed");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.uid(WORKER).unwrap();
@@ -145,7 +145,7 @@ fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
 }
 
 #[test]
-fn a_node_that_is_declared_dead_is_taken_for_dead() {
+fn a_node_with_the_out_of_service_taint_counts_as_dead() {
     let stage = Stage::set("declared");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.uid(WORKER).unwrap();
@@ -163,7 +163,7 @@ fn a_node_that_is_declared_dead_is_taken_for_dead() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back() {
+fn a_node_that_is_cut_off_keeps_its_name_and_its_job() {
     let stage = Stage::set("cut");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     let uid = namespace.uid(WORKER).unwrap();

@@ -124,7 +124,7 @@ fn outdated(namespace: &Namespace, object: &str) -> Result<String> {
 }
 
 #[test]
-fn with_upstreams_definitions_clusters_run_and_an_upgrade_is_asked_for() {
+fn clusters_run_with_upstreams_definitions_and_an_upgrade_is_requested() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);

@@ -72,7 +72,7 @@ fn a_cluster_at_rest_causes_no_writes() {
 }
 
 #[test]
-fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
+fn another_operator_takes_over_when_the_leader_dies() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);

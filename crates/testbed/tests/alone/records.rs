@@ -39,7 +39,7 @@ fn wait_records(namespace: &Namespace, expected: &[&str]) {
 }
 
 #[test]
-fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
+fn records_of_lost_workers_are_kept_or_pruned_and_foreign_records_are_kept() {
     let stage = Stage::empty("records", VALUES, "node2");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     namespace.ask(&["scale", SET, "--replicas=1"]).unwrap();

@@ -55,7 +55,7 @@ fn delete_namespace(cluster: &Cluster, namespace: &Namespace) {
 }
 
 #[test]
-fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
+fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
@@ -145,7 +145,7 @@ fn the_cluster_first_and_the_operator_right_after_it() {
 }
 
 #[test]
-fn a_namespace_goes_with_everything_in_it() {
+fn a_namespace_is_deleted_with_its_cluster() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);

@@ -84,7 +84,7 @@ fn the_host_is_left_as_it_was() {
 }
 
 #[test]
-fn a_second_cluster_runs_beside_the_first_and_a_killed_start_is_no_hindrance() {
+fn a_second_cluster_runs_beside_the_first_and_after_a_killed_start() {
     let first = cluster();
     let name = format!("{}-2", Layout::test_cluster());
     // An `up` that is killed halfway leaves its processes behind.

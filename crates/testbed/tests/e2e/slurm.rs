@@ -71,7 +71,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
 }
 
 #[test]
-fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
+fn a_running_job_survives_a_reconfigure_and_a_kill_of_slurmctld() {
     let cluster = cluster();
     let namespace = install(cluster, "slurm-restart");
     let id = slurm(

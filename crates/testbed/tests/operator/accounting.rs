@@ -84,7 +84,7 @@ fn unknown_qos_is_held_until_it_is_there(namespace: &Namespace) {
 }
 
 #[test]
-fn records_outlive_slurmdbd_and_the_database_and_another_password() {
+fn records_survive_kills_of_slurmdbd_and_the_database_and_a_new_password() {
     let namespace = operator_namespace(cluster(), "accounting");
     // The order of creation does not matter: first the cluster, then the Secret and database of slurmdbd.
     let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));

@@ -37,7 +37,7 @@ nodesets:
 ";
 
 #[test]
-fn a_nodeset_made_by_hand_is_adopted_by_helm_under_its_name_and_no_pod_restarts() {
+fn a_manually_created_nodeset_is_adopted_by_helm_and_no_pod_restarts() {
     let namespace = operator_namespace(cluster(), "adopt");
     install_chart(&namespace, "nodesets: {}\n").unwrap();
     namespace.apply(&BY_HAND.replace("NAMESPACE", &namespace.name)).unwrap();

@@ -28,7 +28,7 @@ fn every_field_of_every_kind_is_kept() {
 }
 
 #[test]
-fn more_pods_than_slurm_has_nodes_are_refused() {
+fn more_pods_than_slurms_limit_are_rejected() {
     let namespace = operator_namespace(cluster(), "bounds");
     // Without a Controller no pod is made.
     let set = |kind: &str, more: &str| {
@@ -58,7 +58,7 @@ fn more_pods_than_slurm_has_nodes_are_refused() {
 }
 
 #[test]
-fn a_misspelt_field_is_refused() {
+fn a_misspelt_field_is_rejected() {
     let namespace = operator_namespace(cluster(), "typo");
     let said = namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: x}, spec: {replicass: 1, controllerRef: {name: slurm}}}")

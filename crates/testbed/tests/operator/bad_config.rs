@@ -140,7 +140,7 @@ fn status(namespace: &Namespace) -> Result<(bool, String)> {
 }
 
 #[test]
-fn no_bad_configuration_harms_what_runs() {
+fn no_bad_configuration_harms_a_running_cluster() {
     let namespace = operator_namespace(cluster(), "bad-config");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(2)).unwrap();

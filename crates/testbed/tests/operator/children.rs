@@ -29,7 +29,7 @@ const CHILDREN: [(&str, &str, &str, &str); 3] = [
 ];
 
 #[test]
-fn a_child_that_is_edited_extended_or_deleted_is_put_right() {
+fn a_child_that_is_edited_extended_or_deleted_is_restored() {
     let namespace = operator_namespace(cluster(), "children");
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: slurm}, spec: {}}")

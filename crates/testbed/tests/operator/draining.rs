@@ -10,7 +10,7 @@ use crate::common::kills::kill_operator;
 use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
 #[test]
-fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the_other() {
+fn drains_by_annotation_by_scontrol_and_by_rest_do_not_interfere() {
     let cluster = cluster();
     let namespace = operator_namespace(cluster, "drain");
     namespace.apply(CONTROLLER).unwrap();

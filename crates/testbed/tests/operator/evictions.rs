@@ -28,7 +28,7 @@ fn budget(namespace: &Namespace, field: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn only_what_is_not_protected_can_be_evicted() {
+fn only_unprotected_pods_can_be_evicted() {
     let cluster = cluster();
     install(cluster);
     servers::load(cluster);

@@ -116,7 +116,7 @@ fn the_older_guides_values_install_one_after_another() {
 }
 
 #[test]
-fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
+fn workers_for_containers_have_plugstack_conf_and_a_persistent_cache() {
     let namespace = chart_cluster(cluster(), "pyxis", PYXIS, 1);
     let (first, second) = ("slurm-worker-pyxis-0", "slurm-worker-pyxis-1");
     let runs = start_job(&namespace, "-w pyxis-0", "sleep 30").unwrap();

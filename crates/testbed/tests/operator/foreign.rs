@@ -122,7 +122,7 @@ fn names_are_taken(namespace: &Namespace) {
 }
 
 #[test]
-fn objects_of_others_with_the_names_of_children_are_neither_changed_nor_deleted() {
+fn foreign_objects_with_the_names_of_children_are_neither_changed_nor_deleted() {
     let namespace = operator_namespace(cluster(), "foreign");
     namespace.apply(STRANGERS).unwrap();
     let before = look(&namespace).unwrap();

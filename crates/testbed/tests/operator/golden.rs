@@ -31,7 +31,7 @@ const AT_REST: Duration = Duration::from_secs(10);
 const UPSTREAM: &str = "1.3.0-rc1";
 
 #[test]
-fn charts_and_operator_make_what_upstream_made_but_for_what_is_meant() {
+fn charts_and_operator_create_upstreams_objects_except_for_listed_differences() {
     let place = Place::create("golden");
     let recordings = recordings();
     for recording in &recordings {
@@ -44,7 +44,7 @@ fn charts_and_operator_make_what_upstream_made_but_for_what_is_meant() {
 /// The operator logs each action before it takes it, so a kill at the n-th log line happens between two writes or
 /// during one, and every start gets one line further.
 #[test]
-fn an_operator_killed_at_any_moment_of_an_install_ends_where_an_undisturbed_one_does() {
+fn an_operator_killed_at_any_moment_of_an_install_reaches_the_same_state() {
     let place = Place::create("killed");
     let recordings = recordings();
     for recording in &recordings {

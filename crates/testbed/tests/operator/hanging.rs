@@ -48,7 +48,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
 }
 
 #[test]
-fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_made() {
+fn while_slurms_state_is_unknown_workers_are_created_and_none_is_removed() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "unknown", &chart_workers(2), 2);
     let set = "nodeset/slurm-worker-slinky";
@@ -84,7 +84,7 @@ fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_ma
 }
 
 #[test]
-fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterwards() {
+fn while_the_state_volume_hangs_the_agent_responds_and_orders_are_retried() {
     let cluster = cluster();
     let namespace = operator_namespace(cluster, "frozen-state");
     let values = format!("{ONE_WORKER}controller:\n  persistence:\n    storageClassName: freezable\n");

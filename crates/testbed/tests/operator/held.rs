@@ -54,7 +54,7 @@ fn live(namespace: &Namespace, line: &str, words: &str) {
 }
 
 #[test]
-fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on() {
+fn a_bad_input_is_held_while_good_inputs_are_live_and_jobs_continue() {
     let namespace = manifest_cluster(cluster(), "held", 1);
     applied(&namespace);
     let pod = "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}";

@@ -40,7 +40,7 @@ fn shown(namespace: &Namespace, job: &str) -> Result<String> {
 }
 
 #[test]
-fn jobs_of_all_kinds_run_and_say_why_they_wait() {
+fn jobs_of_all_kinds_run_and_show_why_they_wait() {
     let namespace = operator_namespace(cluster(), "jobs");
     namespace.apply(SHARED).unwrap();
     // Devices and cores that this machine does not have.

@@ -169,7 +169,7 @@ fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
 /// old content. Pods can get different keys in this way, which happened with earlier charts and can happen with an old
 /// Secret.
 #[test]
-fn pods_with_different_keys_are_told_of_with_the_remedy() {
+fn pods_with_different_keys_are_reported_with_the_remedy() {
     let namespace = begin("mismatch");
     let mut values: Value = merge(&[VALUES, APART]);
     values["nodesets"]["slinky"]["replicas"] = json!(1);

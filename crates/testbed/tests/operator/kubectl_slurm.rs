@@ -237,7 +237,7 @@ fn delete_after_jobs(namespace: &Namespace) {
 }
 
 #[test]
-fn nodes_configuration_and_status_are_at_hand() {
+fn nodes_configuration_and_status_are_shown() {
     let namespace = two_node_sets("plugin-nodes");
     let node = |name: &str| slurm(&namespace, &format!("scontrol show node {name} --oneliner")).unwrap();
 

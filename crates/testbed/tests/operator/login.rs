@@ -378,7 +378,7 @@ fn lose_the_directory(namespace: &Namespace) {
 }
 
 #[test]
-fn people_of_a_directory_log_in_and_submit_jobs() {
+fn users_of_a_directory_log_in_and_submit_jobs() {
     let namespace = begin();
     check_users(&namespace);
     let key = let_root_in(&namespace);

@@ -23,7 +23,7 @@ spec:
 ";
 
 #[test]
-fn scaling_out_and_in_leaves_a_running_job_alone() {
+fn a_running_job_survives_scaling_out_and_in() {
     let namespace = operator_namespace(cluster(), "scale");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&NODESET.replace("NAMESPACE", &namespace.name)).unwrap();

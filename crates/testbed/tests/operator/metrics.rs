@@ -28,7 +28,7 @@ spec:
 const METRICS: &str = "controller:\n  metrics:\n    enabled: true\n    serviceMonitor:\n      enabled: true\n";
 
 #[test]
-fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
+fn a_service_monitor_is_created_with_its_kind_and_deleted_when_disabled() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "metrics", &format!("{ONE_WORKER}{METRICS}"), 1);
     let degraded = || {

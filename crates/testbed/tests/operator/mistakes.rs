@@ -26,7 +26,7 @@ fn refused(namespace: &Namespace, object: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_nodeset_without_its_controller_says_so_and_heals() {
+fn a_nodeset_without_its_controller_reports_it_and_heals() {
     let namespace = operator_namespace(cluster(), "orphan");
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: lonely}, spec: {replicas: 1, controllerRef: {name: slurm}}}")
@@ -43,7 +43,7 @@ fn a_nodeset_without_its_controller_says_so_and_heals() {
 }
 
 #[test]
-fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
+fn a_missing_config_map_is_named_and_the_running_cluster_is_unharmed() {
     let namespace = chart_cluster(cluster(), "missing", ONE_WORKER, 1);
     let uid = namespace.uid("pod/slurm-controller-0").unwrap();
     let refs = namespace.field("controller/slurm", ".spec.configFileRefs").unwrap();
@@ -66,7 +66,7 @@ fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
 }
 
 #[test]
-fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
+fn of_two_nodesets_with_one_slurm_name_the_younger_is_rejected() {
     let namespace = chart_cluster(cluster(), "twins", ONE_WORKER, 1);
     let before = namespace.field("configmap/slurm-config", ".data").unwrap();
     namespace
@@ -101,7 +101,7 @@ fn healed(namespace: &Namespace, object: &str) {
 }
 
 #[test]
-fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
+fn each_mistake_is_reported_with_its_remedy_harms_nothing_and_heals() {
     let namespace = chart_cluster(cluster(), "wrong", ONE_WORKER, 1);
     let unharmed = || {
         assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");

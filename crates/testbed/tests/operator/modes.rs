@@ -10,7 +10,7 @@ use crate::common::servers;
 use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
-fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
+fn workers_follow_kubernetes_nodes_and_mode_changes_without_losing_a_job() {
     let cluster = cluster();
     let namespace = operator_namespace(cluster, "modes");
     let nodes = cluster.nodes();

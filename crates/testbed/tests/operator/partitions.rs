@@ -99,7 +99,7 @@ fn gone(namespace: &Namespace, name: &str) {
 }
 
 #[test]
-fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job() {
+fn a_partition_across_nodesets_is_live_changes_and_is_deleted_after_its_last_job() {
     let namespace = two_node_sets("partitions");
     make(
         &namespace,
@@ -205,7 +205,7 @@ fn leave_one_out(namespace: &Namespace) {
 }
 
 #[test]
-fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
+fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
     let namespace = two_node_sets("partitions-bad");
     make(&namespace, "good", "  nodeSets: [compute]\n  maxTime: 60\n");
     ready(&namespace, "good");
@@ -316,7 +316,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
 }
 
 #[test]
-fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_live() {
+fn a_line_that_would_join_the_next_one_is_rejected_and_the_next_one_stays_live() {
     let namespace = two_node_sets("partitions-joined");
     make(&namespace, "gpu", "  nodeSets: [compute]\n");
     ready(&namespace, "gpu");
@@ -363,7 +363,7 @@ fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_l
 }
 
 #[test]
-fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
+fn a_manual_state_is_kept_everywhere_until_it_is_lifted() {
     let namespace = two_node_sets("partitions-drift");
     make(
         &namespace,
@@ -471,7 +471,7 @@ fn put_back(namespace: &Namespace) {
 
 /// A partition is drained in Slurm first and then in the object, as users of slow operators do.
 #[test]
-fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
+fn a_drain_in_slurm_and_in_the_object_is_kept_in_either_order() {
     let namespace = two_node_sets("partitions-both-ways");
     let in_slurm = || {
         let line = "scontrol update partitionname=compute state=drain";

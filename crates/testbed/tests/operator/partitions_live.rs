@@ -136,7 +136,7 @@ spec:
 /// slurmctld listens on the address of its pod only, where the agent does not connect; TLS or another key would have
 /// the same effect.
 #[test]
-fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
+fn partitions_change_by_scontrol_if_slurmctld_does_not_listen_for_the_agent() {
     let namespace = operator_namespace(cluster(), "by-scontrol");
     let deaf = "  extraConf: |\n    CommunicationParameters=NoCtldInAddrAny\n";
     namespace.apply(&CONTROLLER.replace("  extraConf: |\n", deaf)).unwrap();
@@ -177,7 +177,7 @@ fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
 }
 
 #[test]
-fn a_partition_with_a_job_stays_until_the_job_has_ended() {
+fn a_partition_with_a_job_is_kept_until_the_job_has_ended() {
     let namespace = start("partitions-jobs");
     set_extra_conf(&namespace, &format!("{BASE}PartitionName=extra Nodes=compute\n")).unwrap();
     live(&namespace, "extra", &["State=UP"]);
@@ -207,7 +207,7 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
 }
 
 #[test]
-fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
+fn manual_changes_survive_a_reconfigure() {
     let namespace = start("partitions-hand");
     slurm(&namespace, "scontrol create PartitionName=hand Nodes=compute").unwrap();
     slurm(&namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();

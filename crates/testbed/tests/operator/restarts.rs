@@ -7,7 +7,7 @@ use crate::common::kills::kill_container;
 use crate::common::slurm::{SOON, slurm, wait_idle, wait_job, wait_saved};
 
 #[test]
-fn a_job_outlives_slurmctld_and_its_pod() {
+fn a_job_survives_kills_of_slurmctld_and_its_pod() {
     let namespace = chart_cluster(cluster(), "restarts", ONE_WORKER, 1);
     let job = slurm(
         &namespace,
@@ -31,7 +31,7 @@ fn a_job_outlives_slurmctld_and_its_pod() {
 
 /// Agent and slurmctld are killed during a change, and during one that requires a restart of slurmctld.
 #[test]
-fn a_change_under_a_job_outlives_agent_and_slurmctld() {
+fn a_change_survives_kills_of_agent_and_slurmctld_and_the_job_continues() {
     let namespace = chart_cluster(cluster(), "midway", ONE_WORKER, 1);
     let uid = namespace.uid("pod/slurm-controller-0").unwrap();
     let job = slurm(

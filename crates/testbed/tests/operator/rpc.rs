@@ -202,7 +202,7 @@ async fn read_partitions(client: &Client) {
 }
 
 #[test]
-fn slurmctld_is_spoken_to_in_its_own_protocol() {
+fn slurmctld_accepts_our_messages_in_its_own_protocol() {
     let namespace = operator_namespace(cluster(), "rpc");
     let (before_conf, _) = CONTROLLER.split_once("    PartitionName=").unwrap();
     namespace

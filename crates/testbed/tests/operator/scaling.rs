@@ -7,7 +7,7 @@ use crate::common::kills::{kill_container, kill_operator};
 use crate::common::slurm::{SOON, STATE, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
-fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
+fn jobs_that_start_during_a_scale_in_are_not_lost() {
     let namespace = operator_namespace(cluster(), "race");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(8)).unwrap();
@@ -31,7 +31,7 @@ fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
 }
 
 #[test]
-fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
+fn a_scale_in_continues_safely_when_slurmctld_slurmrestd_and_the_operator_are_killed() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "scaling", &chart_workers(2), 2);
     // The worker that is not ready in Kubernetes would be removed first.

@@ -79,7 +79,7 @@ fn wait_active(namespace: &Namespace, pod: &str) {
 }
 
 #[test]
-fn a_change_is_on_both_and_the_second_takes_over_with_it() {
+fn a_change_reaches_the_standby_which_takes_over_with_it() {
     let cluster = cluster();
     let namespace = operator_namespace(cluster, "standbys");
     namespace.apply(&claim()).unwrap();

@@ -7,7 +7,7 @@ use crate::common::clusters::{operator_namespace, wait_said};
 
 /// slurmctld checks its directories at its start and warns about a world-writable one.
 #[test]
-fn nobody_but_slurmctld_writes_to_its_state() {
+fn only_slurmctld_writes_to_its_state() {
     let namespace = operator_namespace(cluster(), "state");
     let cgroup = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cgroup" },

@@ -160,7 +160,7 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
 }
 
 #[test]
-fn a_token_is_taken_renewed_and_goes_with_its_object() {
+fn a_token_is_accepted_renewed_and_deleted_with_its_object() {
     let namespace = operator_namespace(cluster(), "tokens");
     namespace.apply(CONTROLLER).unwrap();
     for manifest in [&workers(1), REST_API, TOKEN, FOR_A_PROGRAM] {

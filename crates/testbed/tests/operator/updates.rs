@@ -64,7 +64,7 @@ fn wait_replaced(namespace: &Namespace, before: &[String]) {
 const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
 
 #[test]
-fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
+fn a_job_that_exceeds_the_drain_timeout_is_requeued_elsewhere() {
     let namespace = set_up("requeue", 2, REQUEUE);
     let (other, _) = run(&namespace, "--exclusive", 600);
     // It is slow only at its first start.
@@ -120,7 +120,7 @@ fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
 }
 
 #[test]
-fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
+fn an_update_waits_for_a_job_unless_a_drain_timeout_is_set() {
     let namespace = set_up("patience", 1, "");
     let (job, _) = run(&namespace, "", 600);
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
@@ -145,7 +145,7 @@ fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
 }
 
 #[test]
-fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
+fn a_rolling_update_waits_for_jobs_and_never_exceeds_max_unavailable() {
     let namespace = set_up("rolling", 3, "");
     let before = pods(&namespace).unwrap();
     let (job, _) = run(&namespace, "--exclusive", 40);
@@ -266,7 +266,7 @@ fn state(line: &str) -> &str {
 }
 
 #[test]
-fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
+fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_reverted() {
     let namespace = set_up("broken", 3, "");
     let before = pods(&namespace).unwrap();
     let broken = "    slurmd: {image: {repository: example.invalid/none, tag: none}}";
@@ -294,7 +294,7 @@ fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
 }
 
 #[test]
-fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
+fn no_worker_is_replaced_while_updates_are_paused_or_on_delete() {
     let namespace = set_up("paused", 2, "");
     let before = pods(&namespace).unwrap();
     let wait_seen = |what: &str| {

@@ -9,7 +9,7 @@ use super::warnings;
 use crate::common::objects;
 
 #[test]
-fn files_the_operator_writes_cannot_be_brought_along() {
+fn files_of_the_operator_cannot_be_replaced() {
     assert!(!check_config_file("files", "slurm.conf").is_ok());
     assert!(!check_config_file("files", "slurmdbd.conf").is_ok());
     assert_eq!(check_config_file("files", "gres.conf").iter().count(), 0);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{check, errors, object, refused};
 
 #[test]
-fn a_nodeset_with_a_value_out_of_bounds_is_refused() {
+fn a_nodeset_with_a_value_out_of_bounds_is_rejected() {
     let nameless = json!({ "name": "", "key": "k" });
     refused("NodeSet", &json!({ "replicas": -1 }), "spec.replicas");
     for kind in ["NodeSet", "LoginSet", "RestApi"] {
@@ -49,7 +49,7 @@ fn a_nodeset_with_a_value_out_of_bounds_is_refused() {
 }
 
 #[test]
-fn an_update_without_a_time_is_refused() {
+fn an_update_without_a_time_is_rejected() {
     let update =
         |type_: &str, scheduled: Value| json!({ "updateStrategy": { "type": type_, "scheduledUpdate": scheduled } });
     let field = "spec.updateStrategy.scheduledUpdate";
@@ -83,7 +83,7 @@ fn an_update_without_a_time_is_refused() {
 }
 
 #[test]
-fn an_update_that_could_never_move_is_refused() {
+fn an_update_that_could_never_progress_is_rejected() {
     let field = "spec.updateStrategy.rollingUpdate.maxUnavailable";
     for value in [json!(0), json!(-1), json!("0%"), json!("-5%")] {
         let spec = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": value } } });
@@ -96,7 +96,7 @@ fn an_update_that_could_never_move_is_refused() {
 }
 
 #[test]
-fn a_drain_timeout_says_how_long_and_what_then() {
+fn a_drain_timeout_needs_a_duration_and_an_action() {
     for (drain, field) in [
         (json!({ "timeout": "0s", "onTimeout": "Cancel" }), "spec.drain.timeout"),
         (json!({ "timeout": "-1h", "onTimeout": "Cancel" }), "spec.drain.timeout"),
@@ -117,7 +117,7 @@ fn a_drain_timeout_says_how_long_and_what_then() {
 }
 
 #[test]
-fn text_that_slurm_conf_cannot_hold_is_refused() {
+fn text_that_cannot_be_written_to_slurm_conf_is_rejected() {
     for extra_conf in [
         "Weight=5 big",
         "=5",

@@ -13,7 +13,7 @@ fn the_smallest_objects_pass() {
 }
 
 #[test]
-fn a_problem_reads_as_a_sentence_with_its_remedy() {
+fn a_problem_is_a_sentence_with_its_remedy() {
     let problems = check(object(
         "NodeSet",
         &json!({ "controllerRef": { "name": "slurm", "namespace": "other" } }),
@@ -26,7 +26,7 @@ fn a_problem_reads_as_a_sentence_with_its_remedy() {
 }
 
 #[test]
-fn references_name_something_in_their_own_namespace() {
+fn references_stay_in_their_own_namespace() {
     let nameless = json!({ "name": "", "key": "k" });
     let elsewhere = json!({ "name": "a", "namespace": "b" });
     for kind in ["NodeSet", "LoginSet", "RestApi"] {
@@ -89,7 +89,7 @@ fn references_name_something_in_their_own_namespace() {
 }
 
 #[test]
-fn a_controller_that_could_not_run_is_refused() {
+fn a_controller_that_could_not_run_is_rejected() {
     let external =
         |host: &str, port: i64| json!({ "external": true, "externalConfig": { "host": host, "port": port } });
     refused(
@@ -146,7 +146,7 @@ fn a_controller_that_could_not_run_is_refused() {
 }
 
 #[test]
-fn the_other_kinds_are_refused_what_their_daemons_could_not_use() {
+fn settings_that_daemons_could_not_use_are_rejected() {
     let storage = |host: &str, username: &str| json!({ "storageConfig": { "host": host, "username": username, "passwordKeyRef": { "name": "a", "key": "k" } } });
     refused(
         "LoginSet",
@@ -165,7 +165,7 @@ fn the_other_kinds_are_refused_what_their_daemons_could_not_use() {
 }
 
 #[test]
-fn what_works_with_a_doubt_is_warned_about() {
+fn doubtful_settings_are_accepted_with_a_warning() {
     for (kind, spec, field) in [
         ("NodeSet", json!({ "slurmd": { "imagee": "x" } }), "spec.slurmd.imagee"),
         ("NodeSet", json!({ "drain": { "timeout": "1h" } }), "spec.drain.timeout"),
@@ -207,7 +207,7 @@ fn what_works_with_a_doubt_is_warned_about() {
 }
 
 #[test]
-fn names_that_children_cannot_bear_are_refused() {
+fn names_that_are_invalid_for_children_are_rejected() {
     for (kind, name) in [
         ("Controller", "a".repeat(42)),
         ("Controller", "my.cluster".into()),

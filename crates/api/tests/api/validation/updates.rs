@@ -17,7 +17,7 @@ fn step(kind: &str, old: &Value, new: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_a_cluster_hangs_on_cannot_be_changed() {
+fn the_identity_of_a_cluster_is_immutable() {
     let key = |field: &str, name: &str, key: &str| json!({ field: { "name": name, "key": key } });
     let step = |old: &Value, new: &Value| step("Controller", old, new);
     assert_eq!(
@@ -42,7 +42,7 @@ fn what_a_cluster_hangs_on_cannot_be_changed() {
 }
 
 #[test]
-fn a_change_of_words_alone_is_no_change() {
+fn a_change_to_an_equivalent_spec_is_accepted() {
     let key = |field: &str, key: &str| json!({ field: { "name": "a", "key": key } });
     let none = Vec::<String>::new();
     assert_eq!(
@@ -77,7 +77,7 @@ fn a_change_of_words_alone_is_no_change() {
 }
 
 #[test]
-fn an_object_stays_with_its_controller_and_its_key() {
+fn the_references_to_controller_and_key_are_immutable() {
     let controller = |name: &str| json!({ "controllerRef": { "name": name } });
     assert_eq!(
         step("NodeSet", &controller("a"), &controller("b")),
@@ -104,7 +104,7 @@ fn an_object_stays_with_its_controller_and_its_key() {
 }
 
 #[test]
-fn an_error_that_stood_before_does_not_stop_another_change() {
+fn an_existing_error_does_not_reject_another_change() {
     let before = object("NodeSet", &json!({ "extraConf": "big", "replicas": 1 }));
     let after = object("NodeSet", &json!({ "extraConf": "big", "replicas": 2 }));
     assert!(!check(before.clone()).is_ok());
@@ -118,7 +118,7 @@ fn an_error_that_stood_before_does_not_stop_another_change() {
 }
 
 #[test]
-fn an_object_on_its_way_out_is_let_go() {
+fn an_object_that_is_being_deleted_is_not_checked() {
     let before = object("NodeSet", &json!({}));
     let mut after = object("NodeSet", &json!({ "controllerRef": { "name": "" } }));
     after["metadata"]["deletionTimestamp"] = "2026-11-15T03:11:38Z".into();
@@ -126,7 +126,7 @@ fn an_object_on_its_way_out_is_let_go() {
 }
 
 #[test]
-fn a_long_name_of_a_cluster_that_runs_is_left_alone() {
+fn a_long_name_of_an_existing_cluster_is_accepted() {
     let long = object("Controller", &json!({ "clusterName": "x".repeat(41) }));
     assert!(!check(long.clone()).is_ok());
     assert!(check_step(long.clone(), long).is_ok());

@@ -8,7 +8,7 @@ use testbed::harness::{Namespace, eventually, expect};
 use testbed::network;
 
 use super::LOGIN;
-use super::external_slurm::{EXTRA_CONF, Hybrid, NO_CGROUPS, create_keys, machine_that_knows_names};
+use super::external_slurm::{EXTRA_CONF, Hybrid, NO_CGROUPS, create_keys, machine_with_cluster_dns};
 use crate::common::clusters::{change_spec, install_as_written, install_chart, wait_said};
 use crate::common::slurm::{SOON, slurm, wait_node};
 
@@ -57,7 +57,7 @@ pub(super) fn wait_recorded(cluster: &str, job: &str, ask: impl Fn(&str) -> Resu
 }
 
 /// Two more clusters with the same slurmdbd and slurmctld in Kubernetes; an external machine is a node of the second.
-pub(super) fn clusters_inside_keep_their_records_there(hybrid: &Hybrid) {
+pub(super) fn clusters_in_kubernetes_use_the_external_slurmdbd(hybrid: &Hybrid) {
     let mixed = format!(
         "{}{NO_CGROUPS}",
         MIXED.replace("controller:\n", &format!("controller:\n{EXTRA_CONF}"))
@@ -69,7 +69,7 @@ pub(super) fn clusters_inside_keep_their_records_there(hybrid: &Hybrid) {
     create_keys(&second);
     install_as_written(&second, &hybrid.filled_in(&mixed)).unwrap();
     second.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
-    let joined = machine_that_knows_names(&second, 4, "bare-4");
+    let joined = machine_with_cluster_dns(&second, 4, "bare-4");
     joined
         .start(
             "slurmd",

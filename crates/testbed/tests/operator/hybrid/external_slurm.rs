@@ -216,7 +216,7 @@ pub(super) fn boot(cluster: &Cluster, index: u8, name: &str) -> Outside {
 }
 
 /// Boots a machine that uses the cluster's DNS, as in docs/hybrid.md.
-pub(super) fn machine_that_knows_names(namespace: &Namespace, index: u8, name: &str) -> Outside {
+pub(super) fn machine_with_cluster_dns(namespace: &Namespace, index: u8, name: &str) -> Outside {
     let machine = boot(cluster(), index, name);
     let search = format!("search svc.cluster.local {}.svc.cluster.local", namespace.name);
     let names = format!("{search}\nnameserver {}\n", network::CONTROL_PLANE);

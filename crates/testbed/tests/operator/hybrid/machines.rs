@@ -6,7 +6,7 @@ use testbed::harness::{cluster, eventually, expect};
 use testbed::network;
 
 use super::accounting::wait_recorded;
-use super::external_slurm::{EXTRA_CONF, NO_CGROUPS, machine_that_knows_names};
+use super::external_slurm::{EXTRA_CONF, NO_CGROUPS, machine_with_cluster_dns};
 use crate::accounting::{MARIADB, set_password};
 use crate::common::clusters::{install_as_written, operator_namespace};
 use crate::common::slurm::{SOON, slurm, wait_node};
@@ -14,7 +14,7 @@ use crate::common::slurm::{SOON, slurm, wait_node};
 const CONTROL_PLANE: &str = include_str!("../../../../../examples/hybrid/control-plane.yaml");
 
 #[test]
-fn machines_outside_join_a_slurm_inside_kubernetes() {
+fn external_machines_join_a_slurm_in_kubernetes() {
     let namespace = operator_namespace(cluster(), "joined");
     let values = CONTROL_PLANE
         .replace(
@@ -35,7 +35,7 @@ fn machines_outside_join_a_slurm_inside_kubernetes() {
         (7, "bare-7", "sackd -D"),
     ]
     .map(|(index, name, daemon)| {
-        let machine = machine_that_knows_names(&namespace, index, name);
+        let machine = machine_with_cluster_dns(&namespace, index, name);
         machine
             .write("/etc/slurm/slurm.key", 0o600, STANDARD.decode(&key).unwrap())
             .unwrap();

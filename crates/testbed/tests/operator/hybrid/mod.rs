@@ -10,13 +10,13 @@ mod workers;
 use serde_json::json;
 use testbed::harness::{eventually, expect};
 
-use self::accounting::{an_address_without_slurmdbd_is_noticed, clusters_inside_keep_their_records_there};
+use self::accounting::{an_address_without_slurmdbd_is_noticed, clusters_in_kubernetes_use_the_external_slurmdbd};
 use self::external_slurm::{Hybrid, boot};
-use self::partitions::partitions_outside_are_changed_live;
-use self::requirements::requirements_are_named;
+use self::partitions::external_partitions_are_changed_live;
+use self::requirements::missing_requirements_are_named;
 use self::workers::{
-    a_record_named_by_a_lost_node_is_pruned, an_order_that_hung_in_slurmrestd_is_not_carried_out_later,
-    hosts_outside_log_in_and_serve_rest, the_older_guides_values_install_as_written, workers_on_the_nodes_networks,
+    a_record_named_by_a_lost_node_is_pruned, an_order_that_hung_in_slurmrestd_is_not_executed_later,
+    external_hosts_log_in_and_serve_rest, the_older_guides_values_install_as_written, workers_on_the_nodes_networks,
 };
 use crate::common::clusters::{change_spec, install_as_written, wait_said};
 use crate::common::slurm::SOON;
@@ -35,10 +35,10 @@ const SLINKY: &str = "nodesets:
     oversubscribeNode: true";
 
 #[test]
-fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
+fn an_external_slurm_has_workers_in_kubernetes_and_keeps_its_own() {
     let hybrid = Hybrid::begin();
     let namespace = &hybrid.namespace;
-    let slurmctld = requirements_are_named(&hybrid);
+    let slurmctld = missing_requirements_are_named(&hybrid);
     the_older_guides_values_install_as_written(&hybrid);
 
     install_as_written(namespace, &hybrid.filled_in(VALUES)).unwrap();
@@ -101,8 +101,8 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         },
     )
     .unwrap();
-    hosts_outside_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
-    an_order_that_hung_in_slurmrestd_is_not_carried_out_later(&hybrid, &worker);
+    external_hosts_log_in_and_serve_rest(&hybrid, &conf_server, &worker);
+    an_order_that_hung_in_slurmrestd_is_not_executed_later(&hybrid, &worker);
 
     // A scale-in waits for jobs and removes the records; the records of others are kept.
     for set in [SET, HOSTS] {
@@ -140,7 +140,7 @@ fn a_slurm_outside_kubernetes_has_workers_inside_and_keeps_its_own() {
         expect(states == ["COMPLETED"; 3], states)
     })
     .unwrap();
-    partitions_outside_are_changed_live(&hybrid, slurmctld);
+    external_partitions_are_changed_live(&hybrid, slurmctld);
     an_address_without_slurmdbd_is_noticed(&hybrid);
-    clusters_inside_keep_their_records_there(&hybrid);
+    clusters_in_kubernetes_use_the_external_slurmdbd(&hybrid);
 }

@@ -34,7 +34,7 @@ spec:
 
 /// Partitions are changed in the running slurmctld, and sent again when it has lost them. None is created that would be
 /// lost, and none that others created is deleted.
-pub(super) fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
+pub(super) fn external_partitions_are_changed_live(hybrid: &Hybrid, slurmctld: Process) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
     let job = hybrid.start_job("-p bare -w bare-1", "sleep 20");
@@ -87,14 +87,14 @@ pub(super) fn partitions_outside_are_changed_live(hybrid: &Hybrid, slurmctld: Pr
     let gone = hybrid.slurm("scontrol --oneliner show partition").unwrap();
     assert!(!gone.contains("PartitionName=fresh"), "{gone}");
 
-    what_cannot_be_had_outside_is_said_and_taken_back(hybrid);
-    partitions_outside_are_changed_by_slurmrestd(hybrid);
+    impossible_external_partitions_are_reported_and_rolled_back(hybrid);
+    external_partitions_are_changed_by_slurmrestd(hybrid);
     namespace.ask(&["delete", bare]).unwrap();
     hybrid.wait_partition("bare", &["MaxTime=00:45:00", "State=UP"]);
 }
 
 /// Unknown nodes, a second default, and NodeSets that are not in its slurm.conf are reported; each heals.
-fn what_cannot_be_had_outside_is_said_and_taken_back(hybrid: &Hybrid) {
+fn impossible_external_partitions_are_reported_and_rolled_back(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
     change_spec(namespace, bare, &json!({ "maxTime": 20, "nodes": ["nowhere"] })).unwrap();
@@ -140,7 +140,7 @@ fn what_cannot_be_had_outside_is_said_and_taken_back(hybrid: &Hybrid) {
 }
 
 /// If the operator cannot reach slurmctld, it uses slurmrestd, also to create and delete partitions.
-fn partitions_outside_are_changed_by_slurmrestd(hybrid: &Hybrid) {
+fn external_partitions_are_changed_by_slurmrestd(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let (bare, fresh) = ("partition.slinky.slurm.net/bare", "partition.slinky.slurm.net/fresh");
     let cut = cut_operator_from(hybrid);

@@ -29,7 +29,7 @@ spec:
 ";
 
 /// Missing settings of slurmctld and a wrong address are named; each heals by itself.
-pub(super) fn requirements_are_named(hybrid: &Hybrid) -> Process {
+pub(super) fn missing_requirements_are_named(hybrid: &Hybrid) -> Process {
     let probe = "controller/probe";
     hybrid
         .namespace

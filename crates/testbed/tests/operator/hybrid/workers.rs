@@ -66,7 +66,7 @@ pub(super) fn workers_on_the_nodes_networks(hybrid: &Hybrid) -> Vec<String> {
 }
 
 /// A login host, and a second slurmrestd.
-pub(super) fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str, worker: &str) {
+pub(super) fn external_hosts_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str, worker: &str) {
     let host = boot(hybrid.cluster, 4, "bare-login");
     host.start("sackd", &format!("sackd -D {conf_server}")).unwrap();
     eventually("a login host outside", SOON, || {
@@ -86,7 +86,7 @@ pub(super) fn hosts_outside_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: 
 }
 
 /// No agent runs outside Kubernetes, so orders go through slurmrestd.
-pub(super) fn an_order_that_hung_in_slurmrestd_is_not_carried_out_later(hybrid: &Hybrid, worker: &str) {
+pub(super) fn an_order_that_hung_in_slurmrestd_is_not_executed_later(hybrid: &Hybrid, worker: &str) {
     let namespace = &hybrid.namespace;
     let annotate = |word: &str| {
         let pod = format!("pod/slurm-worker-{worker}");

@@ -39,7 +39,7 @@ fn wait_draining(namespace: &Namespace) {
 }
 
 #[test]
-fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
+fn an_update_and_a_deletion_finish_and_no_job_is_lost() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = operator_namespace(cluster, "deaths");
@@ -79,7 +79,7 @@ fn an_update_and_a_deletion_come_to_their_end_and_no_job_is_lost() {
 }
 
 #[test]
-fn a_loss_comes_to_its_end_and_only_the_jobs_of_the_dead_start_again() {
+fn a_lost_worker_is_replaced_and_only_its_jobs_are_requeued() {
     let stage = Stage::with_workers("deaths-lost", 2);
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     // The replacement of the lost worker needs a node.

@@ -39,7 +39,7 @@ fn claims(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volume() {
+fn a_worker_returns_to_its_node_and_volume_and_only_a_scale_in_deletes_the_volume() {
     let namespace = operator_namespace(cluster(), "belongings");
     namespace.apply(CONTROLLER).unwrap();
     with_belongings(&namespace, 3, "Retain");
@@ -89,7 +89,7 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
 }
 
 #[test]
-fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is_lost() {
+fn orphaned_pods_are_adopted_by_the_next_set_and_no_job_is_lost() {
     let namespace = manifest_cluster(cluster(), "orphans", 1);
     let uid = || namespace.uid("pod/compute-0");
     let before = uid().unwrap();

@@ -75,7 +75,7 @@ fn wait_node(namespace: &Namespace, words: &[&str], absent: &[&str]) {
 }
 
 #[test]
-fn slurm_and_kubernetes_see_each_other() {
+fn slurms_state_is_mirrored_to_pods_and_annotations_to_slurm() {
     let namespace = operator_namespace(cluster(), "view");
     namespace.apply(CLUSTER).unwrap();
     wait_idle(&namespace, 1).unwrap();

@@ -217,7 +217,7 @@ impl Ground<'_> {
 }
 
 #[test]
-fn partitions_are_whole_or_gone_everywhere_in_the_end_whoever_dies_meanwhile_and_jobs_go_on() {
+fn partitions_are_complete_or_deleted_everywhere_whatever_is_killed_and_jobs_continue() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = chart_cluster(cluster, "partition-deaths", VALUES, 1);

@@ -8,7 +8,7 @@ use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
 use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, workers};
-use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
+use crate::common::manual_drains::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
 use crate::common::pods::{self, uids};
 use crate::common::slurm::{SOON, slurm, slurmrestd_pod, start_job, wait_idle, wait_node};
 
@@ -48,7 +48,7 @@ fn put_back(namespace: &Namespace) {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
+fn a_manual_drain_survives_a_cordon_of_the_pod() {
     let namespace = set_up("people-cordon");
     let annotate = |word: &str| {
         let annotate = [
@@ -80,7 +80,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_rolling_update() {
+fn a_manual_drain_survives_a_rolling_update() {
     let namespace = set_up("people-update");
     // A drained worker counts as unavailable, and all are drained manually.
     let all_at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } } });
@@ -104,7 +104,7 @@ fn a_drain_by_hand_outlives_a_rolling_update() {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
+fn a_manual_drain_survives_a_reverted_scale_in() {
     let namespace = set_up("people-scale");
     let scale = |replicas: usize| {
         let scale = ["scale", "nodeset/compute", &format!("--replicas={replicas}")];
@@ -127,7 +127,7 @@ fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
 }
 
 #[test]
-fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
+fn an_order_that_hung_in_slurmrestd_is_not_executed_late() {
     let namespace = set_up("people-frozen");
     namespace.rollout("deployment/slurm-restapi").unwrap();
     let pod = slurmrestd_pod(&namespace).unwrap();

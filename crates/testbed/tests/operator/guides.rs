@@ -86,7 +86,7 @@ fn partition(minutes: u32) -> String {
 }
 
 #[test]
-fn every_diagnostic_of_the_guides_answers() {
+fn every_diagnostic_command_of_the_guides_works() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "story", ONE_WORKER, 1);
     set_extra_conf(&namespace, &partition(33)).unwrap();
@@ -153,7 +153,7 @@ fn every_diagnostic_of_the_guides_answers() {
 }
 
 #[test]
-fn the_three_troubleshooting_cases_of_the_guide_end_well() {
+fn the_three_troubleshooting_cases_of_the_guide_are_solved() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "trouble", ONE_WORKER, 1);
     let shell = Shell::open(cluster, &namespace);
@@ -228,7 +228,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
 }
 
 #[test]
-fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
+fn lagging_nodes_are_listed_until_they_have_the_change() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "lagging", &chart_workers(2), 2);
     let lagging = |expected: &str| {

@@ -9,7 +9,7 @@ use crate::common::slurm::{SOON, hold_state, release_state, slurm, start_job, wa
 const SET: &str = "nodeset/slurm-worker-slinky";
 
 #[test]
-fn a_worker_that_slurm_has_forgotten_is_replaced_and_the_others_are_not() {
+fn a_worker_that_slurm_has_lost_is_replaced_and_the_others_are_not() {
     let namespace = chart_cluster(cluster(), "forgotten", ONE_WORKER, 1);
     let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();

@@ -19,7 +19,7 @@ partitions:
 ";
 
 #[test]
-fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
+fn a_deleted_busy_worker_has_its_grace_period() {
     let namespace = chart_cluster(cluster(), "grace", PATIENT, 1);
     let pod = "pod/slurm-worker-slinky-0";
     let uid = namespace.uid(pod).unwrap();
@@ -43,7 +43,7 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
 }
 
 #[test]
-fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_takes_its_place() {
+fn a_worker_that_the_kubelet_ends_is_down_after_its_grace_period_and_replaced() {
     let namespace = chart_cluster(cluster(), "ended", &PATIENT.replace("120", "15"), 1);
     let pod = "pod/slurm-worker-slinky-0";
     let uid = namespace.uid(pod).unwrap();
@@ -63,7 +63,7 @@ fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_take
 }
 
 #[test]
-fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
+fn the_deletion_of_a_nodeset_waits_for_its_job_and_slurmctld_keeps_running() {
     let namespace = operator_namespace(cluster(), "deleted");
     let values = PATIENT.replace("replicas: 1", "replicas: 2\n    partition:\n      enabled: true");
     install_chart(&namespace, &values).unwrap();
@@ -114,7 +114,7 @@ fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
 }
 
 #[test]
-fn a_cluster_deleted_under_a_job_does_not_hang() {
+fn the_deletion_of_a_cluster_with_a_job_does_not_hang() {
     let cluster = cluster();
     install(cluster);
     for deleted in ["together", "namespace", "forced"] {

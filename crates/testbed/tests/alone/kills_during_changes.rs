@@ -47,7 +47,7 @@ fn expect_everywhere(namespace: &Namespace, minutes: u64) -> anyhow::Result<()> 
 }
 
 #[test]
-fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
+fn a_change_is_live_everywhere_and_jobs_continue_whatever_is_killed_during_it() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = chart_cluster(cluster, "transactions", VALUES, 1);
@@ -73,7 +73,7 @@ fn a_change_is_live_everywhere_in_the_end_whoever_dies_in_it_and_jobs_go_on() {
 
 /// slurmctld runs on its own node, which is powered off during a change and powered on again.
 #[test]
-fn a_change_is_live_everywhere_in_the_end_when_the_machine_under_slurmctld_dies_in_it() {
+fn a_change_is_live_everywhere_if_the_node_of_slurmctld_dies_during_it() {
     let alone = alone();
     let cluster = alone.cluster;
     let _restored = RestoreNodes(cluster);

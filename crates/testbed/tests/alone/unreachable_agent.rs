@@ -13,7 +13,7 @@ fn delivery(namespace: &Namespace) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_change_comes_by_a_config_map_where_the_agent_cannot_be_reached() {
+fn a_change_is_delivered_by_a_config_map_if_the_agent_is_unreachable() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = chart_cluster(cluster, "reach", ONE_WORKER, 1);

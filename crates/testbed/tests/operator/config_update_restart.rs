@@ -12,7 +12,7 @@ const POD: &str = "slurm-controller-0";
 /// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, because they may be
 /// custom ones.
 #[test]
-fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_try_it_again() {
+fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_leader() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "good", ONE_WORKER, 1);
     let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
