@@ -27,15 +27,15 @@ fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
         let stopped = cluster.stop(component).unwrap();
         assert!(untouched().is_err(), "{component} is stopped");
         stopped.heal().unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
 
         let paused = cluster.pause(component).unwrap();
         assert!(untouched().is_err(), "{component} is paused");
         paused.heal().unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
 
         cluster.restart(component).unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
     }
     // The stored data is still there.
     let touched = cluster

@@ -77,7 +77,7 @@ fn kubectl_drain_waits_for_jobs_in_both_modes_whatever_is_killed() {
     drained.unwrap();
     drop(uncordon);
     for ((_, _, label), before) in WORKERS.into_iter().zip(before) {
-        eventually("another worker in its place", SOON, || {
+        eventually("the worker is replaced", SOON, || {
             let now = uids(&namespace, label)?;
             expect(!now.is_empty() && now != before, now)
         })

@@ -28,7 +28,7 @@ partitions:
 }
 
 fn wait_draining(namespace: &Namespace) {
-    eventually("a node is drained by us", SOON, || {
+    eventually("the operator drains a node", SOON, || {
         let nodes = slurm(namespace, "scontrol --oneliner show nodes")?;
         expect(
             nodes.contains("DRAIN") && nodes.contains("Reason=slurm-operator: "),
@@ -70,7 +70,7 @@ fn an_update_and_a_deletion_finish_and_no_job_is_lost() {
     kill_everyone(&namespace).unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", SET).unwrap();
-    eventually("nothing of it is left", SOON, || {
+    eventually("nothing of the set is left", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         let pods = uids(&namespace, WORKERS)?;
         expect(!nodes.contains("slinky") && pods.is_empty(), (nodes, pods))
@@ -114,7 +114,7 @@ fn a_lost_worker_is_replaced_and_only_its_jobs_are_requeued() {
         .unwrap();
     };
     queued_again("the job of the dead is queued again");
-    eventually("another worker has the name", SOON, || {
+    eventually("the worker is replaced under its name", SOON, || {
         let now = uids(namespace, WORKERS)?;
         expect(now.len() == 2 && !now.contains(&before[0]), now)
     })

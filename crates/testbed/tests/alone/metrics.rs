@@ -31,7 +31,7 @@ fn secure_metrics_require_permission() {
     let answers = |header: &str, expected: &str| {
         let url = "https://slurm-operator.slinky:8080/metrics";
         let line = format!("curl -sk -o /dev/null --max-time 5 -w '%{{http_code}}' -H '{header}' {url}");
-        eventually(&format!("the answer is {expected}"), SOON, || {
+        eventually(&format!("the response is {expected}"), SOON, || {
             let code = namespace.exec("one", &line)?;
             expect(code == expected, code)
         })

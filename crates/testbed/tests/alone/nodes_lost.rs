@@ -88,7 +88,7 @@ impl Stage {
     /// has its name.
     fn expect_replacement(&self, job: &str) {
         let start = Instant::now();
-        eventually("the job is queued again", SOON, || {
+        eventually("the job is requeued", SOON, || {
             expect(restarts(&self.namespace, job)? == 1, self.slurm_node()?)
         })
         .unwrap();
@@ -101,7 +101,7 @@ impl Stage {
     /// Expects that the operator does nothing about a node that does not respond.
     fn expect_patience(&self, uid: &str) {
         self.cluster.wait_node(&self.node, "Unknown").unwrap();
-        eventually("it is noted", SOON, || {
+        eventually("the status lists it", SOON, || {
             let noted = self.namespace.field(SET, ".status.cutOff.slinky-0")?;
             expect(noted == self.node, noted)
         })

@@ -46,7 +46,7 @@ fn writes(cluster: &Cluster) -> Vec<String> {
 /// Waits until pending writes are done, and then expects no further writes.
 pub(crate) fn expect_no_writes(cluster: &Cluster) {
     // Node counts are written at most every 15 s, so the last ones may still be pending.
-    eventually("nothing is on its way", SOON, || {
+    eventually("no writes are pending", SOON, || {
         let before = writes(cluster);
         std::thread::sleep(Duration::from_secs(16));
         expect(writes(cluster) == before, "still writing")

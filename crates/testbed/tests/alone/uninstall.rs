@@ -87,7 +87,7 @@ fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     wait_job(&namespace, job, "RUNNING").unwrap();
 
     install_charts(cluster).unwrap();
-    eventually("the NodeSet is held again", SOON, || {
+    eventually("the NodeSet has its finalizer again", SOON, || {
         let now = finalizers(&namespace);
         expect(now.contains(FINALIZER), now)
     })

@@ -55,7 +55,7 @@ fn a_change_is_delivered_by_a_config_map_if_the_agent_is_unreachable() {
     assert_eq!(configuration_applied(&namespace, "reason").unwrap(), "AgentAway");
 
     cut.heal().unwrap();
-    eventually("it is heard that it is live", SOON, || {
+    eventually("the operator learns that it is live", SOON, || {
         let status = configuration_applied(&namespace, "status")?;
         expect(status == "True", status)
     })
@@ -64,7 +64,7 @@ fn a_change_is_delivered_by_a_config_map_if_the_agent_is_unreachable() {
     slurm_conf(&namespace).unwrap();
     namespace.wait("delete", "configmap/slurm-candidate").unwrap();
     is_live("4004");
-    eventually("pushed again", SOON, || {
+    eventually("the change is pushed again", SOON, || {
         let delivery = delivery(&namespace)?;
         expect(delivery == "Agent", delivery)
     })

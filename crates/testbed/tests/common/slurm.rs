@@ -68,12 +68,12 @@ pub fn wait_saved(namespace: &Namespace) -> Result<()> {
     // A new job, because without a change Slurm would not save its state again.
     let submit = "date +%s.%N; scancel $(sbatch --parsable --hold --wrap true)";
     // A slurmctld that has just started may not accept jobs yet.
-    let now = eventually("a job is taken", SOON, || slurm(namespace, submit))?;
+    let now = eventually("a job is accepted", SOON, || slurm(namespace, submit))?;
     let newer = format!(
         "find /var/spool/slurmctld -name job_state -newermt @{} | grep .",
         now.trim()
     );
-    eventually("Slurm's state is on disk", SOON, || slurm(namespace, &newer)).map(drop)
+    eventually("Slurm has saved its state", SOON, || slurm(namespace, &newer)).map(drop)
 }
 
 /// Shell expression for slurmctld's state directory.
@@ -92,7 +92,7 @@ pub fn hold_state(namespace: &Namespace, of: &[&str]) -> Result<()> {
 }
 
 pub fn release_state(namespace: &Namespace) -> Result<()> {
-    eventually("slurmctld's container is there", SOON, || {
+    eventually("slurmctld's container runs", SOON, || {
         slurm(namespace, &format!("cd {STATE} && rm -rf *_state.new"))
     })
     .map(drop)

@@ -30,7 +30,7 @@ fn services_balance_and_names_resolve() {
     namespace.rollout("statefulset/web").unwrap();
 
     // kube-proxy and DNS follow the endpoints within a second or so.
-    eventually("both pods answer behind the Service", SOON, || {
+    eventually("both pods respond behind the Service", SOON, || {
         let line = "for i in $(seq 20); do curl -sS --max-time 2 http://front/hostname; done | sort -u";
         let answer = namespace.exec("shell", line)?;
         expect(answer == "web-0\nweb-1\n", answer)

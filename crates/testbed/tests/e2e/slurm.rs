@@ -85,7 +85,7 @@ fn a_running_job_survives_a_reconfigure_and_a_kill_of_slurmctld() {
     state(&namespace, id, "RUNNING").unwrap();
 
     // Slurm saves its state every five seconds; an earlier kill would lose the job.
-    eventually("the job is on disk", SOON, || {
+    eventually("the job is saved", SOON, || {
         slurm(
             &namespace,
             "find /var/spool/slurmctld/job_state -newermt '-2 seconds' | grep .",
@@ -98,7 +98,7 @@ fn a_running_job_survives_a_reconfigure_and_a_kill_of_slurmctld() {
         "pkill -KILL -x slurmctld || pkill -KILL -f '^(/usr/sbin/)?slurmctld'",
     )
     .unwrap();
-    eventually("slurmctld answers again", SOON, || {
+    eventually("slurmctld responds again", SOON, || {
         slurm(&namespace, "scontrol ping | grep UP")
     })
     .unwrap();
@@ -108,7 +108,7 @@ fn a_running_job_survives_a_reconfigure_and_a_kill_of_slurmctld() {
             .unwrap(),
         "0"
     );
-    eventually("the job ends well", SOON, || state(&namespace, id, "COMPLETED")).unwrap();
+    eventually("the job completes", SOON, || state(&namespace, id, "COMPLETED")).unwrap();
 }
 
 fn state(namespace: &Namespace, job: &str, wanted: &str) -> Result<()> {

@@ -104,7 +104,7 @@ fn records_survive_kills_of_slurmdbd_and_the_database_and_a_new_password() {
     let before = pod().unwrap();
     let upgraded = values.replace("accounting:\n", "accounting:\n  extraConf: DebugLevel=verbose\n");
     install_chart(&namespace, &upgraded).unwrap();
-    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    eventually("slurmdbd's pod is replaced", SOON, || expect(pod()? != before, &before)).unwrap();
     wait_recorded(&namespace, &first, "first");
     // Waits until slurmctld is connected again: until then a new limit would reach the database only.
     let after = run_job(&namespace, "after");
@@ -157,7 +157,7 @@ fn records_survive_kills_of_slurmdbd_and_the_database_and_a_new_password() {
         ])
         .unwrap();
     set_password(&namespace, "second");
-    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    eventually("slurmdbd's pod is replaced", SOON, || expect(pod()? != before, &before)).unwrap();
     let fourth = run_job(&namespace, "fourth");
     wait_recorded(&namespace, &fourth, "fourth");
     wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);

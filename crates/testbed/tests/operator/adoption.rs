@@ -63,7 +63,7 @@ fn a_manually_created_nodeset_is_adopted_by_helm_and_no_pod_restarts() {
         .unwrap();
     install_chart(&namespace, VALUES).unwrap();
 
-    eventually("the chart's spec is taken over, and every worker is as it wants them", SOON, || {
+    eventually("the chart's spec is applied, and every worker is updated", SOON, || {
         let seen = namespace.field(
             "nodeset/compute",
             ".metadata.generation},{.status.observedGeneration},{.status.updatedReplicas},{.status.conditions[?(@.type==\"Ready\")].status",

@@ -76,7 +76,7 @@ fn a_partition_edited_in_the_object_is_live_without_a_restart() {
     .unwrap();
     testbed::steps::keep("a partition edited to live", start.elapsed().as_secs_f64());
     assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
-    eventually("its story is in the log", SOON, || {
+    eventually("the log has its lines", SOON, || {
         let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
         let lines = ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"];
         expect(lines.iter().all(|line| log.contains(line)), log)

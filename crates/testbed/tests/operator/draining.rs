@@ -81,7 +81,7 @@ fn drains_by_annotation_by_scontrol_and_by_rest_do_not_interfere() {
     // A manual resume of a node whose pod is cordoned is kept too.
     annotate(&["nodeset.slinky.slurm.net/pod-cordon=true"]);
     wait_node(&namespace, "compute-1", &["DRAIN", "Reason=slurm-operator"], &[]).unwrap();
-    eventually("the drain is noted", SOON, || {
+    eventually("the drain is recorded", SOON, || {
         let since = namespace.field(
             "pod/compute-1",
             ".metadata.annotations.nodeset\\.slinky\\.slurm\\.net/drained",
@@ -92,7 +92,7 @@ fn drains_by_annotation_by_scontrol_and_by_rest_do_not_interfere() {
     // Before that, Slurm could have lost the drain by itself.
     std::thread::sleep(Duration::from_secs(17));
     slurm(&namespace, "scontrol update nodename=compute-1 state=resume").unwrap();
-    eventually("it is said that somebody resumed it", SOON, || {
+    eventually("the manual resume is reported", SOON, || {
         let said = namespace.field(
             "nodeset/compute",
             ".status.conditions[?(@.type==\"Progressing\")].message",

@@ -133,7 +133,7 @@ fn foreign_objects_with_the_names_of_children_are_neither_changed_nor_deleted() 
     let kinds = "controllers,restapis,nodesets,loginsets,accountings";
     namespace.ask(&["delete", kinds, "--all", "--timeout=120s"]).unwrap();
     // The garbage collector has deleted the children.
-    eventually("nothing of theirs is left", SOON, || {
+    eventually("nothing of them is left", SOON, || {
         let left = namespace.ask(&["get", "services", "-o", "jsonpath={.items[*].metadata.name}"])?;
         expect(left.split(' ').count() == 2, left)
     })

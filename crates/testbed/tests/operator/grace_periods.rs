@@ -25,7 +25,7 @@ fn a_deleted_busy_worker_has_its_grace_period() {
     let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 15);
     namespace.ask(&["delete", pod, "--wait=false"]).unwrap();
-    eventually("no new job comes to it", SOON, || {
+    eventually("it gets no new job", SOON, || {
         let node = slurm(&namespace, "scontrol show node slinky-0")?;
         expect(
             node.contains("DRAIN") && node.contains("Reason=slurm-operator: Pod is terminating"),
@@ -53,7 +53,7 @@ fn a_worker_that_the_kubelet_ends_is_down_after_its_grace_period_and_replaced() 
     namespace.ask(&["patch", pod, "-p", deadline]).unwrap();
     wait_node(&namespace, "slinky-0", &["DRAIN", "Pod is terminating"], &[]).unwrap();
     assert_eq!(restarts(&namespace, &job).unwrap(), 0, "it has its grace period");
-    eventually("the job is queued again", SOON, || {
+    eventually("the job is requeued", SOON, || {
         let count = restarts(&namespace, &job)?;
         expect(count == 1, count)
     })
@@ -71,7 +71,7 @@ fn the_deletion_of_a_nodeset_waits_for_its_job_and_slurmctld_keeps_running() {
     let set = "nodeset/slurm-worker-slinky";
     let job = start_job(&namespace, 30);
     namespace.ask(&["delete", set, "--wait=false"]).unwrap();
-    eventually("it says what it waits for", SOON, || {
+    eventually("it reports what it waits for", SOON, || {
         let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
         let told = why.contains(&format!("job {job}")) && why.contains("force-deletion");
         expect(told, why)
@@ -79,7 +79,7 @@ fn the_deletion_of_a_nodeset_waits_for_its_job_and_slurmctld_keeps_running() {
     .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", set).unwrap();
-    eventually("nothing of it is left", SOON, || {
+    eventually("nothing of the set is left", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         let config = slurm(
             &namespace,
@@ -106,7 +106,7 @@ fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
         .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", set).unwrap();
-    eventually("its node is gone from Slurm", SOON, || {
+    eventually("its Slurm node is deleted", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         expect(!nodes.contains("slinky"), nodes)
     })

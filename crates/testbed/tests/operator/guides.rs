@@ -202,7 +202,7 @@ fn the_three_troubleshooting_cases_of_the_guide_are_solved() {
     // … or slurmctld is not up yet.
     let frozen = cluster.pause_container(namespace.pod(POD), "slurmctld").unwrap();
     set_extra_conf(&namespace, &partition(44)).unwrap();
-    eventually("it is told", SOON, || {
+    eventually("it is reported", SOON, || {
         let (status, reason, message) = applied(&namespace)?;
         expect(status == "False" && reason != "Pushing", (reason, message))
     })

@@ -27,7 +27,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
         let request = format!("exec 3<>/dev/tcp/{address}/6820; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3");
         slurm(&hanging, &format!("timeout 3 bash -c \"{request}\""))
     };
-    eventually("slurmrestd answers", SOON, answers).unwrap();
+    eventually("slurmrestd responds", SOON, answers).unwrap();
     let frozen = cluster.pause_container(hanging.pod(&pod), "slurmrestd").unwrap();
     answers().unwrap_err();
 
@@ -62,7 +62,7 @@ fn while_slurms_state_is_unknown_workers_are_created_and_none_is_removed() {
         .pause_container(namespace.pod("slurm-controller-0"), "slurmctld")
         .unwrap();
     scale("1");
-    eventually("it is said", SOON, || {
+    eventually("it is reported", SOON, || {
         let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
         expect(why.contains("nothing is removed while Slurm cannot be asked"), why)
     })

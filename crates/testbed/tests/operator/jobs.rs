@@ -129,7 +129,7 @@ fn arrays_requeues_cancels_and_memory(namespace: &Namespace) {
     let job = submit(namespace, "--mem=100M --wrap 'sleep 600'");
     wait_job(namespace, &job, "RUNNING").unwrap();
     slurm(namespace, &format!("scontrol requeue {job}")).unwrap();
-    eventually("it waits to be started again", SOON, || {
+    eventually("it waits for its restart", SOON, || {
         let shown = shown(namespace, &job)?;
         expect(shown.contains("Restarts=1"), shown)
     })

@@ -103,7 +103,7 @@ fn expect_slurm_works(namespace: &Namespace) {
         expect(said.contains("COMPLETED"), said)
     })
     .unwrap();
-    eventually("a login pod knows the node", SOON, || {
+    eventually("a login pod resolves the node", SOON, || {
         let said = namespace.exec("deploy/slurm-login-slinky -c login", "sinfo --noheader --states=idle")?;
         expect(said.contains("idle"), said)
     })
@@ -194,7 +194,7 @@ fn pods_with_different_keys_are_reported_with_the_remedy() {
         "stringData": { "slurm.key": "another key ".repeat(30) },
     });
     namespace.apply(&other.to_string()).unwrap();
-    eventually("slurmctld starts anew with the new key", SOON, || {
+    eventually("slurmctld restarts with the new key", SOON, || {
         expect(slurmctld()? != former, "the old one")?;
         slurm(&namespace, "scontrol ping | grep 'is UP'")
     })

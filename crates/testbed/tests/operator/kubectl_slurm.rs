@@ -178,7 +178,7 @@ fn close_and_open(namespace: &Namespace) {
     for name in ["both", "compute"] {
         slurm(namespace, &format!("scontrol update PartitionName={name} State=DRAIN")).unwrap();
     }
-    eventually("the drain by hand is seen", SOON, || {
+    eventually("the manual drain is observed", SOON, || {
         let drift = object(namespace, ".status.drift[*].live")?;
         expect(drift == "DRAIN", drift)
     })
@@ -264,7 +264,7 @@ fn nodes_configuration_and_status_are_shown() {
     }
     // A drain by hand.
     slurm(&namespace, "scontrol update NodeName=second-0 State=DRAIN Reason=fan").unwrap();
-    eventually("Slurm's drain stands on the pod", SOON, || {
+    eventually("the pod has a condition for Slurm's drain", SOON, || {
         let list = done(&namespace, &["node", "list"]);
         expect(list.contains("fan"), list)
     })

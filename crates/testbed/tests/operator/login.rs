@@ -357,7 +357,7 @@ fn replace_and_scale(namespace: &Namespace) {
         namespace.ask(&["scale", LOGIN_SET, &replicas]).unwrap();
     };
     scale(0);
-    eventually("nobody is left", SOON, || {
+    eventually("no worker is left", SOON, || {
         let left = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "name"])?;
         let told = namespace.field(LOGIN_SET, ".status.replicas")?;
         expect(left.is_empty() && told == "0", (left, told))

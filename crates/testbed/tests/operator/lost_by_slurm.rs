@@ -19,7 +19,7 @@ fn a_worker_that_slurm_has_lost_is_replaced_and_the_others_are_not() {
     let before = [uid(0).unwrap(), uid(1).unwrap()];
     kill_container(&namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
-    eventually("Slurm has forgotten it", SOON, || {
+    eventually("Slurm has lost the node", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         expect(
             nodes.contains("NodeName=slinky-0 ") && !nodes.contains("slinky-1"),
@@ -28,7 +28,7 @@ fn a_worker_that_slurm_has_lost_is_replaced_and_the_others_are_not() {
     })
     .unwrap();
     // The rule waits a minute, counted from the start of the operator, which other tests kill.
-    eventually("another pod takes its place", 2 * SOON, || {
+    eventually("the pod is replaced", 2 * SOON, || {
         let now = uid(1)?;
         expect(now != before[1], now)
     })

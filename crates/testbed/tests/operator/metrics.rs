@@ -37,7 +37,7 @@ fn a_service_monitor_is_created_with_its_kind_and_deleted_when_disabled() {
             ".status.conditions[?(@.type==\"Degraded\")].message",
         )
     };
-    eventually("the Controller says what is missing", SOON, || {
+    eventually("the Controller reports what is missing", SOON, || {
         let message = degraded()?;
         expect(message.contains("install the Prometheus operator"), message)
     })
@@ -45,7 +45,7 @@ fn a_service_monitor_is_created_with_its_kind_and_deleted_when_disabled() {
 
     namespace.apply(DEFINITION).unwrap();
     let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";
-    let endpoints = eventually("the ServiceMonitor is made", SOON, || {
+    let endpoints = eventually("the ServiceMonitor is created", SOON, || {
         namespace.field(monitor, ".spec.endpoints[*].path")
     })
     .unwrap();
@@ -79,7 +79,7 @@ fn a_service_monitor_of_others_is_left_alone() {
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: slurm}, spec: {metrics: {enabled: true, serviceMonitor: {enabled: true}}}}")
         .unwrap();
-    eventually("the Controller says whose the name is", SOON, || {
+    eventually("the Controller reports the owner of the name", SOON, || {
         let degraded = ".status.conditions[?(@.type==\"Degraded\")]";
         let said = namespace.field("controller/slurm", &format!("{degraded}.reason}},{{{degraded}.message"))?;
         let taken = said.starts_with("NameTaken,ServiceMonitor") && said.contains("slurm-controller already exists");

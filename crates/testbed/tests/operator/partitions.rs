@@ -399,7 +399,7 @@ fn a_manual_state_is_kept_everywhere_until_it_is_lifted() {
         .unwrap();
     live(&namespace, "both", &["State=UP"]);
     in_file(&namespace, "both", "State=UP");
-    eventually("nothing drifts any more", SOON, || {
+    eventually("no drift is left", SOON, || {
         let partition = field(&namespace, "both", ".status.drift")?;
         let controller = namespace.field("controller/slurm", condition)?;
         let line = line(&namespace, "highprio");
@@ -430,7 +430,7 @@ fn put_back(namespace: &Namespace) {
         .unwrap();
         live(namespace, "both", &["MaxTime=01:00:00"]);
     }
-    eventually("both values are told", SOON, || {
+    eventually("both values are reported", SOON, || {
         let path = "{range .status.drift[*]}{.key} {.wanted} {.live} {.settled};{end}";
         let drift = namespace.ask(&[
             "get",

@@ -101,7 +101,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
 
     set_extra_conf(&namespace, BASE).unwrap();
-    eventually("extra is gone", SOON, || {
+    eventually("the field is removed", SOON, || {
         let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
         expect(!shown.contains("PartitionName=extra"), shown)
     })
@@ -183,7 +183,7 @@ fn a_partition_with_a_job_is_kept_until_the_job_has_ended() {
     live(&namespace, "extra", &["State=UP"]);
     let job = start_job(&namespace, "-p extra", "sleep 45").unwrap();
     set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();
-    eventually("it is said that the partition stays", SOON, || {
+    eventually("the retained partition is reported", SOON, || {
         let condition = ".status.conditions[?(@.type==\"PartitionRetained\")].message";
         let message = namespace.field("controller/slurm", condition)?;
         expect(message.contains("partition extra"), message)
@@ -197,7 +197,7 @@ fn a_partition_with_a_job_is_kept_until_the_job_has_ended() {
     let refused = slurm(&namespace, "sbatch -p extra --wrap true 2>&1 || true").unwrap();
     assert!(!refused.contains("Submitted"), "{refused}");
     wait_done(&namespace, &job).unwrap();
-    eventually("it goes with its job", SOON, || {
+    eventually("it is deleted after its job", SOON, || {
         let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
         expect(!shown.contains("PartitionName=extra"), shown)
     })
@@ -226,7 +226,7 @@ fn open_while_the_configuration_changes(namespace: &Namespace) {
     let file = "grep '^PartitionName=all ' /etc/slurm/slurm.conf";
     for round in 1..=3 {
         slurm(namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
-        eventually("the file has it closed", SOON, || {
+        eventually("the file has the drained state", SOON, || {
             let line = slurm(namespace, file)?;
             expect(line.contains("State=DRAIN"), line)
         })
@@ -242,7 +242,7 @@ fn open_while_the_configuration_changes(namespace: &Namespace) {
         applied(namespace);
         let all = shown(namespace, "all").unwrap();
         assert!(all.contains("State=UP"), "round {round}: {all}");
-        eventually("the file has it open", SOON, || {
+        eventually("the file has the state UP", SOON, || {
             let line = slurm(namespace, file)?;
             expect(!line.contains("State="), line)
         })

@@ -18,7 +18,7 @@ fn a_job_survives_kills_of_slurmctld_and_its_pod() {
     wait_job(&namespace, job, "RUNNING").unwrap();
     wait_saved(&namespace).unwrap();
     kill_container(&namespace, "slurmctld").unwrap();
-    eventually("slurmctld answers again", SOON, || {
+    eventually("slurmctld responds again", SOON, || {
         slurm(&namespace, "scontrol ping | grep UP")
     })
     .unwrap();

@@ -117,7 +117,7 @@ fn a_change_reaches_the_standby_which_takes_over_with_it() {
     let before = kept();
     assert!(before.contains(ACTIVE) && before.contains(STANDBY), "{before}");
     set_extra_conf(&namespace, &conf("JobSubmitPlugins=nope")).unwrap();
-    eventually("it is refused", SOON, || {
+    eventually("it is rejected", SOON, || {
         let message = configuration_applied(&namespace, "message")?;
         expect(message.contains("job_submit"), message)
     })

@@ -168,7 +168,7 @@ fn a_token_is_accepted_renewed_and_deleted_with_its_object() {
     }
     namespace.wait("condition=Ready", "token/operations").unwrap();
     namespace.wait("condition=Ready", "restapi/slurm").unwrap();
-    eventually("slurmrestd takes it", SOON, || {
+    eventually("slurmrestd accepts it", SOON, || {
         let said = asked_with(&namespace, &token(&namespace)?)?;
         expect(said == "200", said)
     })

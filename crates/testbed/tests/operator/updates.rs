@@ -124,7 +124,7 @@ fn an_update_waits_for_a_job_unless_a_drain_timeout_is_set() {
     let namespace = set_up("patience", 1, "");
     let (job, _) = run(&namespace, "", 600);
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
-    eventually("it is said for what it waits", SOON, || {
+    eventually("the status reports what it waits for", SOON, || {
         let message = condition(&namespace, "Progressing", "message")?;
         let says = message.contains(&format!("job {job} (RUNNING)")) && message.contains("however long it takes");
         expect(says, message)
@@ -281,7 +281,7 @@ fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_reverted() {
     })
     .unwrap();
     let kept = || -> anyhow::Result<usize> { Ok(pods(&namespace)?.iter().filter(|pod| before.contains(pod)).count()) };
-    eventually("half of them, rounded up, are given up", SOON, || {
+    eventually("half of them, rounded up, are unavailable", SOON, || {
         let kept = kept()?;
         expect(kept == 1, kept)
     })

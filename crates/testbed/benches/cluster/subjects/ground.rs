@@ -23,7 +23,7 @@ pub(crate) fn measure(cluster: &'static Cluster, table: &mut Table) -> Result<()
 
     let start = Instant::now();
     let namespace = plain_slurm::install(cluster, "plain-slurm");
-    let answer = eventually("srun answers", Duration::from_mins(2), || {
+    let answer = eventually("srun succeeds", Duration::from_mins(2), || {
         plain_slurm::slurm(&namespace, "timeout 10 srun --nodes=3 hostname")
     })?;
     ensure!(answer.lines().count() == 3, "srun answered {answer}");

@@ -91,9 +91,13 @@ pub(super) fn clusters_in_kubernetes_use_the_external_slurmdbd(hybrid: &Hybrid) 
         let job = slurm(namespace, &submit).unwrap();
         wait_recorded(cluster, job.trim(), |line| slurm(namespace, line));
     }
-    eventually("people log in where slurmdbd and a node are elsewhere", SOON, || {
-        let shown = second.exec(LOGIN, "srun -w bare-4 hostname")?;
-        expect(shown == "bare-4\n", shown)
-    })
+    eventually(
+        "users log in with an external slurmdbd and an external node",
+        SOON,
+        || {
+            let shown = second.exec(LOGIN, "srun -w bare-4 hostname")?;
+            expect(shown == "bare-4\n", shown)
+        },
+    )
     .unwrap();
 }

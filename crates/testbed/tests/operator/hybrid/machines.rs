@@ -49,7 +49,7 @@ fn external_machines_join_a_slurm_in_kubernetes() {
     let hosts = slurm(&namespace, "srun -p all -N3 hostname | sort").unwrap();
     assert_eq!(hosts, "bare-5\nbare-6\nslinky-0\n");
     let host = machines.last().unwrap();
-    let job = eventually("a login host outside submits", SOON, || {
+    let job = eventually("an external login host submits a job", SOON, || {
         host.run("sbatch --parsable --wait --chdir=/tmp -o /dev/null -p all -w bare-6 --wrap true")
     })
     .unwrap();

@@ -69,7 +69,7 @@ pub(super) fn workers_on_the_nodes_networks(hybrid: &Hybrid) -> Vec<String> {
 pub(super) fn external_hosts_log_in_and_serve_rest(hybrid: &Hybrid, conf_server: &str, worker: &str) {
     let host = boot(hybrid.cluster, 4, "bare-login");
     host.start("sackd", &format!("sackd -D {conf_server}")).unwrap();
-    eventually("a login host outside", SOON, || {
+    eventually("an external login host works", SOON, || {
         let shown = host.run(&format!("srun -w {worker} hostname"))?;
         expect(shown.trim() == worker, shown)
     })
@@ -78,7 +78,7 @@ pub(super) fn external_hosts_log_in_and_serve_rest(hybrid: &Hybrid, conf_server:
     host.start("slurmrestd", serve).unwrap();
     let ask = "eval $(scontrol token username=slurm) && curl --silent --fail \
         -H X-SLURM-USER-NAME:slurm -H X-SLURM-USER-TOKEN:$SLURM_JWT ADDRESS:6820/slurm/v0.0.44/nodes/";
-    eventually("slurmrestd outside", SOON, || {
+    eventually("an external slurmrestd responds", SOON, || {
         let nodes = hybrid.slurm(&ask.replace("ADDRESS", &host.address))?;
         expect(nodes.contains(worker), nodes)
     })
