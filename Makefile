@@ -6,15 +6,17 @@ SHELL := bash
 TARGET := target/x86_64-unknown-linux-gnu/debug
 TESTBED := $(TARGET)/testbed
 CARGO_DENY_VERSION := 0.20.2
-# Independent cases run side by side; they wait for the cluster most of the time, so more than there are cores.
+CARGO_MACHETE_VERSION := 0.9.2
+TYPOS_VERSION := 1.52.0
+# Independent tests run in parallel. They wait for the cluster most of the time, so more threads than cores are useful.
 E2E_THREADS ?= 6
-# Each of these starts a Slurm cluster, which is work for the machine.
+# Each of these tests starts a Slurm cluster.
 OPERATOR_THREADS ?= 6
-# Each of these has a cluster to itself, of which there are this many (testbed's TEST_CLUSTERS).
+# Each of these tests needs its own cluster; there are this many (TEST_CLUSTERS of testbed).
 ALONE_THREADS ?= 4
-# Where the steps of `make test` note how long they took.
+# Durations of the steps of `make test`.
 TIMINGS := $(CURDIR)/target/timings
-# Where it notes which tests passed only at the second try.
+# Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
 .PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator valgrind
@@ -28,13 +30,13 @@ up: ## Bring up a Kubernetes cluster on this machine, install the operator and S
 	@eval "$$($(TESTBED) env)"; hack/step 'install the operator and Slurm, run a job (about half a minute)' hack/demo
 	@echo 'look around: eval "$$(make -s env)" && kubectl get pods -A'
 
-down: build ## End the cluster that `make up` brought up and remove its state
+down: build ## Remove the cluster of `make up` and its state
 	$(TESTBED) down
 
-env: ## Print shell lines that give kubectl and helm access to the cluster: eval "$(make -s env)"
+env: ## Print shell commands that give kubectl and helm access to the cluster: eval "$(make -s env)"
 	@$(TESTBED) env
 
-# Cargo shows what it compiles, and says nothing but that it is done when nothing changed.
+# Cargo prints what it compiles, and one line when nothing changed.
 build:
 	@cargo build --workspace --bins --examples
 
@@ -53,10 +55,9 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'chart tests' $(MAKE) --no-print-directory test-charts; \
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
 	$(TESTBED) slowest $(TIMINGS); \
-	if [ -s $(SECOND_TRIES) ]; then echo 'passed only at the second try, each a defect to be found:'; cat $(SECOND_TRIES); fi
+	if [ -s $(SECOND_TRIES) ]; then echo 'passed only when repeated, each shows a defect to find:'; cat $(SECOND_TRIES); fi
 
-# Properties are tried on the same cases each time, so that a run says something about the change and nothing about luck.
-# `make soak` tries others.
+# Property tests use the same cases in every run, so that a failure is due to the change. `make soak` uses random cases.
 test-unit: export PROPTEST_RNG_SEED ?= 1
 test-unit: ## Tests that need no cluster and no root (a minute)
 	cargo test --package testbed --quiet --lib --bins
@@ -74,24 +75,26 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	hack/suite operator $(OPERATOR_THREADS) $(T); \
 	hack/suite alone $(ALONE_THREADS) $(T)
 
-soak: build operator ## Properties on many random cases, jobs that start in the moment of a scale-in, jobs while everything restarts (half an hour)
+soak: build operator ## Property tests on many random cases, jobs that start during a scale-in, jobs while everything restarts (half an hour)
 	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
 	@trap '$(TESTBED) down-tests' EXIT; \
-	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_in_the_moment; \
+	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_during_a_scale_in; \
 	TESTBED_ROUNDS=10 cargo test --package testbed --test operator -- keys::a_cluster; \
 	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
 
-bench: build operator valgrind ## Measure, each figure beside its baseline (docs/benchmarks.md); B=scale measures one subject on the cluster
+bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md); B=scale measures one subject on the cluster
 	cargo bench --quiet --profile image --package slurm-operator --bench reconcile
 	cargo bench --quiet --profile dev --package testbed --bench cluster -- $(B)
 
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: ## Format, clippy, licences and sources of dependencies, generated files
+lint: ## Format, clippy, spelling, dependencies: licences, sources, unused ones
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources
+	PATH="$$(hack/tools cargo-machete $(CARGO_MACHETE_VERSION)):$$PATH" cargo-machete --with-metadata crates
+	PATH="$$(hack/tools typos-cli $(TYPOS_VERSION)):$$PATH" typos --hidden
 	@test -z "$$(gofmt -l hack/kubernetes)" || { gofmt -d hack/kubernetes; exit 1; }
 
 images: build ## Build Kubernetes and the container images without starting anything

@@ -1,5 +1,5 @@
 {{/*
-Names and labels. They do not hold the release's name, since there is one operator in a cluster.
+Names and labels. They do not contain the name of the release, because a cluster has one operator.
 */}}
 
 {{- define "operator.name" -}}
@@ -51,7 +51,7 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end -}}
 
-{{/* Values of other charts that are set, differ from what they were there, and mean nothing here, as a JSON list. */}}
+{{/* Values of upstream's chart that differ from its defaults and have no effect here, as a JSON list. */}}
 {{- define "operator.idleValues" -}}
 {{- $idle := list -}}
 {{- range $name, $default := dict "accountingWorkers" 4 "controllerWorkers" 4 "loginsetWorkers" 4 "nodesetWorkers" 4 "restapiWorkers" 4 "tokenWorkers" 4 "slurmclientWorkers" 2 "profile" false "profileAddr" "localhost:6060" -}}

@@ -1,10 +1,10 @@
 {{/*
-What the operator's pods and the webhook's have in common.
+Parts that the pods of the operator and of the webhook share.
 */}}
 
 {{/*
-An image reference: a string as it stands, or repository with digest or tag. The tag is the chart's version unless given.
-Upstream's repository holds another program; values of its chart, kept by --reuse-values, name it.
+An image reference: a string as given, or repository with digest or tag. The tag defaults to the chart's version.
+Upstream's repository contains another program; values of its chart, kept by --reuse-values, refer to it.
 (list root image "operator")
 */}}
 {{- define "operator.image" -}}
@@ -31,7 +31,7 @@ Upstream's repository holds another program; values of its chart, kept by --reus
 {{- end -}}
 
 {{/*
-Where metrics are served: ":<port>", or "0" for nowhere.
+Address of the metrics: ":<port>", or "0" for none.
 (list component "operator")
 */}}
 {{- define "operator.metricsAddress" -}}
@@ -74,7 +74,7 @@ readinessProbe:
 {{- end -}}
 
 {{/*
-Where pods run, and what for.
+Scheduling of pods.
 (list root component)
 */}}
 {{- define "operator.scheduling" -}}
@@ -100,7 +100,7 @@ securityContext:
 {{- end -}}
 
 {{/*
-A disruption budget, where there is a pod to spare.
+A PodDisruptionBudget, if there is more than one replica.
 (list root component name)
 */}}
 {{- define "operator.pdb" -}}
@@ -129,8 +129,8 @@ spec:
 {{- end -}}
 
 {{/*
-Annotations of an object that is there only while the chart is being uninstalled. It goes when all went well; after a
-failure it stays to be looked at until the next attempt. The argument is its place in the order.
+Annotations of an object that exists only while the chart is being uninstalled. It is deleted on success and kept for inspection
+after a failure, until the next attempt. The argument is its place in the order.
 */}}
 {{- define "operator.releaseHook" -}}
 helm.sh/hook: pre-delete

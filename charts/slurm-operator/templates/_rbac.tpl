@@ -1,11 +1,10 @@
 {{/*
-What the operator may do, by where it may do it. A right stands here only if code uses it; the comment
-says what for.
+Permissions of the operator, by scope. A permission is listed only if code uses it; the comment says what for.
 */}}
 
-{{/* In the namespaces it works in: all of them (ClusterRole), or those of operator.namespaces (a Role in each). */}}
+{{/* In the operator's namespaces: all (ClusterRole), or those of operator.namespaces (a Role in each). */}}
 {{- define "operator.rbac.work" -}}
-# What users ask for. The operator never makes, deletes or changes the spec of these.
+# Objects of users. The operator never creates, deletes or changes the spec of these.
 - apiGroups: [slinky.slurm.net]
   resources: [accountings, controllers, loginsets, nodesets, partitions, restapis, tokens]
   verbs: [list, watch]
@@ -75,8 +74,8 @@ says what for.
 
 {{/* In the whole cluster, always. */}}
 {{- define "operator.rbac.cluster" -}}
-# Cordons, taints, topology and features of the machines under the workers; whether a machine is gone. Whether a namespace is
-# being deleted, and its clusters with it.
+# Cordons, taints, topology and features of the nodes of workers, and whether a node is gone. Whether a namespace is being deleted,
+# and its clusters with it.
 - apiGroups: [""]
   resources: [namespaces, nodes]
   verbs: [get, list, watch]
@@ -106,13 +105,13 @@ says what for.
 
 {{/* In its own namespace. */}}
 {{- define "operator.rbac.own" -}}
-# One of several replicas works, the others wait.
+# Election of the leader among several replicas.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create, get, update]
 {{- end -}}
 
-{{/* To let go before the operator is uninstalled, where it worked: see release.yaml. */}}
+{{/* To remove finalizers before the operator is uninstalled, in the operator's namespaces: see release.yaml. */}}
 {{- define "operator.rbac.release" -}}
 # The finalizer.
 - apiGroups: [slinky.slurm.net]
@@ -122,7 +121,7 @@ says what for.
 
 {{/* The same, in the operator's own namespace. */}}
 {{- define "operator.rbac.releaseOwn" -}}
-# The operator ends first, or it would set its finalizers again.
+# The operator is stopped first, or it would add its finalizers again.
 - apiGroups: [apps]
   resources: [deployments]
   resourceNames: [{{ include "operator.name" . | quote }}]
@@ -135,7 +134,7 @@ says what for.
 
 {{/* The webhook's, in the whole cluster. */}}
 {{- define "operator.rbac.webhook" -}}
-# Whether what a Controller refers to is there, and a standby's volume can be shared.
+# Whether the objects that a Controller refers to exist, and whether a standby's volume can be shared.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims]
   verbs: [get]

@@ -1,25 +1,26 @@
 //! Accounting: the slurmdbd that keeps the records of one or more clusters.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
     external::ExternalConfig,
-    names::AccountingName,
     overlay::ContainerOverlay,
     references::{ConfigMapKeyRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
     wellknown,
 };
 
-/// Port of the database when the Accounting does not say: that of MySQL and MariaDB.
+/// Port of the database unless the Accounting sets one: that of MySQL and MariaDB.
 pub const DEFAULT_STORAGE_PORT: i64 = 3306;
-/// Name of the database when the Accounting does not say: Slurm's own default.
+/// Name of the database unless the Accounting sets one: Slurm's own default.
 pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
 
 /// Slurm's accounting: the slurmdbd between Controllers and a database.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -39,57 +40,48 @@ pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
-    "message": "externalConfig is needed when external is true: it says where slurmdbd runs",
+    "message": "externalConfig is required when external is true: it holds the address of slurmdbd",
 }]))]
 pub struct AccountingSpec {
-    /// Key of auth/slurm, the same one as its Controllers'. Absent: that of the Controller that refers to this object.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Key of auth/slurm, which must be the key of its Controllers. Defaults to the key of the Controller that refers
+    /// to this object.
     pub slurm_key_ref: Option<SecretKeyRef>,
 
-    /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Older name of `jwtKeyRef`, which takes precedence.
     pub jwt_hs256_key_ref: Option<SecretKeyRef>,
 
-    /// Key of auth/jwt, the same one as its Controllers'. Absent: that of the Controller that refers to this object. It
-    /// cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Key of auth/jwt, which must be the key of its Controllers. Defaults to the key of the Controller that refers to
+    /// this object. Immutable.
     pub jwt_key_ref: Option<SecretKeyRef>,
 
-    /// JSON web key set with further keys whose tokens slurmdbd accepts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// JSON web key set. slurmdbd also accepts tokens that are signed with one of its keys.
     pub jwks_key_ref: Option<ConfigMapKeyRef>,
 
-    /// slurmdbd runs outside Kubernetes; `externalConfig` says where.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether slurmdbd runs outside Kubernetes, at the address in `externalConfig`.
     #[schemars(extend("default" = false))]
     pub external: Option<bool>,
 
-    /// Where an external slurmdbd is found.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Address of an external slurmdbd.
     pub external_config: Option<ExternalConfig>,
 
     /// Fields of a core/v1 Container, merged over the slurmdbd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmdbd: Option<ContainerOverlay>,
 
-    /// What to lay over the slurmdbd pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the slurmdbd pod.
     pub template: Option<PodTemplate>,
 
     /// The database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_config: Option<StorageConfig>,
 
     /// Lines to add to slurmdbd.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
-    /// What to lay over the Service that slurmctld reaches slurmdbd by.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the Service through which slurmctld reaches slurmdbd.
     pub service: Option<ServiceTemplate>,
 }
 
-/// The database slurmdbd keeps its records in.
+/// The database in which slurmdbd stores its records.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageConfig {
@@ -97,17 +89,14 @@ pub struct StorageConfig {
     pub host: String,
 
     /// Port of the database server.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_STORAGE_PORT))]
     pub port: Option<i64>,
 
     /// Name of the database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_STORAGE_DATABASE))]
     pub database: Option<String>,
 
     /// User of the database.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
 
     /// Password of the user.
@@ -129,25 +118,18 @@ impl StorageConfig {
     }
 }
 
-/// What is known about an Accounting.
+/// Observed state of an Accounting.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AccountingStatus {
-    /// What holds for this Accounting.
+    /// Conditions of the Accounting.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
-}
-
-impl Accounting {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> AccountingName {
-        AccountingName::new(self.name_any())
-    }
 }
 
 impl AccountingSpec {
@@ -156,13 +138,13 @@ impl AccountingSpec {
         self.external.unwrap_or(false)
     }
 
-    /// Host and port of a slurmdbd outside Kubernetes, if it is there.
+    /// Host and port of slurmdbd, if it runs outside Kubernetes.
     pub fn external_address(&self) -> Option<(&str, i64)> {
         let external = self.external_config.as_ref().filter(|_| self.is_external())?;
         Some(external.address(wellknown::SLURMDBD_PORT))
     }
 
-    /// The reference to the key of auth/jwt, under whichever name it was given.
+    /// The reference to the key of auth/jwt, from the newer or the older field.
     pub fn effective_jwt_key_ref(&self) -> Option<&SecretKeyRef> {
         self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())
     }

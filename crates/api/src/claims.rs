@@ -1,64 +1,57 @@
 //! The fields of a core/v1 PersistentVolumeClaimSpec.
 //!
-//! They stand beside our own fields in a closed schema, so that a typo among them is refused. Hence structs here and not
-//! an overlay, and not those of k8s-openapi either: its quantities cannot be written as numbers.
+//! They are structs and not an overlay, because they share a closed schema with our own fields, which rejects typos.
+//! The structs of k8s-openapi do not serve: they do not accept quantities that are written as numbers.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::int_or_string::IntOrString;
 
 /// The storage to claim. The fields mean what they mean in a core/v1 PersistentVolumeClaim.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimSpec {
     /// Ways the volume can be mounted, for example `ReadWriteOnce`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub access_modes: Option<Vec<String>>,
 
-    /// Claim or snapshot of the same namespace to start from.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Claim or snapshot of the same namespace to copy data from.
     pub data_source: Option<DataSource>,
 
-    /// Object to start from; any kind a populator handles.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Object to copy data from, of any kind that a populator handles.
     pub data_source_ref: Option<DataSourceRef>,
 
     /// Amount of storage.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ClaimResources>,
 
-    /// Volumes to choose from.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Label selector of the volumes to choose from.
     pub selector: Option<LabelSelector>,
 
-    /// StorageClass of the volume. Absent: the cluster's default.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// StorageClass of the volume. Defaults to that of the cluster.
     pub storage_class_name: Option<String>,
 
     /// VolumeAttributesClass of the volume.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_attributes_class_name: Option<String>,
 
     /// `Filesystem` or `Block`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_mode: Option<String>,
 
     /// Name of the volume to bind.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_name: Option<String>,
 }
 
 /// An object of the same namespace, by kind and name.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct DataSource {
-    /// API group of the object. Absent: the core group.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// API group of the object. Defaults to the core group.
     pub api_group: Option<String>,
 
     /// Kind of the object.
@@ -69,11 +62,11 @@ pub struct DataSource {
 }
 
 /// An object, by kind, name and namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataSourceRef {
-    /// API group of the object. Absent: the core group.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// API group of the object. Defaults to the core group.
     pub api_group: Option<String>,
 
     /// Kind of the object.
@@ -83,38 +76,36 @@ pub struct DataSourceRef {
     pub name: String,
 
     /// Namespace of the object. Another namespace needs a ReferenceGrant there.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
 /// Amounts of storage, by resource name.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimResources {
-    /// The most there may be.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum amounts.
     pub limits: Option<BTreeMap<String, Quantity>>,
 
-    /// The least there must be.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Minimum amounts.
     pub requests: Option<BTreeMap<String, Quantity>>,
 }
 
-/// Objects by their labels; all requirements must hold.
+/// Selects objects by their labels. All requirements must be met.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct LabelSelector {
-    /// Labels the object must have.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Labels that the object must have.
     pub match_labels: Option<BTreeMap<String, String>>,
 
     /// Requirements on labels.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Option<Vec<LabelRequirement>>,
 }
 
 /// A requirement on one label.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabelRequirement {
     /// Key of the label.
@@ -123,8 +114,7 @@ pub struct LabelRequirement {
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
 
-    /// Values to compare with; none for `Exists` and `DoesNotExist`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Values to compare with. Empty for `Exists` and `DoesNotExist`.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub values: Option<Vec<String>>,
 }

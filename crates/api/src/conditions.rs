@@ -1,47 +1,49 @@
-//! Conditions: what every kind says about its objects, in the form all Kubernetes tools read.
+//! Conditions of objects, as Kubernetes tools read them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
-/// The object does what its spec asks for.
+/// The object is in the state that its spec describes.
 pub const READY: &str = "Ready";
-/// The operator is on the way to what the spec asks for.
+/// The operator is working towards the state that the spec describes.
 pub const PROGRESSING: &str = "Progressing";
-/// Something needs a person; what runs goes on running.
+/// Something needs attention; what runs continues to run.
 pub const DEGRADED: &str = "Degraded";
 /// NodeSet: Slurm holds the reservation of a scheduled update.
 pub const RESERVATION_CREATED: &str = "ReservationCreated";
-/// Partition: Slurm still has it, and its line stays in slurm.conf until Slurm lets it go.
+/// Partition: it is being deleted and stays in slurm.conf until Slurm has deleted it.
 pub const PARTITION_RETAINED: &str = "PartitionRetained";
-/// Partition: its slurmctld runs outside Kubernetes, with files of its own, and forgets it when it starts anew.
+/// Partition: its slurmctld is external, has its own files and loses the partition when it restarts.
 pub const NOT_PERSISTENT: &str = "NotPersistent";
-/// Partition: somebody changed it in Slurm.
+/// Partition: it was changed manually in Slurm.
 pub const DRIFTED: &str = "Drifted";
-/// The installed definitions are older than this operator, whose newer fields are therefore off.
+/// The installed definitions are older than this operator, which therefore does not use newer fields.
 pub const CRDS_OUTDATED: &str = "CRDsOutdated";
-/// A pod template or an override holds fields that core/v1 does not have.
+/// A pod template or an overlay has fields that core/v1 does not have.
 pub const UNKNOWN_FIELDS: &str = "UnknownFields";
 
 open_enum! {
-    /// Whether a condition holds.
+    /// Status of a condition.
     pub enum ConditionStatus {
-        /// It holds.
+        /// The condition is true.
         True,
-        /// It does not hold.
+        /// The condition is false.
         False,
-        /// It is not known.
+        /// The status is unknown.
         #[default]
         Unknown,
     }
 }
 
-/// One thing that can be said about an object, and whether it holds.
+/// One aspect of the state of an object.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is said, in CamelCase.
+    /// Type of the condition, in CamelCase.
     #[serde(rename = "type")]
     #[schemars(extend(
         "maxLength" = 316,
@@ -49,10 +51,10 @@ pub struct Condition {
     ))]
     pub type_: String,
 
-    /// Whether it holds.
+    /// Status of the condition.
     pub status: ConditionStatus,
 
-    /// Why, as one word for programs.
+    /// Reason in CamelCase, for programs.
     #[schemars(extend(
         "minLength" = 1,
         "maxLength" = 1024,
@@ -60,15 +62,14 @@ pub struct Condition {
     ))]
     pub reason: String,
 
-    /// Why, and what to do about it, as a sentence for people.
+    /// Explanation for people, with the remedy.
     #[schemars(extend("maxLength" = 32768))]
     pub message: String,
 
-    /// When the status last changed.
+    /// Time of the last change of the status.
     pub last_transition_time: Timestamp,
 
-    /// The `metadata.generation` this was said about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that the condition describes.
     #[schemars(extend("minimum" = 0))]
     pub observed_generation: Option<i64>,
 }

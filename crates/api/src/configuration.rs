@@ -1,58 +1,56 @@
-//! What is said about the configuration of a cluster: which revision is wanted, which one slurmctld runs with, and how it
-//! came there.
+//! The status of a cluster's configuration: the desired revision, the one that slurmctld runs with, and how it was
+//! delivered.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
-/// Where a cluster's configuration stands. A revision is all files together; `<name>-history` holds the last ones.
+/// State of a cluster's configuration. A revision consists of all files; ConfigMap `<name>-history` holds the last
+/// revisions.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationStatus {
-    /// What the Controller and everything it refers to ask for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The desired revision, from the Controller and the objects it refers to.
     pub wanted: Option<WantedRevision>,
 
-    /// What slurmctld runs with, by its own word.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The revision that slurmctld reports it runs with.
     pub applied: Option<AppliedRevision>,
 
-    /// What was refused last, until everything that is asked for is live.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The revision that was rejected last. Absent when the desired revision is live.
     pub rejected: Option<RejectedRevision>,
 
-    /// What is not in the wanted revision as its owners wrote it, but as it was when it was last good.
+    /// Inputs that the desired revision contains in their last good version.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_inputs: Vec<HeldInput>,
 
-    /// How the wanted revision goes, or went, to slurmctld.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How the desired revision is delivered to slurmctld.
     pub delivery: Option<Delivery>,
 
-    /// Nodes that have not taken the last change over yet, or did not answer Slurm when it was made, as a Slurm hostlist. A change
-    /// does not wait for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Nodes that have not loaded the last change yet or did not respond to Slurm when it was made, as a Slurm
+    /// hostlist. A change does not wait for them.
     pub lagging_nodes: Option<String>,
 
-    /// Standby slurmctld that do not have what the active one runs with. A change does not wait for them; they get it when they can.
+    /// Standby slurmctld without the revision of the active one. A change does not wait for them; the operator delivers
+    /// it when they respond.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lagging_standbys: Vec<LaggingStandby>,
 
-    /// The last change that the agent was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The last change that was requested from the agent.
     pub last_change: Option<ConfigurationChange>,
 }
 
-/// A revision that slurmctld is to run with.
+/// A desired revision.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WantedRevision {
-    /// Its number, once it has been given one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Number of the revision, once it has one.
     pub sequence: Option<i64>,
 
-    /// SHA-256 over all files.
+    /// SHA-256 digest of all files.
     pub digest: String,
 }
 
@@ -60,99 +58,99 @@ pub struct WantedRevision {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppliedRevision {
-    /// Its number.
+    /// Number of the revision.
     pub sequence: i64,
 
-    /// SHA-256 over all files.
+    /// SHA-256 digest of all files.
     pub digest: String,
 
-    /// Since when this is known.
+    /// Time at which the operator observed it.
     pub time: Timestamp,
 }
 
-/// A revision that was refused.
+/// A rejected revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RejectedRevision {
-    /// Its number.
+    /// Number of the revision.
     pub sequence: i64,
 
-    /// SHA-256 over all files.
+    /// SHA-256 digest of all files.
     pub digest: String,
 
-    /// When it was refused.
+    /// Time of the rejection.
     pub time: Timestamp,
 
-    /// `DryRun`: before anything live was touched. `Slurmctld`: by slurmctld itself, and the revision before is back.
-    /// `Agent`: it could not be read.
+    /// What rejected it. `DryRun`: a test run, before anything live was changed. `Slurmctld`: the live slurmctld, and
+    /// the agent rolled back. `Agent`: the agent, which could not read it.
     pub by: RejectedBy,
 
-    /// Slurm's own words.
+    /// Error message of Slurm.
     pub reason: String,
 }
 
-/// A part of the configuration that waits, while the rest goes on.
+/// A part of the configuration that is held at its last good version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HeldInput {
-    /// The field it stands in.
+    /// Field that holds the input.
     pub source: String,
 
-    /// Why, as one word for programs.
+    /// Reason in CamelCase, for programs.
     pub reason: String,
 
-    /// What is wrong and what to do, or what it waits for.
+    /// What is wrong and how to correct it, or what it waits for.
     pub message: String,
 }
 
-/// A standby slurmctld that does not have what the active one runs with.
+/// A standby slurmctld without the revision of the active one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LaggingStandby {
-    /// Its pod.
+    /// Name of the pod.
     pub pod: String,
 
     /// Why.
     pub message: String,
 }
 
-/// One change of the configuration, from its arrival in slurmctld's pod to its end.
+/// A change of the configuration.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationChange {
-    /// The revision's number.
+    /// Number of the revision.
     pub sequence: i64,
 
-    /// When it ended.
+    /// Time at which it ended.
     pub time: Timestamp,
 
-    /// What slurmctld was made to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What made the revision live.
     pub action: Option<ConfigurationAction>,
 
-    /// From the arrival in the pod to the end.
+    /// Duration from the arrival in the pod to the end.
     pub milliseconds: i64,
 
-    /// How long each step took, in the order of the steps.
+    /// Duration of each step, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<ConfigurationStep>,
 }
 
-/// How long one step of a change took.
+/// Duration of one step of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationStep {
-    /// What the revision was by the end of it: `staged`, `checked`, `swapped`, `verified`.
+    /// State of the revision after the step: `staged`, `checked`, `swapped`, `verified`.
     pub step: String,
 
-    /// How long it took.
+    /// Duration of the step.
     pub milliseconds: i64,
 }
 
 open_enum! {
-    /// Who refused a revision.
+    /// What rejected a revision.
     pub enum RejectedBy {
-        /// A slurmctld that was started with it on the side.
+        /// A test run of slurmctld.
         #[default]
         DryRun,
         /// The live slurmctld.
@@ -163,12 +161,12 @@ open_enum! {
 }
 
 open_enum! {
-    /// How a revision goes to slurmctld.
+    /// How a revision is delivered to slurmctld.
     pub enum Delivery {
         /// Pushed to the agent beside slurmctld.
         #[default]
         Agent,
-        /// By a ConfigMap that the agent takes it from, since the agent could not be reached.
+        /// By a ConfigMap that the agent reads, because the operator cannot reach the agent.
         ConfigMap,
         /// With a restart of slurmctld's pod.
         Restart,
@@ -180,14 +178,14 @@ open_enum! {
 open_enum! {
     /// What made a revision live.
     pub enum ConfigurationAction {
-        /// Nothing had to be done.
+        /// No action was necessary.
         #[default]
         Nothing,
-        /// slurmctld was told which partitions are different.
+        /// The changed partitions were sent to slurmctld.
         PartitionRpc,
         /// slurmctld read its files again.
         Reconfigure,
-        /// slurmctld was started anew.
+        /// slurmctld was restarted.
         Restart,
     }
 }

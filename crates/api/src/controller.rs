@@ -1,8 +1,9 @@
 //! Controller: a Slurm cluster's slurmctld.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     claims::ClaimSpec,
@@ -10,19 +11,19 @@ use crate::{
     configuration::ConfigurationStatus,
     external::ExternalConfig,
     metrics::Metrics,
-    names::ControllerName,
     overlay::ContainerOverlay,
     references::{ConfigMapKeyRef, ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
     wellknown,
 };
 
-/// How many backups a controller with high availability has when it does not say.
+/// Default number of standbys of a Controller with high availability.
 pub const DEFAULT_BACKUPS: i32 = 1;
-/// The most backups. Each is a line in slurm.conf that every client tries in turn, so more of them help nobody.
+/// Maximum number of standbys. Each is a line in slurm.conf, and a client tries the lines one after another.
 pub const MAX_BACKUPS: i32 = 8;
 
 /// A Slurm cluster: its slurmctld, its configuration and its keys. The other kinds refer to it.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -43,190 +44,158 @@ pub const MAX_BACKUPS: i32 = 8;
 #[schemars(extend("x-kubernetes-validations" = [
     {
         "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
-        "message": "externalConfig is needed when external is true: it says where slurmctld runs",
+        "message": "externalConfig is required when external is true: it holds the address of slurmctld",
     },
     {
         "rule": "!has(self.ha) || !has(self.ha.enabled) || !self.ha.enabled || (has(self.persistence) && \
             (!has(self.persistence.enabled) || self.persistence.enabled) && \
             has(self.persistence.existingClaim) && self.persistence.existingClaim != '')",
-        "message": "ha needs persistence.enabled and persistence.existingClaim: all slurmctld share one ReadWriteMany claim",
+        "message": "ha requires persistence.enabled and persistence.existingClaim: all slurmctld share one ReadWriteMany claim",
     },
 ]))]
 pub struct ControllerSpec {
-    /// Slurm's name for the cluster, at most 40 characters; it cannot be changed. Absent: `<namespace>_<name>`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm's name of the cluster, at most 40 characters. Defaults to `<namespace>_<name>`. Immutable.
     pub cluster_name: Option<String>,
 
-    /// Key of auth/slurm, which all daemons of the cluster share. Absent: one is generated. The Secret's name cannot be
-    /// changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Key of auth/slurm, which all daemons of the cluster share. If absent, the operator generates one. The name of
+    /// the Secret is immutable.
     pub slurm_key_ref: Option<SecretKeyRef>,
 
-    /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Older name of `jwtKeyRef`, which takes precedence.
     pub jwt_hs256_key_ref: Option<SecretKeyRef>,
 
-    /// Key that signs the cluster's tokens (auth/jwt). Absent: one is generated. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Key that signs the cluster's tokens (auth/jwt). If absent, the operator generates one. Immutable.
     pub jwt_key_ref: Option<SecretKeyRef>,
 
-    /// JSON web key set with further keys whose tokens the cluster accepts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// JSON web key set. The cluster also accepts tokens that are signed with one of its keys.
     pub jwks_key_ref: Option<ConfigMapKeyRef>,
 
-    /// The Accounting that keeps this cluster's records.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The Accounting that stores the records of this cluster.
     pub accounting_ref: Option<ObjectRef>,
 
-    /// The cluster's slurmctld runs outside Kubernetes; `externalConfig` says where.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether slurmctld runs outside Kubernetes, at the address in `externalConfig`.
     #[schemars(extend("default" = false))]
     pub external: Option<bool>,
 
-    /// Where an external slurmctld is found.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Address of an external slurmctld.
     pub external_config: Option<ExternalConfig>,
 
-    /// Standby slurmctld that take over when the active one fails.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Standby slurmctld, one of which takes over when the active one fails.
     pub ha: Option<HighAvailability>,
 
     /// Fields of a core/v1 Container, merged over the slurmctld container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmctld: Option<ContainerOverlay>,
 
-    /// Accepted and without effect: changes are always applied in place. To have slurmctld restarted instead, see
-    /// `configUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accepted for compatibility, without effect: changes are always applied in place. To restart slurmctld instead,
+    /// set `configUpdate`.
     #[schemars(extend("default" = false))]
     pub inplace_reconfigure: Option<bool>,
 
-    /// How a change of the configuration reaches slurmctld. Absent: `InPlace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How slurmctld gets a change of the configuration. Defaults to `InPlace`.
     pub config_update: Option<ConfigUpdate>,
 
     /// Fields of a core/v1 Container, merged over the reconfigure container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reconfigure: Option<ContainerOverlay>,
 
     /// Fields of a core/v1 Container, merged over the container that prints slurmctld's log.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logfile: Option<ContainerOverlay>,
 
-    /// What to lay over the slurmctld pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the slurmctld pods.
     pub template: Option<PodTemplate>,
 
     /// Lines to add to slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_conf: Option<String>,
 
     /// ConfigMaps whose entries become files beside slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub config_file_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmd runs before a job (Prolog).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub prolog_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmd runs after a job (Epilog).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub epilog_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmctld runs when it allocates a job (PrologSlurmctld).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub prolog_slurmctld_script_refs: Option<Vec<ObjectRef>>,
 
     /// ConfigMaps whose entries are scripts that slurmctld runs when a job ends (EpilogSlurmctld).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub epilog_slurmctld_script_refs: Option<Vec<ObjectRef>>,
 
-    /// Where slurmctld keeps its state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Storage of slurmctld's state.
     pub persistence: Option<Persistence>,
 
-    /// What to lay over the Service that clients reach slurmctld by.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the Service through which clients reach slurmctld.
     pub service: Option<ServiceTemplate>,
 
-    /// What Prometheus is to collect.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Metrics for Prometheus.
     pub metrics: Option<Metrics>,
 }
 
 open_enum! {
-    /// How a change of the configuration reaches slurmctld.
+    /// How slurmctld gets a change of the configuration.
     pub enum ConfigUpdate {
-        /// The running slurmctld takes it over.
+        /// The running slurmctld reads it.
         #[default]
         InPlace,
-        /// slurmctld is restarted with it.
+        /// slurmctld is restarted.
         Restart,
     }
 }
 
 /// Standby slurmctld.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HighAvailability {
-    /// Run standbys. It needs `persistence.existingClaim` to name a ReadWriteMany claim.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether standbys run. Requires a ReadWriteMany claim in `persistence.existingClaim`.
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// Number of standbys, at most 8.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1, "maximum" = MAX_BACKUPS))]
     pub backups: Option<i32>,
 }
 
 /// Storage for slurmctld's state.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Persistence {
-    /// Keep the state on a volume. Otherwise it is lost with the pod. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the state is kept on a volume. Otherwise it is lost with the pod. Immutable.
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
-    /// Use this claim instead of making one. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Existing claim to use instead of a new one. Immutable.
     pub existing_claim: Option<String>,
 
-    /// The claim to make.
+    /// The claim to create.
     #[serde(flatten)]
     pub claim: ClaimSpec,
 }
 
-/// What is known about a Slurm cluster.
+/// Observed state of a Slurm cluster.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ControllerStatus {
-    /// What holds for this cluster.
+    /// Conditions of the cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 
-    /// Where the configuration stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// State of the configuration.
     pub configuration: Option<ConfigurationStatus>,
 }
 
 impl Controller {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> ControllerName {
-        ControllerName::new(self.name_any())
-    }
-
-    /// Slurm's name for the cluster.
+    /// Slurm's name of the cluster.
     pub fn cluster_name(&self) -> String {
         match self.spec.cluster_name.as_deref() {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -235,17 +204,15 @@ impl Controller {
                 .default_cluster_name(self.metadata.namespace.as_deref().unwrap_or_default()),
         }
     }
-}
 
-impl Controller {
-    /// Where the key of auth/slurm is: where the user says, or else in a Secret of ours. `None` if it can be in neither,
-    /// since a slurmctld outside Kubernetes has a key already.
+    /// The Secret entry with the key of auth/slurm: the one that the spec names, else the generated one. `None` for an
+    /// external slurmctld without a reference, because it has a key already.
     pub fn slurm_key(&self) -> Option<SecretKeyRef> {
         let ours = || self.generated_key(self.child_names().slurm_key_secret(), wellknown::SLURM_KEY_FILE);
         self.spec.slurm_key_ref.clone().or_else(ours)
     }
 
-    /// Where the key of auth/jwt is, in the same way.
+    /// The Secret entry with the key of auth/jwt, chosen in the same way.
     pub fn jwt_key(&self) -> Option<SecretKeyRef> {
         let ours = || self.generated_key(self.child_names().jwt_key_secret(), wellknown::JWT_KEY_FILE);
         self.spec.effective_jwt_key_ref().cloned().or_else(ours)
@@ -266,18 +233,18 @@ impl ControllerSpec {
         self.external.unwrap_or(false)
     }
 
-    /// Host and port of a slurmctld outside Kubernetes, if it is there.
+    /// Host and port of slurmctld, if it runs outside Kubernetes.
     pub fn external_address(&self) -> Option<(&str, i64)> {
         let external = self.external_config.as_ref().filter(|_| self.is_external())?;
         Some(external.address(wellknown::SLURMCTLD_PORT))
     }
 
-    /// The reference to the key of auth/jwt, under whichever name it was given.
+    /// The reference to the key of auth/jwt, from the newer or the older field.
     pub fn effective_jwt_key_ref(&self) -> Option<&SecretKeyRef> {
         self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())
     }
 
-    /// Name of the Accounting, if there is one.
+    /// Name of the Accounting, if the spec refers to one.
     pub fn accounting_name(&self) -> Option<&str> {
         self.accounting_ref
             .as_ref()
@@ -285,12 +252,12 @@ impl ControllerSpec {
             .filter(|name| !name.is_empty())
     }
 
-    /// Whether there are standbys.
+    /// Whether standbys run.
     pub fn is_highly_available(&self) -> bool {
         !self.is_external() && self.ha.as_ref().is_some_and(|ha| ha.enabled.unwrap_or(false))
     }
 
-    /// Number of slurmctld, standbys included.
+    /// Number of slurmctld pods, standbys included.
     pub fn replicas(&self) -> u32 {
         if !self.is_highly_available() {
             return 1;
@@ -299,12 +266,12 @@ impl ControllerSpec {
         1 + u32::try_from(backups.clamp(0, MAX_BACKUPS)).unwrap_or(0)
     }
 
-    /// How a change of the configuration reaches slurmctld.
+    /// How slurmctld gets a change of the configuration.
     pub fn config_update(&self) -> ConfigUpdate {
         self.config_update.clone().unwrap_or_default()
     }
 
-    /// Whether slurmctld's state is kept on a volume: it is, unless the user said otherwise.
+    /// Whether slurmctld's state is kept on a volume, which is the default.
     pub fn is_persistent(&self) -> bool {
         self.persistence
             .as_ref()
@@ -312,33 +279,22 @@ impl ControllerSpec {
             .unwrap_or(true)
     }
 
-    /// The claim the user brought along for slurmctld's state.
+    /// The existing claim for slurmctld's state, if the spec names one.
     pub fn existing_claim(&self) -> Option<&str> {
         let claim = self.persistence.as_ref()?.existing_claim.as_deref()?;
         (self.is_persistent() && !claim.is_empty()).then_some(claim)
     }
 
-    /// Every list of ConfigMaps whose entries end up beside slurm.conf, with the name of its field.
+    /// Every list of ConfigMaps whose entries become files beside slurm.conf, with the name of its field.
     pub fn file_refs(&self) -> [(&'static str, &[ObjectRef]); 5] {
-        [
-            ("configFileRefs", self.config_file_refs.as_deref().unwrap_or_default()),
-            (
-                "prologScriptRefs",
-                self.prolog_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "epilogScriptRefs",
-                self.epilog_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "prologSlurmctldScriptRefs",
-                self.prolog_slurmctld_script_refs.as_deref().unwrap_or_default(),
-            ),
-            (
-                "epilogSlurmctldScriptRefs",
-                self.epilog_slurmctld_script_refs.as_deref().unwrap_or_default(),
-            ),
-        ]
+        let lists = [
+            ("configFileRefs", &self.config_file_refs),
+            ("prologScriptRefs", &self.prolog_script_refs),
+            ("epilogScriptRefs", &self.epilog_script_refs),
+            ("prologSlurmctldScriptRefs", &self.prolog_slurmctld_script_refs),
+            ("epilogSlurmctldScriptRefs", &self.epilog_slurmctld_script_refs),
+        ];
+        lists.map(|(field, list)| (field, list.as_deref().unwrap_or_default()))
     }
 }
 
@@ -353,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_named_after_namespace_and_object_unless_it_says() {
+    fn the_cluster_is_named_after_namespace_and_object_by_default() {
         assert_eq!(controller(serde_json::json!({})).cluster_name(), "hpc_slurm");
         assert_eq!(
             controller(serde_json::json!({ "clusterName": "" })).cluster_name(),
@@ -366,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn standbys_count_only_when_they_are_enabled_and_ours() {
+    fn standbys_count_only_when_enabled_and_not_external() {
         for (spec, replicas) in [
             (serde_json::json!({}), 1),
             (serde_json::json!({ "ha": { "enabled": false, "backups": 3 } }), 1),
             (serde_json::json!({ "ha": { "enabled": true } }), 2),
             (serde_json::json!({ "ha": { "enabled": true, "backups": 3 } }), 4),
             (serde_json::json!({ "ha": { "enabled": true, "backups": -5 } }), 1),
-            // Definitions without a maximum may be the installed ones.
+            // The installed definitions may have no maximum.
             (serde_json::json!({ "ha": { "enabled": true, "backups": i32::MAX } }), 9),
             (serde_json::json!({ "external": true, "ha": { "enabled": true } }), 1),
         ] {
@@ -382,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_nobody_names_are_ours_unless_slurmctld_is_elsewhere() {
+    fn keys_are_generated_unless_they_are_given_or_slurmctld_is_external() {
         let bare = controller(serde_json::json!({}));
         let key = |name: &str, key: &str| SecretKeyRef {
             name: name.into(),
@@ -396,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_name_of_the_jwt_key_wins() {
+    fn the_newer_name_of_the_jwt_key_takes_precedence() {
         let spec = controller(serde_json::json!({
             "jwtKeyRef": { "name": "new", "key": "k" }, "jwtHs256KeyRef": { "name": "old", "key": "k" },
         }))

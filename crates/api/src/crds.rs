@@ -22,11 +22,11 @@ use crate::{
 
 /// Number of the schema in these definitions, written on them as [`annotations::SCHEMA_REVISION`].
 ///
-/// It goes up by one with the first change after a release. An operator that finds a lower number installed, or none (as on
-/// upstream's definitions), leaves its newer fields off: the API server would drop them without a word.
+/// It is incremented with the first change after a release. An operator that finds a lower number, or none (as on
+/// upstream's definitions), does not write newer fields: the API server would drop them silently.
 pub const SCHEMA_REVISION: u32 = 1;
 
-/// The definitions of all kinds, in the order of their names.
+/// Returns the definitions of all kinds, ordered by name.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
         definition::<Accounting, AccountingSpec, AccountingStatus>(),
@@ -39,7 +39,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// A definition as the YAML text that the chart carries.
+/// Renders a definition as the YAML in the chart.
 pub fn render_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(crd)
 }
@@ -53,7 +53,7 @@ where
     let mut crd = Kind::crd();
     crd.metadata.annotations = Some(BTreeMap::from([
         (annotations::SCHEMA_REVISION.to_owned(), SCHEMA_REVISION.to_string()),
-        // With the definitions would go every cluster that was made from them.
+        // Deleting the definitions would delete every cluster.
         (annotations::HELM_RESOURCE_POLICY.to_owned(), "keep".to_owned()),
     ]));
     for version in &mut crd.spec.versions {

@@ -1,46 +1,46 @@
-//! How long a worker that is to leave waits for its jobs.
+//! How long a worker that is to be removed waits for its jobs.
 
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::GoDuration;
 
 open_enum! {
-    /// What becomes of the jobs that are still on a worker when its time is up.
+    /// What happens to the jobs that run on a worker when the drain times out.
     pub enum OnDrainTimeout {
-        /// They are waited for.
+        /// The operator waits for them.
         #[default]
         Wait,
-        /// They are put back into the queue.
+        /// The operator requeues them.
         Requeue,
-        /// They are cancelled.
+        /// The operator cancels them.
         Cancel,
     }
 }
 
-/// How long a worker that is to leave waits for its jobs.
+/// How long a worker that is to be removed waits for its jobs.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// How long, counted from when the worker was chosen to leave: `30m`, `12h`. Without it there is no end to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Time from the decision to remove the worker to the timeout: `30m`, `12h`. If absent, there is no timeout.
     pub timeout: Option<GoDuration>,
 
-    /// What becomes of the jobs that are still there then. `Wait`: nothing. `Requeue`: they are put back into the queue;
-    /// those that cannot be, are waited for. `Cancel`: they are cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What happens to jobs that run on the worker then. `Wait`: the operator waits for them. `Requeue`: it requeues
+    /// them, and waits for those that cannot be requeued. `Cancel`: it cancels them.
     #[schemars(extend("default" = "Wait"))]
     pub on_timeout: Option<OnDrainTimeout>,
 }
 
 impl Drain {
-    /// How long, if there is an end to it.
+    /// The timeout, if there is one.
     pub fn timeout(&self) -> Option<SignedDuration> {
         self.timeout.as_ref()?.length().filter(SignedDuration::is_positive)
     }
 
-    /// What becomes of the jobs that are still there then.
+    /// What happens to jobs that still run at the timeout.
     pub fn on_timeout(&self) -> OnDrainTimeout {
         self.on_timeout.clone().unwrap_or_default()
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_to_jobs_unless_somebody_wrote_it() {
+    fn by_default_a_drain_waits_for_jobs() {
         let drain = Drain::default();
         assert_eq!((drain.timeout(), drain.on_timeout()), (None, OnDrainTimeout::Wait));
         for no_length in ["0s", "-5m", "a while"] {

@@ -1,13 +1,13 @@
-//! A number, or a string that says one.
+//! A number, or a string with a number or a percentage.
 
 use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// A number or a string, kept as which of them it was written.
+/// A number or a string, kept as it was written.
 ///
-/// Not the type of k8s-openapi: that one ends at 32 bits, and the schema of such a field does not.
+/// It is not the type of k8s-openapi, which has 32 bits; the schema of such a field has no such limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum IntOrString {
@@ -18,7 +18,7 @@ pub enum IntOrString {
 }
 
 impl IntOrString {
-    /// The number of things out of `total` that is meant, a percentage rounded up. `None` for any other string.
+    /// The number, or the percentage of `total`, rounded up. `None` for any other string.
     pub fn out_of(&self, total: u32) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),

@@ -1,6 +1,6 @@
 //! The `Key=Value` items of one line of a Slurm file.
 
-/// The items, which stand between blanks. Blanks inside double quotes are part of a value.
+/// The items, which are separated by blanks. Blanks inside double quotes are part of a value.
 pub fn items(text: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     let parts = text.split(move |c: char| {

@@ -1,8 +1,8 @@
 //! The operator's API: the six kinds of `slinky.slurm.net/v1beta1` and Partition, the keys and names that go with them, and the
 //! checks their objects must pass.
 //!
-//! Types here say what a user wrote and lose none of it: an absent field stays absent, and what it then means is the
-//! answer of a method beside it. Nothing in this crate talks to Kubernetes or to Slurm.
+//! The types keep what a user wrote: an absent field stays absent, and a method returns its default. Nothing in this
+//! crate talks to Kubernetes or to Slurm.
 
 #![allow(
     clippy::doc_markdown,

@@ -1,23 +1,21 @@
-//! LoginSet: pods that people log in to.
+//! LoginSet: pods that users log in to.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
     int_or_string::IntOrString,
-    names::LoginSetName,
-    nodeset::{MAX_REPLICAS, bounded},
+    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::{ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
 };
 
-/// How many pods a LoginSet has when it does not say.
-pub const DEFAULT_REPLICAS: i32 = 1;
-
 /// Login nodes: pods with sshd, sssd and Slurm's commands.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -45,73 +43,65 @@ pub const DEFAULT_REPLICAS: i32 = 1;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LoginSetSpec {
-    /// The Controller whose cluster people log in to. It cannot be changed.
+    /// The Controller of the cluster that users log in to. Immutable.
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the login container. A port named `login` replaces port 22.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<ContainerOverlay>,
 
     /// Fields of a core/v1 Container, merged over the container that prepares `/etc/slurm`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub initconf: Option<ContainerOverlay>,
 
-    /// What to lay over the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the pods.
     pub template: Option<PodTemplate>,
 
-    /// Public keys that may log in as root, one per line.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Public keys that are accepted for root, one per line.
     pub root_ssh_authorized_keys: Option<String>,
 
     /// Lines to add to sshd_config.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_sshd_config: Option<String>,
 
-    /// The sssd.conf to use.
+    /// Secret entry with sssd.conf.
     pub sssd_conf_ref: SecretKeyRef,
 
     /// How pods are replaced, as in an apps/v1 Deployment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<DeploymentStrategy>,
 
-    /// What to lay over the Service that people reach the pods by.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the Service through which users reach the pods.
     pub service: Option<ServiceTemplate>,
 }
 
 /// How the pods of a Deployment are replaced.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentStrategy {
     /// `RollingUpdate` or `Recreate`.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub type_: Option<String>,
 
     /// Settings of `RollingUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingDeployment>,
 }
 
 /// Settings of a Deployment's rolling update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingDeployment {
-    /// Pods there may be beyond `replicas`, as a number or a percentage.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum number of pods beyond `replicas`, as a number or a percentage.
     pub max_surge: Option<IntOrString>,
 
-    /// Pods that may be missing, as a number or a percentage.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum number of unavailable pods, as a number or a percentage.
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// What is known about a LoginSet's pods.
+/// Observed state of a LoginSet's pods.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["selector"]))]
@@ -122,26 +112,18 @@ pub struct LoginSetStatus {
     /// Label selector of the pods, for the scale subresource.
     pub selector: String,
 
-    /// What holds for this LoginSet.
+    /// Conditions of the LoginSet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
-impl LoginSet {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> LoginSetName {
-        LoginSetName::new(self.name_any())
-    }
-}
-
 impl LoginSetSpec {
-    /// Number of pods that are wanted.
+    /// Desired number of pods.
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 }

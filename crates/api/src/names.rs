@@ -1,13 +1,24 @@
-//! Names of the objects the operator makes, derived from the name of the object they are made for.
+//! Names of child objects, derived from the name of their parent.
 //!
-//! They are upstream's names: users' scripts, Services in other namespaces and claims with data depend on them. Each type
-//! wraps the parent's name, since a child often knows its parent by reference only.
+//! They are upstream's names: users' scripts, Services in other namespaces and claims with data depend on them. Each
+//! type wraps the parent's name, because the parent is often known by reference only.
 
 use std::fmt;
 
-use crate::{keys, nodeset::MAX_ORDINAL_PADDING, wellknown};
+use kube::ResourceExt;
+
+use crate::{Accounting, Controller, LoginSet, NodeSet, RestApi, keys, nodeset::MAX_ORDINAL_PADDING, wellknown};
 
 macro_rules! parent_name {
+    ($(#[$meta:meta])* $name:ident of $kind:ident) => {
+        impl $kind {
+            /// The name from which the names of its children are derived.
+            pub fn child_names(&self) -> $name {
+                $name::new(self.name_any())
+            }
+        }
+        parent_name! { $(#[$meta])* $name }
+    };
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,23 +46,23 @@ macro_rules! parent_name {
 
 parent_name! {
     /// Name of a Controller.
-    ControllerName
+    ControllerName of Controller
 }
 parent_name! {
     /// Name of a NodeSet.
-    NodeSetName
+    NodeSetName of NodeSet
 }
 parent_name! {
     /// Name of a LoginSet.
-    LoginSetName
+    LoginSetName of LoginSet
 }
 parent_name! {
     /// Name of a RestApi.
-    RestApiName
+    RestApiName of RestApi
 }
 parent_name! {
     /// Name of an Accounting.
-    AccountingName
+    AccountingName of Accounting
 }
 parent_name! {
     /// Name of a Token.
@@ -64,17 +75,17 @@ impl ControllerName {
         format!("{self}-controller")
     }
 
-    /// slurmctld pod of this number, which is also its name in SlurmctldHost.
+    /// slurmctld pod with this ordinal, which is also its name in SlurmctldHost.
     pub fn pod(&self, ordinal: u32) -> String {
         format!("{}-{ordinal}", self.stateful_set())
     }
 
-    /// Service that leads clients to the active slurmctld.
+    /// Service that selects the active slurmctld.
     pub fn service(&self) -> String {
         self.stateful_set()
     }
 
-    /// Headless Service that gives every slurmctld pod a name.
+    /// Headless Service that gives every slurmctld pod a DNS name.
     pub fn internal_service(&self) -> String {
         format!("{self}-controller-internal")
     }
@@ -84,7 +95,7 @@ impl ControllerName {
         self.stateful_set()
     }
 
-    /// ConfigMap with slurm.conf, for people and for slurmrestd.
+    /// ConfigMap with slurm.conf, for users and for slurmrestd.
     pub fn config_map(&self) -> String {
         format!("{self}-config")
     }
@@ -94,12 +105,12 @@ impl ControllerName {
         format!("{self}-bundle")
     }
 
-    /// ConfigMap with a revision on its way to an agent that cannot be reached directly.
+    /// ConfigMap with a revision for an agent that the operator cannot reach.
     pub fn candidate_config_map(&self) -> String {
         format!("{self}-candidate")
     }
 
-    /// ConfigMap with the last revisions that were accepted and refused, for people.
+    /// ConfigMap with the last accepted and rejected revisions, for users.
     pub fn history_config_map(&self) -> String {
         format!("{self}-history")
     }
@@ -129,26 +140,26 @@ impl ControllerName {
         format!("slurm-workers-pdb-{self}")
     }
 
-    /// Slurm's name for the cluster, if the Controller gives none.
+    /// Default name of the cluster in Slurm.
     pub fn default_cluster_name(&self, namespace: &str) -> String {
         format!("{namespace}_{self}")
     }
 }
 
 impl NodeSetName {
-    /// Worker pod of this number, in `StatefulSet` mode.
+    /// Worker pod with this ordinal, in `StatefulSet` mode.
     pub fn pod(&self, ordinal: u32, padding: usize) -> String {
-        // Formatting panics over a width of more than 16 bits.
+        // Formatting panics if the width has more than 16 bits.
         let padding = padding.min(MAX_ORDINAL_PADDING);
         format!("{self}-{ordinal:0padding$}")
     }
 
-    /// What the name of a worker pod begins with, in `DaemonSet` mode.
+    /// Prefix of the names of worker pods in `DaemonSet` mode.
     pub fn pod_prefix(&self) -> String {
         format!("{self}-")
     }
 
-    /// Claim of a worker pod. `pod` is its padded number, or its host name in `DaemonSet` mode.
+    /// Claim of a worker pod. `pod` is its padded ordinal, or its host name in `DaemonSet` mode.
     pub fn claim(&self, template: &str, pod: &str) -> String {
         format!("{template}-{self}-{pod}")
     }
@@ -180,7 +191,7 @@ impl LoginSetName {
         self.0.clone()
     }
 
-    /// Service that people reach the login pods by.
+    /// Service of the login pods.
     pub fn service(&self) -> String {
         self.0.clone()
     }
@@ -207,7 +218,7 @@ impl RestApiName {
         format!("{self}-restapi")
     }
 
-    /// Service that clients reach slurmrestd by.
+    /// Service of slurmrestd.
     pub fn service(&self) -> String {
         self.deployment()
     }
@@ -224,7 +235,7 @@ impl AccountingName {
         format!("{}-0", self.stateful_set())
     }
 
-    /// Service that slurmctld reaches slurmdbd by.
+    /// Service of slurmdbd.
     pub fn service(&self) -> String {
         self.stateful_set()
     }
@@ -236,7 +247,7 @@ impl AccountingName {
 }
 
 impl TokenName {
-    /// Secret the token of this user is put in, unless the Token says otherwise.
+    /// Default Secret of a token of this user.
     pub fn secret(&self, username: &str) -> String {
         format!("{self}-jwt-{username}")
     }
@@ -273,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_pods_number_is_padded_with_zeros() {
+    fn the_ordinal_of_a_worker_pod_is_padded_with_zeros() {
         let nodeset = NodeSetName::new("gpu");
         assert_eq!(nodeset.pod(7, 0), "gpu-7");
         assert_eq!(nodeset.pod(7, 3), "gpu-007");

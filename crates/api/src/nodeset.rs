@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
     drain::Drain,
-    names::NodeSetName,
     overlay::{ClaimTemplate, ContainerOverlay},
     references::{ObjectRef, SecretKeyRef},
     templates::PodTemplate,
@@ -17,14 +17,16 @@ use crate::{
     update_strategy::UpdateStrategy,
 };
 
-/// How many pods a NodeSet has when it does not say.
+/// Default number of pods of a NodeSet, LoginSet or RestApi.
 pub const DEFAULT_REPLICAS: i32 = 1;
-/// The most pods of a set. Slurm has no more nodes (`MAX_SLURM_NODES`), and the same is more than anybody needs of login pods or slurmrestd.
+/// Maximum number of pods of a set: Slurm's limit of nodes (`MAX_SLURM_NODES`). The same limit holds for login pods and
+/// slurmrestd.
 pub const MAX_REPLICAS: i32 = 65_536;
-/// The most digits a pod's number can be given: more than any number has, and far from where names become too long.
+/// Maximum number of digits of a pod's ordinal: more than any ordinal has, and few enough for the length of a name.
 pub const MAX_ORDINAL_PADDING: usize = 20;
 
 /// Slurm nodes of one shape: pods that run slurmd and register with a Controller.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -61,127 +63,109 @@ pub const MAX_ORDINAL_PADDING: usize = 20;
     printcolumn = r#"{"name": "DOWN", "type": "integer", "jsonPath": ".status.slurmDown", "priority": 1,
         "description": "Slurm nodes that are down."}"#,
     printcolumn = r#"{"name": "DRAIN", "type": "integer", "jsonPath": ".status.slurmDrain", "priority": 1,
-        "description": "Slurm nodes that take no new job."}"#,
+        "description": "Slurm nodes that accept no new job."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSetSpec {
-    /// The Controller these nodes belong to. It cannot be changed.
+    /// The Controller these nodes belong to. Immutable.
     pub controller_ref: ObjectRef,
 
-    /// Number of pods, at most 65536. With `scalingMode: DaemonSet` the Kubernetes nodes decide instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Number of pods, at most 65536. Without effect with `scalingMode: DaemonSet`.
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// `StatefulSet`: numbered pods, `replicas` of them. `DaemonSet`: one pod on every Kubernetes node that matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "StatefulSet"))]
     pub scaling_mode: Option<ScalingMode>,
 
     /// Fields of a core/v1 Container, merged over the slurmd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmd: Option<ContainerOverlay>,
 
     /// SSH access to the nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Ssh>,
 
     /// Fields of a core/v1 Container, merged over the container that prints slurmd's log.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logfile: Option<ContainerOverlay>,
 
-    /// What to lay over the pods. `spec.hostname` is a prefix here: the pod's number follows it, and without its dashes
-    /// it is Slurm's name for the set, its feature and its partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the pods. `spec.hostname` is a prefix: the pod's ordinal follows it. Without its dashes it is
+    /// Slurm's name of the set, its feature and its partition.
     pub template: Option<PodTemplate>,
 
-    /// Settings of the Slurm nodes, as `Key=Value` items with blanks between them, without backslashes and number signs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Settings of the Slurm nodes: `Key=Value` items separated by blanks, without backslashes and number signs.
     pub extra_conf: Option<String>,
 
-    /// The partition of these nodes alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The partition of this NodeSet's nodes.
     pub partition: Option<NodeSetPartition>,
 
-    /// Claims to make for every pod, each a core/v1 PersistentVolumeClaim. A pod volume of the same name gives way. They
-    /// cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Claims to create for every pod, each a core/v1 PersistentVolumeClaim. They replace pod volumes of the same name.
+    /// Immutable.
     #[schemars(extend("nullable" = true))]
     pub volume_claim_templates: Option<Vec<ClaimTemplate>>,
 
     /// How pods of an older revision are replaced.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
-    /// How long a pod that is to leave waits for its jobs, whatever it leaves for: an update, a smaller number, the
-    /// NodeSet's deletion.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How long a pod that is to be removed waits for its jobs, whether it is removed for an update, a scale-in or the
+    /// deletion of the NodeSet.
     pub drain: Option<Drain>,
 
     /// Number of older revisions to keep.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 0))]
     pub revision_history_limit: Option<i32>,
 
-    /// What becomes of the claims of pods that go.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What happens to the claims of removed pods.
     pub persistent_volume_claim_retention_policy: Option<ClaimRetentionPolicy>,
 
-    /// Seconds a pod must be ready before it counts as available.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Seconds that a pod must be ready before it counts as available.
     pub min_ready_seconds: Option<i32>,
 
-    /// Digits of a pod's number, filled with zeros: 3 makes `node-007`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Digits of a pod's ordinal, padded with zeros: 3 gives `node-007`.
     #[schemars(extend("default" = 0, "minimum" = 0))]
     pub ordinal_padding: Option<i64>,
 
-    /// Bring a pod of the same number back to the Kubernetes node it first ran on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether a pod returns to the Kubernetes node that the pod with the same ordinal first ran on.
     #[schemars(extend("default" = false))]
     pub pin_to_node: Option<bool>,
 
-    /// Keep pods that run jobs from being evicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether pods that run jobs are protected from eviction.
     #[schemars(extend("default" = true))]
     pub workload_disruption_protection: Option<bool>,
 
-    /// When to remove the Slurm node of a pod that vanished unplanned: `Never`, or once its Kubernetes node is gone too.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// When to delete the Slurm node record of a pod that was lost: `Never`, or when its Kubernetes node is gone too
+    /// (`NodeNotFound`).
     #[schemars(extend("default" = "Never"))]
     pub prune_slurm_node_records: Option<PruneNodeRecords>,
 
-    /// Let several slurmd pods run on one Kubernetes node.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether several slurmd pods may run on one Kubernetes node.
     #[schemars(extend("default" = false))]
     pub oversubscribe_node: Option<bool>,
 }
 
 open_enum! {
-    /// What decides how many pods there are.
+    /// What determines the number of pods.
     pub enum ScalingMode {
-        /// `replicas` does.
+        /// The field `replicas`.
         #[default]
         StatefulSet,
-        /// The matching Kubernetes nodes do.
+        /// The matching Kubernetes nodes.
         DaemonSet,
     }
 }
 
 open_enum! {
-    /// When to remove the Slurm node of a pod that vanished unplanned.
+    /// When to delete the Slurm node record of a pod that was lost.
     pub enum PruneNodeRecords {
-        /// Not at all.
+        /// Never.
         #[default]
         Never,
-        /// Once its Kubernetes node is gone too.
+        /// When its Kubernetes node is gone too.
         NodeNotFound,
     }
 }
 
 open_enum! {
-    /// What becomes of a claim whose pod goes.
+    /// What happens to the claim of a removed pod.
     pub enum ClaimRetention {
         /// It stays.
         #[default]
@@ -192,62 +176,59 @@ open_enum! {
 }
 
 /// SSH access to the nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
-    /// Run sshd beside slurmd.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether sshd runs beside slurmd.
     #[schemars(extend("default" = false))]
     pub enabled: Option<bool>,
 
     /// Lines to add to sshd_config.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_sshd_config: Option<String>,
 
-    /// The sssd.conf to use. Needed when SSH is enabled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Secret entry with sssd.conf. Required when SSH is enabled.
     pub sssd_conf_ref: Option<SecretKeyRef>,
 }
 
 /// The partition of one NodeSet's nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeSetPartition {
-    /// Make the partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the partition is created.
     #[schemars(extend("default" = true))]
     pub enabled: Option<bool>,
 
-    /// The rest of its line in slurm.conf, for example `Default=YES MaxTime=1-00:00:00`. A value with blanks is written in double
-    /// quotes; backslashes and number signs are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    // A second line could be any setting at all.
+    /// Settings of the partition as in slurm.conf, for example `Default=YES MaxTime=1-00:00:00`. Write a value with
+    /// blanks in double quotes; backslashes and number signs are rejected.
+    // A second line could hold any other setting.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]
     pub config: Option<String>,
 }
 
 impl NodeSetPartition {
-    /// Whether the partition is to be made: who writes it down wants it, unless it says otherwise.
+    /// Whether the partition is to be created, which is the default.
     pub fn is_enabled(&self) -> bool {
         self.enabled.unwrap_or(true)
     }
 }
 
-/// What becomes of the claims of pods that go.
+/// What happens to the claims of removed pods.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRetentionPolicy {
     /// When the NodeSet is deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Retain"))]
     pub when_deleted: Option<ClaimRetention>,
 
     /// When the NodeSet is scaled in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Retain"))]
     pub when_scaled: Option<ClaimRetention>,
 }
 
-/// What is known about a NodeSet's pods and Slurm nodes.
+/// Observed state of a NodeSet's pods and Slurm nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["nodeSetHash", "selector"]))]
@@ -264,57 +245,48 @@ pub struct NodeSetStatus {
     /// Pods that have been ready for `minReadySeconds`.
     pub available_replicas: i32,
 
-    /// Pods that should be available and are not.
+    /// Pods that should be available but are not.
     pub unavailable_replicas: i32,
 
     /// Pods that should exist.
     pub desired: i32,
 
-    /// Slurm nodes without a job. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm nodes without a job. Absent while Slurm is unreachable.
     pub slurm_idle: Option<i32>,
 
-    /// Slurm nodes with a job, full or in part. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm nodes with a job, full or in part. Absent while Slurm is unreachable.
     pub slurm_allocated: Option<i32>,
 
-    /// Slurm nodes that are down. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm nodes that are down. Absent while Slurm is unreachable.
     pub slurm_down: Option<i32>,
 
-    /// Slurm nodes that take no new job. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm nodes that accept no new job. Absent while Slurm is unreachable.
     pub slurm_drain: Option<i32>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 
     /// The newest revision, as in the label `controller.kubernetes.io/hash` of its pods.
-    // Always written, as the selector: upstream's definitions, which may be the installed ones, require both.
+    // Always written, like the selector: upstream's definitions require both and may be installed.
     pub node_set_hash: String,
 
-    /// How often the name of a revision was taken by another.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Number of collisions of revision names.
     pub collision_count: Option<i32>,
 
-    /// What holds for this NodeSet.
+    /// Conditions of the NodeSet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The start time of the scheduled update that the last reservation was made for, as the spec had it then.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The start time of the scheduled update for which the last reservation was created.
     pub reserved_start: Option<Timestamp>,
 
-    /// The Kubernetes node each number is pinned to, if `pinToNode` is set.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The Kubernetes node that each ordinal is pinned to, if `pinToNode` is set.
     #[schemars(extend("nullable" = true))]
     pub ordinal_to_node: Option<BTreeMap<String, String>>,
 
-    /// Slurm nodes whose Kubernetes nodes do not answer, and which those are. Their names are not used again: their jobs may
-    /// still run.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm nodes whose Kubernetes nodes do not respond, with the names of those. The Slurm names are not reused,
+    /// because the jobs may still run.
     #[schemars(extend("nullable" = true))]
     pub cut_off: Option<BTreeMap<String, String>>,
 
@@ -322,18 +294,13 @@ pub struct NodeSetStatus {
     pub selector: String,
 }
 
-/// A number of pods that is safe to work with: definitions without a maximum may be the installed ones.
-pub(crate) fn bounded(replicas: i32) -> u32 {
-    u32::try_from(replicas.clamp(0, MAX_REPLICAS)).unwrap_or(0)
+/// The number of pods for a `spec.replicas`, clamped because the installed definitions may have no maximum.
+pub(crate) fn replicas_or_default(replicas: Option<i32>) -> u32 {
+    u32::try_from(replicas.unwrap_or(DEFAULT_REPLICAS).clamp(0, MAX_REPLICAS)).unwrap_or(0)
 }
 
 impl NodeSet {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> NodeSetName {
-        NodeSetName::new(self.name_any())
-    }
-
-    /// Slurm's name for the set, which is also its feature and its partition.
+    /// Slurm's name of the set, which is also its feature and its partition.
     pub fn slurm_name(&self) -> String {
         let from_hostname = self
             .spec
@@ -346,22 +313,22 @@ impl NodeSet {
 }
 
 impl NodeSetSpec {
-    /// Number of pods that are wanted. It decides only with [`ScalingMode::StatefulSet`].
+    /// Desired number of pods. It has an effect only with [`ScalingMode::StatefulSet`].
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 
-    /// What decides how many pods there are.
+    /// What determines the number of pods.
     pub fn scaling_mode(&self) -> ScalingMode {
         self.scaling_mode.clone().unwrap_or_default()
     }
 
-    /// What the template asks host names to begin with.
+    /// The prefix of the host names, from the template.
     pub fn hostname_prefix(&self) -> Option<&str> {
         self.template.as_ref()?.spec.as_ref()?.text("hostname")
     }
 
-    /// Whether the pods use the network of their Kubernetes node, whose name is then Slurm's name for them.
+    /// Whether the pods use the network of their Kubernetes node. Slurm then knows them by the node's name.
     pub fn uses_host_network(&self) -> bool {
         self.template
             .as_ref()
@@ -369,23 +336,23 @@ impl NodeSetSpec {
             .is_some_and(|spec| spec.is_set("hostNetwork"))
     }
 
-    /// The SSH settings, if SSH is wanted.
+    /// The SSH settings, if SSH is enabled.
     pub fn wanted_ssh(&self) -> Option<&Ssh> {
         self.ssh.as_ref().filter(|ssh| ssh.enabled.unwrap_or(false))
     }
 
-    /// The sssd.conf to use, with or without SSH.
+    /// The Secret entry with sssd.conf, whether or not SSH is enabled.
     pub fn wanted_sssd(&self) -> Option<&SecretKeyRef> {
         self.ssh.as_ref()?.sssd_conf_ref.as_ref()
     }
 
-    /// The rest of the partition's line, if a partition is wanted.
+    /// The settings of the partition, if it is enabled.
     pub fn wanted_partition(&self) -> Option<&str> {
         let partition = self.partition.as_ref().filter(|partition| partition.is_enabled())?;
         Some(partition.config.as_deref().unwrap_or_default())
     }
 
-    /// The claims to make for every pod.
+    /// The claims to create for every pod.
     pub fn claim_templates(&self) -> &[ClaimTemplate] {
         self.volume_claim_templates.as_deref().unwrap_or_default()
     }
@@ -395,7 +362,7 @@ impl NodeSetSpec {
         self.update_strategy.clone().unwrap_or_default()
     }
 
-    /// How long a pod that is to leave waits for its jobs.
+    /// How long a pod that is to be removed waits for its jobs.
     pub fn drain(&self) -> Drain {
         self.drain.clone().unwrap_or_default()
     }
@@ -405,7 +372,7 @@ impl NodeSetSpec {
         usize::try_from(self.revision_history_limit.unwrap_or(0)).unwrap_or(0)
     }
 
-    /// What becomes of claims when the NodeSet is deleted.
+    /// What happens to claims when the NodeSet is deleted.
     pub fn claims_when_deleted(&self) -> ClaimRetention {
         let policy = self.persistent_volume_claim_retention_policy.as_ref();
         policy
@@ -413,34 +380,34 @@ impl NodeSetSpec {
             .unwrap_or_default()
     }
 
-    /// What becomes of claims when the NodeSet is scaled in.
+    /// What happens to claims when the NodeSet is scaled in.
     pub fn claims_when_scaled(&self) -> ClaimRetention {
         let policy = self.persistent_volume_claim_retention_policy.as_ref();
         policy.and_then(|policy| policy.when_scaled.clone()).unwrap_or_default()
     }
 
-    /// Seconds a pod must be ready before it counts as available.
+    /// Seconds that a pod must be ready before it counts as available.
     pub fn min_ready_seconds(&self) -> u32 {
         u32::try_from(self.min_ready_seconds.unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Digits of a pod's number.
+    /// Digits of a pod's ordinal.
     pub fn ordinal_padding(&self) -> usize {
         let given = self.ordinal_padding.unwrap_or(0).max(0);
         usize::try_from(given).map_or(MAX_ORDINAL_PADDING, |given| given.min(MAX_ORDINAL_PADDING))
     }
 
-    /// Whether pods come back to the Kubernetes node they first ran on. It has a meaning only for numbered pods.
+    /// Whether pods return to the Kubernetes node they first ran on. It has an effect only on pods with ordinals.
     pub fn pins_to_node(&self) -> bool {
         self.pin_to_node.unwrap_or(false) && self.scaling_mode() != ScalingMode::DaemonSet
     }
 
-    /// Whether pods that run jobs are kept from being evicted.
+    /// Whether pods that run jobs are protected from eviction.
     pub fn protects_workload(&self) -> bool {
         self.workload_disruption_protection.unwrap_or(true)
     }
 
-    /// When to remove the Slurm node of a pod that vanished unplanned.
+    /// When to delete the Slurm node record of a pod that was lost.
     pub fn prune_node_records(&self) -> PruneNodeRecords {
         self.prune_slurm_node_records.clone().unwrap_or_default()
     }
@@ -478,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_written_down_is_wanted() {
+    fn a_partition_in_the_spec_is_enabled_by_default() {
         for (spec, expected) in [
             (serde_json::json!({}), None),
             (serde_json::json!({ "partition": {} }), Some("")),
@@ -497,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_means_the_default_of_the_schema() {
+    fn an_absent_field_has_the_default_of_the_schema() {
         let spec = nodeset(serde_json::json!({})).spec;
         assert_eq!(spec.replicas(), 1);
         assert_eq!(spec.scaling_mode(), ScalingMode::StatefulSet);
@@ -509,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn more_pods_than_slurm_has_nodes_are_never_worked_with() {
+    fn replicas_are_clamped_to_slurms_limit() {
         for (given, replicas) in [
             (-1, 0),
             (0, 0),
@@ -524,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_of_a_number_stay_within_reason() {
+    fn the_digits_of_an_ordinal_are_limited() {
         for (given, digits) in [(-1, 0), (3, 3), (i64::MAX, 20)] {
             assert_eq!(
                 nodeset(serde_json::json!({ "ordinalPadding": given }))
@@ -536,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_another_release_is_kept() {
+    fn a_value_of_another_release_is_kept() {
         let spec = nodeset(serde_json::json!({ "scalingMode": "Spiral" })).spec;
         assert_eq!(spec.scaling_mode(), ScalingMode::Other("Spiral".into()));
         assert_eq!(serde_json::to_value(&spec).unwrap()["scalingMode"], "Spiral");

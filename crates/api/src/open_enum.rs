@@ -1,7 +1,7 @@
-//! String enums that keep a word they do not know.
+//! String enums that keep unknown values.
 //!
-//! One stored object with a word from another release must not make the whole list of its kind unreadable, so these
-//! types decode any string. The schema lists the known words, and validation names the field that holds another one.
+//! These types decode any string, because one stored object with a value from another release must not make the list of
+//! its kind unreadable. The schema lists the known values, and validation names a field with another one.
 
 macro_rules! open_enum {
     (
@@ -12,25 +12,20 @@ macro_rules! open_enum {
         #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
         pub enum $name {
             $($(#[$variant_meta])* $variant,)+
-            /// A word this release does not know.
+            /// A value that this release does not know.
             Other(String),
         }
 
         impl $name {
-            /// The words the schema accepts.
+            /// The values that the schema accepts.
             pub const KNOWN: &[&str] = &[$(stringify!($variant)),+];
 
-            /// The word as it stands in a manifest.
+            /// The value as in a manifest.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => stringify!($variant),)+
                     Self::Other(word) => word,
                 }
-            }
-
-            /// Whether this release knows the word.
-            pub fn is_known(&self) -> bool {
-                !matches!(self, Self::Other(_))
             }
         }
 

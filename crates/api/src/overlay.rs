@@ -1,4 +1,4 @@
-//! A partial core/v1 object that a user lays over the one the operator builds.
+//! A partial core/v1 object of the user's, merged over the object that the operator builds.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -7,19 +7,19 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// What to lay over a container.
+/// Fields merged over a container.
 pub type ContainerOverlay = Overlay<Container>;
-/// What to lay over a pod's spec.
+/// Fields merged over a pod's spec.
 pub type PodSpecOverlay = Overlay<PodSpec>;
-/// What to lay over a Service's spec.
+/// Fields merged over a Service's spec.
 pub type ServiceSpecOverlay = Overlay<ServiceSpec>;
-/// A claim to make one of per pod.
+/// A PersistentVolumeClaim that each pod gets one of.
 pub type ClaimTemplate = Overlay<PersistentVolumeClaim>;
 
-/// A field of a pod's spec as guides of upstream's spell it, and as Kubernetes does.
+/// A field of a pod's spec as upstream's guides misspell it, and its name in Kubernetes.
 pub const DNS_POLICY: (&str, &str) = ("dNSPolicy", "dnsPolicy");
 
-/// Some fields of a `T`, as they were written.
+/// Some fields of a `T`, kept as they were written.
 ///
 /// It holds JSON and not a `T`, because the typed structs know the fields of one Kubernetes release and would drop those
 /// of a newer one. The schema is open for the same reason; [`crate::validate`] compares the content with `T`.
@@ -39,7 +39,7 @@ impl<T> Overlay<T> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
 
-    /// The text in the field of this name, unless it is empty, absent or no text.
+    /// The string in the field of this name, unless it is empty, absent or not a string.
     pub fn text(&self, field: &str) -> Option<&str> {
         self.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())
     }
@@ -59,7 +59,7 @@ impl<T> From<Map<String, Value>> for Overlay<T> {
     }
 }
 
-// Written out, because the derives would ask the same of `T`, of which no value is ever held.
+// Implemented by hand, because the derives would require the same of `T`, although no `T` is stored.
 
 impl<T> Clone for Overlay<T> {
     fn clone(&self) -> Self {

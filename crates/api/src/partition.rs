@@ -1,18 +1,20 @@
-//! Partition: a partition of its own, across NodeSets and machines outside Kubernetes.
+//! Partition: a partition across NodeSets and machines outside Kubernetes.
 
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     claims::LabelSelector, conditions::Condition, int_or_string::IntOrString, references::ObjectRef, time::Timestamp,
 };
 
-/// The version of the kinds that upstream does not have.
+/// API version of the kinds that upstream does not have.
 pub const VERSION: &str = "v1alpha1";
 
-/// A partition of a Slurm cluster: which nodes belong to it and what its jobs may do. It stands in slurm.conf and is
-/// changed in the running slurmctld, so that a restart changes nothing.
+/// A partition of a Slurm cluster: which nodes belong to it and what its jobs may do. The operator writes it to
+/// slurm.conf and changes it in the running slurmctld, so that it survives a restart.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -28,273 +30,235 @@ pub const VERSION: &str = "v1alpha1";
     derive = "PartialEq",
     schema = "disabled",
     printcolumn = r#"{"name": "PARTITION", "type": "string", "jsonPath": ".status.partitionName",
-        "description": "Slurm's name of it."}"#,
+        "description": "Slurm's name of the partition."}"#,
     printcolumn = r#"{"name": "STATE", "type": "string", "jsonPath": ".status.state",
-        "description": "Its state in Slurm."}"#,
+        "description": "State of the partition in Slurm."}"#,
     printcolumn = r#"{"name": "NODES", "type": "integer", "jsonPath": ".status.nodes.total",
-        "description": "Slurm nodes in it."}"#,
+        "description": "Slurm nodes of the partition."}"#,
     printcolumn = r#"{"name": "IDLE", "type": "integer", "jsonPath": ".status.nodes.idle",
         "description": "Slurm nodes without a job."}"#,
     printcolumn = r#"{"name": "RUNNING", "type": "integer", "jsonPath": ".status.jobs.running",
-        "description": "Jobs that run in it."}"#,
+        "description": "Running jobs."}"#,
     printcolumn = r#"{"name": "PENDING", "type": "integer", "jsonPath": ".status.jobs.pending",
-        "description": "Jobs that wait for it."}"#,
+        "description": "Pending jobs."}"#,
     printcolumn = r#"{"name": "READY", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status",
-        "description": "Whether Slurm has it as it is written here."}"#,
+        "description": "Whether Slurm has the partition as the object describes it."}"#,
     printcolumn = r#"{"name": "CPUS", "type": "integer", "jsonPath": ".status.cpus.total", "priority": 1,
-        "description": "CPUs of its nodes."}"#,
+        "description": "CPUs of the nodes."}"#,
     printcolumn = r#"{"name": "MEMBERS", "type": "string", "jsonPath": ".status.members", "priority": 1,
-        "description": "What Nodes= says in slurm.conf."}"#,
+        "description": "Value of Nodes= in slurm.conf."}"#,
     printcolumn = r#"{"name": "WAY", "type": "string", "jsonPath": ".status.applied.way", "priority": 1,
-        "description": "How the last change was made."}"#,
+        "description": "How the last change was sent to slurmctld."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "self.controllerRef.name == oldSelf.controllerRef.name",
-    "message": "controllerRef cannot be changed: make another Partition and delete this one",
+    "message": "controllerRef is immutable: create another Partition and delete this one",
 }]))]
 pub struct PartitionSpec {
-    /// The Controller of the cluster. It cannot be changed.
+    /// The Controller of the cluster. Immutable.
     pub controller_ref: ObjectRef,
 
-    /// Slurm's name of it. Absent: the object's name. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm's name of the partition. Defaults to the name of the object. Immutable.
     pub partition_name: Option<String>,
 
-    /// NodeSets whose nodes belong to it, by the name of the object; Slurm's name of a NodeSet does too where only one has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// NodeSets whose nodes belong to the partition, by the name of the object. Slurm's name of a NodeSet is accepted
+    /// too, if it is unique.
     pub node_sets: Option<Vec<String>>,
 
-    /// NodeSets of the same Controller whose nodes belong to it, by their labels. An empty one selects all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Label selector of NodeSets whose nodes belong to the partition. Only NodeSets of the same Controller are
+    /// selected; an empty selector selects all of them.
     pub node_set_selector: Option<LabelSelector>,
 
-    /// Nodes that belong to it by their names in Slurm, each entry a hostlist: `ext[001-004]`. For machines outside Kubernetes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Further nodes of the partition, for machines outside Kubernetes. Each entry is a Slurm hostlist: `ext[001-004]`.
     pub nodes: Option<Vec<String>>,
 
-    /// Nodes that do not belong to it though a NodeSet brings them, each entry a hostlist. Their names stay out however the
-    /// NodeSets are scaled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Nodes of the NodeSets that do not belong to the partition. Each entry is a Slurm hostlist. The names stay
+    /// excluded when the NodeSets are scaled.
     pub exclude_nodes: Option<Vec<String>>,
 
-    /// Whether jobs are taken and started. `Up`: both. `Drain`: no new jobs, those that wait are still started. `Down`: new jobs
-    /// are taken and none is started. `Inactive`: neither.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// State of the partition. `Up`: it accepts and starts jobs. `Drain`: it accepts no new jobs and starts queued
+    /// ones. `Down`: it accepts new jobs and starts none. `Inactive`: it neither accepts nor starts jobs.
     #[schemars(extend("default" = "Up"))]
     pub state: Option<PartitionState>,
 
-    /// Jobs that name no partition come here. One partition of a cluster can have this.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether this is the default partition, for jobs that name none. A cluster has at most one.
     pub default: Option<bool>,
 
-    /// The longest a job may run: minutes, or as Slurm writes it (`1-12:00:00`, `UNLIMITED`).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum run time of a job: minutes, or a time as Slurm writes it (`1-12:00:00`, `UNLIMITED`).
     pub max_time: Option<IntOrString>,
 
-    /// How long a job may run that does not say: minutes, or as Slurm writes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Run time limit of a job that sets none: minutes, or a time as Slurm writes it.
     pub default_time: Option<IntOrString>,
 
-    /// Minutes a job may run beyond its limit, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Minutes that a job may exceed its time limit, or `UNLIMITED`.
     pub over_time_limit: Option<IntOrString>,
 
-    /// Seconds a job has to end when it is preempted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Seconds between the preemption of a job and its end.
     #[schemars(extend("minimum" = 0))]
     pub grace_time: Option<i64>,
 
-    /// Jobs of a higher tier are looked at first, and may preempt those of a lower one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Priority tier. Jobs of a higher tier are scheduled first and may preempt jobs of a lower tier.
     #[schemars(extend("minimum" = 0, "maximum" = 65533))]
     pub priority_tier: Option<i32>,
 
-    /// The partition's part in a job's priority.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Factor of the partition in a job's priority.
     #[schemars(extend("minimum" = 0, "maximum" = 65533))]
     pub priority_job_factor: Option<i32>,
 
-    /// How jobs of it are preempted: `OFF`, `CANCEL`, `REQUEUE`, `SUSPEND`, `GANG`, and what Slurm allows together.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How jobs of the partition are preempted: `OFF`, `CANCEL`, `REQUEUE`, `SUSPEND`, `GANG`, or a combination that
+    /// Slurm allows.
     pub preempt_mode: Option<String>,
 
-    /// Whether jobs share what they are given: `NO`, `YES`, `FORCE`, `EXCLUSIVE`, also with a number (`YES:4`).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether jobs share resources: `NO`, `YES`, `FORCE`, `EXCLUSIVE`, also with a number (`YES:4`).
     pub over_subscribe: Option<String>,
 
-    /// Only these accounts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accounts that may use the partition. All others may not.
     pub allow_accounts: Option<Vec<String>>,
 
-    /// Not these accounts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accounts that may not use the partition.
     pub deny_accounts: Option<Vec<String>>,
 
-    /// Only users of these groups.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Groups whose users may use the partition. All others may not.
     pub allow_groups: Option<Vec<String>>,
 
-    /// Only these QOS.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// QOS that jobs may use in the partition. All others are denied.
     pub allow_qos: Option<Vec<String>>,
 
-    /// Not these QOS.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// QOS that jobs may not use in the partition.
     pub deny_qos: Option<Vec<String>>,
 
-    /// The QOS whose limits hold for the whole partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// QOS whose limits apply to the whole partition.
     pub qos: Option<String>,
 
-    /// Only jobs submitted from these nodes, each entry a hostlist.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Nodes from which jobs may be submitted. Each entry is a Slurm hostlist.
     pub allow_alloc_nodes: Option<Vec<String>>,
 
-    /// The partition that takes jobs while this one is not up.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Partition that gets the jobs while this one is not up.
     pub alternate: Option<String>,
 
-    /// The fewest nodes of a job.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Minimum number of nodes of a job.
     #[schemars(extend("minimum" = 0))]
     pub min_nodes: Option<i32>,
 
-    /// The most nodes of a job: a number, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum number of nodes of a job, or `UNLIMITED`.
     pub max_nodes: Option<IntOrString>,
 
-    /// The most CPUs of a node that jobs of it use: a number, or `UNLIMITED`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum number of CPUs of a node that jobs of the partition use, or `UNLIMITED`.
     #[serde(rename = "maxCPUsPerNode")]
     pub max_cpus_per_node: Option<IntOrString>,
 
-    /// Megabytes per CPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Default memory per CPU of a job, in megabytes.
     #[serde(rename = "defMemPerCPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_cpu: Option<i64>,
 
-    /// Megabytes per node of a job that does not say. Not beside `defMemPerCPU`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Default memory per node of a job, in megabytes. Excludes `defMemPerCPU`.
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_node: Option<i64>,
 
-    /// The most megabytes per CPU of a job.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum memory per CPU of a job, in megabytes.
     #[serde(rename = "maxMemPerCPU")]
     #[schemars(extend("minimum" = 0))]
     pub max_mem_per_cpu: Option<i64>,
 
-    /// The most megabytes per node of a job. Not beside `maxMemPerCPU`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum memory per node of a job, in megabytes. Excludes `maxMemPerCPU`.
     #[schemars(extend("minimum" = 0))]
     pub max_mem_per_node: Option<i64>,
 
-    /// CPUs per GPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Default number of CPUs per GPU of a job.
     #[serde(rename = "defCpuPerGPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_cpu_per_gpu: Option<i64>,
 
-    /// Megabytes per GPU of a job that does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Default memory per GPU of a job, in megabytes.
     #[serde(rename = "defMemPerGPU")]
     #[schemars(extend("minimum" = 0))]
     pub def_mem_per_gpu: Option<i64>,
 
-    /// What each resource costs: `CPU=1.0,Mem=0.25G,GRES/gpu=2.0`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Billing weight of each resource: `CPU=1.0,Mem=0.25G,GRES/gpu=2.0`.
     #[serde(rename = "tresBillingWeights")]
     pub tres_billing_weights: Option<String>,
 
-    /// Only those who may use it see it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the partition is hidden from users who may not use it.
     pub hidden: Option<bool>,
 
-    /// Only root and SlurmUser submit to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether only root and SlurmUser may submit jobs.
     pub root_only: Option<bool>,
 
-    /// Root does not run jobs in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether root may not run jobs in the partition.
     pub disable_root_jobs: Option<bool>,
 
-    /// A job needs a reservation.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether a job needs a reservation.
     pub req_resv: Option<bool>,
 
-    /// The least loaded nodes first.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether jobs are started on the least loaded nodes first.
     pub lln: Option<bool>,
 
-    /// One user's jobs per node.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether a node runs the jobs of one user only.
     pub exclusive_user: Option<bool>,
 
-    /// What has no field here, as in slurm.conf: `Key=Value` items with blanks between them. A value with blanks is written in double
-    /// quotes; backslashes and number signs are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    // A second line could be any setting at all.
+    /// Settings that have no field here, as in slurm.conf: `Key=Value` items separated by blanks. Write a value with
+    /// blanks in double quotes; backslashes and number signs are rejected.
+    // A second line could hold any other setting.
     #[schemars(extend("pattern" = r"^[^\n]*$"))]
     pub config: Option<String>,
 
-    /// What becomes of its jobs when the Partition is deleted. It is closed first, whatever is said here. `Wait`: jobs are waited
-    /// for, running and pending ones. `Cancel`: they are cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What happens to jobs when the Partition is deleted. The partition stops accepting jobs in either case. `Wait`:
+    /// the operator waits for running and pending jobs. `Cancel`: it cancels them.
     #[schemars(extend("default" = "Wait"))]
     pub deletion_policy: Option<PartitionDeletionPolicy>,
 
-    /// What happens when somebody changes it in Slurm (`scontrol update`). A state that takes fewer jobs than the one here stays until it is
-    /// lifted, and is written into slurm.conf; with `RevertAll` it is put back. Other values are put back within seconds: with `Revert` once
-    /// per value, then they are shown and left; with `RevertAll` always. `Report`: everything is shown and left.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What happens to a manual change in Slurm (`scontrol update`). `Revert`: the operator reverts it within seconds,
+    /// but once per value; if the value is changed again, it is reported and left. A state that accepts fewer jobs than
+    /// `state` is kept until somebody resumes the partition, and is written to slurm.conf. `RevertAll`: the operator
+    /// reverts every change, the state too. `Report`: it reports every change and reverts none.
     #[schemars(extend("default" = "Revert"))]
     pub drift_policy: Option<DriftPolicy>,
 }
 
 open_enum! {
-    /// Whether a partition takes jobs and starts them.
+    /// Whether a partition accepts and starts jobs.
     pub enum PartitionState {
-        /// Takes jobs and starts them.
+        /// Accepts and starts jobs.
         #[default]
         Up,
-        /// Takes jobs and starts none.
+        /// Accepts jobs and starts none.
         Down,
-        /// Takes no jobs and starts those that wait.
+        /// Accepts no jobs and starts queued ones.
         Drain,
-        /// Neither takes nor starts jobs.
+        /// Neither accepts nor starts jobs.
         Inactive,
     }
 }
 
 open_enum! {
-    /// What becomes of a partition's jobs when it is deleted.
+    /// What happens to a partition's jobs when it is deleted.
     pub enum PartitionDeletionPolicy {
-        /// They are waited for.
+        /// The operator waits for them.
         #[default]
         Wait,
-        /// They are cancelled.
+        /// The operator cancels them.
         Cancel,
     }
 }
 
 open_enum! {
-    /// What happens when somebody changes a partition in Slurm.
+    /// What happens to a manual change of a partition in Slurm.
     pub enum DriftPolicy {
-        /// It is put back once per value; a stricter state stays.
+        /// It is reverted once per value; a stricter state is kept.
         #[default]
         Revert,
-        /// It is shown and left.
+        /// It is reported and left.
         Report,
-        /// Everything is put back.
+        /// Every change is reverted.
         RevertAll,
     }
 }
 
 open_enum! {
-    /// How a change of a partition went to slurmctld.
+    /// How a change of a partition was sent to slurmctld.
     pub enum PartitionWay {
         /// By Slurm's own protocol, for this partition alone.
         #[default]
@@ -305,74 +269,67 @@ open_enum! {
         Scontrol,
         /// slurmctld read its files again.
         Reconfigure,
-        /// slurmctld was started anew.
+        /// slurmctld was restarted.
         Restart,
     }
 }
 
-/// What is known about a partition.
+/// Observed state of a partition.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartitionStatus {
-    /// Slurm's name of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Slurm's name of the partition.
     pub partition_name: Option<String>,
 
-    /// Its state in Slurm, in Slurm's word. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// State of the partition in Slurm, as Slurm writes it. Absent while Slurm is unreachable.
     pub state: Option<String>,
 
-    /// What `Nodes=` says in slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Value of `Nodes=` in slurm.conf.
     pub members: Option<String>,
 
-    /// Its line in slurm.conf.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Line of the partition in slurm.conf.
     pub line: Option<String>,
 
-    /// Its nodes by state. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Nodes of the partition by state. Absent while Slurm is unreachable.
     pub nodes: Option<PartitionNodes>,
 
-    /// The CPUs of its nodes. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// CPUs of the partition's nodes. Absent while Slurm is unreachable.
     pub cpus: Option<PartitionCpus>,
 
-    /// Its jobs. Absent while Slurm cannot be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Jobs of the partition. Absent while Slurm is unreachable.
     pub jobs: Option<PartitionJobs>,
 
-    /// The last change that slurmctld has.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The last change that slurmctld runs with.
     pub applied: Option<AppliedPartition>,
 
-    /// Where Slurm differs from what was last written to it, and what was put back since then.
+    /// Settings in which Slurm differs from what the operator last wrote, and settings reverted since then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<Drift>,
 
-    /// What holds for this Partition.
+    /// Conditions of the Partition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
-/// The nodes of a partition by state. A node counts once, in the first of the states from below that it has.
+/// The nodes of a partition by state. A node counts once: as `down` if it is down, else as `drain`, `allocated` or
+/// `idle`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartitionNodes {
-    /// All of them.
+    /// Total number.
     pub total: i32,
-    /// Without a job.
+    /// Nodes without a job.
     pub idle: i32,
-    /// With a job, full or in part.
+    /// Nodes with a job, allocated in full or in part.
     pub allocated: i32,
-    /// Taking no new job.
+    /// Nodes that accept no new job.
     pub drain: i32,
-    /// Down, or not answering.
+    /// Nodes that are down or do not respond.
     pub down: i32,
 }
 
@@ -380,11 +337,11 @@ pub struct PartitionNodes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartitionCpus {
-    /// All of them.
+    /// Total number.
     pub total: i64,
-    /// In use by jobs.
+    /// CPUs allocated to jobs.
     pub allocated: i64,
-    /// Free, on nodes that take jobs.
+    /// Free CPUs of nodes that accept jobs.
     pub idle: i64,
 }
 
@@ -392,61 +349,61 @@ pub struct PartitionCpus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartitionJobs {
-    /// Started and not ended.
+    /// Running jobs.
     pub running: i32,
     /// Waiting.
     pub pending: i32,
 }
 
-/// A change of a partition that slurmctld has.
+/// A change of a partition that slurmctld runs with.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppliedPartition {
-    /// The `metadata.generation` that slurmctld has.
+    /// The `metadata.generation` that slurmctld runs with.
     pub generation: i64,
-    /// Number of the configuration's revision that brought it; see the Controller's `status.configuration`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Number of the configuration revision that contains it; see `status.configuration` of the Controller.
     pub sequence: Option<i64>,
-    /// When that was.
+    /// Time of the change.
     pub time: Timestamp,
-    /// How it went there.
+    /// How it was sent.
     pub way: PartitionWay,
-    /// From the arrival in slurmctld's pod to the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Duration from the arrival in slurmctld's pod to the end.
     pub milliseconds: Option<i64>,
 }
 
-/// One setting that somebody changed in Slurm.
+/// A manual change of one setting in Slurm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Drift {
     /// The key, as in slurm.conf.
     pub key: String,
-    /// What was written to Slurm.
+    /// Value that the operator wrote to Slurm.
     pub wanted: String,
-    /// What somebody set in Slurm.
+    /// Value that was set in Slurm.
     pub live: String,
-    /// Since when this is known.
+    /// Time at which the operator observed it.
     pub since: Timestamp,
-    /// What was done about it. `Kept`: it stays, and stands in slurm.conf too. `Reverted`: it was put back. `Reported`: nothing.
+    /// What the operator did. `Kept`: it kept the value and wrote it to slurm.conf. `Reverted`: it reverted the change.
+    /// `Reported`: nothing.
     pub settled: DriftSettled,
 }
 
 open_enum! {
-    /// What was done about a difference.
+    /// What the operator did about a manual change.
     pub enum DriftSettled {
         /// Nothing.
         #[default]
         Reported,
-        /// It was put back.
+        /// It reverted the change.
         Reverted,
-        /// It stays, and stands in slurm.conf too.
+        /// It kept the value and wrote it to slurm.conf.
         Kept,
     }
 }
 
 impl Partition {
-    /// Slurm's name of it.
+    /// Slurm's name of the partition.
     pub fn slurm_name(&self) -> String {
         let given = self.spec.partition_name.clone().filter(|name| !name.is_empty());
         given.unwrap_or_else(|| self.name_any())
@@ -454,30 +411,30 @@ impl Partition {
 }
 
 impl PartitionState {
-    /// Slurm's word for it.
+    /// The state as Slurm writes it.
     pub fn slurm_word(&self) -> String {
         self.as_str().to_ascii_uppercase()
     }
 }
 
 impl PartitionSpec {
-    /// The state that is asked for.
+    /// The desired state.
     pub fn state(&self) -> PartitionState {
         self.state.clone().unwrap_or_default()
     }
 
-    /// What becomes of its jobs when it is deleted.
+    /// What happens to its jobs when it is deleted.
     pub fn deletion_policy(&self) -> PartitionDeletionPolicy {
         self.deletion_policy.clone().unwrap_or_default()
     }
 
-    /// What happens when somebody changes it in Slurm.
+    /// What happens to a manual change in Slurm.
     pub fn drift_policy(&self) -> DriftPolicy {
         self.drift_policy.clone().unwrap_or_default()
     }
 
-    /// The settings that have a field and are given, each with the field's name, Slurm's key and the value in slurm.conf. State
-    /// and members are not among them.
+    /// The settings that have a field and are set, each with the name of the field, Slurm's key and the value in
+    /// slurm.conf. State and members are not included.
     pub fn settings(&self) -> Vec<Setting> {
         let text = |value: &Option<String>| value.clone();
         let number = |value: Option<i64>| value.map(|number| number.to_string());
@@ -543,14 +500,14 @@ impl PartitionSpec {
     }
 }
 
-/// A setting of a partition that has a field.
+/// A setting of a partition that has a field of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The field under `spec`.
     pub field: &'static str,
     /// Slurm's key.
     pub key: &'static str,
-    /// The value as it stands in slurm.conf.
+    /// The value as in slurm.conf.
     pub value: String,
 }
 
@@ -563,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_knows_it_by_the_objects_name_unless_it_says() {
+    fn the_partition_is_named_after_the_object_by_default() {
         let plain = partition(serde_json::json!({ "controllerRef": { "name": "slurm" } }));
         assert_eq!(plain.slurm_name(), "gpu-long");
         let named = serde_json::json!({ "controllerRef": { "name": "slurm" }, "partitionName": "gpuLong" });
@@ -571,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_stand_in_slurms_words() {
+    fn settings_are_rendered_as_in_slurm_conf() {
         let spec = partition(serde_json::json!({
             "controllerRef": { "name": "slurm" },
             "default": true, "hidden": false, "maxTime": 60, "defaultTime": "1-00:00:00",

@@ -1,4 +1,4 @@
-//! The API reference, as Markdown made from the definitions.
+//! The API reference in Markdown, generated from the definitions.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaPropsOrBool,
 };
 
-/// The reference of these kinds.
+/// Renders the reference of these kinds.
 pub fn render_markdown(crds: &[CustomResourceDefinition]) -> String {
     let mut page = String::from(
         "# API reference\n\n\
@@ -32,35 +32,21 @@ fn render_kind(page: &mut String, crd: &CustomResourceDefinition, version: &Cust
         return;
     };
     let names = &crd.spec.names;
-    say(page, format_args!("\n## {}\n\n", names.kind));
-    say(
-        page,
-        format_args!("{}\n\n", schema.description.as_deref().unwrap_or_default()),
-    );
-    say(
-        page,
-        format_args!("`{}/{}`, `kubectl get {}`", crd.spec.group, version.name, names.plural),
-    );
-    for short in names
-        .short_names
-        .iter()
-        .flatten()
-        .filter(|short| **short != names.plural)
-    {
-        say(page, format_args!(" or `{short}`"));
+    let description = schema.description.as_deref().unwrap_or_default();
+    let (group, plural) = (&crd.spec.group, &names.plural);
+    // Writing to a String cannot fail, here and below.
+    let _ = write!(page, "\n## {}\n\n{description}\n\n", names.kind);
+    let _ = write!(page, "`{group}/{}`, `kubectl get {plural}`", version.name);
+    for short in names.short_names.iter().flatten().filter(|short| *short != plural) {
+        let _ = write!(page, " or `{short}`");
     }
     if version
         .subresources
         .as_ref()
         .is_some_and(|subresources| subresources.scale.is_some())
     {
-        say(
-            page,
-            format_args!(
-                ", `kubectl scale {}`",
-                names.singular.as_deref().unwrap_or(&names.plural)
-            ),
-        );
+        let singular = names.singular.as_deref().unwrap_or(plural);
+        let _ = write!(page, ", `kubectl scale {singular}`");
     }
     page.push_str("\n\n");
 
@@ -77,7 +63,7 @@ fn render_kind(page: &mut String, crd: &CustomResourceDefinition, version: &Cust
     if !rules.is_empty() {
         page.push_str("Rules:\n\n");
         for (path, rule) in rules {
-            say(page, format_args!("* `{path}`: {rule}\n"));
+            let _ = writeln!(page, "* `{path}`: {rule}");
         }
     }
 }
@@ -94,15 +80,8 @@ fn render_fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
             .default
             .as_ref()
             .map_or_else(String::new, |default| format!("`{}`", default.0));
-        let meaning = field.description.as_deref().unwrap_or_default();
-        say(
-            page,
-            format_args!(
-                "| `{path}`{required} | {} | {default} | {} |\n",
-                type_of(field),
-                cell(meaning)
-            ),
-        );
+        let (type_, meaning) = (type_of(field), cell(field.description.as_deref().unwrap_or_default()));
+        let _ = writeln!(page, "| `{path}`{required} | {type_} | {default} | {meaning} |");
         render_fields(page, &path, field);
         if let Some(item) = item_of(field) {
             render_fields(page, &format!("{path}[]"), item);
@@ -156,12 +135,7 @@ fn item_of(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
     }
 }
 
-/// Text for a cell of a table, where a bar and a new line would end it.
+/// Escapes text for a table cell, which a bar or a line break would end.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
-}
-
-fn say(page: &mut String, text: std::fmt::Arguments<'_>) {
-    // A String takes everything.
-    let _ = page.write_fmt(text);
 }

@@ -2,8 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// An object of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ObjectRef {
@@ -11,8 +13,7 @@ pub struct ObjectRef {
     #[serde(default)]
     pub name: String,
 
-    /// Namespace of the object. Only the namespace of the referring object is accepted, so it can be left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Namespace of the object. Only the namespace of the referring object is accepted, so it can be omitted.
     pub namespace: Option<String>,
 }
 
@@ -27,6 +28,7 @@ impl ObjectRef {
 }
 
 /// One entry of a Secret of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SecretKeyRef {
@@ -37,12 +39,12 @@ pub struct SecretKeyRef {
     /// Key of the entry in the Secret's data.
     pub key: String,
 
-    /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accepted because the Kubernetes type has it. The operator needs the entry in any case.
     pub optional: Option<bool>,
 }
 
 /// One entry of a ConfigMap of the same namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ConfigMapKeyRef {
@@ -53,7 +55,6 @@ pub struct ConfigMapKeyRef {
     /// Key of the entry in the ConfigMap's data.
     pub key: String,
 
-    /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accepted because the Kubernetes type has it. The operator needs the entry in any case.
     pub optional: Option<bool>,
 }

@@ -1,22 +1,20 @@
 //! RestApi: a cluster's slurmrestd.
 
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
-    names::RestApiName,
-    nodeset::{MAX_REPLICAS, bounded},
+    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::ObjectRef,
     templates::{PodTemplate, ServiceTemplate},
 };
 
-/// How many pods a RestApi has when it does not say.
-pub const DEFAULT_REPLICAS: i32 = 1;
-
 /// Slurm's REST API: pods that run slurmrestd for a Controller.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -35,51 +33,40 @@ pub const DEFAULT_REPLICAS: i32 = 1;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RestApiSpec {
-    /// The Controller whose cluster is served.
+    /// The Controller of the cluster that slurmrestd serves.
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the slurmrestd container.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slurmrestd: Option<ContainerOverlay>,
 
-    /// What to lay over the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the pods.
     pub template: Option<PodTemplate>,
 
-    /// What to lay over the Service that clients reach slurmrestd by.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields merged over the Service through which clients reach slurmrestd.
     pub service: Option<ServiceTemplate>,
 }
 
-/// What is known about a RestApi.
+/// Observed state of a RestApi.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestApiStatus {
-    /// What holds for this RestApi.
+    /// Conditions of the RestApi.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
-impl RestApi {
-    /// The name its children are named after.
-    pub fn child_names(&self) -> RestApiName {
-        RestApiName::new(self.name_any())
-    }
-}
-
 impl RestApiSpec {
-    /// Number of pods that are wanted.
+    /// Desired number of pods.
     pub fn replicas(&self) -> u32 {
-        bounded(self.replicas.unwrap_or(DEFAULT_REPLICAS))
+        replicas_or_default(self.replicas)
     }
 }

@@ -1,13 +1,13 @@
 //! From a Rust type to the structural schema of a CustomResourceDefinition.
 //!
-//! kube's own rewriter makes every `Option` nullable. Ours are not: the API server drops a null where the schema knows no
-//! null, and then sets the default, which is what upstream's users are used to. Fields that keep a null say `nullable`.
+//! kube's own rewriter makes every `Option` nullable. Ours are not: the API server drops a null that the schema does
+//! not allow and sets the default, as with upstream. Fields that keep a null are marked `nullable`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-/// The schema of a kind whose spec and status are these types. What is said about the spec describes the kind.
+/// The schema of a kind with this spec and status. The description of the spec type becomes that of the kind.
 #[expect(
     clippy::expect_used,
     reason = "it depends on our own types alone, and a test calls it for each of them"
@@ -15,16 +15,16 @@ use serde_json::{Map, Value, json};
 pub(crate) fn of_kind<Spec: JsonSchema, Status: JsonSchema>() -> JSONSchemaProps {
     let mut spec = structural::<Spec>();
     let description = spec.remove("description").unwrap_or_default();
-    spec.insert("description".into(), json!("What is wanted."));
+    spec.insert("description".into(), json!("Desired state."));
 
     let mut status = Value::Object(structural::<Status>());
-    // A status is written by the operator alone; a value the server made up would look like one it had observed.
+    // Only the operator writes a status. A default would look like an observed value.
     for_each_schema(&mut status, &mut |schema| {
         schema.remove("default");
     });
 
-    // Upstream lets an object pass without a spec, and with it past every rule in there. A kind that needs nothing from its
-    // user gets an empty one instead.
+    // Upstream accepts an object without a spec, to which no rule of the spec applies. A kind without required fields
+    // gets an empty spec instead.
     if !spec.contains_key("required") {
         spec.insert("default".into(), json!({}));
     }
@@ -34,7 +34,7 @@ pub(crate) fn of_kind<Spec: JsonSchema, Status: JsonSchema>() -> JSONSchemaProps
         "required": ["spec"],
         "properties": {
             "apiVersion": { "type": "string", "description": "Group and version of the kind." },
-            "kind": { "type": "string", "description": "The kind." },
+            "kind": { "type": "string", "description": "Name of the kind." },
             "metadata": { "type": "object" },
             "spec": spec,
             "status": status,
@@ -60,7 +60,7 @@ fn structural<T: JsonSchema>() -> Map<String, Value> {
     }
 }
 
-/// Calls `change` with `schema` and everything below it, the inner ones after the outer ones.
+/// Calls `change` for `schema` and then for every schema inside it.
 fn for_each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     let Value::Object(schema) = schema else { return };
     change(schema);
@@ -76,7 +76,7 @@ fn for_each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, 
     }
 }
 
-/// Joins the lines of a paragraph, which end where they do in the source for the source's sake.
+/// Joins the lines of a paragraph, which are wrapped in the source.
 fn unwrap_lines(schema: &mut Map<String, Value>) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
         *description = description
@@ -104,7 +104,7 @@ fn drop_null(schema: &mut Map<String, Value>) {
         match either.pop() {
             Some(Value::Object(only)) if either.is_empty() => {
                 for (keyword, value) in only {
-                    // What the field says about itself goes before what its type says.
+                    // The field's own keywords take precedence over those of its type.
                     schema.entry(keyword).or_insert(value);
                 }
             }

@@ -1,55 +1,52 @@
-//! What a user may say about the pods and Services the operator makes.
+//! Fields that users merge over the pods and Services of the operator.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::overlay::{PodSpecOverlay, ServiceSpecOverlay};
 
-/// Labels and annotations for an object the operator makes.
+/// Labels and annotations of an object that the operator creates.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Metadata {
-    /// Labels to add. The operator's own labels win over them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Labels to add. The operator's own labels take precedence.
     #[schemars(extend("nullable" = true))]
     pub labels: Option<BTreeMap<String, String>>,
 
     /// Annotations to add.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("nullable" = true))]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
-/// What to lay over the pods of a component.
+/// Fields merged over the pods of a component.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PodTemplate {
     /// Labels and annotations of the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 
     /// Fields of a core/v1 PodSpec, merged over the operator's: volumes and the like by name, containers appended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<PodSpecOverlay>,
 }
 
-/// What to lay over the Service of a component.
+/// Fields merged over the Service of a component.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceTemplate {
     /// Labels and annotations of the Service.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 
-    /// Fields of a core/v1 ServiceSpec, merged over the operator's. `externalIPs` is never taken over.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fields of a core/v1 ServiceSpec, merged over the operator's. `externalIPs` is ignored.
     pub spec: Option<ServiceSpecOverlay>,
 
-    /// Port the Service listens on. Absent or 0: the component's own port.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Port of the Service. If absent or 0, the port of the component.
     pub port: Option<i64>,
 
-    /// Port on every Kubernetes node, for a Service of type NodePort or LoadBalancer. Absent or 0: Kubernetes picks one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Port on every Kubernetes node, for a Service of type NodePort or LoadBalancer. If absent or 0, Kubernetes
+    /// chooses one.
     pub node_port: Option<i64>,
 }

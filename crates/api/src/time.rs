@@ -1,7 +1,7 @@
-//! Points in time and lengths of it, kept as they were written.
+//! Timestamps and durations, kept as they were written.
 //!
-//! The API server checks these strings loosely or not at all, so decoding one must not fail: what it means is asked for
-//! later, and a field that means nothing is named by validation.
+//! The API server checks these strings loosely or not at all, so that decoding one must not fail. They are parsed
+//! later, and validation names a field that cannot be parsed.
 
 use std::{borrow::Cow, fmt};
 
@@ -54,17 +54,17 @@ macro_rules! text {
 }
 
 text! {
-    /// A point in time, RFC 3339.
+    /// A timestamp in RFC 3339 format.
     Timestamp, { "type": "string", "format": "date-time" }
 }
 
 text! {
-    /// A length of time as Go writes it: `90s`, `1h30m`, `1.5h`.
+    /// A duration in Go's format: `90s`, `1h30m`, `1.5h`.
     GoDuration, { "type": "string" }
 }
 
 text! {
-    /// A length of time as Prometheus writes it: `30s`, `1d12h`.
+    /// A duration in the format of Prometheus: `30s`, `1d12h`.
     PrometheusDuration, {
         "type": "string",
         "pattern": "^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$",
@@ -72,21 +72,21 @@ text! {
 }
 
 impl Timestamp {
-    /// The point in time, if the text says one.
+    /// The parsed timestamp, if the text is one.
     pub fn instant(&self) -> Option<jiff::Timestamp> {
         self.0.parse().ok()
     }
 }
 
 impl From<jiff::Timestamp> for Timestamp {
-    /// In whole seconds, as Kubernetes writes its own times.
+    /// Formats whole seconds, as Kubernetes does.
     fn from(instant: jiff::Timestamp) -> Self {
         Self(instant.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 }
 
 impl GoDuration {
-    /// The length, if the text says one that fits Go's own type (64 bits of nanoseconds).
+    /// The parsed duration, if the text is one and fits Go's type (64 bits of nanoseconds).
     pub fn length(&self) -> Option<SignedDuration> {
         let (negative, mut rest) = match self.0.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -116,11 +116,11 @@ impl GoDuration {
     }
 }
 
-/// `number` of `unit`. Digits of a fraction that are worth less than a nanosecond are cut off, as Go does.
+/// Converts `number` of `unit` to nanoseconds. Fractions of a nanosecond are truncated, as in Go.
 fn nanos_of(number: &str, unit: &str) -> Option<i128> {
     let scale: i128 = match unit {
         "ns" => 1,
-        // The micro sign and the Greek letter, both of which Go takes.
+        // Go accepts both the micro sign and the Greek letter.
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn durations_that_go_rejects_are_rejected() {
         for text in [
             "",
             "-",

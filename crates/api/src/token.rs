@@ -1,9 +1,10 @@
-//! Token: a JSON web token for a Slurm user, kept fresh in a Secret.
+//! Token: a JSON web token for a Slurm user, stored in a Secret and renewed.
 
 use jiff::SignedDuration;
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
@@ -13,14 +14,15 @@ use crate::{
     wellknown,
 };
 
-/// How long a token is good for when it does not say. Upstream's notes speak of an hour, its code of this.
+/// Default lifetime of a token: the one in upstream's code. Upstream's documentation says an hour.
 pub const DEFAULT_LIFETIME: SignedDuration = SignedDuration::from_mins(15);
-/// The longest lifetime: one second below what Slurm reads as "for ever".
+/// Maximum lifetime: one second below the value that Slurm takes for unlimited.
 pub const MAX_LIFETIME: SignedDuration = SignedDuration::from_secs(2_147_483_646);
-/// The user a token speaks for when it names none.
+/// Default user of a token.
 pub const DEFAULT_USERNAME: &str = "nobody";
 
-/// A JSON web token for a Slurm user, kept in a Secret and renewed before it ends.
+/// A JSON web token for a Slurm user, stored in a Secret and renewed before it expires.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "slinky.slurm.net",
@@ -32,48 +34,44 @@ pub const DEFAULT_USERNAME: &str = "nobody";
     shortname = "jwt",
     namespaced,
     status = "TokenStatus",
-    doc = "A JSON web token for a Slurm user, kept in a Secret and renewed before it ends.",
+    doc = "A JSON web token for a Slurm user, stored in a Secret and renewed before it expires.",
     derive = "Default",
     derive = "PartialEq",
     schema = "disabled",
     printcolumn = r#"{"name": "USER", "type": "string", "jsonPath": ".spec.username",
-        "description": "The Slurm user the token speaks for."}"#,
+        "description": "Slurm user of the token."}"#,
     printcolumn = r#"{"name": "IAT", "type": "date", "jsonPath": ".status.issuedAt",
-        "description": "When the current token was issued."}"#,
+        "description": "Time at which the current token was issued."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)",
-    "message": "jwtKeyRef is needed: it names the key that signs the token",
+    "message": "jwtKeyRef is required: it names the key that signs the token",
 }]))]
 pub struct TokenSpec {
-    /// Older name of `jwtKeyRef`, which wins over it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Older name of `jwtKeyRef`, which takes precedence.
     pub jwt_hs256_key_ref: Option<SigningKeyRef>,
 
-    /// Key that signs the token: the one of the cluster it is for. It cannot be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Key that signs the token: the auth/jwt key of the cluster. Immutable.
     pub jwt_key_ref: Option<SigningKeyRef>,
 
-    /// The Slurm user the token speaks for. Empty: `nobody`.
+    /// Slurm user of the token. If empty, `nobody`.
     pub username: String,
 
-    /// How long a token is good for: `90s`, `1h30m`. Absent: 15 minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Lifetime of the token: `90s`, `1h30m`. Defaults to 15 minutes.
     pub lifetime: Option<GoDuration>,
 
-    /// Renew the token before it ends. Otherwise it is made once.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the token is renewed before it expires. Otherwise it is issued once.
     #[schemars(extend("default" = true))]
     pub refresh: Option<bool>,
 
-    /// Secret entry to put the token in. Absent: `SLURM_JWT` in `<name>-jwt-<username>`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Secret entry to write the token to. Defaults to `SLURM_JWT` in `<name>-jwt-<username>`.
     pub secret_ref: Option<SecretKeyRef>,
 }
 
 /// The Secret entry that holds a signing key.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SigningKeyRef {
@@ -84,35 +82,32 @@ pub struct SigningKeyRef {
     /// Key of the entry in the Secret's data.
     pub key: String,
 
-    /// Namespace of the Secret. Only the Token's own namespace is accepted, so it can be left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Namespace of the Secret. Only the namespace of the Token is accepted, so it can be omitted.
     pub namespace: Option<String>,
 
-    /// Accepted because Kubernetes' own type has it; the operator needs the entry all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Accepted because the Kubernetes type has it. The operator needs the entry in any case.
     pub optional: Option<bool>,
 }
 
-/// What is known about a Token.
+/// Observed state of a Token.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenStatus {
     /// When the current token was issued.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub issued_at: Option<Timestamp>,
 
-    /// What holds for this Token.
+    /// Conditions of the Token.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The `metadata.generation` this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,
 }
 
 impl Token {
-    /// Name of the Secret the token is put in.
+    /// Name of the Secret that the token is written to.
     pub fn secret_name(&self) -> String {
         match self.spec.secret_ref.as_ref() {
             Some(secret) if !secret.name.is_empty() => secret.name.clone(),
@@ -122,12 +117,12 @@ impl Token {
 }
 
 impl TokenSpec {
-    /// The reference to the key of auth/jwt, under whichever name it was given.
+    /// The reference to the key of auth/jwt, from the newer or the older field.
     pub fn effective_jwt_key_ref(&self) -> Option<&SigningKeyRef> {
         self.jwt_key_ref.as_ref().or(self.jwt_hs256_key_ref.as_ref())
     }
 
-    /// The user the token speaks for.
+    /// Slurm user of the token.
     pub fn username(&self) -> &str {
         if self.username.is_empty() {
             DEFAULT_USERNAME
@@ -136,7 +131,7 @@ impl TokenSpec {
         }
     }
 
-    /// How long a token is good for.
+    /// Lifetime of the token.
     pub fn lifetime(&self) -> SignedDuration {
         let given = self.lifetime.as_ref().and_then(GoDuration::length);
         given
@@ -144,12 +139,12 @@ impl TokenSpec {
             .clamp(SignedDuration::ZERO, MAX_LIFETIME)
     }
 
-    /// Whether the token is renewed before it ends.
+    /// Whether the token is renewed before it expires.
     pub fn refreshes(&self) -> bool {
         self.refresh.unwrap_or(true)
     }
 
-    /// Key of the Secret entry the token is put in.
+    /// Key of the Secret entry that the token is written to.
     pub fn secret_key(&self) -> &str {
         let given = self.secret_ref.as_ref().map(|secret| secret.key.as_str());
         given
@@ -167,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_to_the_secret_named_after_it_unless_it_says() {
+    fn a_token_has_a_default_secret() {
         let plain = token(serde_json::json!({ "username": "alice" }));
         assert_eq!(
             (plain.secret_name().as_str(), plain.spec.secret_key()),
@@ -178,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_stays_between_nothing_and_slurms_limit() {
+    fn a_lifetime_is_between_zero_and_slurms_limit() {
         for (lifetime, seconds) in [("1h", 3600), ("-1h", 0), ("1000000h", 2_147_483_646), ("a while", 900)] {
             let spec = token(serde_json::json!({ "username": "a", "lifetime": lifetime })).spec;
             assert_eq!(spec.lifetime().as_secs(), seconds, "{lifetime}");

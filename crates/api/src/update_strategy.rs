@@ -3,15 +3,16 @@
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     int_or_string::IntOrString,
     time::{GoDuration, Timestamp},
 };
 
-/// How many pods a rolling update may take away at a time when it does not say.
+/// Default of `maxUnavailable`.
 pub const DEFAULT_MAX_UNAVAILABLE: &str = "25%";
-/// How long a scheduled update may take when it does not say.
+/// Default duration of a scheduled update.
 pub const DEFAULT_SCHEDULED_DURATION: &str = "30m";
 
 open_enum! {
@@ -20,7 +21,7 @@ open_enum! {
         /// A few at a time.
         #[default]
         RollingUpdate,
-        /// When somebody deletes them.
+        /// When a user deletes them.
         OnDelete,
         /// In a Slurm reservation.
         ScheduledUpdate,
@@ -28,65 +29,62 @@ open_enum! {
 }
 
 /// How pods of an older revision are replaced.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.type) || self.type != 'ScheduledUpdate' || (has(self.scheduledUpdate) && \
         has(self.scheduledUpdate.startTime) && has(self.scheduledUpdate.duration))",
-    "message": "type ScheduledUpdate needs scheduledUpdate.startTime and scheduledUpdate.duration",
+    "message": "type ScheduledUpdate requires scheduledUpdate.startTime and scheduledUpdate.duration",
 }]))]
 pub struct UpdateStrategy {
-    /// `RollingUpdate`: a few pods at a time. `OnDelete`: when somebody deletes them. `ScheduledUpdate`: in a Slurm
+    /// `RollingUpdate`: a few pods at a time. `OnDelete`: when a user deletes them. `ScheduledUpdate`: in a Slurm
     /// reservation.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     #[schemars(extend("default" = "RollingUpdate"))]
     pub type_: Option<UpdateStrategyType>,
 
     /// Settings of `RollingUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
 
     /// Settings of `ScheduledUpdate`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_update: Option<ScheduledUpdate>,
 
-    /// Replace no further pod for an update. Those that are drained for one and still there take jobs again.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the update is paused. No further pod is replaced, and pods that were drained for the update accept jobs
+    /// again.
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 }
 
 /// Settings of a rolling update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// Pods that may be missing at a time, as a number or as a percentage that is rounded up.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Maximum number of pods that are unavailable at a time, as a number or as a percentage that is rounded up.
     #[schemars(extend("default" = DEFAULT_MAX_UNAVAILABLE))]
     pub max_unavailable: Option<IntOrString>,
 }
 
 /// Settings of a scheduled update.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledUpdate {
     /// When the reservation begins.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
 
-    /// How long the reservation lasts, at least a minute: `30m`, `1h30m`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Duration of the reservation, at least a minute: `30m`, `1h30m`.
     #[schemars(extend("default" = DEFAULT_SCHEDULED_DURATION))]
     pub duration: Option<GoDuration>,
 
-    /// Flags of the reservation beside `MAINT` and `IGNORE_JOBS`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Flags of the reservation in addition to `MAINT` and `IGNORE_JOBS`.
     #[schemars(extend("nullable" = true))]
     pub flags: Option<Vec<String>>,
 }
 
 impl ScheduledUpdate {
-    /// How long the reservation lasts. Zero counts as absent, as upstream has it.
+    /// Duration of the reservation. Zero counts as absent, as in upstream.
     pub fn length(&self) -> SignedDuration {
         let given = self.duration.as_ref().and_then(GoDuration::length);
         let default = || {
@@ -104,13 +102,13 @@ impl UpdateStrategy {
         self.type_.clone().unwrap_or_default()
     }
 
-    /// Whether no further pod is to be replaced for an update.
+    /// Whether the update is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.unwrap_or(false)
     }
 
-    /// Pods out of `total` that a rolling update may take away at a time. Text that says no number counts as 1, as
-    /// upstream has it.
+    /// Maximum number of pods out of `total` that a rolling update makes unavailable. Text without a number counts as
+    /// 1, as in upstream.
     pub fn max_unavailable(&self, total: u32) -> u32 {
         let given = self
             .rolling_update
@@ -128,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_means_the_default_of_the_schema() {
+    fn an_absent_field_has_the_default_of_the_schema() {
         let strategy = UpdateStrategy::default();
         assert_eq!(strategy.kind(), UpdateStrategyType::RollingUpdate);
         assert_eq!(strategy.max_unavailable(8), 2);
@@ -136,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_number_lets_one_pod_go_at_a_time() {
+    fn text_without_a_number_counts_as_one_pod() {
         let strategy: UpdateStrategy =
             serde_json::from_value(serde_json::json!({ "rollingUpdate": { "maxUnavailable": "many" } })).unwrap();
         assert_eq!(strategy.max_unavailable(8), 1);

@@ -1,4 +1,4 @@
-//! Ports, users, directories and files that images, charts and people's scripts rely on.
+//! Ports, users, directories and files that images, charts and users' scripts rely on.
 
 /// Port of slurmctld.
 pub const SLURMCTLD_PORT: u16 = 6817;
@@ -13,9 +13,9 @@ pub const SSH_PORT: u16 = 22;
 
 /// User of slurmctld and slurmdbd.
 pub const SLURM_USER: &str = "slurm";
-/// Its number, and that of its group, in the stock images.
+/// User and group ID of `slurm` in the stock images.
 pub const SLURM_UID: i64 = 401;
-/// Number of slurmrestd's user and group: nobody's.
+/// User and group ID of slurmrestd: those of `nobody`.
 pub const SLURMRESTD_UID: i64 = 65534;
 
 /// The configuration.
@@ -44,10 +44,10 @@ pub const SSHD_CONFIG_FILE: &str = "sshd_config";
 
 /// Volume and claim template of slurmctld's state.
 pub const STATE_VOLUME: &str = "statesave";
-/// Secret entry a Token goes to unless it says otherwise.
+/// Default Secret entry of a Token.
 pub const TOKEN_SECRET_KEY: &str = "SLURM_JWT";
 
-/// Files beside slurm.conf that Slurm reads; a ConfigMap with another one may be a slip of the pen.
+/// Files beside slurm.conf that Slurm reads. Another name in a ConfigMap may be a typo.
 pub const KNOWN_CONFIG_FILES: &[&str] = &[
     "acct_gather.conf",
     "burst_buffer.conf",

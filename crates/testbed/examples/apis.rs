@@ -1,4 +1,4 @@
-//! What tests run in a pod when they need a server: a web page, an admission webhook, and a metrics API for autoscaling.
+//! A server for tests: a web page, an admission webhook, and a metrics API for autoscaling.
 
 use std::net::SocketAddr;
 
@@ -34,7 +34,7 @@ async fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
-/// Marks what it lets through, and refuses what carries the label `forbidden`.
+/// Labels the objects it admits, and rejects those with the label `forbidden`.
 async fn mutate(Json(review): Json<Value>) -> Json<Value> {
     let uid = review.pointer("/request/uid").cloned().unwrap_or_default();
     let forbidden = review.pointer("/request/object/metadata/labels/forbidden").is_some();
@@ -57,7 +57,7 @@ async fn resources() -> Json<Value> {
     }))
 }
 
-/// Whatever is asked for stands at five.
+/// Every metric has the value five.
 async fn metric(Path((_, metric)): Path<(String, String)>) -> Json<Value> {
     Json(json!({
         "kind": "ExternalMetricValueList",

@@ -1,7 +1,7 @@
-//! What benchmarks run in a cluster's network to ask slurmctld by its own protocol, without the time that a program's start takes:
-//! when a partition changes (`watch`), and how long a change of it takes (`update`).
+//! Measures slurmctld in its own protocol from the cluster's network, without the start time of a program: when a
+//! partition changes (`watch`), and how long a change takes (`update`).
 //!
-//! The key of auth/jwt is in `JWT_KEY`, as a Secret has it.
+//! The key of auth/jwt is in `JWT_KEY`, encoded as in a Secret.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use slurm::rpc::{Client, Options, PartitionUpdate};
 use slurm::token::{Issuer, SigningKey};
 
-/// Between two looks at a partition.
+/// Poll interval.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[tokio::main(flavor = "current_thread")]
@@ -30,7 +30,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// Prints the time and `MaxTime nodes` whenever they are others than before.
+/// Prints the time and `MaxTime nodes` whenever they change.
 async fn watch(client: &Client, name: &str) -> Result<()> {
     let mut last = String::new();
     loop {
@@ -46,7 +46,7 @@ async fn watch(client: &Client, name: &str) -> Result<()> {
     }
 }
 
-/// Changes the partition a hundred times and prints the seconds that each took.
+/// Changes the partition a hundred times and prints the duration of each change in seconds.
 async fn update(client: &Client, name: &str) -> Result<()> {
     for minutes in 1..=100 {
         let mut update = PartitionUpdate::new(name);

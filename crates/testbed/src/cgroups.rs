@@ -1,4 +1,4 @@
-//! A folder of its own for each node in every cgroup v1 hierarchy, below which the kubelet puts its pods.
+//! A folder for each node in every cgroup v1 hierarchy, below which its kubelet creates the pods' folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use crate::ground::CGROUP_CONTROLLERS;
 
 const HIERARCHIES: &str = "/sys/fs/cgroup";
 
-/// What the kubelet is told as its root, seen from the top of each hierarchy.
+/// The kubelet's cgroup root, relative to the top of each hierarchy.
 pub(crate) fn root(cluster: &str, node: &str) -> String {
     format!("/slurm-testbed/{cluster}/{node}")
 }
 
-/// A machine that is switched on has nothing left of what ran on it: a kubelet looks for the containers of each folder for
-/// seconds before it registers its node.
+/// A node starts without old folders: the kubelet would search for the containers of each of them for seconds before it
+/// registers the node.
 pub(crate) fn create(cluster: &str, node: &str) -> Result<()> {
     for hierarchy in fs::read_dir(HIERARCHIES)?.flatten() {
         remove_tree(&below(&hierarchy.path(), &root(cluster, node)));
@@ -44,7 +44,7 @@ fn fill_cpuset(hierarchy: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets frozen processes go on: a suspended job is frozen, and what is frozen cannot be killed.
+/// Thaws frozen processes, because a frozen process, such as a suspended job, cannot be killed.
 pub(crate) fn thaw(cluster: &str) {
     thaw_tree(&Path::new(HIERARCHIES).join("freezer/slurm-testbed").join(cluster));
 }
@@ -58,7 +58,7 @@ fn thaw_tree(folder: &Path) {
     }
 }
 
-/// Removes what a cluster left, whether it ended well or was killed. Folders with processes in them stay.
+/// Removes the folders of a cluster that has ended or was killed. Folders with processes are kept.
 pub(crate) fn remove(cluster: &str) {
     let Ok(hierarchies) = fs::read_dir(HIERARCHIES) else {
         return;
@@ -69,7 +69,7 @@ pub(crate) fn remove(cluster: &str) {
     }
 }
 
-/// cgroup folders hold files that cannot be removed; the folder itself can, once those below it are gone.
+/// The files of a cgroup folder cannot be removed; the folder can, once it has no subfolders.
 fn remove_tree(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

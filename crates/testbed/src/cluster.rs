@@ -1,4 +1,4 @@
-//! A cluster's life: up, down, its nodes, and what runs on them.
+//! The life cycle of a cluster and of its nodes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -28,12 +28,12 @@ use crate::process::Process;
 use crate::reading::Question;
 use crate::steps::{long_step, step};
 
-/// What `up` is asked for.
+/// Requested size of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Real nodes; 0 leaves the control plane alone.
+    /// Real nodes; 0 starts the control plane only.
     pub nodes: u8,
-    /// Nodes that kwok pretends.
+    /// Nodes simulated by kwok.
     pub fake_nodes: u32,
 }
 
@@ -43,19 +43,19 @@ pub struct Cluster {
     pub binaries: Binaries,
 }
 
-/// It listens a second after its start; containerd may take some to remember.
-const KUBELET_PATIENCE: Duration = Duration::from_mins(1);
+/// The kubelet listens a second after its start; containerd may take longer to load its state.
+const KUBELET_TIMEOUT: Duration = Duration::from_mins(1);
 
 const MACHINE: &str = "machine";
-/// Written when `up` is through; a cluster without it is the rest of an `up` that was killed.
+/// Written when `up` has finished. A cluster without it is left over from an `up` that was killed.
 const COMPLETE: &str = "complete";
 
 impl Cluster {
-    /// Brings the cluster up, or leaves it as it is when it is up already.
+    /// Brings the cluster up, unless it is up already.
     pub fn up(name: &str, size: Size) -> Result<Self> {
         if size.nodes > network::MAX_NODES {
             bail!(
-                "a cluster has at most {} nodes, {} were asked for",
+                "a cluster has at most {} nodes, {} were requested",
                 network::MAX_NODES,
                 size.nodes
             );
@@ -173,7 +173,7 @@ impl Cluster {
         self.apply(&control_plane::first_objects().to_string())
     }
 
-    /// Has kwok pretend so many nodes.
+    /// Starts kwok with this number of simulated nodes.
     pub fn add_fake_nodes(&self, count: u32) -> Result<()> {
         self.start_component(
             control_plane::PLACE,
@@ -182,7 +182,7 @@ impl Cluster {
         self.apply_with(&["create", "-f", "-"], &control_plane::fake_nodes(count).to_string())
     }
 
-    /// Removes the nodes that kwok pretends, and ends it.
+    /// Removes the simulated nodes and stops kwok.
     pub fn remove_fake_nodes(&self) -> Result<()> {
         let kwok = self.component(control_plane::PLACE, control_plane::KWOK)?;
         self.ask(&["delete", "nodes", "--selector=type=kwok"])?;
@@ -214,7 +214,7 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Starts a node for the first time or again; what it had on disk is still there.
+    /// Starts a node for the first time or again. Its disk is kept.
     pub fn boot_node(&self, index: u8, store: Option<&Path>) -> Result<()> {
         let name = node::name(index);
         step(&name, || {
@@ -267,7 +267,7 @@ impl Cluster {
         Ok(name)
     }
 
-    /// Power off: everything on the node ends at once, without a word to anyone.
+    /// Powers a node off: everything on it is killed at once.
     pub fn kill_node(&self, name: &str) -> Result<()> {
         self.node_index(name)?;
         self.power_off(name)
@@ -279,7 +279,7 @@ impl Cluster {
         })
     }
 
-    /// Power on again (after a power off, if it still runs) and wait until it is Ready.
+    /// Powers a node on again (after a power off, if it still runs) and waits until it is Ready.
     pub fn restart_node(&self, name: &str) -> Result<()> {
         let index = self.node_index(name)?;
         self.power_off(name)?;
@@ -288,20 +288,20 @@ impl Cluster {
         self.wait_node(name, "True")
     }
 
-    /// A containerd that has sandboxes of before answers sooner than its interface for the kubelet, which ends over that. On other
-    /// machines systemd would start it again.
+    /// A containerd with old sandboxes responds before its CRI does, and the kubelet exits because of that. On other
+    /// machines systemd would restart the kubelet.
     fn keep_kubelet(&self, index: u8) -> Result<()> {
         let name = node::name(index);
         let place = self.node_namespaces(&name)?;
         let components = node::components(&self.layout, &self.binaries, index)?;
         let kubelet = components.iter().find(|component| component.name == node::KUBELET);
         let kubelet = kubelet.context("a node has no kubelet")?;
-        let deadline = Instant::now() + KUBELET_PATIENCE;
-        // Its port for probes from the node itself.
+        let deadline = Instant::now() + KUBELET_TIMEOUT;
+        // Its health port on the node.
         let knock = ["-c", "exec 3<>/dev/tcp/127.0.0.1/10248"];
         while command::output(place.command("bash").args(knock)).is_err() {
             if Instant::now() > deadline {
-                bail!("the kubelet of {name} does not come up within {KUBELET_PATIENCE:?}");
+                bail!("the kubelet of {name} is not up within {KUBELET_TIMEOUT:?}");
             }
             if !self.component(&name, node::KUBELET).is_ok_and(Process::is_alive) {
                 self.start_component(&name, kubelet)?;
@@ -311,7 +311,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Powers a node off for good and forgets it.
+    /// Powers a node off and removes it.
     pub fn remove_node(&self, name: &str) -> Result<()> {
         self.node_index(name)?;
         self.power_off(name)?;
@@ -330,7 +330,7 @@ impl Cluster {
     /// Waits until a node's Ready condition has this status (True, False or Unknown).
     pub fn wait_node(&self, name: &str, ready: &str) -> Result<()> {
         let condition = format!("--for=condition=Ready={ready}");
-        // A node that is new may not have registered yet.
+        // A new node may not have registered yet.
         self.ask(&["wait", "--for=create", &format!("node/{name}"), "--timeout=60s"])?;
         self.ask(&["wait", &condition, "node", name, "--timeout=120s"])
             .map(drop)
@@ -354,7 +354,7 @@ impl Cluster {
         })
     }
 
-    /// Every node ever added, running or not.
+    /// Every added node, running or not.
     pub fn nodes(&self) -> Vec<String> {
         (1..=network::MAX_NODES)
             .map(node::name)
@@ -382,12 +382,12 @@ impl Cluster {
         init.is_alive().then_some(Namespaces { init })
     }
 
-    /// The process of a component as it was started last.
+    /// The last started process of a component.
     pub fn component(&self, place: &str, name: &str) -> Result<Process> {
         Process::recorded(&self.record(place, Some(name))).with_context(|| format!("{place} has no component {name}"))
     }
 
-    /// Starts a component by the definition it always has.
+    /// Starts a component by its definition.
     pub fn start_component(&self, place: &str, component: &Component) -> Result<Process> {
         let namespaces = if place == control_plane::PLACE {
             self.machine()?
@@ -433,7 +433,7 @@ impl Cluster {
         let mut command = Command::new(self.binaries.path("kubectl"));
         command
             .env("KUBECONFIG", self.layout.kubeconfig())
-            // It ends before there is much to collect; a third of its time goes there otherwise.
+            // It exits before there is much garbage; collection would take a third of its time.
             .env("GOGC", "off")
             .args(arguments);
         command
@@ -445,7 +445,7 @@ impl Cluster {
         command
     }
 
-    /// What kubectl answers in a namespace.
+    /// Returns the output of kubectl in a namespace.
     pub fn ask_in(&self, namespace: &str, arguments: &[&str]) -> Result<String> {
         match Question::parse(namespace, arguments) {
             Some(question) => question.ask(self),
@@ -453,7 +453,7 @@ impl Cluster {
         }
     }
 
-    /// What kubectl answers.
+    /// Returns the output of kubectl.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         command::output(&mut self.kubectl(arguments))
     }
@@ -473,7 +473,7 @@ fn clean(layout: &Layout) -> Result<()> {
         machine.end(Signal::SIGKILL, Duration::from_secs(10))?;
     }
     cgroups::remove(&layout.cluster);
-    // Mounts ended with the namespaces; what is left are plain files.
+    // The mounts are gone with the namespaces; only plain files are left.
     match fs::remove_dir_all(layout.root()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", layout.root().display()))
@@ -482,9 +482,9 @@ fn clean(layout: &Layout) -> Result<()> {
     }
 }
 
-/// Lays the cable between a port of the machine's bridge and a node's eth0.
+/// Connects a port of the machine's bridge with a node's eth0.
 pub(crate) fn plug_in(machine: Namespaces, node: Namespaces, port: &str) -> Result<()> {
-    // The port of a node that was killed goes with it, but not at once.
+    // The port of a killed node disappears, but not at once.
     let _ = command::output(machine.network_command("ip").args(["link", "del", port]));
     let lines = format!(
         "link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge0 up\n",

@@ -1,4 +1,4 @@
-//! Running other programs: one way that turns a failure into an error which says what was run and what it answered.
+//! Runs other programs. An error contains the command and its output.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -11,39 +11,39 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What nobody waits for longer: a `kubectl` that hangs is to fail its test, with its name, and not the whole run without one.
-const PATIENCE: Duration = Duration::from_mins(5);
+/// Timeout of a command: a `kubectl` that hangs must fail its test, not block the whole run.
+const TIMEOUT: Duration = Duration::from_mins(5);
 
-/// For builds and downloads, which take as long as the machine and its network need.
+/// For builds and downloads, whose duration depends on the machine and its network.
 const LONG: Duration = Duration::from_hours(1);
 
-/// Runs to the end and returns standard output; a non-zero exit is an error with the last lines of both streams.
+/// Runs a command and returns its standard output. A non-zero exit is an error with the last lines of both streams.
 pub fn output(command: &mut Command) -> Result<String> {
-    finish(command, None, PATIENCE)
+    finish(command, None, TIMEOUT)
 }
 
 pub fn output_with_input(command: &mut Command, input: &str) -> Result<String> {
-    finish(command, Some(input), PATIENCE)
+    finish(command, Some(input), TIMEOUT)
 }
 
 pub fn long_output(command: &mut Command) -> Result<String> {
     finish(command, None, LONG)
 }
 
-fn finish(command: &mut Command, input: Option<&str>, patience: Duration) -> Result<String> {
+fn finish(command: &mut Command, input: Option<&str>, timeout: Duration) -> Result<String> {
     let shown = shown(command);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    // A group of its own, so that what it started can be ended with it.
+    // Its own process group, so that its children can be killed with it.
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot run {shown}"))?;
     if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
-        // A program that ends without reading its input says why by itself.
+        // A program that exits without reading its input reports its own error.
         let _ = pipe.write_all(input.as_bytes());
     }
     let group = Pid::from_raw(i32::try_from(child.id())?);
     let (ended, end) = channel::<()>();
     let watch = thread::spawn(move || {
-        let late = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+        let late = end.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout);
         late && killpg(group, Signal::SIGKILL).is_ok()
     });
     let output = child.wait_with_output();
@@ -54,7 +54,7 @@ fn finish(command: &mut Command, input: Option<&str>, patience: Duration) -> Res
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let outcome = if killed {
-            format!("ended by us, it took longer than {patience:?}")
+            format!("ended by us, it took longer than {timeout:?}")
         } else {
             output.status.to_string()
         };
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_and_its_last_words() {
+    fn a_failure_has_the_command_and_its_last_lines() {
         let error = output(Command::new("sh").args(["-c", "echo out; echo 'no disk' >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_ended_with_all_it_started() {
+    fn a_hanging_command_is_killed_with_its_children() {
         let mut hangs = Command::new("sh");
         hangs.args(["-c", "echo so far; sleep 1000 | cat"]);
         let error = finish(&mut hangs, None, Duration::from_millis(100)).unwrap_err();

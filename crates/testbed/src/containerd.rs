@@ -9,7 +9,7 @@ use crate::namespaces::Namespaces;
 
 pub const SOCKET: &str = "/run/containerd/containerd.sock";
 pub const PAUSE_IMAGE: &str = "localhost/pause:1";
-/// Where a node keeps its images and containers; below /var/lib, which is the node's own.
+/// Directory of a node's images and containers, below the node's own /var/lib.
 pub const ROOT: &str = "/var/lib/containerd";
 pub const CNI_CONFIG: &str = "/run/cni/net.d";
 

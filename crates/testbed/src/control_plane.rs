@@ -9,7 +9,7 @@ use crate::kubernetes::Binaries;
 use crate::network::{API_PORT, CONTROL_PLANE, SERVICES};
 use crate::paths::{self, Layout};
 
-/// A program with its arguments; the same every time it is started, so that a fault can end it and start it again.
+/// A program with its arguments. They are the same at every start, so that a fault can stop it and start it again.
 #[derive(Clone, Debug)]
 pub struct Component {
     pub name: &'static str,
@@ -21,7 +21,7 @@ pub const PLACE: &str = "control-plane";
 pub const ETCD: &str = "etcd";
 pub const API_SERVER: &str = "kube-apiserver";
 
-/// Writes their configuration and returns the components in the order they are started.
+/// Writes the configuration and returns the components in their start order.
 pub fn components(layout: &Layout, binaries: &Binaries) -> Result<Vec<Component>> {
     let kubernetes = binaries.path("kubernetes");
     let part = |name: &'static str, arguments: Vec<String>| Component {
@@ -93,7 +93,7 @@ fn controller_manager(pki: &Path) -> Vec<String> {
         ("cluster-signing-cert-file", file("ca.crt")),
         ("cluster-signing-key-file", file("ca.key")),
         ("use-service-account-credentials", "true".to_owned()),
-        // Half of the default 50 s: tests lose nodes on purpose. Leases are renewed every 5 s (see node.rs).
+        // Half of the default 50 s, because tests kill nodes. Leases are renewed every 5 s (see node.rs).
         ("node-monitor-grace-period", "25s".to_owned()),
         ("node-monitor-period", "2s".to_owned()),
         ("horizontal-pod-autoscaler-sync-period", "2s".to_owned()),
@@ -126,8 +126,8 @@ fn own_kubeconfig(pki: &Path, user: &str) -> Vec<String> {
 fn coredns(layout: &Layout) -> Result<Vec<String>> {
     let corefile = layout.config(PLACE).join("Corefile");
     let kubeconfig = layout.pki().join("admin.kubeconfig");
-    // Names outside the cluster do not exist. Without the second block they would be refused, which resolvers take for a
-    // passing fault and ask again: Slurm waits ten seconds for each such name.
+    // Names outside the cluster do not exist. Without the second block CoreDNS would refuse the query, which resolvers
+    // take for a temporary failure and retry: Slurm waits ten seconds for each such name.
     let text = format!(
         "cluster.local:53 in-addr.arpa:53 {{
     bind {CONTROL_PLANE}
@@ -164,7 +164,7 @@ fn volumes(layout: &Layout) -> Vec<String> {
 
 pub const KWOK: &str = "kwok";
 
-/// kwok pretends to be the kubelet of every node that carries its annotation.
+/// kwok simulates the kubelet of every node with its annotation.
 pub fn kwok(layout: &Layout, binaries: &Binaries) -> Result<Component> {
     let stages = layout.config(PLACE).join("kwok.yaml");
     paths::write(&stages, include_str!("kwok.yaml"))?;
@@ -189,7 +189,7 @@ pub fn kwok(layout: &Layout, binaries: &Binaries) -> Result<Component> {
     })
 }
 
-/// Fake nodes to be created, for kwok to bring to life. They take no ordinary pod: each must tolerate the taint.
+/// Manifests of simulated nodes. A pod must tolerate their taint.
 pub fn fake_nodes(count: u32) -> serde_json::Value {
     let node = |index: u32| {
         let name = format!("fake-{index:05}");
@@ -214,7 +214,7 @@ pub fn fake_nodes(count: u32) -> serde_json::Value {
     json!({"apiVersion": "v1", "kind": "List", "items": (0..count).map(node).collect::<Vec<_>>()})
 }
 
-/// Objects every cluster starts with: its StorageClasses.
+/// Objects of every new cluster: its StorageClasses.
 pub fn first_objects() -> serde_json::Value {
     let class = |name: &str, default: bool| {
         json!({

@@ -1,4 +1,4 @@
-//! That every example is run by a test on the cluster.
+//! A test that every example is used by a test on the cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Ways to hurt a cluster, one call each. A fault that lasts is a value: dropping it heals what it broke.
+//! Faults of a cluster, one function each. A lasting fault is a value: dropping it heals the cluster.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::network::{API_PORT, CONTROL_PLANE};
 use crate::process::Process;
 use crate::volumes::{FREEZABLE, LIMITED, MIRROR};
 
-/// How often a container is tried to be frozen.
+/// Maximum number of attempts to freeze a container.
 const PAUSES: u32 = 5;
 
-/// Something broken that is put right when this goes out of scope.
+/// A fault that is healed when this is dropped.
 pub struct Fault {
     heal: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
 }
@@ -70,19 +70,19 @@ impl Cluster {
         Ok(Fault::new(move || cluster.start_again(&component)))
     }
 
-    /// Freezes a control plane component: its connections stay open and answer nothing. Healing lets it go on.
+    /// Freezes a control plane component: its connections stay open without a response. Healing thaws it.
     pub fn pause(&self, component: &str) -> Result<Fault> {
         let process = self.component(control_plane::PLACE, component)?;
         let parent = process.parent()?;
         process.signal(Signal::SIGSTOP)?;
         Ok(Fault::new(move || {
             process.signal(Signal::SIGCONT)?;
-            // nsenter stops together with what it started, and would then never take in its end.
+            // nsenter stops together with its child, and would never reap it.
             parent.signal(Signal::SIGCONT)
         }))
     }
 
-    /// Ends a control plane component and starts it again.
+    /// Restarts a control plane component.
     pub fn restart(&self, component: &str) -> Result<()> {
         self.component(control_plane::PLACE, component)?
             .end(Signal::SIGTERM, Duration::from_secs(20))?;
@@ -97,7 +97,7 @@ impl Cluster {
         self.wait_api_server()
     }
 
-    /// Cuts a node and its pods from the API server; between nodes everything goes on, DNS too.
+    /// Cuts a node and its pods off from the API server. Traffic between nodes continues, including DNS.
     pub fn cut_from_control_plane(&self, node: &str) -> Result<Fault> {
         let place = self.node_namespaces(node)?;
         let port = API_PORT.to_string();
@@ -117,7 +117,7 @@ impl Cluster {
         .put()
     }
 
-    /// Pulls a node's cable: nothing reaches it and nothing leaves it.
+    /// Disconnects a node from the network.
     pub fn unplug(&self, node: &str) -> Result<Fault> {
         let port = crate::network::port(self.node_index(node)?);
         let machine = self.machine()?;
@@ -126,12 +126,12 @@ impl Cluster {
         Ok(Fault::new(move || set("up").map(drop)))
     }
 
-    /// Loses every packet between two pods.
+    /// Drops every packet between two pods.
     pub fn drop_traffic(&self, one: Pod, other: Pod) -> Result<Fault> {
         self.cut_from(one, &self.address(other)?)
     }
 
-    /// Loses every packet between a pod and this address.
+    /// Drops every packet between a pod and this address.
     pub fn cut_from(&self, pod: Pod, address: &str) -> Result<Fault> {
         let (place, pid) = self.network_of(pod)?;
         let rules = vec![
@@ -174,7 +174,7 @@ impl Cluster {
         }))
     }
 
-    /// Fills the volume behind a claim of class `limited` to the last byte.
+    /// Fills the volume of a claim of class `limited` completely.
     pub fn fill_volume(&self, namespace: &str, claim: &str) -> Result<Fault> {
         // The others share the host's disk.
         let filler = self.volume(namespace, claim, LIMITED)?.join(".filler");
@@ -192,8 +192,8 @@ impl Cluster {
         }))
     }
 
-    /// Stops the file system behind a claim of class `freezable`: whoever touches it hangs, as on a network that loses every packet.
-    /// Healing lets it go on.
+    /// Freezes the file system of a claim of class `freezable`: every access hangs, as with network storage that does
+    /// not respond. Healing thaws it.
     pub fn freeze_volume(&self, namespace: &str, claim: &str) -> Result<Fault> {
         let path = self.volume(namespace, claim, FREEZABLE)?;
         let mirror = Process::with_argument(MIRROR, &path.display().to_string());
@@ -202,23 +202,23 @@ impl Cluster {
         Ok(Fault::new(move || mirror.signal(Signal::SIGCONT)))
     }
 
-    /// The directory behind a claim, which has to be of this class.
+    /// The directory of a claim, which must have this class.
     fn volume(&self, namespace: &str, claim: &str, class: &str) -> Result<PathBuf> {
         let path = "jsonpath={.spec.storageClassName} {.spec.volumeName}";
         let answer = self.ask_in(namespace, &["get", "pvc", claim, "-o", path])?;
         match answer.split_once(' ').unwrap_or_default() {
             (found, volume) if found == class => Ok(self.layout.volumes().join(volume)),
-            (found, _) => bail!("{claim} is of StorageClass {found}, and this needs {class}"),
+            (found, _) => bail!("{claim} has StorageClass {found}, but must have {class}"),
         }
     }
 
-    /// Kills one container of a pod with SIGKILL, as the kernel would when memory runs out.
+    /// Kills one container of a pod with SIGKILL, as the kernel does when memory runs out.
     pub fn kill_container(&self, pod: Pod, container: &str) -> Result<()> {
         let (place, id) = self.container(pod, Some(container))?;
         ctr(place, &["tasks", "kill", "--signal", "SIGKILL", &id]).map(drop)
     }
 
-    /// Stops the first process of a container, and nothing that it has started. Healing lets it go on.
+    /// Stops the first process of a container, but not its children. Healing continues it.
     pub fn stop_first_process(&self, pod: Pod, container: &str) -> Result<Fault> {
         let (place, id) = self.container(pod, Some(container))?;
         ctr(place, &["tasks", "kill", "--signal", "SIGSTOP", &id])?;
@@ -227,10 +227,11 @@ impl Cluster {
         }))
     }
 
-    /// Freezes all processes of a container: its connections stay open and answer nothing. Healing lets them go on.
+    /// Freezes all processes of a container: its connections stay open without a response. Healing thaws them.
     pub fn pause_container(&self, pod: Pod, container: &str) -> Result<Fault> {
         let (place, id) = self.container(pod, Some(container))?;
-        // With cgroup v1, runc gives up on a busy machine after a few tries ("unable to freeze") and thaws what it had frozen.
+        // With cgroup v1, runc gives up on a busy machine after a few attempts ("unable to freeze") and thaws the
+        // processes.
         let paused = || ctr(place, &["tasks", "pause", &id]);
         (0..PAUSES)
             .find_map(|_| paused().ok())
@@ -288,7 +289,7 @@ impl Cluster {
 /// Firewall rules in a node's network, or in that of a pod on it.
 struct Filter {
     place: Namespaces,
-    /// A process in the pod's network, as the node counts pids.
+    /// A process in the pod's network, by its pid on the node.
     pod: Option<String>,
     rules: Vec<Vec<String>>,
     target: Target,
@@ -355,7 +356,7 @@ fn ctr(place: Namespaces, arguments: &[&str]) -> Result<String> {
     )
 }
 
-/// Takes packets from queue 0 of the network it runs in and lets each go on after `delay`.
+/// Forwards each packet of queue 0 of its network after `delay`.
 pub fn delay_packets(delay: Duration) -> Result<()> {
     let mut queue = nfq::Queue::open()?;
     queue.bind(0)?;

@@ -1,4 +1,4 @@
-//! Is this machine fit to carry a cluster? Asked before anything is started; each answer is one plain sentence.
+//! Checks whether this machine can run a cluster, before anything is started. Each problem is one sentence.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::command;
 use crate::steps::long_step;
 
-/// Programs we call, and the Debian package that brings each.
+/// Required programs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 11] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
@@ -24,7 +24,7 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("bindfs", "bindfs"),
 ];
 
-/// A three-node cluster with Slurm, MariaDB and the tests' pods was seen to use 3 GiB.
+/// A three-node cluster with Slurm, MariaDB and the tests' pods was measured to use 3 GiB.
 const MEMORY_NEEDED_MIB: u64 = 4 * 1024;
 /// Go's build cache (5 GB), the images with their unpacked copy (2 GB), and room to work.
 const DISK_NEEDED_MIB: u64 = 12 * 1024;
@@ -34,7 +34,7 @@ pub const CGROUP_CONTROLLERS: [&str; 9] = [
     "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
 ];
 
-/// What was found on the machine.
+/// Facts about the machine.
 #[derive(Clone, Debug)]
 pub struct Ground {
     pub root: bool,
@@ -45,7 +45,7 @@ pub struct Ground {
     pub debian: bool,
 }
 
-/// Refuses bad ground, then installs what is missing.
+/// Rejects an unsuitable machine, then installs missing packages.
 pub fn prepare(cache: &Path) -> Result<()> {
     let ground = observe(cache);
     if let Some(problem) = check(&ground) {
@@ -55,13 +55,13 @@ pub fn prepare(cache: &Path) -> Result<()> {
     install_missing()
 }
 
-/// Kubelets and log followers hold inotify instances; the 128 of a stock kernel carry about four clusters.
+/// Kubelets and log followers use inotify instances; the default limit of 128 suffices for about four clusters.
 fn allow_watches() {
     const LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
     const ENOUGH: u32 = 1024;
     let now = fs::read_to_string(LIMIT).ok().and_then(|now| now.trim().parse().ok());
     if now.is_some_and(|now: u32| now < ENOUGH) {
-        // Where that is not allowed, a few clusters run all the same.
+        // If that is not permitted, a few clusters run nevertheless.
         let _ = fs::write(LIMIT, ENOUGH.to_string());
     }
 }
@@ -88,7 +88,7 @@ pub fn observe(cache: &Path) -> Ground {
     }
 }
 
-/// The first thing that stands in the way.
+/// The first problem.
 pub fn check(ground: &Ground) -> Option<String> {
     let Ground {
         root,
@@ -157,7 +157,7 @@ fn install_missing() -> Result<()> {
             command::long_output(
                 Command::new("apt-get")
                     .env("DEBIAN_FRONTEND", "noninteractive")
-                    // Somebody else may be installing something.
+                    // Another process may hold the lock of apt.
                     .args(["-q", "-o", "DPkg::Lock::Timeout=300"])
                     .args(arguments),
             )
@@ -209,12 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn good_ground_is_accepted() {
+    fn a_suitable_machine_is_accepted() {
         assert_eq!(check(&good()), None);
     }
 
     #[test]
-    fn each_kind_of_bad_ground_is_named() {
+    fn each_problem_of_a_machine_is_named() {
         let cases = [
             (Ground { root: false, ..good() }, "root"),
             (

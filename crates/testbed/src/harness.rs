@@ -1,5 +1,4 @@
-//! How tests use a cluster: one for all, or one to themselves; a namespace for each test, waiting on events, and the logs
-//! one needs when a test fails.
+//! Clusters and namespaces for tests, waiting, and diagnostics of failed tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,12 +14,12 @@ use crate::command;
 use crate::faults::Pod;
 use crate::paths::{Layout, TEST_CLUSTERS};
 
-/// The cluster that all tests of this checkout share, brought up if it is not.
+/// The cluster that all tests of this checkout share. It is brought up if necessary.
 pub fn cluster() -> &'static Cluster {
     bring_up(0)
 }
 
-/// A cluster that no other test uses as long as this lives. Make it the first thing in a test, so that it goes last.
+/// A cluster that no other test uses while this value exists. Create it first in a test, so that it is dropped last.
 #[derive(Debug)]
 pub struct Alone {
     pub cluster: &'static Cluster,
@@ -33,7 +32,7 @@ pub fn alone() -> Alone {
         for (index, lane) in LANES.iter().enumerate() {
             let free = match lane.try_lock() {
                 Ok(free) => free,
-                // A test that failed there has put back what it could.
+                // The failed test has restored the cluster as far as it could.
                 Err(TryLockError::Poisoned(failed)) => failed.into_inner(),
                 Err(TryLockError::WouldBlock) => continue,
             };
@@ -66,7 +65,7 @@ fn bring_up(index: usize) -> &'static Cluster {
     }
 }
 
-/// Does something once for a cluster, however many tests ask for it; all of them wait for it.
+/// Runs `act` once per cluster, however many tests call this. All of them wait for it.
 pub fn once_for(cluster: &Cluster, what: &'static str, act: impl FnOnce()) {
     type Done = BTreeMap<(String, &'static str), Arc<OnceLock<()>>>;
     static DONE: Mutex<Done> = Mutex::new(Done::new());
@@ -78,20 +77,21 @@ pub fn once_for(cluster: &Cluster, what: &'static str, act: impl FnOnce()) {
     done.get_or_init(act);
 }
 
-/// A namespace of a test's own, removed at its end. When the test fails, what is needed to see why is printed first.
+/// The namespace of a test, removed at its end. When the test fails, diagnostics are printed first.
 #[derive(Debug)]
 pub struct Namespace {
-    cluster: &'static Cluster,
+    pub cluster: &'static Cluster,
     pub name: String,
 }
 
 impl Namespace {
     pub fn create(cluster: &'static Cluster, name: &str) -> Result<Self> {
-        // A namespace of an earlier run may still be going; an own suffix does not have to wait for it.
+        // A namespace of an earlier run may still be terminating; with a suffix of its own the test does not wait for
+        // it.
         let name = format!("{name}-{}", std::process::id());
         cluster.ask(&["create", "namespace", &name])?;
         let namespace = Self { cluster, name };
-        // Pods are refused until its ServiceAccount is there.
+        // Pods are rejected until the ServiceAccount exists.
         namespace.ask(&["wait", "--for=create", "serviceaccount/default", "--timeout=30s"])?;
         Ok(namespace)
     }
@@ -107,7 +107,7 @@ impl Namespace {
         self.cluster.kubectl_in(&self.name, arguments)
     }
 
-    /// What kubectl answers.
+    /// Returns the output of kubectl.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         self.cluster.ask_in(&self.name, arguments)
     }
@@ -132,21 +132,26 @@ impl Namespace {
         self.ask(&["rollout", "status", object, "--timeout=120s"]).map(drop)
     }
 
-    /// Runs a shell line in a container as `exec` does, for a tenth of its cost.
+    /// Runs a shell command in a container like `exec`, at a tenth of its cost.
     pub fn inside(&self, pod: &str, container: &str, line: &str) -> Result<String> {
         let mut command = self.cluster.inside(self.pod(pod), container, "bash")?;
         command::output(command.args(["-c", line]))
     }
 
-    /// Runs a shell line in a pod ("pod" or "pod -c container") with `kubectl exec`.
+    /// Runs a shell command in a pod ("pod" or "pod -c container") with `kubectl exec`.
     pub fn exec(&self, pod: &str, line: &str) -> Result<String> {
         let mut command = self.kubectl(&["exec"]);
         command::output(command.args(pod.split(' ')).args(["--", "bash", "-c", line]))
     }
 
-    /// A server's address or any other single value of an object.
+    /// The value at a JSONPath of an object.
     pub fn field(&self, object: &str, path: &str) -> Result<String> {
         self.ask(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
+    }
+
+    /// The UID of an object, which tells it from a later one of the same name.
+    pub fn uid(&self, object: &str) -> Result<String> {
+        self.field(object, ".metadata.uid")
     }
 
     fn explain(&self) {
@@ -172,21 +177,21 @@ impl Drop for Namespace {
         if std::env::var_os("TESTBED_KEEP").is_some() {
             return;
         }
-        // Grace is for the pods of people: here every second of it delays the next test.
+        // A longer grace period would delay the next test.
         let _ = self.ask(&["delete", "pods", "--all", "--grace-period=1", "--wait=false"]);
         let _ = self.cluster.ask(&["delete", "namespace", &self.name, "--wait=false"]);
     }
 }
 
-/// For what nobody can watch (a daemon's answer): asks again until it succeeds, soon at first, then every half second.
-pub fn eventually<T: Debug>(what: &str, patience: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + patience;
+/// Polls what cannot be watched (the response of a daemon) until it succeeds, with pauses that grow to half a second.
+pub fn eventually<T: Debug>(what: &str, timeout: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(50);
     loop {
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(error) if Instant::now() > deadline => {
-                return Err(error).with_context(|| format!("{what}: not within {patience:?}"));
+                return Err(error).with_context(|| format!("{what}: not within {timeout:?}"));
             }
             Err(_) => thread::sleep(pause),
         }
@@ -194,7 +199,13 @@ pub fn eventually<T: Debug>(what: &str, patience: Duration, mut ask: impl FnMut(
     }
 }
 
-/// For `eventually`: an answer that is not the one waited for.
+/// For `eventually`: an error with the response, unless it is the expected one.
 pub fn expect(holds: bool, answer: impl Debug) -> Result<()> {
     if holds { Ok(()) } else { Err(anyhow!("{answer:?}")) }
+}
+
+/// How often a test repeats what may fail only sometimes: as often as `TESTBED_ROUNDS` says, else `default` times.
+pub fn rounds(default: usize) -> usize {
+    let rounds = std::env::var("TESTBED_ROUNDS").ok();
+    rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(default)
 }

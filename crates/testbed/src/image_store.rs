@@ -1,8 +1,8 @@
 //! Images unpacked once and shared by all nodes of all clusters.
 //!
-//! A containerd of its own imports the archives into a store kept in the cache. A node's containerd then starts from a
-//! copy of that store in which all file contents are hard links: layers and blobs are never written again once they are
-//! committed, only the databases are, and those are copied. So a node has all images in a fraction of a second.
+//! A separate containerd imports the archives into a store in the cache. A node's containerd then starts from a copy of
+//! that store in which all file contents are hard links: layers and blobs are never written again once they are
+//! committed, only the databases are, and those are copied. A node therefore has all images in a fraction of a second.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::namespaces::{Namespaces, wait_ready};
 use crate::paths;
 use crate::steps::long_step;
 
-/// For a few checkouts in turn; each is about a gigabyte.
+/// Enough for a few checkouts; each is about a gigabyte.
 const STORES_KEPT: usize = 3;
 
-/// The store that holds exactly these archives, made if it is not there yet.
+/// The store with exactly these archives. It is created if necessary.
 pub(crate) fn store(archives: &[PathBuf]) -> Result<PathBuf> {
     let cache = paths::cache()?.join("image-stores");
     fs::create_dir_all(&cache)?;
@@ -71,7 +71,7 @@ fn fill(done: &Path, archives: &[PathBuf]) -> Result<()> {
     keep_newest(done.parent().unwrap_or(done))
 }
 
-/// Nodes hold links to what they use, so a store can go while clusters run.
+/// Nodes have links to the files they use, so that a store can be removed while clusters run.
 fn keep_newest(cache: &Path) -> Result<()> {
     let mut stores = Vec::new();
     for entry in fs::read_dir(cache)? {
@@ -129,7 +129,7 @@ fn databases(root: &Path) -> Result<Vec<PathBuf>> {
         found.extend(files.filter(|path| path.extension().is_some_and(|end| end == "db")));
     }
     if found.is_empty() {
-        bail!("{} is no containerd root", root.display());
+        bail!("{} is not a containerd root", root.display());
     }
     Ok(found)
 }

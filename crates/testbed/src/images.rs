@@ -1,4 +1,4 @@
-//! The images every node starts with, and the operator's own.
+//! The images of every node, and the image of the operator.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::image::{self, Builder};
 use crate::image_store;
 use crate::paths;
 
-/// The archive with all images, built if need be.
+/// The archive with all images. It is built if necessary.
 pub fn archive() -> Result<PathBuf> {
     let builder = Builder {
         cache: paths::cache()?.join("images"),
@@ -23,7 +23,7 @@ pub fn store() -> Result<PathBuf> {
     image_store::store(&[archive()?])
 }
 
-/// The operator's image as an archive, under the name its chart asks for. Made anew each time: it takes a moment only.
+/// The operator's image as an archive, under the name in its chart. It is rebuilt each time, which is quick.
 pub fn operator() -> Result<PathBuf> {
     let chart = std::fs::read_to_string(paths::repository().join("charts/slurm-operator/Chart.yaml"))?;
     let version = chart_version(&chart).context("the operator's chart has no version")?;

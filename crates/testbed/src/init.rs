@@ -1,4 +1,4 @@
-//! What runs as pid 1 inside the namespaces: set up mounts and network, then reap until killed.
+//! pid 1 of the namespaces: sets up mounts and network, then reaps processes until it is killed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,10 +17,10 @@ use nix::unistd::Pid;
 use crate::command;
 use crate::network;
 
-/// pid 1 of the machine: the network all nodes plug into, the volumes all nodes share, and the way in from the host.
+/// pid 1 of the machine: the network of all nodes, the volumes that they share, and access from the host.
 ///
-/// Standard input is a socket that listens on the *host's* loopback. It stays in the network namespace it was made in, so
-/// this process takes connections there and passes them on to the API server in here; no packet crosses.
+/// Standard input is a socket that listens on the *host's* loopback. It stays in the network namespace it was made in,
+/// so that this process accepts connections there and forwards them to the API server in here; no packet crosses.
 pub fn machine(volumes: &Path, ready: &Path) -> Result<()> {
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     fs::create_dir_all(volumes)?;
@@ -34,7 +34,7 @@ pub fn machine(volumes: &Path, ready: &Path) -> Result<()> {
     reap_forever()
 }
 
-/// pid 1 of a node. `folder` holds what survives a restart of the node.
+/// pid 1 of a node. The content of `folder` survives a restart of the node.
 pub fn node(name: &str, index: u8, folder: &Path, ready: &Path) -> Result<()> {
     nix::unistd::sethostname(name)?;
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
@@ -103,7 +103,7 @@ pub fn outside(name: &str, index: u8, lower: &Path, folder: &Path) -> Result<()>
     )?;
     let run = root.join("run");
     mount(Some("tmpfs"), &run, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
-    // Whoever enters the namespaces then finds this root; where the old one was is seen by nobody.
+    // Processes that enter the namespaces see this root; the old one is not visible.
     nix::unistd::pivot_root(&root, &root.join("mnt"))?;
     nix::mount::umount2("/mnt", nix::mount::MntFlags::MNT_DETACH)?;
     std::env::set_current_dir("/")?;
@@ -111,15 +111,15 @@ pub fn outside(name: &str, index: u8, lower: &Path, folder: &Path) -> Result<()>
     reap_forever()
 }
 
-/// pid 1 of namespaces that only need a /run of their own.
+/// pid 1 of namespaces that only need their own /run.
 pub fn scratch() -> Result<()> {
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
     fs::write("/run/ready", "")?;
     reap_forever()
 }
 
-/// The kubelet wants to set these for the whole machine (and would make it panic on an oops). It is shown files that
-/// already hold its values, so it writes nothing.
+/// The kubelet would set these for the whole host (and make it panic on an oops). It sees files that have its values
+/// already, and writes nothing.
 fn hide_machine_wide_sysctls() -> Result<()> {
     let wanted = [
         ("vm/overcommit_memory", "1"),
@@ -147,11 +147,11 @@ fn ip_batch(lines: &str) -> Result<()> {
 }
 
 fn wait_for_cable() -> Result<()> {
-    // /sys still shows the host's network here, so netlink is asked.
+    // /sys still shows the host's network here, so netlink is used.
     let deadline = Instant::now() + Duration::from_secs(10);
     while command::output(Command::new("ip").args(["link", "show", "eth0"])).is_err() {
         if Instant::now() > deadline {
-            bail!("nobody plugged in eth0");
+            bail!("eth0 did not appear");
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -160,7 +160,7 @@ fn wait_for_cable() -> Result<()> {
 
 fn reap_forever() -> Result<()> {
     loop {
-        // Whatever was orphaned inside ends up as our child. With no child at all there is nothing to wait on.
+        // Orphaned processes become our children. Without a child there is nothing to wait for.
         if waitpid(Pid::from_raw(-1), None).is_err() {
             thread::sleep(Duration::from_secs(1));
         }
@@ -170,7 +170,7 @@ fn reap_forever() -> Result<()> {
 fn pass_on(listener: &TcpListener) {
     for client in listener.incoming().flatten() {
         thread::spawn(move || {
-            // While the API server is away a client sees its connection closed, as it would without us.
+            // While the API server is down, the connection of a client is closed, as without this proxy.
             if let Ok(server) = TcpStream::connect((network::CONTROL_PLANE, network::API_PORT)) {
                 let _ = join(&client, &server);
             }
@@ -188,7 +188,7 @@ fn join(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies until either side ends, then ends both directions: HTTP never half-closes.
+/// Copies until either side closes, then closes both: HTTP never half-closes.
 fn copy(from: &mut TcpStream, to: &mut TcpStream) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count) = from.read(&mut buffer) {

@@ -1,5 +1,5 @@
-//! Commands inside a container by the kernel's own means. `kubectl exec` does the same by way of five programs and a quarter of a
-//! second of the machine's time, which is too much for what tests ask again and again.
+//! Runs commands inside a container with nsenter. `kubectl exec` does the same through five programs in a quarter of a
+//! second of CPU time, which is too much for polling.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use crate::namespaces;
 use crate::process::Process;
 
 impl Cluster {
-    /// A command that will run in a container of a pod, as its first process does: the same user, environment and folder.
+    /// A command for a container of a pod, with the user, environment and working directory of its first process.
     pub fn inside(&self, pod: Pod, container: &str, program: &str) -> Result<Command> {
         let process = self.first_process(pod, container)?;
         let of_it = |file: &str| format!("/proc/{}/{file}", process.pid);
@@ -35,7 +35,7 @@ impl Cluster {
         Ok(command)
     }
 
-    /// Looked for once in a container's life.
+    /// Looked up once per container.
     fn first_process(&self, pod: Pod, container: &str) -> Result<Process> {
         static FOUND: Mutex<BTreeMap<[String; 4], Process>> = Mutex::new(BTreeMap::new());
         let found = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ impl Cluster {
 fn effective<'a>(status: &'a str, key: &str) -> Result<&'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|ids| ids.split_whitespace().nth(1))
-        .with_context(|| format!("/proc does not say {key}"))
+        .with_context(|| format!("/proc has no {key}"))
 }
 
 fn variables(environment: &[u8]) -> impl Iterator<Item = (&OsStr, &OsStr)> {

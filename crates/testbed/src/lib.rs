@@ -1,4 +1,4 @@
-//! A real Kubernetes with real Slurm images on one machine, for people to try things on and for tests.
+//! A real Kubernetes with real Slurm images on one machine, for experiments and tests.
 //!
 //! From the ground up: `ground` (is the machine fit), `kubernetes` and `image` (what is built once), `namespaces`, `init`,
 //! `network`, `cgroups` (what a node is made of), `control_plane` and `node` (what runs where), `cluster` (its life),
@@ -37,7 +37,7 @@ mod reading;
 pub mod steps;
 pub mod volumes;
 
-/// A binary of this workspace, beside the one that runs (a test runs from a folder below).
+/// A binary of this workspace, beside the running one (a test runs from a folder below).
 pub fn sibling(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.parent().context("this program has no folder")?;
@@ -66,7 +66,7 @@ pub(crate) fn init_command(arguments: &[&str]) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Sixteen hexadecimal digits that stand for everything hashed, for names of what is kept in the cache.
+/// Sixteen hexadecimal digits of a hash, for names in the cache.
 pub(crate) fn short_name(hash: sha2::Sha256) -> String {
     let bytes: [u8; 32] = sha2::Digest::finalize(hash).into();
     let first = bytes.first_chunk::<8>().map_or(0, |chunk| u64::from_be_bytes(*chunk));

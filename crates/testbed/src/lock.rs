@@ -1,4 +1,4 @@
-//! One at a time across processes: builds and images are shared by all checkouts on the machine.
+//! Locks between processes: all checkouts on the machine share builds and images.
 
 use std::fs::File;
 use std::path::Path;

@@ -13,7 +13,7 @@ use testbed::{faults, images, init, kubernetes, steps, volumes};
 #[derive(Parser)]
 #[command(about = "A real Kubernetes with real Slurm images on this machine")]
 struct Arguments {
-    /// Which cluster; each checkout has its own by default.
+    /// Name of the cluster; each checkout has its own by default.
     #[arg(long, global = true, env = "TESTBED_CLUSTER", default_value_t = Layout::default_cluster())]
     cluster: String,
     #[command(subcommand)]
@@ -29,33 +29,33 @@ enum Action {
         /// No real nodes: API server, controllers and scheduler only
         #[arg(long)]
         control_plane_only: bool,
-        /// Nodes that kwok pretends, for tests of scale
+        /// Nodes simulated by kwok, for tests of scale
         #[arg(long, default_value_t = 0)]
         fake_nodes: u32,
     },
-    /// End the cluster and remove its state
+    /// Remove the cluster and its state
     Down,
-    /// Show what runs
+    /// Show the processes of the cluster
     Status,
-    /// Print shell lines that give KUBECONFIG and a PATH with kubectl, helm and our own binaries
+    /// Print shell commands that set KUBECONFIG and a PATH with kubectl, helm and our own binaries
     Env,
     /// Load an OCI image archive into every node
     Load { archive: PathBuf },
     /// Add, kill, restart or remove a node
     #[command(subcommand)]
     Node(NodeAction),
-    /// Show the log of a component, or list the logs there are
+    /// Show the log of a component, or list the logs
     Logs {
         /// For example control-plane/kube-apiserver or node1/kubelet
         component: Option<String>,
     },
     /// Build Kubernetes and the images, without starting anything
     Build,
-    /// Write the operator's image as an archive and print where it is
+    /// Write the operator's image as an archive and print its path
     OperatorImage,
-    /// Print the folder with kubectl, helm, helm-unittest and kwok, building them if need be
+    /// Print the folder with kubectl, helm, helm-unittest and kwok; build them if necessary
     Tools,
-    /// End the clusters that this checkout's tests use and remove their state
+    /// Remove the clusters of this checkout's tests and their state
     DownTests,
     /// Print the slowest steps recorded in a file
     Slowest { timings: PathBuf },
@@ -91,7 +91,7 @@ enum NodeAction {
     Kill { name: String },
     /// Power a node on again
     Restart { name: String },
-    /// Power a node off and forget it
+    /// Power a node off and remove it
     Remove { name: String },
 }
 

@@ -50,12 +50,12 @@ impl Namespaces {
         Ok(Self { init })
     }
 
-    /// A command that will run inside.
+    /// A command to run inside.
     pub fn command(self, program: &str) -> Command {
         self.enter(&ALL, program)
     }
 
-    /// A command that will run with the network of these namespaces but the host's files.
+    /// A command to run with the network of these namespaces and the host's files.
     pub fn network_command(self, program: &str) -> Command {
         self.enter(&["--net"], program)
     }
@@ -71,7 +71,7 @@ impl Namespaces {
         command
     }
 
-    /// Starts a program inside that goes on after we end; its output goes to `log`.
+    /// Starts a program inside that outlives this process; its output goes to `log`.
     pub fn start(self, program: &str, arguments: &[String], log: &Path) -> Result<Process> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -89,7 +89,7 @@ fn start(mut command: Command, stdin: Option<OwnedFd>, log: &Path) -> Result<u32
         .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(output.try_clone()?)
         .stderr(output)
-        // For what is written in Go: memory is there, processors are scarce.
+        // For Go programs: memory is available, processors are scarce.
         .env("GOGC", "300")
         // Keeps a terminal's Ctrl-C away from the cluster.
         .process_group(0)
@@ -98,7 +98,7 @@ fn start(mut command: Command, stdin: Option<OwnedFd>, log: &Path) -> Result<u32
     Ok(child.id())
 }
 
-/// Waits until `ready` holds; gives up when the process dies or time is over, with the last lines of its log.
+/// Waits until `ready` returns true. Fails when the process dies or after a timeout, with the last lines of the log.
 pub fn wait_ready(name: &str, process: Process, log: &Path, mut ready: impl FnMut() -> bool) -> Result<()> {
     let deadline = std::time::Instant::now() + std::time::Duration::from_mins(2);
     while !ready() {

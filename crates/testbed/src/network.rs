@@ -1,7 +1,8 @@
-//! Addresses and links of a cluster. Each cluster has a network of its own without an uplink, so all use the same numbers.
+//! Addresses and links of a cluster. Each cluster has its own network without an uplink, so that all use the same
+//! addresses.
 //!
 //! The machine's network namespace holds a bridge with the control plane's address; each node is a port on it. Pod
-//! networks are routed between nodes; what no route covers ends in the machine, which has nowhere to send it.
+//! networks are routed between nodes; other packets end in the machine, which has no route for them.
 
 use std::fmt::Write;
 
@@ -11,7 +12,7 @@ pub const SERVICES: &str = "10.96.0.0/16";
 pub const KUBERNETES_SERVICE: &str = "10.96.0.1";
 pub const PODS: &str = "10.244.0.0/16";
 
-/// Routes are laid for this many nodes at once.
+/// Maximum number of nodes, for which routes are added.
 pub const MAX_NODES: u8 = 20;
 
 pub fn node_address(index: u8) -> String {
@@ -27,7 +28,7 @@ pub fn port(index: u8) -> String {
     format!("port{index}")
 }
 
-/// The address of a machine that is no part of the cluster but on its network.
+/// The address of a machine on the cluster's network that is not part of the cluster.
 pub fn outside_address(index: u8) -> String {
     format!("172.31.0.{}", 200_u8.saturating_add(index))
 }
@@ -56,7 +57,7 @@ pub fn machine_setup() -> String {
     lines
 }
 
-/// `ip -batch` lines for a node, run once its end of the cable (`eth0`) is in place.
+/// `ip -batch` lines for a node, run when its end of the link (`eth0`) exists.
 pub fn node_setup(index: u8) -> String {
     setup(&node_address(index), (1..=MAX_NODES).filter(|&other| other != index))
 }

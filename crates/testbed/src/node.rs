@@ -1,4 +1,4 @@
-//! A node: namespaces of its own with containerd, the kubelet and kube-proxy inside.
+//! A node: namespaces with containerd, the kubelet and kube-proxy.
 
 use anyhow::Result;
 use serde_json::json;
@@ -117,10 +117,10 @@ fn kubelet(layout: &Layout, index: u8) -> serde_json::Value {
         "authorization": {"mode": "Webhook"},
         "clusterDomain": "cluster.local",
         "clusterDNS": [CONTROL_PLANE],
-        // An empty file: pods get no resolver of the host's.
+        // An empty file: pods do not get the resolver of the host.
         "resolvConf": "/dev/null",
         "failSwapOn": false,
-        // The disk is the host's; a full one should fail a test, not evict its pods.
+        // The disk is that of the host. A full disk should fail a test, not evict its pods.
         "evictionHard": {
             "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
             "imagefs.available": "0%", "imagefs.inodesFree": "0%",

@@ -1,5 +1,4 @@
-//! Machines beside the cluster: on its network, with Slurm's programs, and unknown to Kubernetes. What runs on them runs as on
-//! bare metal, not in pods.
+//! Machines outside Kubernetes, on the cluster's network and with Slurm's programs, as on bare metal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +15,7 @@ use crate::network;
 use crate::node;
 use crate::process::Process;
 
-/// One such machine, powered off and forgotten when this goes.
+/// A machine outside Kubernetes. It is powered off and removed when this is dropped.
 #[derive(Debug)]
 pub struct Outside {
     place: Namespaces,
@@ -27,13 +26,13 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Boots machine number `index`. It knows its own name and asks nobody for others.
+    /// Boots machine number `index`. It resolves its own name and no others.
     pub fn boot(cluster: &Cluster, index: u8, name: &str) -> Result<Self> {
         let machine = cluster.machine()?;
-        // What a test left behind that was killed may still have the files of its own machine.
+        // A killed test may have left the files of its machine.
         let own = format!("{name}-{}", std::process::id());
         let folder = cluster.layout.root().join("outside").join(own);
-        // A node's copy stays as long as the cluster does.
+        // A node's copy exists as long as the cluster.
         let lower = slurm_root(&cluster.layout.node(&node::name(1)).join("lib/containerd"))?;
         let init = crate::init_command(&[
             "outside-init",
@@ -59,23 +58,23 @@ impl Outside {
         Ok(outside)
     }
 
-    /// Runs a shell line to its end.
+    /// Runs a shell command.
     pub fn run(&self, line: &str) -> Result<String> {
         command::output(self.place.command("bash").args(["-c", line]))
     }
 
-    /// Starts a daemon that stays in the foreground; its words go to a log of that name.
+    /// Starts a daemon in the foreground; its output goes to a log of that name.
     pub fn start(&self, name: &str, line: &str) -> Result<Process> {
         let words = ["-c".to_owned(), format!("exec {line}")];
         self.place.start("bash", &words, &self.log(name))
     }
 
-    /// Where the words of a daemon are.
+    /// Path of a daemon's log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{name}.log"))
     }
 
-    /// Writes a file of root's.
+    /// Writes a file owned by root.
     pub fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) -> Result<()> {
         let inside = self.path(path);
         fs::write(&inside, content).with_context(|| format!("cannot write {path} of {}", self.name))?;
@@ -83,7 +82,7 @@ impl Outside {
         Ok(())
     }
 
-    /// A path of the machine as it is seen from here.
+    /// A path of the machine, seen from the host.
     fn path(&self, path: &str) -> PathBuf {
         let root = format!("/proc/{}/root", self.place.init.pid);
         Path::new(&root).join(path.trim_start_matches('/'))
@@ -97,19 +96,19 @@ impl Drop for Outside {
         }
         let off = self.place.init.end(Signal::SIGKILL, Duration::from_secs(10));
         if let Err(error) = off.and_then(|()| Ok(fs::remove_dir_all(&self.folder)?)) {
-            eprintln!("machine {} is not gone: {error:#}", self.name);
+            eprintln!("cannot remove machine {}: {error:#}", self.name);
         }
     }
 }
 
-/// The layer that all images of Slurm share, unpacked. It is only read.
+/// The unpacked layer that all images of Slurm share. It is read-only.
 fn slurm_root(store: &Path) -> Result<PathBuf> {
     let snapshots = store.join("io.containerd.snapshotter.v1.overlayfs/snapshots");
     fs::read_dir(&snapshots)
         .with_context(|| format!("no layers in {}", snapshots.display()))?
         .flatten()
         .map(|layer| layer.path().join("fs"))
-        // A link that leads nowhere from here.
+        // A link that is dangling on the host.
         .find(|root| root.join("usr/sbin/slurmctld").is_symlink())
         .context("no layer of the images holds slurmctld")
 }

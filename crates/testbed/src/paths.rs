@@ -1,4 +1,4 @@
-//! Where things live on the host: one cache for what is built once per machine, one folder of state per cluster.
+//! Paths on the host: one cache per machine for builds, one state folder per cluster.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// How many tests that want a cluster to themselves run side by side. They mostly wait, so there are more than cores.
+/// Number of clusters for tests that need their own. These tests mostly wait, so there are more clusters than cores.
 pub const TEST_CLUSTERS: usize = 4;
 
 /// The checkout this binary was built from.
@@ -29,7 +29,7 @@ pub struct Layout {
 
 impl Layout {
     pub fn of(cluster: &str) -> Result<Self> {
-        // `down` removes the folder: an empty name would stand for the folder of all clusters.
+        // `down` removes the folder; an empty name would be the folder of all clusters.
         let is_name = cluster.starts_with(|c: char| c.is_ascii_alphanumeric())
             && cluster.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         ensure!(
@@ -43,7 +43,7 @@ impl Layout {
         })
     }
 
-    /// The cluster of this checkout: its name differs between checkouts, so that they run side by side.
+    /// The cluster of this checkout. Names differ between checkouts, so that their clusters run in parallel.
     pub fn default_cluster() -> String {
         let repository = repository();
         let mut hasher = DefaultHasher::new();
@@ -51,7 +51,7 @@ impl Layout {
         format!("t{:08x}", hasher.finish() & 0xffff_ffff)
     }
 
-    /// Tests leave the cluster that a person looks at alone. This one is shared by all that get along with each other.
+    /// Tests do not use the cluster of `make up`. This one is shared by all tests that do not disturb each other.
     pub fn test_cluster() -> String {
         format!("{}-test", Self::default_cluster())
     }
@@ -68,7 +68,7 @@ impl Layout {
         &self.root
     }
 
-    /// Which processes run, one small file each.
+    /// Records of running processes, one file each.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")
     }
@@ -81,7 +81,7 @@ impl Layout {
         self.root.join("etcd")
     }
 
-    /// Directories behind PersistentVolumes, seen at this same path by every node.
+    /// Directories of PersistentVolumes, at the same path on every node.
     pub fn volumes(&self) -> PathBuf {
         self.root.join("volumes")
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::Layout;
 
     #[test]
-    fn only_a_name_stands_for_a_cluster() {
+    fn only_a_valid_name_identifies_a_cluster() {
         for name in ["", ".", "..", "a/b", "/", "../other", " ", "-x"] {
             assert!(Layout::of(name).is_err(), "{name:?}");
         }

@@ -1,4 +1,4 @@
-//! The cluster's certificate authority, the certificates signed by it, and kubeconfigs that carry them.
+//! The cluster's certificate authority, its certificates, and kubeconfigs with them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::network;
 use crate::paths;
 
-/// Who a certificate speaks for: Kubernetes takes the user from the common name and groups from organisations.
+/// Identity of a certificate: Kubernetes takes the user from the common name and the groups from organisations.
 struct Subject<'a> {
     user: &'a str,
     group: Option<&'a str>,
@@ -37,7 +37,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Creates everything the control plane needs below `folder`.
+/// Creates the files of the control plane below `folder`.
 pub fn create(folder: &Path) -> Result<Authority> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
@@ -163,7 +163,7 @@ impl Authority {
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    /// For use inside the cluster's network; the certificates are embedded, so the file can be handed around.
+    /// For use inside the cluster's network. The certificates are embedded, so that the file can be copied.
     fn kubeconfig(&self, user: &str) -> Result<()> {
         let server = format!("https://{}:{}", network::CONTROL_PLANE, network::API_PORT);
         let text = kubeconfig(&self.folder, user, &server)?;

@@ -1,4 +1,5 @@
-//! Processes we started. Each is known by pid *and* start time, so that a reused pid is never taken for it.
+//! Processes that the test bed started. Each is identified by pid *and* start time, so that a reused pid is not
+//! mistaken for it.
 
 use std::fs;
 use std::path::Path;
@@ -65,7 +66,7 @@ impl Process {
         Self::of(parse_parent(&stat).context("/proc does not name a parent")?)
     }
 
-    /// Does nothing when the process is gone already.
+    /// Does nothing if the process has exited.
     pub fn signal(self, signal: Signal) -> Result<()> {
         if !self.is_alive() {
             return Ok(());
@@ -76,21 +77,21 @@ impl Process {
         }
     }
 
-    /// Ends the process with `signal`, and with KILL if it is still there after `patience`.
-    pub fn end(self, signal: Signal, patience: Duration) -> Result<()> {
+    /// Ends the process with `signal`, and with SIGKILL if it is still there after `timeout`.
+    pub fn end(self, signal: Signal, timeout: Duration) -> Result<()> {
         self.signal(signal)?;
-        if self.wait_gone(patience) {
+        if self.wait_gone(timeout) {
             return Ok(());
         }
         self.signal(Signal::SIGKILL)?;
         if self.wait_gone(Duration::from_secs(10)) {
             return Ok(());
         }
-        bail!("process {} does not end, not even by SIGKILL", self.pid)
+        bail!("process {} did not exit, not even after SIGKILL", self.pid)
     }
 
-    fn wait_gone(self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    fn wait_gone(self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         while self.is_alive() {
             if Instant::now() >= deadline {
                 return false;
@@ -101,13 +102,13 @@ impl Process {
     }
 }
 
-/// None when the process is gone, or only a zombie is left of it.
+/// None if the process has exited or is a zombie.
 fn start_time(pid: i32) -> Option<u64> {
     parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn parse_start_time(stat: &str) -> Option<u64> {
-    // The second field, the command's name, may itself hold blanks and parentheses.
+    // The second field, the name of the command, may contain blanks and parentheses.
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut fields = after_name.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
@@ -129,7 +130,7 @@ pub fn only_child(pid: u32) -> Result<Process> {
             return Process::of(child.parse()?);
         }
         if Instant::now() >= deadline || start_time(pid.try_into()?).is_none() {
-            bail!("process {pid} started nothing");
+            bail!("process {pid} has no child");
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -140,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_time_is_read_behind_a_name_with_blanks_and_parentheses() {
+    fn start_time_is_parsed_after_a_name_with_blanks_and_parentheses() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 11 22";
         assert_eq!(parse_start_time(stat), Some(987_654));
     }
 
     #[test]
-    fn the_parent_stands_behind_the_state() {
+    fn the_parent_follows_the_state() {
         assert_eq!(parse_parent("42 (a) b (c)) S 17 42 42 0"), Some(17));
         let me = Process::of(std::process::id().try_into().unwrap()).unwrap();
         assert!(me.parent().unwrap().is_alive());

@@ -1,5 +1,5 @@
-//! Reads of objects over one connection that is kept. `kubectl get` answers the same, for fifty times the work, and tests that wait
-//! for something ask several times a second. What is not understood here is left to kubectl.
+//! Reads objects over a persistent connection. `kubectl get` returns the same with fifty times the work, and tests poll
+//! several times a second. Requests that are not supported here go to kubectl.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cluster::Cluster;
 use crate::paths::Layout;
 
-/// As kubectl knows them (singular), where they are, and what `-o name` says of them.
+/// Kinds by their singular name in kubectl, with their API path and the prefix of `-o name`.
 const KINDS: [(&str, &str, &str); 10] = [
     ("pod", "api/v1", "pod"),
     ("configmap", "api/v1", "configmap"),
@@ -37,11 +37,11 @@ const KINDS: [(&str, &str, &str); 10] = [
     ),
 ];
 
-/// What `kubectl get` is asked for, as far as it is understood.
+/// A supported request of `kubectl get`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Question<'a> {
     address: String,
-    /// What `-o name` puts before a name.
+    /// Prefix of a name with `-o name`.
     kind: &'static str,
     output: Output<'a>,
 }
@@ -96,7 +96,7 @@ impl<'a> Question<'a> {
             (Some(_), Some(_)) => return None,
         }
         let output = output?;
-        // The items of a list are told their kind by kubectl.
+        // kubectl adds the kind to the items of a list.
         (name.is_some() || output != Output::Json).then_some(Self {
             address,
             kind: shown,
@@ -145,7 +145,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// For the characters of our label selectors that a query takes for something else.
+/// Escapes the characters of label selectors that are special in a query.
 fn escaped(selector: &str) -> String {
     selector.replace('=', "%3D").replace(',', "%2C")
 }
@@ -161,7 +161,7 @@ fn filled(template: &str, object: &Value) -> String {
     shown
 }
 
-/// What a path of kubectl's leads to: `.name`, `[0]`, `[*]` and `[?(@.name=="value")]`, one after the other.
+/// Evaluates a JSONPath of `.name`, `[0]`, `[*]` and `[?(@.name=="value")]`.
 fn found<'a>(object: &'a Value, path: &str) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
     let Some((step, rest)) = first_step(path) else {
         return Box::new(std::iter::once(object));
@@ -224,7 +224,7 @@ fn runtime() -> Result<&'static Runtime> {
 fn client(layout: &Layout) -> Result<Client> {
     static CLIENTS: Mutex<BTreeMap<String, Client>> = Mutex::new(BTreeMap::new());
     let clients = || CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // A cluster that was made anew has new certificates.
+    // A recreated cluster has new certificates.
     let kubeconfig = std::fs::read_to_string(layout.kubeconfig()).context("the cluster is not there")?;
     if let Some(client) = clients().get(&kubeconfig) {
         return Ok(client.clone());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_is_asked_for_by_either_way_of_naming_it() {
+    fn one_object_is_requested_by_either_form_of_its_name() {
         let expected = Question {
             address: "/api/v1/namespaces/here/pods/one".into(),
             kind: "pod",
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_asked_for_by_its_labels() {
+    fn a_list_is_requested_by_its_labels() {
         let asked = parse(&["get", "pods", "-l", "a/b=c,d=e", "-o", "name"]).unwrap();
         assert_eq!(
             asked.address,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_followed_as_kubectl_does() {
+    fn paths_are_evaluated_like_in_kubectl() {
         let object = json!({
             "status": {
                 "conditions": [{ "type": "Ready", "status": "True" }, { "type": "Other", "status": "False" }],

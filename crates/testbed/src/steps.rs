@@ -1,4 +1,4 @@
-//! Shows what is being done and how long it took. Timings are kept, so that `make test` can name its slowest steps.
+//! Prints steps and their durations. Durations are recorded, so that `make test` can list its slowest steps.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Names the file that collects timings; unset, none are kept.
+/// Names the file for durations. If it is unset, none are recorded.
 const TIMINGS: &str = "TESTBED_TIMINGS";
 
-/// Runs `work` as a step that is shown and timed. Steps may run side by side, so each prints one line, at its end.
+/// Runs `work` as a step and prints its duration. Steps may run in parallel, so each prints one line at its end.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     let result = work();
@@ -24,7 +24,7 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     result
 }
 
-/// A step that may take minutes, so it is announced before it begins and shows once a minute that it is still at work.
+/// A step that may take minutes. It is announced at its start and prints progress once a minute.
 pub fn long_step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("            {name} …");
     thread::scope(|scope| {
@@ -43,11 +43,11 @@ pub fn long_step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Adds a timing without showing it.
+/// Records a duration without printing it.
 pub fn keep(name: &str, seconds: f64) {
     let Some(file) = std::env::var_os(TIMINGS) else { return };
     if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(file) {
-        // Losing a timing is no reason to fail what was timed.
+        // A lost duration does not fail the step.
         let _ = writeln!(file, "{seconds:.1}\t{name}");
     }
 }

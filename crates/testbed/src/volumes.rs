@@ -1,8 +1,9 @@
-//! A volume provisioner: every claim of our StorageClasses gets a directory that all nodes see, so any access mode works.
+//! A volume provisioner: every claim of our StorageClasses gets a directory on all nodes, so that any access mode
+//! works.
 //!
-//! `standard` is a plain directory. `limited` is a filesystem of just the size asked for, for tests that fill a volume. `freezable`
-//! shows a directory through a process of its own (FUSE), for tests that stop it, so that the volume hangs.
-//! Runs in the machine's mount namespace, from which mounts reach the nodes.
+//! `standard` is a plain directory. `limited` is a filesystem of the requested size, for tests that fill a volume.
+//! `freezable` is a FUSE filesystem, for tests that stop its process so that the volume hangs. Runs in the machine's
+//! mount namespace, from which mounts reach the nodes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +28,7 @@ pub const STANDARD: &str = "standard";
 pub const LIMITED: &str = "limited";
 pub const FREEZABLE: &str = "freezable";
 
-/// Shows a directory in another place, and ends when that place is unmounted.
+/// Mounts a directory at another path, and exits when it is unmounted.
 pub const MIRROR: &str = "bindfs";
 
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -121,7 +122,7 @@ fn create_directory(folder: &Path, name: &str, class: &str, size: &str) -> Resul
     fs::create_dir_all(&path)?;
     match class {
         LIMITED if fresh => {
-            let size = bytes(size).with_context(|| format!("storage request {size} is no plain number of bytes"))?;
+            let size = bytes(size).with_context(|| format!("storage request {size} is not a plain number of bytes"))?;
             mount(
                 Some("tmpfs"),
                 &path,
@@ -133,17 +134,17 @@ fn create_directory(folder: &Path, name: &str, class: &str, size: &str) -> Resul
         FREEZABLE if fresh => {
             let source = source_of(folder, name);
             fs::create_dir_all(&source)?;
-            // Returns when it is mounted, and goes on in the background.
+            // Returns when it is mounted, and continues in the background.
             command::output(Command::new(MIRROR).args([&source, &path]))?;
         }
         _ => {}
     }
-    // As a fresh filesystem has it: pods that do not run as root ask for it with fsGroup.
+    // As in a new filesystem: pods that do not run as root get access through fsGroup.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
 }
 
-/// Where the files of a freezable volume are.
+/// Directory of the files of a freezable volume.
 fn source_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!(".{name}"))
 }

@@ -5,20 +5,17 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_container, check_entry, check_external, check_jwt_names, check_own_network, check_secret_key,
-        check_service, check_template, check_unchanged,
+        check_container, check_external, check_keys, check_own_network, check_port, check_secret_key, check_service,
+        check_template, check_unchanged,
     },
     lines::is_word,
     names::check_stateful_set_parent,
 };
-use crate::{
-    accounting::{Accounting, AccountingSpec, StorageConfig},
-    references::ConfigMapKeyRef,
-};
+use crate::accounting::{Accounting, AccountingSpec, StorageConfig};
 
 impl Validate for Accounting {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let AccountingSpec {
             slurm_key_ref,
             jwt_hs256_key_ref,
@@ -35,20 +32,11 @@ impl Validate for Accounting {
         let mut problems = Problems::default();
 
         check_stateful_set_parent(&mut problems, "Accounting", &self.name_any(), "-accounting");
-        let keys = [
-            ("spec.slurmKeyRef", slurm_key_ref),
-            ("spec.jwtKeyRef", jwt_key_ref),
-            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
-        ];
-        for (field, reference) in keys {
-            if let Some(reference) = reference {
-                check_secret_key(&mut problems, field, reference);
-            }
-        }
-        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
-        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
-            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
-        }
+        check_keys(
+            &mut problems,
+            [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
+            jwks_key_ref.as_ref(),
+        );
         if self.spec.is_external() {
             check_external(&mut problems, "slurmdbd", external_config.as_ref());
         } else {
@@ -70,7 +58,7 @@ impl Validate for Accounting {
             "spec.jwtKeyRef",
             &old.spec.effective_jwt_key_ref(),
             &self.spec.effective_jwt_key_ref(),
-            "put the new key into the same Secret",
+            "write the new key to the same Secret",
         );
         problems
     }
@@ -88,8 +76,8 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
         problems.error(
             Reason::Missing,
             "spec.storageConfig",
-            "is absent, and slurmdbd keeps its records in a database",
-            "say host, username and passwordKeyRef of a MySQL or MariaDB server",
+            "is absent, but slurmdbd needs a database",
+            "set host, username and passwordKeyRef of a MySQL or MariaDB server",
         );
         return;
     };
@@ -98,10 +86,10 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
             Reason::Missing,
             "spec.storageConfig.host",
             "is empty",
-            "give the host of the database server",
+            "set the host of the database server",
         );
     }
-    // Each of them becomes the value of a line in slurmdbd.conf.
+    // Each becomes a value in slurmdbd.conf.
     let lines = [
         ("host", Some(host)),
         ("database", database.as_ref()),
@@ -112,18 +100,17 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
             problems.error(
                 Reason::BadValue,
                 format!("spec.storageConfig.{name}"),
-                format!("is {value:?}, which slurmdbd.conf cannot hold"),
+                format!("is {value:?}, which cannot be written to slurmdbd.conf"),
                 "write it without blanks, quotes, backslashes and number signs",
             );
         }
     }
-    if let Some(port) = port.filter(|port| !(0..=65535).contains(port)) {
-        problems.error(
-            Reason::BadValue,
-            "spec.storageConfig.port",
-            format!("is {port}"),
-            "give the port of the database server, from 1 to 65535",
-        );
-    }
+    let remedy = "set the port of the database server, from 1 to 65535";
+    check_port(
+        problems,
+        "spec.storageConfig.port",
+        port.filter(|port| *port != 0),
+        remedy,
+    );
     check_secret_key(problems, "spec.storageConfig.passwordKeyRef", password_key_ref);
 }

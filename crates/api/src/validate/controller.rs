@@ -5,23 +5,22 @@ use kube::ResourceExt;
 use super::{
     Problems, Reason, Validate,
     fields::{
-        check_at_most, check_container, check_entry, check_external, check_jwt_names, check_own_network, check_ref,
-        check_secret_key, check_service, check_template, check_unchanged,
+        check_at_most, check_container, check_external, check_keys, check_known, check_own_network, check_ref,
+        check_service, check_template, check_unchanged,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
 use crate::{
     controller::{ConfigUpdate, Controller, ControllerSpec, MAX_BACKUPS},
-    references::ConfigMapKeyRef,
     wellknown,
 };
 
-/// The longest name of a cluster, as upstream limits it for slurmdbd's sake.
+/// Maximum length of a cluster name: upstream's limit, which it has because of slurmdbd.
 const CLUSTER_NAME_LIMIT: usize = 40;
 
 impl Validate for Controller {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let ControllerSpec {
             cluster_name: _,
             slurm_key_ref,
@@ -53,26 +52,16 @@ impl Validate for Controller {
 
         check_stateful_set_parent(&mut problems, "Controller", &self.name_any(), "-controller");
         check_cluster_name(&mut problems, &self.cluster_name());
-        if let Some(reference) = slurm_key_ref {
-            check_secret_key(&mut problems, "spec.slurmKeyRef", reference);
-        }
-        for (field, reference) in [
-            ("spec.jwtKeyRef", jwt_key_ref),
-            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
-        ] {
-            if let Some(reference) = reference {
-                check_secret_key(&mut problems, field, reference);
-            }
-        }
-        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
-        if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks_key_ref {
-            check_entry(&mut problems, "spec.jwksKeyRef", "ConfigMap", name, key);
-        }
+        check_keys(
+            &mut problems,
+            [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
+            jwks_key_ref.as_ref(),
+        );
         match accounting_ref {
             Some(reference) if reference.name.is_empty() => problems.warn(
                 Reason::Ignored,
                 "spec.accountingRef.name",
-                "is empty, and the cluster does without accounting",
+                "is empty, and the cluster runs without accounting",
                 "name the Accounting, or remove the reference",
             ),
             Some(reference) => check_ref(&mut problems, "spec.accountingRef", "Accounting", reference, own),
@@ -89,13 +78,8 @@ impl Validate for Controller {
                 );
             }
         }
-        if let Some(word) = config_update.as_ref().filter(|word| !word.is_known()) {
-            problems.error(
-                Reason::BadValue,
-                "spec.configUpdate",
-                format!("is {:?}", word.as_str()),
-                format!("use one of {}", ConfigUpdate::KNOWN.join(", ")),
-            );
+        if let Some(word) = config_update {
+            check_known(&mut problems, "spec.configUpdate", word.as_str(), ConfigUpdate::KNOWN);
         }
         check_backups(&mut problems, ha.as_ref().and_then(|ha| ha.backups));
         if self.spec.is_external() {
@@ -117,7 +101,7 @@ impl Validate for Controller {
     fn check_new(&self) -> Problems {
         let mut problems = Problems::default();
         let name = self.cluster_name();
-        // Not for objects that exist: a cluster that runs under a longer name must not be stopped for it.
+        // Existing objects are not checked: a cluster that runs under a longer name must not be stopped.
         if name.chars().count() > CLUSTER_NAME_LIMIT {
             problems.error(
                 Reason::BadName,
@@ -136,7 +120,7 @@ impl Validate for Controller {
             "spec.clusterName",
             &old.cluster_name(),
             &self.cluster_name(),
-            "the cluster's state and its accounting are kept under the name; make another Controller",
+            "state and accounting are stored under the name; create another Controller",
         );
         let secret = |controller: &Self| controller.slurm_key().map(|key| key.name);
         let entry = |controller: &Self| controller.jwt_key().map(|key| (key.name, key.key));
@@ -145,21 +129,21 @@ impl Validate for Controller {
             "spec.slurmKeyRef.name",
             &secret(old),
             &secret(self),
-            "every daemon of the cluster has the key; put the new key into the same Secret",
+            "every daemon of the cluster uses the key; write the new key to the same Secret",
         );
         check_unchanged(
             &mut problems,
             "spec.jwtKeyRef",
             &entry(old),
             &entry(self),
-            "put the new key into the same Secret",
+            "write the new key to the same Secret",
         );
         check_unchanged(
             &mut problems,
             "spec.persistence.enabled",
             &old.spec.is_persistent(),
             &self.spec.is_persistent(),
-            "the cluster's state would be left behind; make another Controller",
+            "the cluster would lose its state; create another Controller",
         );
         if self.spec.is_persistent() {
             check_unchanged(
@@ -167,7 +151,7 @@ impl Validate for Controller {
                 "spec.persistence.existingClaim",
                 &old.spec.existing_claim(),
                 &self.spec.existing_claim(),
-                "the cluster's state would be left behind; make another Controller",
+                "the cluster would lose its state; create another Controller",
             );
         }
         problems
@@ -177,19 +161,19 @@ impl Validate for Controller {
 fn check_backups(problems: &mut Problems, backups: Option<i32>) {
     let field = "spec.ha.backups";
     if let Some(backups) = backups.filter(|backups| *backups < 1) {
-        problems.error(Reason::BadValue, field, format!("is {backups}"), "give 1 or more");
+        problems.error(Reason::BadValue, field, format!("is {backups}"), "set 1 or more");
     }
     check_at_most(problems, field, backups, MAX_BACKUPS);
 }
 
-/// The name stands in a line of slurm.conf and in a path.
+/// The name is part of a line in slurm.conf and of a path.
 fn check_cluster_name(problems: &mut Problems, name: &str) {
     let harmful = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '#' | '=' | '"' | '\'' | '\\');
     if name.contains(harmful) || matches!(name, "." | "..") {
         problems.error(
             Reason::BadName,
             "spec.clusterName",
-            format!("is {name:?}, which slurm.conf cannot hold"),
+            format!("is {name:?}, which cannot be written to slurm.conf"),
             "use letters, digits, dashes, underscores and dots",
         );
     }
@@ -205,8 +189,8 @@ fn check_keys_of_external(problems: &mut Problems, spec: &ControllerSpec) {
             problems.warn(
                 Reason::Missing,
                 field,
-                "is absent, and for a slurmctld outside Kubernetes no key can be generated",
-                format!("put the cluster's {plugin} key into a Secret and name it here"),
+                "is absent, and the operator cannot generate a key for an external slurmctld",
+                format!("write the cluster's {plugin} key to a Secret and refer to it"),
             );
         }
     }
@@ -221,16 +205,16 @@ fn check_storage(problems: &mut Problems, spec: &ControllerSpec) {
         problems.error(
             Reason::BadName,
             "spec.persistence.existingClaim",
-            format!("is {claim:?}, which no claim can be called"),
-            "name the PersistentVolumeClaim as `kubectl get pvc` shows it",
+            format!("is {claim:?}, which is not a valid name of a claim"),
+            "use the name that `kubectl get pvc` shows",
         );
     }
     if spec.is_highly_available() && spec.existing_claim().is_none() {
         problems.error(
             Reason::Missing,
             "spec.persistence.existingClaim",
-            "is absent while spec.ha.enabled is true, and all slurmctld share one state",
-            "make a ReadWriteMany claim and name it here",
+            "is absent although spec.ha.enabled is true, but all slurmctld must share one claim",
+            "create a ReadWriteMany claim and name it here",
         );
     }
 }
@@ -242,15 +226,15 @@ pub fn check_config_file(config_map: &str, file: &str) -> Problems {
         problems.error(
             Reason::BadName,
             "spec.configFileRefs",
-            format!("names ConfigMap {config_map:?}, whose entry {file:?} the operator writes itself"),
+            format!("names ConfigMap {config_map:?}, but the operator writes its entry {file:?} itself"),
             "move its lines to extraConf and remove the entry",
         );
     } else if !wellknown::KNOWN_CONFIG_FILES.contains(&file) {
         problems.warn(
             Reason::Ignored,
             "spec.configFileRefs",
-            format!("names ConfigMap {config_map:?}, whose entry {file:?} Slurm does not read by itself"),
-            "check its spelling, unless another file includes it",
+            format!("names ConfigMap {config_map:?}, but Slurm does not read its entry {file:?} by itself"),
+            "check the spelling, unless another file includes it",
         );
     }
     problems

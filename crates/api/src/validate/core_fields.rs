@@ -1,7 +1,7 @@
-//! Compares an overlay with the core/v1 type it is laid over.
+//! Compares an overlay with its core/v1 type.
 //!
-//! The schema of these fields is open, so the API server says nothing about a typo in them, and the typo would be dropped
-//! without a word when the child is made. A field of the wrong type would make the child impossible.
+//! The schema of these fields is open, so that the API server does not reject a typo; it would drop the field silently
+//! when the child is created. It would reject a child with a field of the wrong type.
 
 use std::{
     any::{Any, TypeId},
@@ -25,7 +25,7 @@ pub(super) fn check<T: JsonSchema + Any>(problems: &mut Problems, field: &str, o
     }
 }
 
-/// What a value of a core/v1 type looks like, without the prose.
+/// The structure of a core/v1 type, without descriptions.
 #[derive(Debug)]
 enum Shape {
     Any,
@@ -49,7 +49,7 @@ fn compare(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
         (Shape::List(item), Value::Array(values)) => {
             for (index, value) in values.iter().enumerate() {
                 let field = format!("{field}[{index}]");
-                // Null takes a field back; an item of a list cannot be taken back so.
+                // A null removes a field, but cannot remove an item of a list.
                 if value.is_null() {
                     refuse(problems, &field, item, value);
                 } else {
@@ -81,12 +81,8 @@ fn refuse(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
     problems.error(
         Reason::BadValue,
         field,
-        format!(
-            "is {}, and Kubernetes has {} there",
-            describe_value(value),
-            describe_shape(shape)
-        ),
-        "write it as the Kubernetes API reference has it",
+        format!("is {}, but must be {}", describe_value(value), describe_shape(shape)),
+        "see the Kubernetes API reference",
     );
 }
 
@@ -107,7 +103,7 @@ fn compare_field(problems: &mut Problems, parent: &str, fields: &BTreeMap<String
     }
     let remedy = match fields.keys().find(|known| known.eq_ignore_ascii_case(name)) {
         Some(known) => format!("write {known}"),
-        None => "check its spelling and its place; a field of a newer Kubernetes can be left as it is".to_owned(),
+        None => "check its spelling and its place; ignore this if it is a field of a newer Kubernetes".to_owned(),
     };
     problems.warn(
         Reason::UnknownField,
@@ -140,7 +136,7 @@ fn describe_shape(shape: &Shape) -> &'static str {
     }
 }
 
-/// The shape of `T`. It is worked out once: the schema of a pod spec is half a megabyte of mostly prose.
+/// The shape of `T`, computed once: the schema of a pod spec has half a megabyte, mostly descriptions.
 fn shape_of<T: JsonSchema + Any>() -> Arc<Shape> {
     static SHAPES: LazyLock<Mutex<HashMap<TypeId, Arc<Shape>>>> = LazyLock::new(Mutex::default);
     let mut shapes = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_takes_is_taken() {
+    fn valid_fields_of_kubernetes_are_accepted() {
         let container: Vec<String> = said_of::<k8s_openapi::api::core::v1::Container>(json!({
             "image": "slurmd", "args": [], "resources": { "limits": { "cpu": 2, "memory": "4Gi" }, "requests": { "cpu": 0.5 } },
             "env": [{ "name": "A", "value": null }], "livenessProbe": { "httpGet": { "port": "slurmd", "path": "/livez" } },
@@ -202,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_is_named_with_its_place() {
+    fn a_typo_is_named_with_its_path() {
         let [pod] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({ "dNSPolicy": "Default" }))
             .try_into()
             .unwrap();
@@ -222,12 +218,12 @@ mod tests {
         check(&mut problems, "spec.slurmd", &overlay);
         let [error] = problems.errors().collect::<Vec<_>>().try_into().unwrap();
         assert_eq!(error.field, "spec.slurmd.args");
-        assert_eq!(error.fault, "is a string, and Kubernetes has a list there");
+        assert_eq!(error.fault, "is a string, but must be a list");
         let [item] = said_of::<k8s_openapi::api::core::v1::PodSpec>(json!({ "tolerations": [null] }))
             .try_into()
             .unwrap();
         assert!(
-            item.starts_with("spec.tolerations[0] is null, and Kubernetes has an object there"),
+            item.starts_with("spec.tolerations[0] is null, but must be an object"),
             "{item}"
         );
     }

@@ -5,11 +5,11 @@ use crate::{
     external::ExternalConfig,
     nodeset::MAX_REPLICAS,
     overlay::ContainerOverlay,
-    references::{ObjectRef, SecretKeyRef},
+    references::{ConfigMapKeyRef, ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
 };
 
-/// Checks the name of an object that is referred to.
+/// Checks the name of a referenced object.
 pub(super) fn check_name(problems: &mut Problems, field: &str, kind: &str, name: &str) {
     if name.is_empty() {
         problems.error(Reason::Missing, field, "is empty", format!("name the {kind}"));
@@ -17,23 +17,23 @@ pub(super) fn check_name(problems: &mut Problems, field: &str, kind: &str, name:
         problems.error(
             Reason::BadName,
             field,
-            format!("is {name:?}, which no {kind} can be called"),
-            format!("name the {kind} as `kubectl get` shows it"),
+            format!("is {name:?}, which is not a valid name of a {kind}"),
+            "use the name that `kubectl get` shows",
         );
     }
 }
 
 /// Checks that a reference stays in the namespace of the object it is in.
 pub(super) fn check_namespace(problems: &mut Problems, field: &str, referred: Option<&str>, own: Option<&str>) {
-    // An object without a namespace is one that was never sent to a server, and none can be compared with.
+    // An object without a namespace was never sent to an API server, so there is nothing to compare.
     if let (Some(referred), Some(own)) = (referred.filter(|namespace| !namespace.is_empty()), own)
         && referred != own
     {
         problems.error(
             Reason::OtherNamespace,
             field,
-            format!("is {referred:?}, and references stay in the object's own namespace {own:?}"),
-            format!("remove it, and make the object that is meant in {own:?}"),
+            format!("is {referred:?}, but references must stay in the object's own namespace {own:?}"),
+            format!("remove the namespace, and create the object in {own:?}"),
         );
     }
 }
@@ -60,19 +60,40 @@ pub(super) fn check_entry(problems: &mut Problems, field: &str, kind: &str, name
             Reason::Missing,
             format!("{field}.key"),
             "is empty",
-            format!("name the entry of the {kind} that is meant"),
+            format!("name the entry of the {kind}"),
         );
     } else if !key.chars().all(allowed) {
         problems.error(
             Reason::BadName,
             format!("{field}.key"),
-            format!("is {key:?}, which no entry of a {kind} can be called"),
+            format!("is {key:?}, which is not a valid key of a {kind}"),
             "use letters, digits, dashes, underscores and dots",
         );
     }
 }
 
-/// Says that the older of two names is in use, if both are and they differ.
+/// Checks the references to the keys of auth/slurm and auth/jwt, to the latter under its older name, and to the JSON web key set.
+pub(super) fn check_keys(
+    problems: &mut Problems,
+    [slurm, jwt, old_jwt]: [&Option<SecretKeyRef>; 3],
+    jwks: Option<&ConfigMapKeyRef>,
+) {
+    for (field, reference) in [
+        ("spec.slurmKeyRef", slurm),
+        ("spec.jwtKeyRef", jwt),
+        ("spec.jwtHs256KeyRef", old_jwt),
+    ] {
+        if let Some(reference) = reference {
+            check_secret_key(problems, field, reference);
+        }
+    }
+    check_jwt_names(problems, jwt.as_ref(), old_jwt.as_ref());
+    if let Some(ConfigMapKeyRef { name, key, optional: _ }) = jwks {
+        check_entry(problems, "spec.jwksKeyRef", "ConfigMap", name, key);
+    }
+}
+
+/// Warns that the key under the older name has no effect, if both names are set and differ.
 pub(super) fn check_jwt_names<T: PartialEq>(problems: &mut Problems, new: Option<&T>, old: Option<&T>) {
     if let (Some(new), Some(old)) = (new, old)
         && new != old
@@ -80,7 +101,7 @@ pub(super) fn check_jwt_names<T: PartialEq>(problems: &mut Problems, new: Option
         problems.warn(
             Reason::Ignored,
             "spec.jwtHs256KeyRef",
-            "is not looked at, since spec.jwtKeyRef is set and differs",
+            "is ignored, because spec.jwtKeyRef is set and differs",
             "remove one of them",
         );
     }
@@ -92,36 +113,45 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
         problems.error(
             Reason::Missing,
             "spec.externalConfig",
-            "is absent while spec.external is true",
-            format!("say host and port of {daemon}"),
+            "is absent although spec.external is true",
+            format!("set host and port of {daemon}"),
         );
         return;
     };
-    // The host becomes part of a line in slurm.conf, and of arguments that the images' entrypoints hand to a shell. Brackets, colons and
-    // percent signs are those of IPv6 addresses.
+    // The host becomes part of a line in slurm.conf and of arguments that the images' entrypoints pass to a shell.
+    // Brackets, colons and percent signs occur in IPv6 addresses.
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '%');
     if host.is_empty() || !host.chars().all(allowed) {
         problems.error(
             Reason::BadValue,
             "spec.externalConfig.host",
-            format!("is {host:?}, which is no host"),
-            format!("give the name or address of the host {daemon} runs on"),
+            format!("is {host:?}, which is not a host name or address"),
+            format!("set the name or address of the host of {daemon}"),
         );
     }
+    let remedy = format!("set the port of {daemon}, from 1 to 65535");
+    check_port(problems, "spec.externalConfig.port", *port, &remedy);
+}
+
+/// Checks a port number.
+pub(super) fn check_port(problems: &mut Problems, field: &str, port: Option<i64>, remedy: &str) {
     if let Some(port) = port.filter(|port| !(1..=65535).contains(port)) {
-        problems.error(
-            Reason::BadValue,
-            "spec.externalConfig.port",
-            format!("is {port}"),
-            format!("give the port of {daemon}, from 1 to 65535"),
-        );
+        problems.error(Reason::BadValue, field, format!("is {port}"), remedy);
+    }
+}
+
+/// Checks that a word is one of those that this release knows.
+pub(super) fn check_known(problems: &mut Problems, field: &str, word: &str, known: &[&str]) {
+    if !known.contains(&word) {
+        let remedy = format!("use one of {}", known.join(", "));
+        problems.error(Reason::BadValue, field, format!("is {word:?}"), remedy);
     }
 }
 
 /// Checks a number that must not be negative.
 pub(super) fn check_not_negative(problems: &mut Problems, field: &str, number: Option<impl Into<i64>>) {
     if let Some(number) = number.map(Into::into).filter(|number| *number < 0) {
-        problems.error(Reason::BadValue, field, format!("is {number}"), "give 0 or more");
+        problems.error(Reason::BadValue, field, format!("is {number}"), "set 0 or more");
     }
 }
 
@@ -131,26 +161,26 @@ pub(super) fn check_replicas(problems: &mut Problems, replicas: Option<i32>) {
     check_at_most(problems, "spec.replicas", replicas, MAX_REPLICAS);
 }
 
-/// Checks a number that the operator counts to.
+/// Checks a number that has a maximum.
 pub(super) fn check_at_most(problems: &mut Problems, field: &str, number: Option<i32>, most: i32) {
     if let Some(number) = number.filter(|number| *number > most) {
         problems.error(
             Reason::BadValue,
             field,
             format!("is {number}, which is more than {most}"),
-            format!("give {most} or less"),
+            format!("set {most} or less"),
         );
     }
 }
 
-/// Checks what is to be laid over a container.
+/// Checks the overlay of a container.
 pub(super) fn check_container(problems: &mut Problems, field: &str, overlay: Option<&ContainerOverlay>) {
     if let Some(overlay) = overlay {
         core_fields::check(problems, field, overlay);
     }
 }
 
-/// Checks what is to be laid over a pod.
+/// Checks the overlay of a pod.
 pub(super) fn check_template(problems: &mut Problems, template: Option<&PodTemplate>) {
     let Some(PodTemplate { metadata: _, spec }) = template else {
         return;
@@ -160,20 +190,20 @@ pub(super) fn check_template(problems: &mut Problems, template: Option<&PodTempl
     }
 }
 
-/// Checks that a daemon which others find by a name keeps a network of its own.
+/// Checks that a daemon that others find by its DNS name does not use the host network.
 pub(super) fn check_own_network(problems: &mut Problems, daemon: &str, template: Option<&PodTemplate>) {
     let spec = template.and_then(|template| template.spec.as_ref());
     if spec.is_some_and(|spec| spec.is_set("hostNetwork")) {
         problems.error(
             Reason::BadValue,
             "spec.template.spec.hostNetwork",
-            format!("is true, and {daemon} would answer under the name of whatever machine it runs on"),
-            "remove it; workers and login pods can have it",
+            format!("is true, and {daemon} would be known by the name of the node it runs on"),
+            "remove it; only workers and login pods can use the host network",
         );
     }
 }
 
-/// Checks what is to be laid over a Service.
+/// Checks the overlay of a Service.
 pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTemplate>) {
     let Some(ServiceTemplate {
         metadata: _,
@@ -184,15 +214,10 @@ pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTem
     else {
         return;
     };
-    for (field, number) in [("spec.service.port", port), ("spec.service.nodePort", node_port)] {
-        if let Some(number) = number.filter(|number| !(0..=65535).contains(number)) {
-            problems.error(
-                Reason::BadValue,
-                field,
-                format!("is {number}"),
-                "give a port from 1 to 65535, or none",
-            );
-        }
+    for (field, port) in [("spec.service.port", port), ("spec.service.nodePort", node_port)] {
+        // 0 counts as absent.
+        let port = port.filter(|port| *port != 0);
+        check_port(problems, field, port, "set a port from 1 to 65535, or remove the field");
     }
     let Some(spec) = spec else { return };
     core_fields::check(problems, "spec.service.spec", spec);
@@ -204,13 +229,13 @@ pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTem
         problems.warn(
             Reason::Ignored,
             "spec.service.spec.externalIPs",
-            "is left out of the Service, since it would let its owner catch other people's traffic (CVE-2020-8554)",
+            "is ignored, because it would let the owner of the Service intercept other traffic (CVE-2020-8554)",
             "use a Service of type LoadBalancer or NodePort",
         );
     }
 }
 
-/// Checks that a field is what it was.
+/// Checks that an immutable field was not changed.
 pub(super) fn check_unchanged<T: PartialEq>(problems: &mut Problems, field: &str, old: &T, new: &T, remedy: &str) {
     if old != new {
         problems.error(Reason::Immutable, field, "cannot be changed", remedy);

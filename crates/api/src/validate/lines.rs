@@ -1,27 +1,28 @@
 //! Checks of text that becomes part of a line in a Slurm file.
 //!
-//! Slurm cuts a line at `#`, in quotes too, and then joins it with the next one if it ends in a backslash. So neither may stand in
-//! text that the operator puts into a line: what follows, be it the rest of the line or the next line, would be lost or be read as part of it.
+//! Slurm cuts a line at `#`, also inside quotes, and then joins it with the next line if it ends in a backslash. Text
+//! that the operator writes into a line may therefore contain neither: the rest of the line or the next line would be
+//! lost or read as part of it.
 
 use super::{Problems, Reason};
 
-/// Checks text that stands in one line, with whatever the operator writes before and after it. Says whether it can.
+/// Checks text that becomes part of one line. Returns whether it can.
 pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bool {
     let control = text.chars().find(|c| c.is_control() && *c != '\t');
     let (fault, remedy) = match control {
-        Some('\n' | '\r') => ("has a line break".to_owned(), "write it on one line"),
+        Some('\n' | '\r') => ("has a line break".to_owned(), "write it in one line"),
         Some(other) => (format!("has the control character {other:?}"), "remove that character"),
         None if text.contains('\\') => (
-            "has a backslash, which at the end of a line makes the next line part of it".to_owned(),
+            "has a backslash, which at the end of a line joins it with the next line".to_owned(),
             "remove it; a value with blanks is written in double quotes",
         ),
         None if text.contains('#') => (
-            "has a #, which begins a comment, also inside quotes".to_owned(),
+            "has a #, which starts a comment, also inside quotes".to_owned(),
             "remove it and what follows it",
         ),
         None if text.matches('"').count() % 2 == 1 => (
-            "has a double quote without the one that ends it".to_owned(),
-            "add the other one, or remove it",
+            "has a double quote that is not closed".to_owned(),
+            "close it, or remove it",
         ),
         None => return true,
     };
@@ -29,7 +30,7 @@ pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bo
     false
 }
 
-/// Whether text is one word of a line, which nothing around it can change and which changes nothing around it.
+/// Whether text is a single word of a line: it does not affect the text around it, nor the other way round.
 pub(super) fn is_word(text: &str) -> bool {
     let harmful = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\');
     !text.is_empty() && !text.contains(harmful)
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_changes_what_follows_it_passes() {
+    fn text_that_affects_the_following_text_is_rejected() {
         for (text, fault) in [
             ("AllowGroups=x,\\", "backslash"),
             ("State=UP \\ ", "backslash"),
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_reads_as_it_is_written_passes() {
+    fn text_that_slurm_reads_as_written_is_accepted() {
         for text in [
             "",
             "Default=YES MaxTime=1-00:00:00",

@@ -9,11 +9,14 @@ use super::{
     },
     names::check_service_parent,
 };
-use crate::loginset::{LoginSet, LoginSetSpec};
+use crate::{
+    items::items,
+    loginset::{LoginSet, LoginSetSpec},
+};
 
 impl Validate for LoginSet {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let LoginSetSpec {
             controller_ref,
             replicas,
@@ -60,18 +63,18 @@ impl Validate for LoginSet {
             "spec.controllerRef.name",
             &old.spec.controller_ref.name,
             &self.spec.controller_ref.name,
-            "people logged in would find themselves in another cluster; make another LoginSet",
+            "users who are logged in would change the cluster; create another LoginSet",
         );
         problems
     }
 }
 
-/// What the names of public keys' algorithms begin with.
+/// Prefixes of the algorithm names of public keys.
 const ALGORITHMS: [&str; 5] = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-", "webauthn-sk-"];
-/// A public key begins with the length of its algorithm's name, which is below 256.
+/// A public key starts with the length of its algorithm's name, which is below 256.
 const BLOB_START: &str = "AAAA";
 
-/// sshd passes over lines it cannot read, so that their owner would be shut out without a word.
+/// sshd silently ignores lines that it cannot parse, and their owner could not log in.
 fn check_authorized_keys(problems: &mut Problems, keys: &str) {
     for (line, number) in keys.lines().zip(1..) {
         let line = line.trim();
@@ -82,20 +85,15 @@ fn check_authorized_keys(problems: &mut Problems, keys: &str) {
         problems.error(
             Reason::BadValue,
             "spec.rootSshAuthorizedKeys",
-            format!("has {start:?} in line {number}, which is no public key"),
-            "put one line per key as in a .pub file: options if any, algorithm, key, comment",
+            format!("has {start:?} in line {number}, which is not a public key"),
+            "write one line per key as in a .pub file: options (if any), algorithm, key, comment",
         );
     }
 }
 
-/// Whether an algorithm and a key stand side by side, maybe after options.
+/// Whether a line has an algorithm followed by a key, possibly after options.
 fn has_key(line: &str) -> bool {
-    let mut quoted = false;
-    let words = line.split(|letter: char| {
-        quoted ^= letter == '"';
-        letter.is_whitespace() && !quoted
-    });
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = items(line).collect();
     let is_base64 = |word: &str| {
         let digits = word.trim_end_matches('=');
         digits.len() >= 40

@@ -1,8 +1,8 @@
-//! What the schema cannot say: checks that name the field, what is wrong with it and the remedy.
+//! Checks beyond the schema. Each problem names the field, the fault and the remedy.
 //!
-//! They run in the webhook and again before every plan, since a webhook can be absent. They see one object (and, for a
-//! change, the one before it); what needs other objects is checked where those are at hand, with the functions
-//! [`check_config_file`], [`check_partition_config`] and [`check_shared_claim`].
+//! They run before every plan, and serve an admission webhook. They see one object and, for a change, its previous
+//! version; checks that need other objects run where those are known, with the functions [`check_config_file`],
+//! [`check_partition_config`] and [`check_shared_claim`].
 
 mod accounting;
 mod controller;
@@ -27,7 +27,7 @@ pub use self::{
 
 /// A kind whose objects can be checked.
 pub trait Validate: Resource {
-    /// Problems of the object as it stands.
+    /// Problems of the object.
     fn check(&self) -> Problems;
 
     /// Problems of a new object, beyond those of [`Self::check`].
@@ -36,17 +36,20 @@ pub trait Validate: Resource {
     }
 
     /// Problems of the step from `old` to this object, beyond those of [`Self::check`].
-    fn check_change(&self, old: &Self) -> Problems;
+    fn check_change(&self, _old: &Self) -> Problems {
+        Problems::default()
+    }
 
-    /// What admission says to a new object.
+    /// The result of the admission of a new object.
     fn admit_create(&self) -> Problems {
         self.check().and(self.check_new())
     }
 
-    /// What admission says to a changed object.
+    /// The result of the admission of a changed object.
     ///
-    /// An error that `old` had already is no reason to refuse: who adds a label to an object from an earlier release
-    /// should not have to mend its spec first. And an object on its way out must be able to lose its finalizers.
+    /// An error that `old` has too does not reject the change: a user who adds a label to an object from an earlier
+    /// release should not have to correct its spec first. An object that is being deleted must be able to lose its
+    /// finalizers.
     fn admit_update(&self, old: &Self) -> Problems {
         if self.meta().deletion_timestamp.is_some() {
             return Problems::default();

@@ -1,40 +1,44 @@
-//! Names that Kubernetes takes.
+//! Names that Kubernetes accepts.
 
 use super::{Problems, Reason};
 
-/// The longest DNS label, and the longest value of a Kubernetes label.
+/// Maximum length of a DNS label, and of the value of a Kubernetes label.
 pub(super) const LABEL_LIMIT: usize = 63;
-/// The longest DNS name.
+/// Maximum length of a DNS name.
 const SUBDOMAIN_LIMIT: usize = 253;
-/// The longest name of a StatefulSet: its pods carry a label with this name, a dash and a hash of ten digits.
+/// Maximum length of the name of a StatefulSet: its pods have a label with the name, a dash and a hash of ten digits.
 const STATEFUL_SET_LIMIT: usize = LABEL_LIMIT - 11;
 
-/// Lower-case letters, digits and inner dashes, at most 63 of them.
-pub(super) fn is_label(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !name.is_empty()
-        && name.len() <= LABEL_LIMIT
-        && name.chars().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
+/// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
+const RESERVED: [&str; 2] = ["default", "all"];
+
+/// Whether Slurm gives a name of a partition or NodeSet another meaning.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
-/// Labels with dots between them, at most 253 characters.
+/// Whether a name has lower-case letters, digits and inner dashes, and at most 63 of them.
+pub(super) fn is_label(name: &str) -> bool {
+    name.len() <= LABEL_LIMIT && is_part(name)
+}
+
+/// Whether a name has parts with dots between them, and at most 253 characters.
 pub(super) fn is_subdomain(name: &str) -> bool {
     // The parts may be longer than a label: Kubernetes limits the whole name only.
-    let part = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    name.len() <= SUBDOMAIN_LIMIT && name.split('.').all(part)
+    name.len() <= SUBDOMAIN_LIMIT && name.split('.').all(is_part)
 }
 
-/// Checks the name of an object that has a Service named after it, with `suffix`.
+fn is_part(part: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+}
+
+/// Checks the name of an object whose Service has that name and `suffix`.
 pub(super) fn check_service_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
     check_parent(problems, kind, name, suffix, LABEL_LIMIT, "Service");
 }
 
-/// Checks the name of an object that has a StatefulSet and a Service named after it, with `suffix`.
+/// Checks the name of an object whose StatefulSet and Service have that name and `suffix`.
 pub(super) fn check_stateful_set_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str) {
     check_parent(problems, kind, name, suffix, STATEFUL_SET_LIMIT, "StatefulSet");
 }
@@ -55,15 +59,15 @@ fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, l
         problems.error(
             Reason::BadName,
             "metadata.name",
-            format!("is {name:?}, and no Service can be named after it"),
+            format!("is {name:?}, which is not a valid name of a Service"),
             format!("give the {kind} a name of lower-case letters, digits and dashes, without dots"),
         );
     } else if name.starts_with(|c: char| c.is_ascii_digit()) {
         problems.warn(
             Reason::BadName,
             "metadata.name",
-            format!("is {name:?}, and older Kubernetes refuses Services whose name begins with a digit"),
-            format!("give the {kind} a name that begins with a letter if its Service is refused"),
+            format!("is {name:?}, and older releases of Kubernetes reject Services whose name starts with a digit"),
+            format!("if its Service is rejected, give the {kind} a name that starts with a letter"),
         );
     }
 }
@@ -73,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_subdomains_are_told_apart() {
+    fn labels_and_subdomains_are_distinguished() {
         for good in ["a", "a-1", "0", "slurm-worker-slinky"] {
             assert!(is_label(good) && is_subdomain(good), "{good}");
         }
@@ -89,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leaves_room_for_what_is_added_to_it() {
+    fn a_name_leaves_room_for_its_suffix() {
         let check = |name: &str| {
             let mut problems = Problems::default();
             check_stateful_set_parent(&mut problems, "Controller", name, "-controller");

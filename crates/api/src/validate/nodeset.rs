@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::{
     Problems, Reason, Validate, core_fields,
     fields::{
-        check_container, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
+        check_container, check_known, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
         check_unchanged,
     },
     lines::check_line,
-    names::{LABEL_LIMIT, is_label, is_subdomain},
+    names::{LABEL_LIMIT, is_label, is_reserved, is_subdomain},
 };
 use crate::{
     drain::{Drain, OnDrainTimeout},
@@ -22,15 +22,13 @@ use crate::{
     update_strategy::{ScheduledUpdate, UpdateStrategyType},
 };
 
-/// Names that mean something else in slurm.conf: the defaults of all partitions, and all nodes.
-const RESERVED_NAMES: [&str; 2] = ["default", "all"];
 const PARTITION_CONFIG: &str = "spec.partition.config";
-/// The shortest reservation Slurm can hold an update in.
+/// Minimum duration of a reservation in Slurm.
 const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
 
 impl Validate for NodeSet {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let NodeSetSpec {
             controller_ref,
             replicas,
@@ -76,7 +74,7 @@ impl Validate for NodeSet {
                 Reason::BadValue,
                 "spec.ordinalPadding",
                 format!("is {digits}"),
-                format!("give {MAX_ORDINAL_PADDING} or less"),
+                format!("set {MAX_ORDINAL_PADDING} or less"),
             );
         }
         check_ssh(&mut problems, &self.spec);
@@ -98,30 +96,21 @@ impl Validate for NodeSet {
             "spec.controllerRef.name",
             &old.spec.controller_ref.name,
             &self.spec.controller_ref.name,
-            "its Slurm nodes would be left behind in the old cluster; make another NodeSet",
+            "its Slurm nodes would stay in the old cluster; create another NodeSet",
         );
         check_unchanged(
             &mut problems,
             "spec.volumeClaimTemplates",
             &old.spec.claim_templates(),
             &self.spec.claim_templates(),
-            "claims that exist cannot follow; make another NodeSet",
+            "existing claims cannot be changed; create another NodeSet",
         );
         problems
     }
 }
 
 fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
-    let mut check = |field: &str, word: &str, known: &[&str]| {
-        if !known.contains(&word) {
-            problems.error(
-                Reason::BadValue,
-                field,
-                format!("is {word:?}"),
-                format!("use one of {}", known.join(", ")),
-            );
-        }
-    };
+    let mut check = |field: &str, word: &str, known: &[&str]| check_known(problems, field, word, known);
     check("spec.scalingMode", spec.scaling_mode().as_str(), ScalingMode::KNOWN);
     check(
         "spec.updateStrategy.type",
@@ -151,7 +140,7 @@ fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
     );
 }
 
-/// The field that Slurm's name for the set comes from, and a word for it.
+/// The field from which Slurm's name of the set is derived.
 fn origin_of_slurm_name(nodeset: &NodeSet) -> &'static str {
     match nodeset.spec.hostname_prefix() {
         Some(prefix) if prefix.contains(|c| c != '-') => "spec.template.spec.hostname",
@@ -161,33 +150,30 @@ fn origin_of_slurm_name(nodeset: &NodeSet) -> &'static str {
 
 fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
     let name = nodeset.slurm_name();
-    if RESERVED_NAMES
-        .iter()
-        .any(|reserved| name.eq_ignore_ascii_case(reserved))
-    {
+    if is_reserved(&name) {
         problems.error(
             Reason::BadName,
             origin_of_slurm_name(nodeset),
-            format!("makes {name:?} Slurm's name for the set, and that word has a meaning of its own in slurm.conf"),
+            format!("makes {name:?} Slurm's name of the set, but that name is reserved in slurm.conf"),
             "use another name, or set spec.template.spec.hostname",
         );
     }
 }
 
-/// Pods are Slurm nodes under their host names, and Kubernetes takes only DNS labels for those.
+/// The host name of a pod is the name of its Slurm node, and Kubernetes accepts only DNS labels.
 fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
     let name = nodeset.name_any();
     if name.len() > LABEL_LIMIT {
         problems.error(
             Reason::BadName,
             "metadata.name",
-            format!("has {} characters, and it is the value of a label", name.len()),
+            format!("has {} characters, but it is used as a label value", name.len()),
             format!("give the NodeSet a name of at most {LABEL_LIMIT} characters"),
         );
         return;
     }
     if nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
-        // The Kubernetes nodes name the pods; the prefix is a name in slurm.conf only.
+        // Host names come from the Kubernetes nodes; the prefix is used in slurm.conf only.
         if let Some(prefix) = nodeset.spec.hostname_prefix()
             && !is_subdomain(prefix.trim_matches('-'))
         {
@@ -217,7 +203,7 @@ fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
             problems.error(
                 Reason::BadName,
                 "metadata.name",
-                format!("is {name:?}, and a pod named after it cannot use that as its host name"),
+                format!("is {name:?}, which gives pods an invalid host name"),
                 "use a name without dots, or set spec.template.spec.hostname",
             );
         }
@@ -229,7 +215,7 @@ fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
         problems.warn(
             Reason::BadName,
             "spec.template.spec.hostname",
-            format!("is {prefix:?}, and with numbers after its digit two sets can come to name the same node"),
+            format!("is {prefix:?}, and two sets can get nodes of the same name, because ordinals follow the digit"),
             format!("write {:?}", format!("{prefix}-")),
         );
     }
@@ -239,8 +225,8 @@ fn bad_hostname(problems: &mut Problems, prefix: &str) {
     problems.error(
         Reason::BadName,
         "spec.template.spec.hostname",
-        format!("is {prefix:?}, and no host name can begin with that and go on with the pod's number"),
-        format!("use lower-case letters, digits and dashes, few enough for {LABEL_LIMIT} characters with the number"),
+        format!("is {prefix:?}, which with the pod's ordinal is not a valid host name"),
+        format!("use lower-case letters, digits and dashes, at most {LABEL_LIMIT} characters with the ordinal"),
     );
 }
 
@@ -251,14 +237,14 @@ fn check_ssh(problems: &mut Problems, spec: &NodeSetSpec) {
         None => problems.error(
             Reason::Missing,
             "spec.ssh.sssdConfRef",
-            "is absent while spec.ssh.enabled is true",
+            "is absent although spec.ssh.enabled is true",
             "name the Secret entry that holds sssd.conf",
         ),
     }
 }
 
 fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
-    // It becomes one line of slurmd's `--conf`, with a single blank for every stretch of them.
+    // It becomes one line of slurmd's `--conf`, with runs of blanks replaced by one.
     let line: Vec<&str> = extra_conf.split_whitespace().collect();
     if !check_line(problems, "spec.extraConf", &line.join(" ")) {
         return;
@@ -268,14 +254,14 @@ fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
             problems.error(
                 Reason::BadValue,
                 "spec.extraConf",
-                format!("holds {item:?}, which sets nothing"),
-                "write Key=Value items with blanks between them, and no blanks inside them",
+                format!("has {item:?}, which is not Key=Value"),
+                "write Key=Value items separated by blanks, without blanks inside an item",
             );
         }
     }
 }
 
-/// Checks `spec.partition.config`, for whoever writes it into slurm.conf.
+/// Checks `spec.partition.config` before it is written to slurm.conf.
 pub fn check_partition_config(config: &str) -> Problems {
     let mut problems = Problems::default();
     check_line(&mut problems, PARTITION_CONFIG, config);
@@ -300,8 +286,8 @@ fn check_partition(problems: &mut Problems, spec: &NodeSetSpec) {
             problems.warn(
                 Reason::BadValue,
                 PARTITION_CONFIG,
-                format!("sets {key} a second time, after the NodeSet itself has"),
-                "remove it; a partition of other nodes can be written in the Controller's extraConf",
+                format!("sets {key}, which the operator sets already"),
+                "remove it; for a partition of other nodes create a Partition",
             );
         }
     }
@@ -322,8 +308,8 @@ fn check_claims(problems: &mut Problems, claims: &[ClaimTemplate]) {
                     problems.error(
                         Reason::BadName,
                         format!("{field}.metadata.name"),
-                        format!("is {name:?}, as is that of another template"),
-                        "give each template a name of its own",
+                        format!("is {name:?}, which another template has too"),
+                        "give each template a unique name",
                     );
                 }
                 names.push(name);
@@ -332,7 +318,7 @@ fn check_claims(problems: &mut Problems, claims: &[ClaimTemplate]) {
                 Reason::BadName,
                 format!("{field}.metadata.name"),
                 format!(
-                    "is {}, and a volume is named after it",
+                    "is {}, but the name of the volume is derived from it",
                     name.map_or_else(|| "absent".into(), |name| format!("{name:?}"))
                 ),
                 "give the template a name of lower-case letters, digits and dashes",
@@ -351,14 +337,14 @@ fn check_update(problems: &mut Problems, spec: &NodeSetSpec) {
         Some((unavailable, Some(number))) if number < 1 => problems.error(
             Reason::BadValue,
             field,
-            format!("is {unavailable}, and no pod could ever be replaced"),
-            "give a number from 1 or a percentage from 1%",
+            format!("is {unavailable}, so that no pod could ever be replaced"),
+            "set a number of at least 1 or a percentage of at least 1%",
         ),
         Some((unavailable, None)) => problems.warn(
             Reason::BadValue,
             field,
-            format!("is \"{unavailable}\", which is no number; it counts as 1"),
-            "give a number from 1 or a percentage from 1%",
+            format!("is \"{unavailable}\", which is not a number or percentage; it counts as 1"),
+            "set a number of at least 1 or a percentage of at least 1%",
         ),
         _ => {}
     }
@@ -369,8 +355,8 @@ fn check_update(problems: &mut Problems, spec: &NodeSetSpec) {
         None if is_scheduled => problems.error(
             Reason::Missing,
             "spec.updateStrategy.scheduledUpdate",
-            "is absent while the type is ScheduledUpdate",
-            "say startTime and duration",
+            "is absent although the type is ScheduledUpdate",
+            "set startTime and duration",
         ),
         None => {}
     }
@@ -387,20 +373,20 @@ fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_sched
         Some(start_time) if start_time.instant().is_none() => problems.error(
             Reason::BadValue,
             format!("{field}.startTime"),
-            format!("is {:?}, which is no point in time", start_time.as_str()),
+            format!("is {:?}, which is not a timestamp", start_time.as_str()),
             "write it like 2026-11-15T22:00:00Z",
         ),
         None if is_scheduled => problems.error(
             Reason::Missing,
             format!("{field}.startTime"),
-            "is absent while the type is ScheduledUpdate",
-            "say when the reservation is to begin",
+            "is absent although the type is ScheduledUpdate",
+            "set the start of the reservation",
         ),
         _ => {}
     }
     let length = duration.as_ref().map(GoDuration::length);
     let too_short = |length: &Option<SignedDuration>| length.is_none_or(|length| length < SHORTEST_UPDATE);
-    // Zero counts as absent, as upstream has it; absent means the default.
+    // Zero counts as absent, as in upstream; absent means the default.
     if length
         .filter(too_short)
         .is_some_and(|length| is_scheduled || length != Some(SignedDuration::ZERO))
@@ -409,7 +395,7 @@ fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_sched
         problems.error(
             Reason::BadValue,
             format!("{field}.duration"),
-            format!("is {text:?}, which is no length of at least a minute"),
+            format!("is {text:?}, which is not a duration of at least a minute"),
             "write it like 30m or 1h30m",
         );
     }
@@ -424,20 +410,20 @@ fn check_drain(problems: &mut Problems, spec: &NodeSetSpec) {
         Some(text) if drain.timeout().is_none() => problems.error(
             Reason::BadValue,
             field,
-            format!("is {:?}, which is no length of time", text.as_str()),
-            "write it like 30m or 12h, or leave it out to wait for jobs however long they take",
+            format!("is {:?}, which is not a positive duration", text.as_str()),
+            "write it like 30m or 12h, or remove it to wait for jobs without a timeout",
         ),
         Some(text) if action == OnDrainTimeout::Wait => problems.warn(
             Reason::Ignored,
             field,
-            format!("is {:?}, and jobs are waited for all the same", text.as_str()),
-            "set spec.drain.onTimeout to Requeue or Cancel, or leave the timeout out",
+            format!("is {:?}, but spec.drain.onTimeout is Wait", text.as_str()),
+            "set spec.drain.onTimeout to Requeue or Cancel, or remove the timeout",
         ),
         None if matches!(action, OnDrainTimeout::Requeue | OnDrainTimeout::Cancel) => problems.error(
             Reason::Missing,
             field,
-            format!("is absent while spec.drain.onTimeout is {action}"),
-            "say after how long, like 30m or 12h",
+            format!("is absent although spec.drain.onTimeout is {action}"),
+            "set a duration like 30m or 12h",
         ),
         _ => {}
     }

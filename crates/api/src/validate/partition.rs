@@ -1,23 +1,29 @@
-//! Checks of a Partition. What its names mean in Slurm is checked where the rest of the cluster is known.
+//! Checks of a Partition. Names that refer to other objects are checked where the whole cluster is known.
 
 use super::{
     Problems, Reason, Validate,
     fields::{check_name, check_ref, check_unchanged},
     lines::{check_line, is_word},
+    names::{LABEL_LIMIT, is_reserved},
 };
 use crate::{
     items::items,
-    partition::{Partition, PartitionSpec},
+    partition::{Partition, PartitionSpec, Setting},
 };
 
-/// Words that mean something else to Slurm.
-const RESERVED: [&str; 2] = ["default", "all"];
-
-/// Keys that `config` cannot have, and the fields to say it by.
+/// Keys that `config` must not have, and the fields to use instead.
 const MEMBERS_AND_STATE: [(&str, &str); 3] = [
     ("PartitionName", "partitionName"),
     ("Nodes", "nodeSets, nodeSetSelector or nodes"),
     ("State", "state"),
+];
+
+/// Fields of which Slurm uses only one.
+const EXCLUSIVE: [(&str, &str); 4] = [
+    ("defMemPerNode", "defMemPerCPU"),
+    ("maxMemPerNode", "maxMemPerCPU"),
+    ("denyAccounts", "allowAccounts"),
+    ("denyQos", "allowQos"),
 ];
 
 impl Validate for Partition {
@@ -68,7 +74,8 @@ impl Validate for Partition {
                 "name NodeSets, select them by labels, or list nodes",
             );
         }
-        for setting in self.spec.settings() {
+        let settings = self.spec.settings();
+        for setting in &settings {
             check_word(
                 &mut problems,
                 &format!("spec.{}", setting.field),
@@ -76,48 +83,24 @@ impl Validate for Partition {
                 "one word as in slurm.conf",
             );
         }
-        for (field, one, other, both) in [
-            (
-                "defMemPerNode",
-                "defMemPerCPU",
-                self.spec.def_mem_per_cpu.is_some(),
-                self.spec.def_mem_per_node.is_some(),
-            ),
-            (
-                "maxMemPerNode",
-                "maxMemPerCPU",
-                self.spec.max_mem_per_cpu.is_some(),
-                self.spec.max_mem_per_node.is_some(),
-            ),
-            (
-                "denyAccounts",
-                "allowAccounts",
-                self.spec.allow_accounts.is_some(),
-                self.spec.deny_accounts.is_some(),
-            ),
-            (
-                "denyQos",
-                "allowQos",
-                self.spec.allow_qos.is_some(),
-                self.spec.deny_qos.is_some(),
-            ),
-        ] {
-            if other && both {
+        let is_given = |field: &str| settings.iter().any(|setting| setting.field == field);
+        for (field, other) in EXCLUSIVE {
+            if is_given(field) && is_given(other) {
                 problems.error(
                     Reason::BadValue,
                     format!("spec.{field}"),
-                    format!("is given beside spec.{one}, and Slurm heeds one of them only"),
+                    format!("is set beside spec.{other}, but Slurm uses only one of them"),
                     "remove one of them",
                 );
             }
         }
-        check_config(&mut problems, &self.spec, config.as_deref().unwrap_or_default());
+        check_config(&mut problems, &settings, config.as_deref().unwrap_or_default());
         problems
     }
 
     fn check_change(&self, old: &Self) -> Problems {
         let mut problems = Problems::default();
-        let remedy = "make another Partition and delete this one";
+        let remedy = "create another Partition and delete this one";
         check_unchanged(
             &mut problems,
             "spec.controllerRef.name",
@@ -138,18 +121,18 @@ impl Validate for Partition {
 
 fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if RESERVED.iter().any(|word| name.eq_ignore_ascii_case(word)) {
+    if is_reserved(name) {
         problems.error(
             Reason::BadName,
             field,
-            format!("is {name:?}, which means something else to Slurm"),
-            "give it another partitionName",
+            format!("is {name:?}, which is reserved in Slurm"),
+            "set another partitionName",
         );
-    } else if !name.chars().all(allowed) || name.len() > 63 {
+    } else if !name.chars().all(allowed) || name.len() > LABEL_LIMIT {
         problems.error(
             Reason::BadName,
             field,
-            format!("is {name:?}, which no partition can be called"),
+            format!("is {name:?}, which is not a valid name of a partition"),
             "use letters, digits, dashes, underscores and dots, at most 63 of them",
         );
     }
@@ -162,24 +145,23 @@ fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
             Reason::BadValue,
             field,
             format!("is {value:?}"),
-            format!("give {wanted}"),
+            format!("set {wanted}"),
         );
     }
 }
 
-/// Checks that `config` is the rest of one line, and says nothing that has a place of its own.
-fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
+/// Checks that `config` is part of one line and sets nothing that has a field.
+fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
     if !check_line(problems, "spec.config", config) {
         return;
     }
-    let settings = spec.settings();
     for item in items(config) {
         let Some((key, value)) = item.split_once('=') else {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {item:?}, which is no Key=Value"),
-                "write Key=Value items with blanks between them, and a value with blanks in double quotes",
+                format!("has {item:?}, which is not Key=Value"),
+                "write Key=Value items separated by blanks, and a value with blanks in double quotes",
             );
             continue;
         };
@@ -189,7 +171,7 @@ fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
                 Reason::BadValue,
                 "spec.config",
                 format!("has {item:?}, with a double quote inside the value"),
-                "put quotes around the whole value, and none inside it",
+                "quote the whole value, without quotes inside it",
             );
         }
         let own_place = MEMBERS_AND_STATE
@@ -199,14 +181,14 @@ fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {key}, which has a field of its own"),
-                format!("say it by {field}"),
+                format!("has {key}, which has its own field"),
+                format!("set {field}"),
             );
         } else if let Some(setting) = settings.iter().find(|setting| key.eq_ignore_ascii_case(setting.key)) {
             problems.error(
                 Reason::BadValue,
                 "spec.config",
-                format!("has {key}, which spec.{} says too", setting.field),
+                format!("has {key}, which spec.{} sets too", setting.field),
                 "remove one of them",
             );
         }
@@ -217,7 +199,7 @@ fn check_config(problems: &mut Problems, spec: &PartitionSpec, config: &str) {
 mod tests {
     use super::*;
 
-    /// The fields that stop a Partition with this spec.
+    /// The fields with errors of a Partition with this spec.
     fn refused(spec: serde_json::Value) -> Vec<String> {
         let partition = Partition::new("gpu", serde_json::from_value(spec).unwrap());
         partition
@@ -237,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_would_misread_is_refused_by_its_field() {
+    fn settings_that_slurm_would_misread_are_rejected() {
         for (more, field) in [
             (serde_json::json!({ "partitionName": "DEFAULT" }), "spec.partitionName"),
             (serde_json::json!({ "partitionName": "all" }), "spec.partitionName"),
@@ -294,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn its_name_and_its_cluster_stay() {
+    fn name_and_cluster_are_immutable() {
         let old = Partition::new("gpu", serde_json::from_value(spec(serde_json::json!({}))).unwrap());
         let renamed = Partition::new(
             "gpu",

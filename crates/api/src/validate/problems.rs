@@ -1,28 +1,28 @@
-//! What is wrong with an object, in words for its owner.
+//! Problems of an object, described for its owner.
 
 use std::fmt;
 
-/// Whether a problem stops the object.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The object cannot be acted on.
+    /// The operator does not act on the object.
     Error,
-    /// The object is acted on, perhaps not as its owner meant.
+    /// The operator acts on the object, possibly not as its owner intended.
     Warning,
 }
 
-/// What kind of problem it is: one word, for conditions and for programs.
+/// Class of a problem, for conditions and programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Something that is needed is absent or empty.
+    /// A required value is absent or empty.
     Missing,
-    /// A value means nothing, or nothing good.
+    /// A value is invalid.
     BadValue,
-    /// A name that Kubernetes or Slurm would refuse.
+    /// A name that Kubernetes or Slurm would reject.
     BadName,
     /// A reference into another namespace.
     OtherNamespace,
-    /// A change of something that cannot be changed.
+    /// A change of an immutable field.
     Immutable,
     /// A field that core/v1 does not have.
     UnknownField,
@@ -31,7 +31,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word.
+    /// The name of the reason.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "Missing",
@@ -45,18 +45,18 @@ impl Reason {
     }
 }
 
-/// One thing that is wrong, where, and what to do about it.
+/// A fault of one field and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it stops the object.
+    /// Severity of the problem.
     pub severity: Severity,
-    /// What kind of problem it is.
+    /// Class of the problem.
     pub reason: Reason,
     /// Path of the field, for example `spec.controllerRef.name`.
     pub field: String,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub fault: String,
-    /// What to do about it.
+    /// How to correct it.
     pub remedy: String,
 }
 
@@ -66,27 +66,27 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with an object.
+/// All problems of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// All of them.
+    /// Returns all problems.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }
 
-    /// Those that stop the object.
+    /// Returns the errors.
     pub fn errors(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter().filter(|problem| problem.severity == Severity::Error)
     }
 
-    /// Those that do not.
+    /// Returns the warnings.
     pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter().filter(|problem| problem.severity == Severity::Warning)
     }
 
-    /// Whether nothing stops the object.
+    /// Whether there are no errors.
     pub fn is_ok(&self) -> bool {
         self.errors().next().is_none()
     }
@@ -111,13 +111,13 @@ impl Problems {
         self.push(Severity::Warning, reason, field, fault, remedy);
     }
 
-    /// These and those.
+    /// Appends other problems.
     pub(super) fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
-    /// These, with errors that were there `before` made warnings.
+    /// Turns errors that were there `before` into warnings.
     pub(super) fn forgiving(mut self, before: &Self) -> Self {
         for problem in &mut self.0 {
             if before.0.contains(problem) {

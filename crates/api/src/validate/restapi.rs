@@ -9,9 +9,10 @@ use super::{
 };
 use crate::restapi::{RestApi, RestApiSpec};
 
+/// A RestApi keeps no state, so every change is accepted: it may be pointed at another Controller.
 impl Validate for RestApi {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let RestApiSpec {
             controller_ref,
             replicas,
@@ -29,10 +30,5 @@ impl Validate for RestApi {
         check_template(&mut problems, template.as_ref());
         check_service(&mut problems, service.as_ref());
         problems
-    }
-
-    /// Nothing: a RestApi keeps no state, so it may be pointed at another Controller.
-    fn check_change(&self, _: &Self) -> Problems {
-        Problems::default()
     }
 }

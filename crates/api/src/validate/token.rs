@@ -14,7 +14,7 @@ use crate::{
 
 impl Validate for Token {
     fn check(&self) -> Problems {
-        // Without `..`: a new field does not compile until somebody has thought about its checks.
+        // Without `..`, so that a new field does not compile until its checks are decided.
         let TokenSpec {
             jwt_hs256_key_ref,
             jwt_key_ref,
@@ -54,7 +54,7 @@ impl Validate for Token {
             problems.warn(
                 Reason::Missing,
                 "spec.username",
-                format!("is empty, and the token will speak for {DEFAULT_USERNAME:?}"),
+                format!("is empty, and the token is for user {DEFAULT_USERNAME:?}"),
                 "name the Slurm user",
             );
         }
@@ -64,7 +64,7 @@ impl Validate for Token {
             problems.error(
                 Reason::BadValue,
                 "spec.lifetime",
-                format!("is {text:?}, which is no length of time"),
+                format!("is {text:?}, which is not a positive duration"),
                 "write it like 90s or 1h30m",
             );
         }
@@ -73,7 +73,7 @@ impl Validate for Token {
             problems.error(
                 Reason::BadName,
                 "spec.secretRef.name",
-                format!("comes to {secret:?}, which no Secret can be called"),
+                format!("is {secret:?}, which is not a valid name of a Secret"),
                 "set a name of lower-case letters, digits, dashes and dots",
             );
         }
@@ -87,7 +87,7 @@ impl Validate for Token {
             "spec.jwtKeyRef",
             &old.spec.effective_jwt_key_ref(),
             &self.spec.effective_jwt_key_ref(),
-            "make another Token",
+            "create another Token",
         );
         problems
     }

@@ -1,4 +1,4 @@
-//! Objects of all kinds, by name, for tests that treat them alike.
+//! Objects of all kinds, for tests that treat kinds alike.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use slurm_operator_api::{
     Accounting, Controller, LoginSet, NodeSet, Partition, Problems, RestApi, Token, Validate, crds,
 };
 
-/// What a test does with an object whose kind it does not know.
+/// Operations on an object of any kind.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! Files that are made from the types are current.
+//! Generated files are current.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ fn repository() -> PathBuf {
 }
 
 #[test]
-fn the_chart_carries_what_the_operator_prints() {
+fn the_definitions_in_the_chart_are_current() {
     let folder = repository().join("charts/slurm-operator-crds/templates");
     let remedy = "run: cargo run -p slurm-operator-api --example crds -- charts/slurm-operator-crds/templates";
     let mut expected = BTreeSet::new();
@@ -28,12 +28,12 @@ fn the_chart_carries_what_the_operator_prints() {
 }
 
 #[test]
-fn the_yaml_says_what_the_definition_says() {
+fn the_yaml_is_equal_to_the_definition() {
     for crd in crds() {
         let text = render_yaml(&crd).unwrap();
         let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(again, crd);
-        // Helm would take them for its own.
+        // Helm would interpret them.
         assert!(!text.contains("{{"), "{}", crd.spec.names.kind);
     }
 }

@@ -1,4 +1,4 @@
-//! What the crate promises to its users, seen from outside.
+//! Tests of the crate's public API.
 
 #![allow(
     clippy::unwrap_used,

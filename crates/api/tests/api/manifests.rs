@@ -1,4 +1,4 @@
-//! Manifests: those that use every field, those of real clusters and those of the documents people work from.
+//! Manifests that use every field, of real clusters and from users' documents.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const GIVEN: [&str; 6] = [
 ];
 
 #[test]
-fn nothing_is_lost_on_the_way_through_our_types() {
+fn our_types_lose_nothing() {
     for name in FULL {
         for object in objects(format!("manifests/{name}.yaml")) {
             let again = (kind_of(&object).round_trip)(object.clone()).unwrap();
@@ -71,7 +71,7 @@ fn missing_fields(missing: &mut BTreeSet<String>, path: &str, schema: &JSONSchem
 }
 
 #[test]
-fn full_manifests_pass_the_checks_but_for_what_they_try_out() {
+fn full_manifests_pass_the_checks_except_for_listed_problems() {
     for name in FULL {
         for object in objects(format!("manifests/{name}.yaml")) {
             let problems = (kind_of(&object).check)(object).unwrap();
@@ -94,7 +94,7 @@ fn full_manifests_pass_the_checks_but_for_what_they_try_out() {
 }
 
 #[test]
-fn objects_of_upstream_and_of_the_seeds_are_taken_as_they_stand() {
+fn objects_of_upstream_and_of_users_documents_are_accepted() {
     for file in GIVEN {
         for object in objects(file) {
             let kind = kind_of(&object);
@@ -110,8 +110,8 @@ fn objects_of_upstream_and_of_the_seeds_are_taken_as_they_stand() {
     }
 }
 
-/// A null in a field of ours says the same as its absence. Inside an overlay it is kept, but golden objects hold none there
-/// that matter.
+/// A null in a field of ours means the same as an absent field. Inside an overlay a null is kept, but golden objects
+/// have none that matter.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields

@@ -1,4 +1,4 @@
-//! Whatever the API server lets through, our types take it, lose nothing of it and do not panic over it.
+//! Our types accept everything that the API server accepts, lose nothing and do not panic.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -13,26 +13,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_the_schema_lets_through_is_read_and_kept((kind, object) in valid_object()) {
+    fn values_that_the_schema_accepts_are_decoded_and_kept((kind, object) in valid_object()) {
         let again = (kind.round_trip)(object.clone());
         prop_assert!(again.is_ok(), "{}: {again:?}", kind.name);
         prop_assert_eq!(without_nulls(&again.unwrap()["spec"]), without_nulls(&object["spec"]));
     }
 
     #[test]
-    fn checks_never_panic_and_an_object_may_always_stay_as_it_is((kind, object) in valid_object()) {
+    fn checks_never_panic_and_an_unchanged_object_is_accepted((kind, object) in valid_object()) {
         (kind.check)(object.clone()).unwrap();
         let stays = (kind.check_update)(object.clone(), object).unwrap();
         prop_assert!(stays.is_ok(), "{stays}");
     }
 
     #[test]
-    fn any_change_is_judged_without_panic((kind, old) in valid_object(), (_, new) in valid_object()) {
+    fn any_change_is_checked_without_panic((kind, old) in valid_object(), (_, new) in valid_object()) {
         let _ = (kind.check_update)(old, new);
     }
 
     #[test]
-    fn a_damaged_object_is_refused_or_read((kind, object) in valid_object(), place in any::<sample::Index>(), scrap in any_json()) {
+    fn a_damaged_object_is_rejected_or_decoded((kind, object) in valid_object(), place in any::<sample::Index>(), scrap in any_json()) {
         let mut damaged = object;
         let places = count(&damaged["spec"]);
         replace(&mut damaged["spec"], &mut place.index(places), &scrap);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_at_all_is_refused_or_read(scrap in any_json(), spec in any_json()) {
+    fn any_json_is_rejected_or_decoded(scrap in any_json(), spec in any_json()) {
         for kind in &KINDS {
             let _ = (kind.check)(scrap.clone());
             let _ = (kind.check)(json!({ "metadata": { "name": "x" }, "spec": spec.clone() }));
@@ -82,7 +82,7 @@ fn valid_object() -> impl Strategy<Value = (&'static Kind, Value)> {
     })
 }
 
-/// A value that this schema lets through.
+/// A value that this schema accepts.
 fn value_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     let value = plain_value_of(schema);
     if schema.nullable == Some(true) {
@@ -143,7 +143,7 @@ fn object_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
         let default = field.default.as_ref().map(|default| default.0.clone());
         fields = (fields, value)
             .prop_map(move |(mut fields, value)| {
-                // The server sets a default where the user said nothing.
+                // The API server sets a default for an absent field.
                 if let Some(value) = value.or_else(|| default.clone()) {
                     fields.insert(name.clone(), value);
                 }
@@ -154,7 +154,7 @@ fn object_of(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     fields.prop_map(Value::Object).boxed()
 }
 
-/// Text that matches the pattern, or text of the kinds that mean something to some field.
+/// Text that matches the pattern, or text with a meaning for some field.
 fn text_like(pattern: Option<&str>) -> BoxedStrategy<Value> {
     match pattern {
         Some(pattern) => {
@@ -175,7 +175,7 @@ fn text_like(pattern: Option<&str>) -> BoxedStrategy<Value> {
 }
 
 fn any_object() -> impl Strategy<Value = Map<String, Value>> {
-    // Fields of a container and of a pod among the others, so that the comparison with core/v1 gets past the first level.
+    // Includes fields of a container and of a pod, so that the comparison with core/v1 gets beyond the first level.
     let name = prop_oneof![
         sample::select(vec![
             "image",
@@ -220,7 +220,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Replaces the `place`th value, counted from the outside in.
+/// Replaces the `place`th value, outer values first.
 fn replace(value: &mut Value, place: &mut usize, scrap: &Value) {
     if *place == 0 {
         *value = scrap.clone();
@@ -233,7 +233,7 @@ fn replace(value: &mut Value, place: &mut usize, scrap: &Value) {
     }
 }
 
-/// A null where the schema keeps one says the same as the field's absence.
+/// A null that the schema allows means the same as an absent field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

@@ -1,4 +1,4 @@
-//! Our schema compared with upstream's, as `upstream-fields.txt` has it.
+//! Our schema compared with upstream's in `upstream-fields.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use slurm_operator_api::{crds::SCHEMA_REVISION, keys::annotations};
 
 use crate::common::{KINDS, definition, schema};
 
-/// Fields that only we have, or that say something else here than upstream, each with the reason.
+/// Fields that upstream does not have or defines differently, each with the reason.
 const DIFFERENCES: &[(&str, &str)] = &[
     (
         "Controller spec.configUpdate",
@@ -114,7 +114,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const OUR_OWN: &str = "Partition";
 
 #[test]
-fn our_schema_is_upstreams_but_for_what_is_listed() {
+fn our_schema_is_upstreams_except_for_listed_differences() {
     let mut ours = BTreeMap::new();
     for kind in KINDS.iter().filter(|kind| kind.name != OUR_OWN) {
         let schema = schema(kind.name);
@@ -151,7 +151,7 @@ fn our_schema_is_upstreams_but_for_what_is_listed() {
     assert_eq!(met, listed, "an entry of the list is no difference any more");
 }
 
-/// What `upstream-fields.txt` says, with its short forms written out.
+/// The content of `upstream-fields.txt`, with its abbreviations expanded.
 fn upstream() -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     let lines = include_str!("upstream-fields.txt")
@@ -366,7 +366,7 @@ fn node_and_login_sets_scale_and_every_kind_has_a_status() {
 }
 
 #[test]
-fn definitions_say_their_revision_and_outlive_a_release() {
+fn definitions_have_their_revision_and_are_kept_after_an_uninstall() {
     for kind in &KINDS {
         let marks = definition(kind.name).metadata.annotations.unwrap();
         assert_eq!(marks[annotations::SCHEMA_REVISION], SCHEMA_REVISION.to_string());

@@ -1,8 +1,8 @@
-//! `make bench`: what users wait for and what it costs, each figure beside its baseline from the same run.
+//! `make bench`: latencies and costs, each figure beside its baseline from the same run.
 //!
 //! docs/benchmarks.md says what each row means. Arguments name the subjects to measure; without any, all are.
 
-// It panics as tests do when the ground fails.
+// Panics, like a test, if the cluster fails.
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use subjects::SUBJECTS;
 use subjects::effort::Effort;
 use subjects::table::{Row, Table};
 
-/// As many as upstream's figures were taken with.
+/// The number with which upstream's figures were measured.
 const FAKE_NODES: u32 = 100;
 
 fn main() -> Result<()> {
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     }
     let measured = subjects::measure(cluster, &wants, &Effort::FULL, &mut table);
     Cluster::down(&name)?;
-    // What was measured before something failed is worth seeing.
+    // The figures before a failure are printed too.
     println!("\n{circumstances}\n{table}");
     measured
 }

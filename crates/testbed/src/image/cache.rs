@@ -1,11 +1,11 @@
-//! Keeps the cache from growing: builds that were killed, and results nobody has made again for a while.
+//! Cleans the cache: removes killed builds and old results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Removes what killed builds left behind. For holders of the lock of those builds only.
+/// Removes the remains of killed builds. The caller must hold the lock of those builds.
 pub(super) fn remove_unfinished(folder: &Path, prefix: &str) -> Result<()> {
     for path in named(folder, prefix)? {
         let removed = if path.is_dir() {
@@ -18,7 +18,7 @@ pub(super) fn remove_unfinished(folder: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the `count` newest tars with this prefix, and removes the others with what lies beside them.
+/// Keeps the `count` newest tars with this prefix and removes the others with the files beside them.
 pub(super) fn keep_newest(folder: &Path, prefix: &str, count: usize) -> Result<()> {
     let mut tars = Vec::new();
     for path in named(folder, prefix)? {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_with_their_digests_and_others_stay() {
+    fn the_oldest_are_removed_with_their_digests() {
         let folder = tempfile::tempdir().unwrap();
         for (age, name) in ["base-c.tar", "base-b.tar", "base-a.tar", "other.tar"]
             .iter()
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_files_and_folders_go() {
+    fn unfinished_files_and_folders_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("unfinished-1/root")).unwrap();
         fs::write(folder.path().join("unfinished-2"), "").unwrap();

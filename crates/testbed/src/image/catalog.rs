@@ -1,4 +1,4 @@
-//! Which images there are, how they start, and under which names pods ask for them.
+//! The images, how they start, and the names under which pods use them.
 
 use super::oci::Config;
 
@@ -30,7 +30,7 @@ pub(super) struct Entry {
     pub config: Config<'static>,
 }
 
-/// All images, with every name they are loaded under.
+/// All images with all their names.
 pub(super) fn images() -> Vec<Entry> {
     let entrypoint = || vec!["/usr/local/bin/entrypoint"];
     let under_tini = |command: &[&'static str]| [&["/usr/bin/tini", "-g", "--"], command].concat();
@@ -76,7 +76,7 @@ pub(super) fn images() -> Vec<Entry> {
             config: Config {
                 entrypoint: under_tini(&["slurmrestd"]),
                 cmd: vec!["0.0.0.0:6820"],
-                // slurmrestd refuses to run as root or as Slurm's own user.
+                // slurmrestd does not run as root or as the user of Slurm.
                 user: "65534:65534",
                 ports: vec![6820],
                 ..base()
@@ -158,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_stands_for_two_images() {
+    fn no_name_is_used_by_two_images() {
         let names: Vec<String> = images().into_iter().flat_map(|entry| entry.references).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }
 
     #[test]
-    fn every_name_is_one_containerd_takes_as_it_is() {
+    fn every_name_is_complete_for_containerd() {
         for name in images().into_iter().flat_map(|entry| entry.references) {
             let (registry, rest) = name.split_once('/').unwrap();
             assert!(registry.contains('.') || registry == "localhost", "{name}");

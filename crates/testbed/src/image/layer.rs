@@ -1,4 +1,4 @@
-//! Layers: tars whose bytes depend on nothing but what is in them.
+//! Layers: tars that depend on nothing but their content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,10 +32,10 @@ impl Digest {
         }
     }
 
-    /// As it was written by [`Digest::as_hex`].
+    /// Parses the text of [`Digest::as_hex`].
     pub(super) fn parse(hex: &str) -> Result<Self> {
         if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            bail!("{hex:?} is no SHA-256");
+            bail!("{hex:?} is not a SHA-256 digest");
         }
         Ok(Self(hex.to_owned()))
     }
@@ -44,7 +44,7 @@ impl Digest {
         &self.0
     }
 
-    /// Enough to tell files in a cache apart.
+    /// A prefix that distinguishes files in a cache.
     pub(super) fn short(&self) -> &str {
         self.0.get(..16).unwrap_or(&self.0)
     }
@@ -66,7 +66,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// An uncompressed layer: images never leave the machine, and unpacking is what a node's start waits for.
+/// An uncompressed layer: images never leave the machine, and unpacking would delay the start of nodes.
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
     pub digest: Digest,
@@ -80,7 +80,7 @@ pub(super) enum Content {
     Bytes(Arc<[u8]>),
 }
 
-/// Files on their way into a layer, by path from the root, without a leading slash.
+/// Files of a layer, by path from the root, without a leading slash.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     files: BTreeMap<String, Entry>,
@@ -93,7 +93,7 @@ struct Entry {
 }
 
 impl Tree {
-    /// All files below a folder; none if there is no such folder. README files are for people and stay out.
+    /// All files below a folder except README files; none if the folder does not exist.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let mut tree = Self::default();
         if folder.exists() {
@@ -132,7 +132,7 @@ impl Tree {
         Ok(self)
     }
 
-    /// Of the mode only the one bit counts that git keeps.
+    /// Only the executable bit of the mode is used, which git keeps.
     fn add(&mut self, path: &str, source: &Path) -> Result<()> {
         let failed = || format!("cannot read {}", source.display());
         let bytes = fs::read(source).with_context(failed)?;
@@ -223,7 +223,7 @@ impl Layer {
     }
 }
 
-/// Owned by root and as old as time itself.
+/// Owned by root, with timestamp 0.
 pub(super) fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_the_sha256_everybody_else_computes() {
+    fn a_digest_is_a_sha256() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(Digest::of(b"abc").to_string(), format!("sha256:{abc}"));
         assert_eq!(Digest::of_reader(&b"abc"[..]).unwrap(), Digest::parse(abc).unwrap());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_depends_on_content_and_the_executable_bit_alone() {
+    fn a_layer_depends_only_on_content_and_the_executable_bit() {
         let build = |mode| {
             let folder = tempfile::tempdir().unwrap();
             let script = folder.path().join("usr/bin/run");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_files_of_its_own_has_no_layer() {
+    fn an_image_without_own_files_has_no_layer() {
         let tree = Tree::read(Path::new("/no/such/folder")).unwrap();
         assert!(tree.layer_unless_empty().unwrap().is_none());
     }

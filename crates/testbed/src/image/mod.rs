@@ -23,12 +23,12 @@ use crate::steps::step;
 use layer::Tree;
 use oci::{Config, Image, Layout};
 
-/// How many archives stay in the cache: those of a few checkouts in turn, each as large as the root.
+/// Number of archives in the cache: enough for a few checkouts. Each is as large as the root.
 const ARCHIVES_KEPT: usize = 3;
-/// How archives are called until they are complete.
+/// Suffix of incomplete archives.
 const UNFINISHED: &str = "unfinished-archive-";
 
-/// Builds the images that Slurm clusters are made of, or finds them in the cache.
+/// Builds the images of Slurm clusters, or finds them in the cache.
 #[derive(Debug, Clone)]
 pub struct Builder {
     /// Shared by all checkouts of a machine.
@@ -83,14 +83,14 @@ impl Builder {
     }
 }
 
-/// An image that holds static binaries, each at the root under its own name, and nothing else but a user to run as.
+/// An image with static binaries in its root and a user to run as.
 pub fn scratch_image(out: &Path, reference: &str, binaries: &[&Path], entrypoint: &[&str]) -> Result<()> {
-    // The number usual for images without a shell; named because some programs ask who they are.
+    // The usual user ID of images without a shell. It has a name because some programs look it up.
     let mut tree = Tree::default().text("etc/passwd", "nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n");
     for binary in binaries {
         let name = binary
             .file_name()
-            .with_context(|| format!("{} is no file", binary.display()))?;
+            .with_context(|| format!("{} is not a file", binary.display()))?;
         tree = tree.file(&name.to_string_lossy(), binary)?;
     }
     let config = Config {
@@ -109,9 +109,9 @@ pub fn scratch_image(out: &Path, reference: &str, binaries: &[&Path], entrypoint
     write_archive(&layout, out)
 }
 
-/// Under another name first: whoever finds the archive finds all of it.
+/// Written under another name first, so that an archive that exists is complete.
 fn write_archive(layout: &Layout, out: &Path) -> Result<()> {
-    let folder = out.parent().context("an archive lies in a folder")?;
+    let folder = out.parent().context("an archive has a folder")?;
     fs::create_dir_all(folder)?;
     let unfinished = tempfile::Builder::new()
         .prefix(UNFINISHED)

@@ -15,7 +15,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// What names a blob.
+/// Descriptor of a blob.
 type Descriptor = Map<String, Value>;
 
 /// How a container of the image starts.
@@ -37,7 +37,7 @@ pub(super) struct Image<'a> {
     pub layers: Vec<Layer>,
 }
 
-/// Everything that goes into an archive. Images share the blobs they have in common.
+/// The content of an archive. Images share common blobs.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     blobs: BTreeMap<Digest, Layer>,
@@ -66,7 +66,7 @@ impl Layout {
                 .with_context(|| format!("{reference} has no tag"))?;
             let mut named = manifest.clone();
             named.insert("platform".to_owned(), json!({"architecture": "amd64", "os": "linux"}));
-            // The first is what `ctr images import` calls the image.
+            // `ctr images import` uses the first name.
             let annotations = json!({"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag});
             named.insert("annotations".to_owned(), annotations);
             self.manifests.push(named);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_tag_is_refused() {
+    fn a_name_without_a_tag_is_rejected() {
         let image = Image {
             config: Config::default(),
             layers: Vec::new(),

@@ -12,7 +12,7 @@ use super::sources;
 use crate::lock;
 use crate::steps::long_step;
 
-/// Slurm's packages follow its releases there; what version that is, slurmctld says.
+/// The suite has the current Slurm packages; slurmctld reports their version.
 const SUITE: &str = "forky";
 /// For the packages that images/base/sid.pref names.
 const EXTRA_SUITE: &str = "sid";
@@ -22,19 +22,19 @@ const OPTIONS: [&str; 10] = [
     "--mode=root",
     "--architectures=amd64",
     "--aptopt=Acquire::Languages \"none\"",
-    // A mirror of a moving suite may lag behind the week its signatures are valid for.
+    // A mirror of this suite may be older than the week for which its signatures are valid.
     "--aptopt=Acquire::Check-Valid-Until \"false\"",
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/info/*",
     "--dpkgopt=path-exclude=/usr/share/locale/*",
     "--dpkgopt=path-exclude=/usr/share/man/*",
-    // Container runtimes bring their own.
+    // Container runtimes provide these files.
     "--skip=output/dev",
 ];
 
 /// Checkouts may differ in their recipe.
 const ROOTS_KEPT: usize = 2;
-/// How the folder is called in which one is made.
+/// Suffix of the folder in which a root is built.
 const UNFINISHED: &str = "unfinished-base-";
 
 const HOOKS: [&str; 3] = ["setup", "essential", "customize"];
@@ -43,7 +43,7 @@ const HOOKS: [&str; 3] = ["setup", "essential", "customize"];
 pub(super) struct Recipe {
     folder: PathBuf,
     packages: Vec<String>,
-    /// Of everything that decides about the outcome but the mirror's current state.
+    /// The hash of everything that determines the result, except the state of the mirror.
     key: Digest,
 }
 
@@ -106,7 +106,7 @@ impl Recipe {
                 explain(&said.replace(&mirror, "the mirror"))
             );
         }
-        // The digest lies there before the tar does: one is never without the other.
+        // The digest is written before the tar, so that a tar always has one.
         fs::write(digest_file(tar), Digest::of_reader(File::open(&unfinished)?)?.as_hex())?;
         fs::rename(&unfinished, tar).with_context(|| format!("cannot write {}", tar.display()))?;
         cache::keep_newest(cache, "base-", ROOTS_KEPT)
@@ -132,7 +132,7 @@ fn parse_packages(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// One sentence out of what mmdebstrap and apt said.
+/// Extracts one sentence from the output of mmdebstrap and apt.
 fn explain(said: &str) -> String {
     let errors: Vec<&str> = said
         .lines()

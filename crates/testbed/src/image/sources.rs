@@ -1,14 +1,14 @@
-//! Which Debian mirror this machine uses, from apt's own files. Pure but for [`mirror`].
+//! The Debian mirror of this machine, from the configuration of apt. All functions but [`mirror`] are pure.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Releases of Debian that a machine may run: a source for one of them is an archive that has the others too.
+/// Releases of Debian that a machine may run. The archive of one of them has the others too.
 const RELEASES: [&str; 6] = ["bookworm", "trixie", "forky", "sid", "stable", "testing"];
 
-/// The first Debian archive apt is set up with.
+/// The first Debian archive in the configuration of apt.
 pub(super) fn mirror(apt: &Path) -> Result<String> {
     let mut files = vec![apt.join("sources.list")];
     if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
@@ -90,7 +90,7 @@ fn chosen(uris: &[&str], suites: &[&str]) -> Option<String> {
 
 /// Reads apt's folder of this machine.
 pub(super) fn of_this_machine() -> Result<String> {
-    mirror(Path::new("/etc/apt")).context("cannot tell where to get Debian packages from")
+    mirror(Path::new("/etc/apt")).context("cannot determine the source of Debian packages")
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ Suites: bookworm-updates\n bookworm\nComponents: main\n";
     }
 
     #[test]
-    fn other_vendors_are_passed_over() {
+    fn other_vendors_are_ignored() {
         assert_eq!(
             one_line("deb https://packages.example/apt cloud-sdk-bookworm main\n"),
             None
@@ -154,7 +154,7 @@ Suites: bookworm-updates\n bookworm\nComponents: main\n";
     }
 
     #[test]
-    fn without_any_the_error_says_what_is_missing() {
+    fn without_a_source_the_error_names_what_is_missing() {
         let apt = tempfile::tempdir().unwrap();
         let error = mirror(apt.path()).unwrap_err().to_string();
         assert!(error.contains("no Debian archive"), "{error}");

@@ -1,4 +1,5 @@
-//! The subjects of `make bench` with the least effort: that each has figures. What they are depends on what else the machine does.
+//! Each subject of `make bench` has figures, measured with the least effort. Their values depend on the load of the
+//! machine.
 
 use testbed::cluster::Cluster;
 use testbed::harness::alone;
@@ -32,7 +33,7 @@ const LAST: [(&str, &[&str]); SUBJECTS.len()] = [
     ),
 ];
 
-/// The other tests count on real nodes only.
+/// Other tests expect real nodes only.
 struct FakeNodes(&'static Cluster);
 
 impl Drop for FakeNodes {

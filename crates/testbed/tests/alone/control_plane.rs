@@ -1,4 +1,4 @@
-//! The control plane goes away and comes back.
+//! The control plane stops and starts again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(30);
 fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
     let alone = alone();
     let cluster = alone.cluster;
-    // A write, since reads may be answered from memory while etcd is away.
+    // A write, because reads may be served from memory while etcd is down.
     let answers = || {
         cluster.ask(&[
             "annotate",
@@ -27,17 +27,17 @@ fn the_api_server_and_etcd_can_be_stopped_paused_and_restarted() {
         let stopped = cluster.stop(component).unwrap();
         assert!(untouched().is_err(), "{component} is stopped");
         stopped.heal().unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
 
         let paused = cluster.pause(component).unwrap();
         assert!(untouched().is_err(), "{component} is paused");
         paused.heal().unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
 
         cluster.restart(component).unwrap();
-        eventually("answers again", SOON, answers).unwrap();
+        eventually("the API server responds again", SOON, answers).unwrap();
     }
-    // What was stored is still there.
+    // The stored data is still there.
     let touched = cluster
         .ask(&["get", "node", "node1", "-o", "jsonpath={.metadata.annotations.touched}"])
         .unwrap();

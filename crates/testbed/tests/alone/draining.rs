@@ -1,63 +1,40 @@
-//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers on them, while everything dies that can.
+//! `kubectl cordon` and `kubectl drain` of Kubernetes nodes with workers, while daemons are killed.
 
-use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, alone, eventually, expect};
+use testbed::harness::{alone, eventually, expect, rounds};
 
-use crate::common::operator::{
-    SOON, install, install_chart, kill_everyone, kill_operator, start_job, wait_done, wait_idle, wait_node, wait_saved,
-};
-use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
+use crate::common::clusters::{both_modes, chart_cluster, install_chart, operator_namespace};
+use crate::common::kills::{kill_everyone, kill_operator};
+use crate::common::manual_drains::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
+use crate::common::nodes::RestoreNodes;
+use crate::common::pods::uids;
+use crate::common::slurm::{SOON, start_job, wait_done, wait_idle, wait_node, wait_saved};
 
-/// A set of each mode. Workers do not share a machine, so each set is told its own.
-const BOTH_MODES: &str = "nodesets:
-  slinky:
-    replicas: 1
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
-  daemon:
-    scalingMode: DaemonSet
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node3}}
-partitions:
-  all:
-    enabled: true
-";
-
-/// A worker: its Kubernetes node, its name in Slurm, and the label that finds its pod.
+/// A worker: its Kubernetes node, its name in Slurm, and the label selector of its pod.
 const WORKERS: [(&str, &str, &str); 2] = [
-    ("node2", "slinky-0", "app.kubernetes.io/instance=slurm-worker-slinky"),
-    ("node3", "node3", "app.kubernetes.io/instance=slurm-worker-daemon"),
+    (
+        "node2",
+        "slinky-0",
+        "app.kubernetes.io/name=slurmd,app.kubernetes.io/instance=slurm-worker-slinky",
+    ),
+    (
+        "node3",
+        "node3",
+        "app.kubernetes.io/name=slurmd,app.kubernetes.io/instance=slurm-worker-daemon",
+    ),
 ];
 
-/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+/// The operator polls Slurm every five seconds; this is long enough for its reaction.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(8);
 
-/// Nodes are as they were when this goes.
-struct Uncordon(&'static Cluster);
-
-impl Drop for Uncordon {
-    fn drop(&mut self) {
-        let done = self.0.ask(&["uncordon", "node2", "node3"]);
-        assert!(std::thread::panicking() || done.is_ok(), "{done:?}");
-    }
-}
-
-fn uids(namespace: &Namespace, label: &str) -> anyhow::Result<String> {
-    let workers = format!("app.kubernetes.io/name=slurmd,{label}");
-    let path = "jsonpath={.items[*].metadata.uid}";
-    namespace.ask(&["get", "pods", "-l", &workers, "-o", path])
-}
-
 #[test]
-fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
+fn kubectl_drain_waits_for_jobs_in_both_modes_whatever_is_killed() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "kubectl-drain").unwrap();
-    install_chart(cluster, &namespace, BOTH_MODES).unwrap();
-    wait_idle(&namespace, 2).unwrap();
-    let uncordon = Uncordon(cluster);
+    let namespace = chart_cluster(cluster, "kubectl-drain", &both_modes("node2", "node3"), 2);
+    let uncordon = RestoreNodes(cluster);
 
-    // Cordoned and uncordoned again: drained with the administrator's words, and back, also for an operator that has just
-    // begun.
+    // After a cordon the node is drained with the administrator's reason; after an uncordon it is resumed, also by an
+    // operator that has just started.
     let reason = "nodeset.slinky.slurm.net/node-cordon-reason";
     for (host, node, _) in WORKERS {
         let words = format!("{reason}=new firmware");
@@ -76,7 +53,7 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
     let before = WORKERS.map(|(_, _, label)| uids(&namespace, label).unwrap());
     let jobs = WORKERS.map(|(_, node, _)| start_job(&namespace, &format!("-p all -w {node}"), "sleep 40").unwrap());
     wait_saved(&namespace).unwrap();
-    // In the middle of it everyone dies; what was on these nodes may not come back there.
+    // All daemons are killed during the drain. Their pods may not return to these nodes.
     let drain = [
         "drain",
         "node2",
@@ -91,7 +68,7 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
         for (_, node, _) in WORKERS {
             wait_node(&namespace, node, &["DRAIN", "was cordoned"], &[]).unwrap();
         }
-        kill_everyone(cluster, &namespace).unwrap();
+        kill_everyone(&namespace).unwrap();
         for job in &jobs {
             wait_done(&namespace, job).unwrap();
         }
@@ -100,7 +77,7 @@ fn kubectl_drain_waits_for_the_jobs_of_workers_in_both_modes_whoever_dies() {
     drained.unwrap();
     drop(uncordon);
     for ((_, _, label), before) in WORKERS.into_iter().zip(before) {
-        eventually("another worker in its place", SOON, || {
+        eventually("the worker is replaced", SOON, || {
             let now = uids(&namespace, label)?;
             expect(!now.is_empty() && now != before, now)
         })
@@ -122,19 +99,18 @@ partitions:
 ";
 
 #[test]
-fn a_drain_by_hand_outlives_kubectl_cordon_in_either_order() {
+fn a_manual_drain_survives_kubectl_cordon_in_either_order() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "people-node").unwrap();
+    let namespace = operator_namespace(cluster, "people-node");
     cluster
         .ask(&["label", "node", "node2", "node3", "testbed/workers=true"])
         .unwrap();
-    install_chart(cluster, &namespace, FOUR_WORKERS).unwrap();
+    install_chart(&namespace, FOUR_WORKERS).unwrap();
     wait_idle(&namespace, 4).unwrap();
     let nodes: Vec<String> = (0..4).map(|number| format!("slinky-{number}")).collect();
-    for _ in 0..rounds() {
-        let uncordon = Uncordon(cluster);
+    for _ in 0..rounds(1) {
+        let uncordon = RestoreNodes(cluster);
         std::thread::scope(|scope| {
             let cordoned = scope.spawn(|| {
                 std::thread::sleep(SPREAD);

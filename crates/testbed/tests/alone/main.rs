@@ -1,4 +1,4 @@
-//! Tests that hurt nodes, the control plane or the operator: each has a cluster to itself.
+//! Tests that kill nodes, the control plane or the operator. Each has its own cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]
@@ -10,16 +10,16 @@ mod subjects;
 
 mod benches;
 mod control_plane;
-mod deaths;
 mod draining;
+mod kills_during_changes;
+mod kills_during_partition_changes;
+mod kills_during_removals;
 mod metrics;
 mod nodes;
 mod nodes_lost;
 mod older_definitions;
 mod operator;
-mod out_of_reach;
-mod partitions;
 mod records;
 mod slurm;
-mod transactions;
 mod uninstall;
+mod unreachable_agent;

@@ -1,15 +1,16 @@
-//! The operator's own metrics, when they are not for everybody.
+//! The operator's own metrics, with access control.
 
 use serde_json::json;
 use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{PutBack, SOON, helm, install};
+use crate::common::operator::{PutBack, helm, install};
 use crate::common::pods::shell_pod;
+use crate::common::slurm::SOON;
 
 #[test]
-fn secure_metrics_are_for_those_who_may_read_them() {
+fn secure_metrics_require_permission() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
@@ -30,7 +31,7 @@ fn secure_metrics_are_for_those_who_may_read_them() {
     let answers = |header: &str, expected: &str| {
         let url = "https://slurm-operator.slinky:8080/metrics";
         let line = format!("curl -sk -o /dev/null --max-time 5 -w '%{{http_code}}' -H '{header}' {url}");
-        eventually(&format!("the answer is {expected}"), SOON, || {
+        eventually(&format!("the response is {expected}"), SOON, || {
             let code = namespace.exec("one", &line)?;
             expect(code == expected, code)
         })

@@ -55,9 +55,9 @@ fn an_unplugged_node_is_unreachable_and_comes_back() {
     eventually("traffic flows again", SOON, || connect(&namespace, "two")).unwrap();
 }
 
-/// Both in one test, since either takes the control plane half a minute to notice.
+/// Both in one test, because the control plane takes half a minute to notice either.
 #[test]
-fn a_node_cut_from_the_control_plane_goes_on_serving_and_a_killed_one_returns_with_its_pods() {
+fn a_node_cut_from_the_control_plane_keeps_serving_and_a_killed_one_returns_with_its_pods() {
     let alone = alone();
     let cluster = alone.cluster;
     let namespace = pair(cluster, "lost");

@@ -1,19 +1,21 @@
-//! Kubernetes nodes with workers on them are killed, or cut off and back.
+//! Kubernetes nodes with workers are killed, or cut off and reconnected.
 
 use std::time::{Duration, Instant};
 
 use testbed::cluster::Cluster;
 use testbed::harness::{Alone, Namespace, alone, eventually, expect};
 
+use crate::common::clusters::{chart_workers, install_chart};
 use crate::common::jobs::{restarts, start_job, wait_older, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, kill_everyone, move_operator, slurm, wait_idle};
+use crate::common::kills::kill_everyone;
+use crate::common::operator::{install, move_operator};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const WORKER: &str = "pod/slurm-worker-slinky-0";
 const SET: &str = "nodeset/slurm-worker-slinky";
-const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 0\npartitions:\n  all:\n    enabled: true\n";
 
-/// The operator and a cluster's slurmctld on node1, and workers on the other nodes, of which one is to be hurt. At the end
-/// all nodes are as they were.
+/// The operator and slurmctld run on node1, and workers on the other nodes, one of which the test kills or cuts off. At
+/// the end all nodes are restored.
 pub(crate) struct Stage {
     pub(crate) cluster: &'static Cluster,
     pub(crate) namespace: Namespace,
@@ -27,9 +29,9 @@ impl Stage {
         Self::with_workers(name, 1)
     }
 
-    /// With so many workers of `slinky`; the first one's node is to be hurt.
+    /// With this number of workers of `slinky`; the test kills or cuts off the node of the first one.
     pub(crate) fn with_workers(name: &str, count: usize) -> Self {
-        let mut stage = Self::empty(name, VALUES, "");
+        let mut stage = Self::empty(name, &chart_workers(0), "");
         stage
             .namespace
             .ask(&["scale", SET, &format!("--replicas={count}")])
@@ -47,7 +49,7 @@ impl Stage {
         cluster.ask(&["cordon", "node2", "node3"]).unwrap();
         move_operator(cluster, "!=node1").unwrap();
         let namespace = Namespace::create(cluster, name).unwrap();
-        install_chart(cluster, &namespace, values).unwrap();
+        install_chart(&namespace, values).unwrap();
         namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
         namespace.rollout("deployment/slurm-restapi").unwrap();
         cluster.ask(&["uncordon", "node2", "node3"]).unwrap();
@@ -67,8 +69,8 @@ impl Stage {
         job
     }
 
-    /// Waits until so many jobs run on the node itself: a node that is lost before it has heard of a job never had it, and
-    /// Slurm starts it anew.
+    /// Waits until this number of jobs runs on the node itself. Slurm restarts a job that had not reached its node when
+    /// the node was lost.
     pub(crate) fn wait_on_node(&self, jobs: usize) {
         eventually("the jobs run on the node", SOON, || {
             let worker = "slurm-worker-slinky-0 -c slurmd";
@@ -82,10 +84,11 @@ impl Stage {
         slurm(&self.namespace, "scontrol --oneliner show node slinky-0")
     }
 
-    /// After proof of death: down by our word, the job queued again, and another worker under the same name.
+    /// Expects, once the node is known to be dead, that it is down in Slurm, the job is requeued, and another worker
+    /// has its name.
     fn expect_replacement(&self, job: &str) {
         let start = Instant::now();
-        eventually("the job is queued again", SOON, || {
+        eventually("the job is requeued", SOON, || {
             expect(restarts(&self.namespace, job)? == 1, self.slurm_node()?)
         })
         .unwrap();
@@ -95,17 +98,17 @@ impl Stage {
         assert_ne!(node, self.node);
     }
 
-    /// Nothing is done about a node that does not answer.
+    /// Expects that the operator does nothing about a node that does not respond.
     fn expect_patience(&self, uid: &str) {
         self.cluster.wait_node(&self.node, "Unknown").unwrap();
-        eventually("it is noted", SOON, || {
+        eventually("the status lists it", SOON, || {
             let noted = self.namespace.field(SET, ".status.cutOff.slinky-0")?;
             expect(noted == self.node, noted)
         })
         .unwrap();
         let node = self.slurm_node().unwrap();
         assert!(!node.contains("DOWN"), "{node}");
-        assert_eq!(self.namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+        assert_eq!(self.namespace.uid(WORKER).unwrap(), uid);
     }
 }
 
@@ -124,10 +127,10 @@ impl Drop for Stage {
 }
 
 #[test]
-fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
+fn jobs_of_a_killed_node_are_requeued_once_it_is_known_to_be_dead() {
     let stage = Stage::set("killed");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
@@ -142,28 +145,28 @@ fn a_killed_node_costs_its_jobs_a_restart_once_it_is_known_to_be_dead() {
 }
 
 #[test]
-fn a_node_that_is_declared_dead_is_taken_for_dead() {
+fn a_node_with_the_out_of_service_taint_counts_as_dead() {
     let stage = Stage::set("declared");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(20);
     cluster.kill_node(&stage.node).unwrap();
     stage.expect_patience(&uid);
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
     wait_older(namespace, &job, 20);
     cluster.ask(&["taint", "node", &stage.node, taint]).unwrap();
-    // Whether Slurm has heard of it by then or not, and whether it remembers.
-    kill_everyone(cluster, namespace).unwrap();
+    // Slurm may have received the order by then, and may have saved it.
+    kill_everyone(namespace).unwrap();
     stage.expect_replacement(&job);
     assert_eq!(restarts(namespace, &job).unwrap(), 1);
     cluster.restart_node(&stage.node).unwrap();
 }
 
 #[test]
-fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back() {
+fn a_node_that_is_cut_off_keeps_its_name_and_its_job() {
     let stage = Stage::set("cut");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
-    let uid = namespace.field(WORKER, ".metadata.uid").unwrap();
+    let uid = namespace.uid(WORKER).unwrap();
     let job = stage.start_job(90);
     let unplugged = cluster.unplug(&stage.node).unwrap();
     stage.expect_patience(&uid);
@@ -171,9 +174,9 @@ fn a_node_that_is_cut_off_keeps_its_name_and_its_job_and_goes_on_when_it_is_back
     cluster.wait_node(&stage.node, "True").unwrap();
     wait_undisturbed(namespace, &job, 0);
     wait_idle(namespace, 1).unwrap();
-    assert_eq!(namespace.field(WORKER, ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid(WORKER).unwrap(), uid);
 
-    // A forced deletion says nothing about the machine.
+    // A forced deletion of the pod does not prove that the node is dead.
     let unplugged = cluster.unplug(&stage.node).unwrap();
     stage.expect_patience(&uid);
     namespace

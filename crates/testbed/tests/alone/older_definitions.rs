@@ -1,4 +1,4 @@
-//! Upstream's definitions of the kinds in place of ours: the operator works with them, and says that it could do more.
+//! The operator works with upstream's definitions of the kinds, and reports that they are outdated.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,15 +10,15 @@ use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{
-    ONE_WORKER, PutBack, SOON, helm, install, install_chart, install_charts, slurm, wait_idle,
-};
+use crate::common::clusters::{ONE_WORKER, install_chart};
+use crate::common::operator::{PutBack, helm, install, install_charts};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 use crate::operator::expect_no_writes;
 
 const OBJECTS: [&str; 3] = ["controller/slurm", "restapi/slurm", "nodeset/slurm-worker-slinky"];
 
-/// What upstream's definitions have, by kind and path: the type and what else holds. The test of our schema goes by the same
-/// list, and describes it.
+/// The fields of upstream's definitions by kind and path, with type and constraints. The test of our schema uses the
+/// same list and describes its format.
 fn upstreams_fields() -> BTreeMap<String, Vec<&'static str>> {
     let lines = include_str!("../../../api/tests/api/upstream-fields.txt").lines();
     let fields = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -30,7 +30,7 @@ fn upstreams_fields() -> BTreeMap<String, Vec<&'static str>> {
         .collect()
 }
 
-/// Makes the schema of an object, or a list of them, what upstream's is.
+/// Reduces the schema of an object, or of a list of objects, to upstream's.
 fn reduce(fields: &BTreeMap<String, Vec<&str>>, path: &str, schema: &mut Value) {
     if let Some(items) = schema.get_mut("items") {
         let path = format!("{path}[]");
@@ -72,7 +72,7 @@ fn take_over(facts: &[&str], fields: &BTreeMap<String, Vec<&str>>, path: &str, s
     }
 }
 
-/// Makes one of our definitions what upstream's is.
+/// Reduces one of our definitions to upstream's.
 fn as_upstream_has_it(definition: &mut Value) {
     let fields = upstreams_fields();
     let kind = definition["spec"]["names"]["kind"].as_str().unwrap().to_owned();
@@ -84,7 +84,7 @@ fn as_upstream_has_it(definition: &mut Value) {
     }
     let spec = &mut schema["properties"]["spec"];
     spec.as_object_mut().unwrap().remove("default");
-    // What the list has no values for: upstream's rules and its pattern.
+    // Upstream's rules and its pattern, which the list does not contain.
     if ["Controller", "Accounting"].contains(&kind.as_str()) {
         spec["x-kubernetes-validations"].as_array_mut().unwrap().extend([
             json!({"rule": "self.external || has(self.slurmKeyRef)", "message": "slurmKeyRef"}),
@@ -96,7 +96,7 @@ fn as_upstream_has_it(definition: &mut Value) {
     }
 }
 
-/// A chart of upstream's definitions, under the name that upstream's and ours have.
+/// Writes a chart with upstream's definitions, under the name that both charts have.
 fn write_upstreams_chart(cluster: &Cluster, folder: &Path) -> Result<()> {
     let ours = paths::repository().join("charts/slurm-operator-crds");
     std::fs::copy(ours.join("Chart.yaml"), folder.join("Chart.yaml"))?;
@@ -118,13 +118,13 @@ fn write_upstreams_chart(cluster: &Cluster, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The status of condition `CRDsOutdated`; nothing if nobody says it.
+/// The status of condition `CRDsOutdated`, or an empty string.
 fn outdated(namespace: &Namespace, object: &str) -> Result<String> {
     namespace.field(object, ".status.conditions[?(@.type==\"CRDsOutdated\")].status")
 }
 
 #[test]
-fn with_upstreams_definitions_clusters_run_and_an_upgrade_is_asked_for() {
+fn clusters_run_with_upstreams_definitions_and_an_upgrade_is_requested() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
@@ -139,7 +139,7 @@ fn with_upstreams_definitions_clusters_run_and_an_upgrade_is_asked_for() {
     assert_eq!(left.unwrap(), "");
 
     let namespace = Namespace::create(cluster, "outdated").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
     for object in OBJECTS {

@@ -1,4 +1,4 @@
-//! The operator at rest, and when it dies.
+//! An idle operator, and the takeover by another leader.
 
 use std::time::Duration;
 
@@ -7,9 +7,11 @@ use testbed::command::output;
 use testbed::harness::{Namespace, alone, eventually, expect};
 use testbed::paths;
 
-use crate::common::operator::{ONE_WORKER, SOON, helm, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
+use crate::common::operator::{helm, install};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
-/// Long enough for every periodic look of the operator to have come round several times; TESTBED_AT_REST sets other seconds.
+/// Long enough for several periods of every poll of the operator. TESTBED_AT_REST sets another number of seconds.
 const AT_REST: Duration = Duration::from_mins(1);
 
 fn at_rest() -> Duration {
@@ -17,8 +19,7 @@ fn at_rest() -> Duration {
     asked.map_or(AT_REST, |seconds| Duration::from_secs(seconds.parse().unwrap()))
 }
 
-/// Writes the API server has taken since its start, as it counts them itself: what they were, how many. Leases, events, and
-/// what Kubernetes does for its own nodes do not count.
+/// The counters of writes in the API server's metrics, without leases, events and what Kubernetes writes for its nodes.
 fn writes(cluster: &Cluster) -> Vec<String> {
     let metrics = cluster.ask(&["get", "--raw=/metrics"]).unwrap();
     let counted = |line: &&str| {
@@ -42,10 +43,10 @@ fn writes(cluster: &Cluster) -> Vec<String> {
     metrics.lines().filter(counted).map(str::to_owned).collect()
 }
 
-/// Waits until what is on its way has been written, and then sees to it that nothing more is.
+/// Waits until pending writes are done, and then expects no further writes.
 pub(crate) fn expect_no_writes(cluster: &Cluster) {
-    // The counts of nodes are written at most every 15 s, so the last ones may still come.
-    eventually("nothing is on its way", SOON, || {
+    // Node counts are written at most every 15 s, so the last ones may still be pending.
+    eventually("no writes are pending", SOON, || {
         let before = writes(cluster);
         std::thread::sleep(Duration::from_secs(16));
         expect(writes(cluster) == before, "still writing")
@@ -63,10 +64,7 @@ pub(crate) fn expect_no_writes(cluster: &Cluster) {
 fn a_cluster_at_rest_causes_no_writes() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "rest").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "rest", ONE_WORKER, 1);
     namespace
         .wait("condition=Ready", "nodeset/slurm-worker-slinky")
         .unwrap();
@@ -74,7 +72,7 @@ fn a_cluster_at_rest_causes_no_writes() {
 }
 
 #[test]
-fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
+fn another_operator_takes_over_when_the_leader_dies() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
@@ -118,7 +116,7 @@ fn when_the_leading_operator_dies_amid_an_install_or_later_another_goes_on() {
         leader
     };
     let namespace = Namespace::create(cluster, "leader").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     namespace.wait("create", "service/slurm-controller").unwrap();
     let first = kill_leader();
     let keys = || {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, wait_job, wait_node};
+use crate::common::slurm::{SOON, node_names, slurm, start_job, wait_job, wait_node};
 use crate::nodes_lost::Stage;
 
-/// A set of each mode, both on node2, and a node that somebody wrote into slurm.conf.
+/// A NodeSet of each mode, both on node2, and a node in slurm.conf.
 const VALUES: &str = r"nodesets:
   slinky:
     replicas: 0
@@ -27,13 +27,7 @@ partitions:
 const SET: &str = "nodeset/slurm-worker-slinky";
 
 fn records(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
-    let shown = slurm(namespace, "scontrol --oneliner show nodes")?;
-    let names = shown.lines().filter_map(|line| line.strip_prefix("NodeName="));
-    let mut names: Vec<String> = names
-        .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
-        .collect();
-    names.sort();
-    Ok(names)
+    Ok(node_names(&slurm(namespace, "scontrol --oneliner show nodes")?))
 }
 
 fn wait_records(namespace: &Namespace, expected: &[&str]) {
@@ -45,19 +39,19 @@ fn wait_records(namespace: &Namespace, expected: &[&str]) {
 }
 
 #[test]
-fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
+fn records_of_lost_workers_are_kept_or_pruned_and_foreign_records_are_kept() {
     let stage = Stage::empty("records", VALUES, "node2");
     let (cluster, namespace) = (stage.cluster, &stage.namespace);
     namespace.ask(&["scale", SET, "--replicas=1"]).unwrap();
     for node in ["slinky-0", "node2"] {
         wait_node(namespace, node, &["State=IDLE"], &[]).unwrap();
     }
-    // Somebody else's, though it is named like one of the set.
+    // A foreign record with a name like those of the set.
     let external = "scontrol create nodename=slinky-7 cpus=1 state=future &&
         scontrol update nodename=slinky-7 state=down reason=elsewhere";
     slurm(namespace, external).unwrap();
 
-    // A worker that is lost would come again, if there were not to be one fewer.
+    // A lost worker would be recreated, so the set is scaled in too.
     let job = start_job(namespace, "-p all -w slinky-0", "sleep 600").unwrap();
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
     wait_node(namespace, "slinky-0", &["DRAIN", "scale-in"], &[]).unwrap();
@@ -68,7 +62,7 @@ fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
     }
     wait_job(namespace, &job, "PENDING").unwrap();
     let all = ["node2", "slinky-0", "slinky-7", "static-0"];
-    // Longer than the operator takes to look again.
+    // Longer than the operator's poll interval.
     std::thread::sleep(Duration::from_secs(20));
     assert_eq!(records(namespace).unwrap(), all);
     let pods = ["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"];
@@ -79,14 +73,14 @@ fn records_of_the_lost_stay_or_go_as_written_and_those_of_others_stay() {
         namespace.ask(&["patch", set, "--type=merge", "-p", prune]).unwrap();
     }
     wait_records(namespace, &["slinky-0", "slinky-7", "static-0"]);
-    // Slurm would fail the job that asks for the node by its name.
+    // Slurm would fail the job that requests the node by name.
     std::thread::sleep(Duration::from_secs(20));
     assert_eq!(records(namespace).unwrap(), ["slinky-0", "slinky-7", "static-0"]);
     wait_job(namespace, &job, "PENDING").unwrap();
     slurm(namespace, &format!("scancel {job}")).unwrap();
     wait_records(namespace, &["slinky-7", "static-0"]);
 
-    // A machine that comes is given a worker of the set that has one on each; a taint takes it away again.
+    // The DaemonSet creates a worker on a new node; a taint removes it.
     cluster.restart_node("node2").unwrap();
     wait_node(namespace, "node2", &["State=IDLE"], &[]).unwrap();
     let taint = "node.testbed.invalid/broken";

@@ -2,7 +2,7 @@
 
 use testbed::harness::{alone, eventually};
 
-use crate::common::slurm::{SOON, idle, install, slurm};
+use crate::common::plain_slurm::{SOON, idle, install, slurm};
 
 #[test]
 fn a_worker_returns_after_its_node_was_killed() {
@@ -10,7 +10,8 @@ fn a_worker_returns_after_its_node_was_killed() {
     let cluster = alone.cluster;
     let namespace = install(cluster, "slurm-node");
     let node_of = |pod: &str| namespace.field(&format!("pod/{pod}"), ".spec.nodeName").unwrap();
-    // Not slurmctld's: killed before it has saved all of its state once, it refuses to start again ("No Assoc usage file").
+    // Not slurmctld's node: if slurmctld is killed before it has saved its state once, it does not start again ("No
+    // Assoc usage file").
     let spared = [node_of("slurmctld-0"), node_of("mariadb-0")];
     let workers = ["slurmd-0", "slurmd-1", "slurmd-2"];
     let worker = workers
@@ -20,7 +21,7 @@ fn a_worker_returns_after_its_node_was_killed() {
     let node = node_of(worker);
     cluster.kill_node(&node).unwrap();
     cluster.restart_node(&node).unwrap();
-    // Slurm itself would take most of a minute to notice, so its own word is worth something only after the restart.
+    // Slurm takes most of a minute to notice, so its state is meaningful only after the restart.
     namespace
         .wait(
             "jsonpath={.status.containerStatuses[0].restartCount}=1",

@@ -1,20 +1,22 @@
-//! Uninstalling in any order: nothing hangs, nothing is left but volumes, and jobs live on while only the operator is away.
+//! Uninstallation in any order: nothing hangs, only volumes are left, and jobs continue while the operator is
+//! uninstalled.
 
 use anyhow::Result;
 use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, PutBack, SOON, install, install_chart, install_charts, slurm, uninstall, wait_idle, wait_job,
-};
+use crate::common::clusters::{ONE_WORKER, install_chart};
+use crate::common::operator::{PutBack, install, install_charts, uninstall};
+use crate::common::pods::lives;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_job};
 
 const NODESET: &str = "nodeset/slurm-worker-slinky";
 const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
 
-/// A cluster with one worker that is idle, and held by the operator.
+/// A cluster with one idle worker, whose NodeSet has the operator's finalizer.
 fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     assert!(finalizers(&namespace).contains(FINALIZER));
     namespace
@@ -24,13 +26,7 @@ fn finalizers(namespace: &Namespace) -> String {
     namespace.field(NODESET, ".metadata.finalizers").unwrap()
 }
 
-/// Each pod's UID and how often its containers were started.
-fn pods(namespace: &Namespace) -> String {
-    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
-    namespace.ask(&["get", "pods", "-o", path]).unwrap()
-}
-
-/// Everything in a namespace but what Kubernetes puts into each, and the events.
+/// All objects in a namespace except events and those that Kubernetes creates in every namespace.
 fn left(cluster: &Cluster, namespace: &str) -> Result<Vec<String>> {
     let kinds = cluster.ask(&["api-resources", "--namespaced", "--verbs=list", "-o", "name"])?;
     let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
@@ -43,7 +39,7 @@ fn left(cluster: &Cluster, namespace: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The state of slurmctld is kept, as the StatefulSet's retention policy says; nothing else is.
+/// Only the volume of slurmctld's state is kept, as in the StatefulSet's retention policy.
 fn only_volumes_are_left(cluster: &Cluster, namespace: &Namespace) {
     eventually("only the volume is left", SOON, || {
         let left = left(cluster, &namespace.name)?;
@@ -59,7 +55,7 @@ fn delete_namespace(cluster: &Cluster, namespace: &Namespace) {
 }
 
 #[test]
-fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
+fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);
@@ -70,7 +66,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
     let job = slurm(&namespace, batch).unwrap();
     let job = job.trim();
     wait_job(&namespace, job, "RUNNING").unwrap();
-    let before = pods(&namespace);
+    let before = lives(&namespace).unwrap();
 
     uninstall(cluster, "slinky", "slurm-operator").unwrap();
     assert_eq!(finalizers(&namespace), "");
@@ -87,11 +83,11 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
         },
     )
     .unwrap();
-    assert_eq!(pods(&namespace), before);
+    assert_eq!(lives(&namespace).unwrap(), before);
     wait_job(&namespace, job, "RUNNING").unwrap();
 
     install_charts(cluster).unwrap();
-    eventually("the NodeSet is held again", SOON, || {
+    eventually("the NodeSet has its finalizer again", SOON, || {
         let now = finalizers(&namespace);
         expect(now.contains(FINALIZER), now)
     })
@@ -102,7 +98,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
         expect(ready == "2", ready)
     })
     .unwrap();
-    let now = pods(&namespace);
+    let now = lives(&namespace).unwrap();
     assert!(before.lines().all(|pod| now.contains(pod)), "{before}\n{now}");
     namespace
         .exec("slurm-worker-slinky-0 -c slurmd", "touch /tmp/enough")
@@ -110,7 +106,7 @@ fn the_operator_goes_and_comes_back_and_jobs_do_not_notice() {
     wait_job(&namespace, job, "COMPLETED").unwrap();
     let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
     assert!(shown.contains("Restarts=0"), "{shown}");
-    // A refusal for want of rights names who was refused.
+    // An error for missing permissions names the ServiceAccount.
     let log = cluster
         .ask(&["logs", "--namespace", "slinky", "deployment/slurm-operator"])
         .unwrap();
@@ -149,7 +145,7 @@ fn the_cluster_first_and_the_operator_right_after_it() {
 }
 
 #[test]
-fn a_namespace_goes_with_everything_in_it() {
+fn a_namespace_is_deleted_with_its_cluster() {
     let alone = alone();
     let cluster = alone.cluster;
     install(cluster);

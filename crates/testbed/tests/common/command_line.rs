@@ -1,4 +1,4 @@
-//! The `testbed` command on a tests' cluster.
+//! The `testbed` command for a cluster of the tests.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
-//! `kubectl port-forward`, as people reach a daemon from their own machine.
+//! `kubectl port-forward`.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
 use testbed::harness::Namespace;
 
-/// A port of this machine that leads into the cluster, as long as this is there.
+/// A forwarded port of this machine, open until this is dropped.
 pub struct Forward {
     kubectl: Child,
     pub address: String,

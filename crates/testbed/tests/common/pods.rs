@@ -1,4 +1,4 @@
-//! Pods that tests use.
+//! Pods of tests.
 
 use anyhow::Result;
 use serde_json::json;
@@ -38,9 +38,25 @@ pub fn pair(cluster: &'static Cluster, name: &str) -> Namespace {
     namespace
 }
 
-/// Fetches a page of a server from `one`; how long the connection took, in seconds.
+/// Fetches a page of a server from `one` and returns the connection time in seconds.
 pub fn connect(namespace: &Namespace, server: &str) -> Result<f64> {
     let address = namespace.field(&format!("pod/{server}"), ".status.podIP")?;
     let line = format!("curl -s -o /dev/null --max-time 3 -w '%{{time_connect}}' http://{address}:8080/hostname");
     Ok(namespace.exec("one", &line)?.trim().parse()?)
+}
+
+/// Label selector of worker pods.
+pub const WORKERS: &str = "app.kubernetes.io/name=slurmd";
+
+/// The UIDs of the pods that a label selector finds.
+pub fn uids(namespace: &Namespace, selector: &str) -> Result<Vec<String>> {
+    let path = "jsonpath={.items[*].metadata.uid}";
+    let shown = namespace.ask(&["get", "pods", "-l", selector, "-o", path])?;
+    Ok(shown.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Name, UID and restart counts of each pod, one per line: they change when a pod is replaced or a container restarts.
+pub fn lives(namespace: &Namespace) -> Result<String> {
+    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
+    namespace.ask(&["get", "pods", "-o", path])
 }

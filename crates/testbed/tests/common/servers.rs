@@ -51,7 +51,7 @@ pub fn web() -> String {
     list(&[service("web", Some("None")), service("front", None), set])
 }
 
-/// One server on a node of choice.
+/// One server on this node.
 pub fn pod(name: &str, node: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! The `testbed` command as a person meets it.
+//! The `testbed` command line.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,8 +9,8 @@ use testbed::harness::cluster;
 use crate::common::command_line::testbed;
 
 #[test]
-fn without_root_it_says_so_and_starts_nothing() {
-    // Nobody can read root's home, so the program and its state must lie elsewhere.
+fn without_root_the_command_fails_and_starts_nothing() {
+    // Other users cannot read root's home, so the program and its state must be elsewhere.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("testbed");
     std::fs::copy(testbed::sibling("testbed").unwrap(), &program).unwrap();
@@ -55,7 +55,7 @@ fn env_gives_any_client_access_over_loopback() {
 }
 
 #[test]
-fn status_and_logs_tell_what_runs() {
+fn status_and_logs_show_what_runs() {
     cluster();
     let status = output(testbed(cluster()).arg("status")).unwrap();
     for word in ["kube-apiserver", "etcd", "coredns", "node3", "kubelet", "containerd"] {

@@ -45,7 +45,7 @@ fn one_container_of_a_pod_can_be_killed() {
             &format!(".status.containerStatuses[?(@.name==\"{name}\")].restartCount"),
         )
     };
-    eventually("the killed container is started again", SOON, || {
+    eventually("the killed container is restarted", SOON, || {
         let second = count("second")?;
         expect(second == "1", second)
     })

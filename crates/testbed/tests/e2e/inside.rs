@@ -1,4 +1,4 @@
-//! What pods find inside the cluster.
+//! The environment of pods.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ fn services_balance_and_names_resolve() {
     namespace.rollout("statefulset/web").unwrap();
 
     // kube-proxy and DNS follow the endpoints within a second or so.
-    eventually("both pods answer behind the Service", SOON, || {
+    eventually("both pods respond behind the Service", SOON, || {
         let line = "for i in $(seq 20); do curl -sS --max-time 2 http://front/hostname; done | sort -u";
         let answer = namespace.exec("shell", line)?;
         expect(answer == "web-0\nweb-1\n", answer)
@@ -291,7 +291,7 @@ fn an_autoscaler_drives_the_scale_of_a_custom_resource() {
         ]))
     })
     .and_then(|_| namespace.apply(&scaler.to_string()))
-    // The metric stands at five and one each is wanted; an autoscaler at most doubles or adds four at once.
+    // The metric is five and the target one per pod; an autoscaler at most doubles the number or adds four at once.
     .and_then(|()| namespace.wait("jsonpath={.spec.replicas}=5", &format!("{herds}/sheep")));
     cluster
         .ask(&["delete", "apiservice/v1beta1.external.metrics.k8s.io", &definition_name])

@@ -1,4 +1,4 @@
-//! Clusters keep to themselves: no way out, no trace on the host, and no trouble with a neighbour.
+//! Clusters are isolated from the network, the host and each other.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -56,7 +56,7 @@ fn the_host_is_left_as_it_was() {
             .arg("/proc/sys/kernel/panic_on_oops"),
     )
     .unwrap();
-    // The node is shown what the kubelet wants; it is not the kernel's own file.
+    // The node sees a file with the kubelet's value, not that of the kernel.
     assert_eq!(inside.trim(), "1");
     let mounts = output(
         cluster
@@ -84,7 +84,7 @@ fn the_host_is_left_as_it_was() {
 }
 
 #[test]
-fn a_second_cluster_runs_beside_the_first_and_a_killed_start_is_no_hindrance() {
+fn a_second_cluster_runs_beside_the_first_and_after_a_killed_start() {
     let first = cluster();
     let name = format!("{}-2", Layout::test_cluster());
     // An `up` that is killed halfway leaves its processes behind.

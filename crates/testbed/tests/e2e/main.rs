@@ -1,4 +1,4 @@
-//! Shows on the real cluster that the ground holds: what works inside it, and Slurm running on it. Side by side.
+//! Tests of the test bed itself: its cluster, and plain Slurm on it. They run in parallel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

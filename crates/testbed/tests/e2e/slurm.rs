@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::slurm::{SOON, install, slurm};
+use crate::common::plain_slurm::{SOON, install, slurm};
 
 #[test]
 fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
@@ -39,7 +39,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
     nodes.sort_unstable();
     assert_eq!(nodes, ["node1", "node2", "node3"], "one worker on each node");
 
-    // A job by REST, with a token made by Slurm itself.
+    // A job by REST, with a token from Slurm itself.
     let token = slurm(&namespace, "scontrol token username=slurm lifespan=600").unwrap();
     let token = token.trim().strip_prefix("SLURM_JWT=").unwrap();
     let job = json!({"job": {
@@ -56,7 +56,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
     let id = submitted["job_id"].as_u64().unwrap_or_else(|| panic!("{submitted}"));
     assert!(id > 1, "{submitted}");
 
-    // The database hears of the end of a job a moment after it.
+    // The end of a job reaches the database a moment later.
     eventually("both jobs are accounted as completed", SOON, || {
         let rows = slurm(
             &namespace,
@@ -71,7 +71,7 @@ fn jobs_run_over_three_nodes_by_srun_and_by_rest_and_are_accounted() {
 }
 
 #[test]
-fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
+fn a_running_job_survives_a_reconfigure_and_a_kill_of_slurmctld() {
     let cluster = cluster();
     let namespace = install(cluster, "slurm-restart");
     let id = slurm(
@@ -84,8 +84,8 @@ fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
     slurm(&namespace, "scontrol reconfigure").unwrap();
     state(&namespace, id, "RUNNING").unwrap();
 
-    // State is written every five seconds; before that a kill would lose the job, whoever runs slurmctld.
-    eventually("the job is on disk", SOON, || {
+    // Slurm saves its state every five seconds; an earlier kill would lose the job.
+    eventually("the job is saved", SOON, || {
         slurm(
             &namespace,
             "find /var/spool/slurmctld/job_state -newermt '-2 seconds' | grep .",
@@ -98,7 +98,7 @@ fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
         "pkill -KILL -x slurmctld || pkill -KILL -f '^(/usr/sbin/)?slurmctld'",
     )
     .unwrap();
-    eventually("slurmctld answers again", SOON, || {
+    eventually("slurmctld responds again", SOON, || {
         slurm(&namespace, "scontrol ping | grep UP")
     })
     .unwrap();
@@ -108,7 +108,7 @@ fn a_reconfigure_and_the_death_of_slurmctld_leave_a_running_job_alone() {
             .unwrap(),
         "0"
     );
-    eventually("the job ends well", SOON, || state(&namespace, id, "COMPLETED")).unwrap();
+    eventually("the job completes", SOON, || state(&namespace, id, "COMPLETED")).unwrap();
 }
 
 fn state(namespace: &Namespace, job: &str, wanted: &str) -> Result<()> {

@@ -29,7 +29,7 @@ fn pod_with_claim(name: &str, node: &str) -> String {
 }
 
 #[test]
-fn a_claim_gets_a_volume_that_nodes_share_and_that_goes_with_it() {
+fn a_claim_gets_a_volume_that_nodes_share_and_that_is_deleted_with_it() {
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "storage").unwrap();
     namespace.apply(&claim("data", None, "ReadWriteMany")).unwrap();
@@ -55,7 +55,7 @@ fn a_claim_gets_a_volume_that_nodes_share_and_that_goes_with_it() {
 }
 
 #[test]
-fn a_freezable_volume_hangs_and_goes_on() {
+fn a_freezable_volume_hangs_and_continues() {
     let cluster = cluster();
     let namespace = Namespace::create(cluster, "frozen").unwrap();
     namespace

@@ -1,22 +1,20 @@
-//! Records in a real database, by slurmdbd.
+//! Accounting records in a real database.
 
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_done, wait_idle, wait_job,
-    wait_said,
-};
+use crate::common::clusters::{configuration_applied, install_chart, operator_namespace, set_extra_conf, wait_said};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 pub(crate) const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 pub(crate) const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
 
 const ACCOUNTING: &str = "accounting/slurm";
 
-/// With what has a meaning in slurmdbd.conf.
+/// With characters that are special in slurmdbd.conf.
 const FIRST_PASSWORD: &str = "first # \\ one";
 
-/// Limits hold, and two jobs fit on one worker.
+/// Limits are enforced, and two jobs fit on one worker.
 const ENFORCED: &str = "    AccountingStorageEnforce=limits,qos
     SelectType=select/cons_tres
     SelectTypeParameters=CR_Core_Memory";
@@ -62,7 +60,7 @@ fn a_limit_of_a_qos_holds_a_job_back(namespace: &Namespace) {
     wait_done(namespace, waits.trim()).unwrap();
 }
 
-/// A partition of a QOS that the database does not have would make slurmctld refuse all of its files.
+/// slurmctld rejects its whole configuration if a partition has a QOS that is not in the database.
 fn unknown_qos_is_held_until_it_is_there(namespace: &Namespace) {
     let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
     let line = "PartitionName=fast Nodes=ALL AllowQos=rush";
@@ -86,13 +84,11 @@ fn unknown_qos_is_held_until_it_is_there(namespace: &Namespace) {
 }
 
 #[test]
-fn records_outlive_slurmdbd_and_the_database_and_another_password() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "accounting").unwrap();
-    // The order in which things come is nobody's business: first the cluster, then what slurmdbd needs.
+fn records_survive_kills_of_slurmdbd_and_the_database_and_a_new_password() {
+    let namespace = operator_namespace(cluster(), "accounting");
+    // The order of creation does not matter: first the cluster, then the Secret and database of slurmdbd.
     let values = VALUES.replace("extraConf: |", &format!("extraConf: |\n{ENFORCED}"));
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_said(&namespace, ACCOUNTING, "Ready", &["False SecretMissing"]);
     set_password(&namespace, FIRST_PASSWORD);
     namespace.apply(MARIADB).unwrap();
@@ -103,21 +99,21 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     let first = run_job(&namespace, "first");
     wait_recorded(&namespace, &first, "first");
 
-    // An upgrade of the release that gives slurmdbd other lines, and so another pod.
-    let pod = || namespace.field("pod/slurm-accounting-0", ".metadata.uid");
+    // An upgrade that changes slurmdbd.conf and thereby replaces the pod.
+    let pod = || namespace.uid("pod/slurm-accounting-0");
     let before = pod().unwrap();
     let upgraded = values.replace("accounting:\n", "accounting:\n  extraConf: DebugLevel=verbose\n");
-    install_chart(cluster, &namespace, &upgraded).unwrap();
-    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    install_chart(&namespace, &upgraded).unwrap();
+    eventually("slurmdbd's pod is replaced", SOON, || expect(pod()? != before, &before)).unwrap();
     wait_recorded(&namespace, &first, "first");
-    // slurmctld has found it again: until then a new limit would reach the database only.
+    // Waits until slurmctld is connected again: until then a new limit would reach the database only.
     let after = run_job(&namespace, "after");
     wait_recorded(&namespace, &after, "after");
 
     a_limit_of_a_qos_holds_a_job_back(&namespace);
     unknown_qos_is_held_until_it_is_there(&namespace);
 
-    // Without its database for a while: jobs run, and nothing of them is lost.
+    // While the database is down, jobs run and no record is lost.
     namespace
         .ask(&["scale", "statefulset/mariadb", "--replicas=0"])
         .unwrap();
@@ -135,7 +131,7 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     wait_recorded(&namespace, &first, "first");
     wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
 
-    // A password that the database does not know is told in slurmdbd's words, and the right one heals it by itself.
+    // A wrong password is reported with slurmdbd's error, and the right one heals it.
     set_password(&namespace, "wrong");
     wait_said(&namespace, ACCOUNTING, "Degraded", &["Access denied"]);
     let third = run_job(&namespace, "third");
@@ -143,7 +139,7 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
     wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);
     wait_recorded(&namespace, &third, "third");
 
-    // Another password, as the docs have it: in the database, then in the Secret.
+    // A new password, as in the documentation: first in the database, then in the Secret.
     let before = pod().unwrap();
     let old = format!("--password={FIRST_PASSWORD}");
     let sql = "SET PASSWORD = PASSWORD('second')";
@@ -161,7 +157,7 @@ fn records_outlive_slurmdbd_and_the_database_and_another_password() {
         ])
         .unwrap();
     set_password(&namespace, "second");
-    eventually("slurmdbd is another", SOON, || expect(pod()? != before, &before)).unwrap();
+    eventually("slurmdbd's pod is replaced", SOON, || expect(pod()? != before, &before)).unwrap();
     let fourth = run_job(&namespace, "fourth");
     wait_recorded(&namespace, &fourth, "fourth");
     wait_said(&namespace, ACCOUNTING, "Degraded", &["False"]);

@@ -1,8 +1,10 @@
-//! A NodeSet that was made by hand becomes Helm's, with the commands of the guides.
+//! A NodeSet that was created manually is adopted by Helm, with the commands of the guides.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::pods::lives;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const BY_HAND: &str = r"
 apiVersion: slinky.slurm.net/v1beta1
@@ -20,7 +22,7 @@ spec:
     enabled: true
 ";
 
-/// The same for the chart, which has defaults of its own for everything else.
+/// The same as values of the chart, which has its own defaults for everything else.
 const VALUES: &str = r"
 nodesets:
   compute:
@@ -35,18 +37,12 @@ nodesets:
 ";
 
 #[test]
-fn a_nodeset_made_by_hand_is_adopted_by_helm_under_its_name_and_no_pod_restarts() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "adopt").unwrap();
-    install_chart(cluster, &namespace, "nodesets: {}\n").unwrap();
+fn a_manually_created_nodeset_is_adopted_by_helm_and_no_pod_restarts() {
+    let namespace = operator_namespace(cluster(), "adopt");
+    install_chart(&namespace, "nodesets: {}\n").unwrap();
     namespace.apply(&BY_HAND.replace("NAMESPACE", &namespace.name)).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    let pods = || {
-        let path =
-            "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
-        namespace.ask(&["get", "pods", "-o", path])
-    };
+    let pods = || lives(&namespace);
     let (before, generation) = (
         pods().unwrap(),
         namespace.field("nodeset/compute", ".metadata.generation").unwrap(),
@@ -65,9 +61,9 @@ fn a_nodeset_made_by_hand_is_adopted_by_helm_under_its_name_and_no_pod_restarts(
             &release,
         ])
         .unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    install_chart(&namespace, VALUES).unwrap();
 
-    eventually("the chart's spec is taken over, and every worker is as it wants them", SOON, || {
+    eventually("the chart's spec is applied, and every worker is updated", SOON, || {
         let seen = namespace.field(
             "nodeset/compute",
             ".metadata.generation},{.status.observedGeneration},{.status.updatedReplicas},{.status.conditions[?(@.type==\"Ready\")].status",

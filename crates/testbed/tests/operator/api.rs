@@ -1,23 +1,21 @@
-//! The API server keeps what users write and refuses what is misspelt.
+//! The API server keeps all fields and rejects misspelt ones.
 
 use serde_json::Value;
 use testbed::command::output_with_input;
-use testbed::harness::{Namespace, cluster};
+use testbed::harness::cluster;
 
-use crate::common::operator::install;
+use crate::common::clusters::operator_namespace;
 
 #[test]
 fn every_field_of_every_kind_is_kept() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "fields").unwrap();
+    let namespace = operator_namespace(cluster(), "fields");
     let folder = testbed::paths::repository().join("crates/api/tests/manifests");
     let mut kinds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let manifest = std::fs::read_to_string(&path).unwrap();
         let manifest = manifest.replace("namespace: slurm", &format!("namespace: {}", namespace.name));
-        // Nothing is created: an operator would begin to act on such a mixture of every field there is.
+        // Nothing is created, because the operator would act on this mixture of all fields.
         let create = |how: &str| -> Value {
             let mut command = namespace.kubectl(&["create", how, "-o", "json", "-f", "-"]);
             serde_json::from_str(&output_with_input(&mut command, &manifest).unwrap()).unwrap()
@@ -30,10 +28,8 @@ fn every_field_of_every_kind_is_kept() {
 }
 
 #[test]
-fn more_pods_than_slurm_has_nodes_are_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "bounds").unwrap();
+fn more_pods_than_slurms_limit_are_rejected() {
+    let namespace = operator_namespace(cluster(), "bounds");
     // Without a Controller no pod is made.
     let set = |kind: &str, more: &str| {
         let object = format!("apiVersion: slinky.slurm.net/v1beta1, kind: {kind}, metadata: {{name: big}}");
@@ -62,10 +58,8 @@ fn more_pods_than_slurm_has_nodes_are_refused() {
 }
 
 #[test]
-fn a_misspelt_field_is_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "typo").unwrap();
+fn a_misspelt_field_is_rejected() {
+    let namespace = operator_namespace(cluster(), "typo");
     let said = namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: x}, spec: {replicass: 1, controllerRef: {name: slurm}}}")
         .unwrap_err()

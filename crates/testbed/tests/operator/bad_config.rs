@@ -1,5 +1,5 @@
-//! Every bad configuration of the table, through objects, on a cluster at work: somebody says what is wrong, nothing that runs
-//! is harmed, and the next good edit is live.
+//! Every bad configuration of the table, applied through objects to a cluster with jobs: it is reported, nothing that
+//! runs is harmed, and the next good edit is live.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};
@@ -9,11 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, install, set_extra_conf, slurm, start_job, wait_idle, wait_job, workers,
-};
+use crate::common::clusters::{CONTROLLER, operator_namespace, set_extra_conf, workers};
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job};
 
-/// What the rows lean on. The operator's own lines come before it.
+/// The base configuration of all rows. The operator's own lines come before it.
 const BASE: &str = "NodeSet=ns_compute Feature=compute
 NodeSet=ns_gpu Feature=gpu
 PartitionName=gpu Nodes=ns_gpu MaxTime=1-00:00:00
@@ -21,8 +20,7 @@ PartitionName=all Nodes=ALL
 ";
 const CGROUP: &str = "CgroupPlugin=cgroup/v1\n";
 
-/// Lines the operator writes itself cannot be taken out by a user; and a second `jwt_key` (43) has no effect beside ours,
-/// since options are put together.
+/// A user cannot remove lines of the operator, and a second `jwt_key` (43) has no effect, because options are merged.
 const NOT_FOR_USERS: &[u32] = &[30, 43, 51, 53, 66];
 
 #[derive(Debug, Deserialize)]
@@ -49,7 +47,7 @@ enum By {
 }
 
 impl Row {
-    /// What the checker's words have in common with what it says here, where lines, nodes and values are others.
+    /// The part of the checker's message that does not depend on lines, nodes and values.
     fn gist(&self) -> Option<&str> {
         let says = self.says.as_deref()?;
         let (_, reason) = says.split_once(": ")?;
@@ -63,7 +61,7 @@ impl Row {
 
 fn rows() -> Vec<Row> {
     let table = include_str!("../../../slurm/tests/bad/rows.yaml");
-    // A node of this cluster, where the table has one of its own.
+    // A node of this cluster in place of the one in the table.
     let table = table.replace("=n1", "=compute-0");
     let rows: Vec<Row> = serde_saphyr::from_str(&table).unwrap();
     rows.into_iter()
@@ -71,7 +69,7 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Asks slurmctld every 10 ms, from within its pod, until it is dropped.
+/// Polls slurmctld every 10 ms from within its pod, until it is dropped.
 struct Prober(Child);
 
 impl Prober {
@@ -89,7 +87,7 @@ impl Prober {
         Self(command.arg(Self::LOOP).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What went wrong so far.
+    /// The failures so far.
     fn end(mut self) -> String {
         self.0.kill().unwrap();
         let output = self.0.wait_with_output().unwrap();
@@ -112,7 +110,7 @@ fn configure(namespace: &Namespace, extra: &str, files: &BTreeMap<String, String
     set_extra_conf(namespace, extra).unwrap();
 }
 
-/// All that the Controller's status says, in one text.
+/// The Controller's status as text.
 fn status(namespace: &Namespace) -> Result<(bool, String)> {
     fn words(value: &Value, into: &mut String) {
         match value {
@@ -142,10 +140,8 @@ fn status(namespace: &Namespace) -> Result<(bool, String)> {
 }
 
 #[test]
-fn no_bad_configuration_harms_what_runs() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "bad-config").unwrap();
+fn no_bad_configuration_harms_a_running_cluster() {
+    let namespace = operator_namespace(cluster(), "bad-config");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(2)).unwrap();
     let good = |number: u32| format!("{BASE}PartitionName=probe Nodes=ns_compute MaxTime={}\n", number + 1);
@@ -164,11 +160,11 @@ fn no_bad_configuration_harms_what_runs() {
         );
         let told = eventually(&name, SOON, || {
             let (applied, text) = status(&namespace)?;
-            // Whatever else is thought of it, it is not tried while a job runs.
+            // In any case it is not tried while a job runs.
             let waits = text.contains("can end jobs");
             let holds = match row.by {
                 By::Checker => row.gist().is_some_and(|gist| text.contains(gist)),
-                // Who does not know a host yet may know it later, so that is tried again.
+                // An unknown host may be known later, so the operator retries.
                 By::DryRun => !applied && (text.contains("slurmctld refused it") || text.contains("getaddrinfo")),
                 By::Warning | By::Nobody => applied,
             };
@@ -184,7 +180,7 @@ fn no_bad_configuration_harms_what_runs() {
         });
         failures.extend(live.err().map(|error| format!("{name}: the next good edit: {error:#}")));
     }
-    // As the guide for pyxis has it: what it includes is on nodes alone, if anywhere, which is nothing bad.
+    // As in the guide for pyxis: the included file exists on nodes only, if at all, which is no error.
     let plugstack = BTreeMap::from([("plugstack.conf".to_owned(), "include /usr/share/pyxis/*\n".to_owned())]);
     configure(&namespace, &good(0), &plugstack);
     let live = eventually("plugstack.conf", SOON, || {

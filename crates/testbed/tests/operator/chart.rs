@@ -3,19 +3,20 @@
 use std::time::Instant;
 
 use testbed::command::output;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{SOON, helm, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::operator::helm;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const THREE_WORKERS: &str = include_str!("../../../../examples/minimal/values.yaml");
 
 #[test]
 fn helm_install_then_srun() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "chart").unwrap();
+    let namespace = operator_namespace(cluster, "chart");
     let start = Instant::now();
-    install_chart(cluster, &namespace, THREE_WORKERS).unwrap();
+    install_chart(&namespace, THREE_WORKERS).unwrap();
     wait_idle(&namespace, 3).unwrap();
     let hosts = slurm(&namespace, "srun -N2 hostname").unwrap();
     testbed::steps::keep("helm install to `srun -N2 hostname`", start.elapsed().as_secs_f64());
@@ -33,13 +34,8 @@ fn helm_install_then_srun() {
     })
     .unwrap();
 
-    // Another number in the values, the first one again, and everything goes with the release.
-    install_chart(
-        cluster,
-        &namespace,
-        &THREE_WORKERS.replace("replicas: 3", "replicas: 2"),
-    )
-    .unwrap();
+    // Another number of replicas, the first one again, and the uninstallation.
+    install_chart(&namespace, &THREE_WORKERS.replace("replicas: 3", "replicas: 2")).unwrap();
     wait_idle(&namespace, 2).unwrap();
     output(helm(cluster).args(["rollback", "--namespace", &namespace.name, "slurm", "1"])).unwrap();
     wait_idle(&namespace, 3).unwrap();
@@ -63,17 +59,10 @@ fn helm_install_then_srun() {
 
 #[test]
 fn a_partition_edited_in_the_object_is_live_without_a_restart() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "partition").unwrap();
-    install_chart(
-        cluster,
-        &namespace,
-        &THREE_WORKERS.replace("replicas: 3", "replicas: 1"),
-    )
-    .unwrap();
+    let namespace = operator_namespace(cluster(), "partition");
+    install_chart(&namespace, &THREE_WORKERS.replace("replicas: 3", "replicas: 1")).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let uid = namespace.uid("pod/slurm-controller-0").unwrap();
 
     let partition = r#"{"spec":{"partition":{"enabled":true,"config":"MaxTime=33 State=UP"}}}"#;
     let start = Instant::now();
@@ -86,8 +75,8 @@ fn a_partition_edited_in_the_object_is_live_without_a_restart() {
     })
     .unwrap();
     testbed::steps::keep("a partition edited to live", start.elapsed().as_secs_f64());
-    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
-    eventually("its story is in the log", SOON, || {
+    assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
+    eventually("the log has its lines", SOON, || {
         let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
         let lines = ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"];
         expect(lines.iter().all(|line| log.contains(line)), log)

@@ -1,11 +1,12 @@
-//! Somebody else's hand on what the operator made.
+//! Foreign changes of the operator's objects.
 
 use anyhow::Result;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install};
+use crate::common::clusters::operator_namespace;
+use crate::common::slurm::SOON;
 
-/// Object, what of it is ours, an edit and an addition.
+/// Object, a field of the operator, an edit and an addition.
 const CHILDREN: [(&str, &str, &str, &str); 3] = [
     (
         "service/slurm-controller",
@@ -28,10 +29,8 @@ const CHILDREN: [(&str, &str, &str, &str); 3] = [
 ];
 
 #[test]
-fn a_child_that_is_edited_extended_or_deleted_is_put_right() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "children").unwrap();
+fn a_child_that_is_edited_extended_or_deleted_is_restored() {
+    let namespace = operator_namespace(cluster(), "children");
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: slurm}, spec: {}}")
         .unwrap();
@@ -56,10 +55,10 @@ fn a_child_that_is_edited_extended_or_deleted_is_put_right() {
             eventually(&format!("{child} is right again after {patch}"), SOON, is_right).unwrap();
             assert_ne!(namespace.field(child, ".metadata.resourceVersion").unwrap(), patched);
         }
-        let uid = namespace.field(child, ".metadata.uid").unwrap();
+        let uid = namespace.uid(child).unwrap();
         namespace.ask(&["delete", child]).unwrap();
         eventually(&format!("{child} is there again"), SOON, is_right).unwrap();
-        assert_ne!(namespace.field(child, ".metadata.uid").unwrap(), uid);
+        assert_ne!(namespace.uid(child).unwrap(), uid);
     }
     namespace.wait("condition=Ready", "controller/slurm").unwrap();
 }

@@ -1,18 +1,18 @@
-//! Drains by hand: on the pod, and in Slurm itself. Kubernetes nodes are cordoned in `alone`, where nobody else needs them.
+//! Manual drains by annotation and in Slurm. Cordons of Kubernetes nodes are tested in `alone`, because they disturb
+//! other tests.
 
 use std::time::Duration;
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, REST_API, SOON, install, kill_operator, slurm, wait_idle, wait_node, workers,
-};
+use crate::common::clusters::{CONTROLLER, REST_API, operator_namespace, workers};
+use crate::common::kills::kill_operator;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
 #[test]
-fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the_other() {
+fn drains_by_annotation_by_scontrol_and_by_rest_do_not_interfere() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "drain").unwrap();
+    let namespace = operator_namespace(cluster, "drain");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(REST_API).unwrap();
     namespace.apply(&workers(2)).unwrap();
@@ -24,7 +24,7 @@ fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the
     };
     let open = |node: &str| wait_node(&namespace, node, &["State=IDLE"], &["DRAIN"]).unwrap();
 
-    // As the guides write it, and as the reference does, with words of one's own.
+    // With the annotation of the guides, and with that of the reference and a reason.
     annotate(&["slinky.slurm.net/pod-cordon=true"]);
     let default = "Reason=slurm-operator: Pod";
     wait_node(&namespace, "compute-1", &["DRAIN", default, "was cordoned"], &[]).unwrap();
@@ -42,7 +42,7 @@ fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the
     )
     .unwrap();
 
-    // What a person does in Slurm stands, also for an operator that has just begun.
+    // A manual drain in Slurm is kept, also by an operator that has just started.
     slurm(&namespace, "scontrol update nodename=compute-0 state=drain reason=fan").unwrap();
     kill_operator(cluster).unwrap();
     eventually("both drains are counted", SOON, || {
@@ -56,7 +56,7 @@ fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the
     slurm(&namespace, "scontrol update nodename=compute-0 state=resume").unwrap();
     open("compute-0");
 
-    // The same by REST, typed as the guide has it, with the one header that slurmrestd does not do without.
+    // The same by REST, with the command of the guide and the one header that slurmrestd requires.
     let token = slurm(&namespace, "scontrol token username=slurm lifespan=600").unwrap();
     let token = token.trim().strip_prefix("SLURM_JWT=").unwrap();
     let rest = |body: &str| {
@@ -78,10 +78,10 @@ fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the
     rest(r#"{"state": ["RESUME"]}"#);
     open("compute-0");
 
-    // Somebody resumes a node whose pod is cordoned: that is a person's word too.
+    // A manual resume of a node whose pod is cordoned is kept too.
     annotate(&["nodeset.slinky.slurm.net/pod-cordon=true"]);
     wait_node(&namespace, "compute-1", &["DRAIN", "Reason=slurm-operator"], &[]).unwrap();
-    eventually("the drain is noted", SOON, || {
+    eventually("the drain is recorded", SOON, || {
         let since = namespace.field(
             "pod/compute-1",
             ".metadata.annotations.nodeset\\.slinky\\.slurm\\.net/drained",
@@ -89,10 +89,10 @@ fn a_worker_is_drained_by_annotation_by_scontrol_and_by_rest_and_none_fights_the
         expect(!since.is_empty(), since)
     })
     .unwrap();
-    // Only from then on can it not have been Slurm that forgot it.
+    // Before that, Slurm could have lost the drain by itself.
     std::thread::sleep(Duration::from_secs(17));
     slurm(&namespace, "scontrol update nodename=compute-1 state=resume").unwrap();
-    eventually("it is said that somebody resumed it", SOON, || {
+    eventually("the manual resume is reported", SOON, || {
         let said = namespace.field(
             "nodeset/compute",
             ".status.conditions[?(@.type==\"Progressing\")].message",

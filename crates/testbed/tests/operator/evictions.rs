@@ -1,24 +1,16 @@
-//! Workers that may have jobs are not evicted, whoever asks.
+//! Workers that may have jobs are protected from every eviction.
 
 use serde_json::json;
 use testbed::command::output_with_input;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, wait_idle};
+use crate::common::clusters::{both_modes, install_chart};
+use crate::common::operator::install;
 use crate::common::pods::shell_pod;
 use crate::common::servers;
+use crate::common::slurm::{SOON, wait_idle};
 
-/// One set of each mode. Workers do not share a machine, so each set is told its own.
-const BOTH_MODES: &str = "nodesets:
-  slinky:
-    replicas: 1
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
-  daemon:
-    scalingMode: DaemonSet
-    podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
-";
-
-/// What `kubectl drain` does to each pod. The API server's answer is in the error when it refuses.
+/// Evicts a pod as `kubectl drain` does. The error contains the response of the API server.
 fn evict(namespace: &Namespace, pod: &str) -> Result<(), String> {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}});
@@ -36,12 +28,12 @@ fn budget(namespace: &Namespace, field: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn only_what_is_not_protected_can_be_evicted() {
+fn only_unprotected_pods_can_be_evicted() {
     let cluster = cluster();
     install(cluster);
     servers::load(cluster);
     let namespace = Namespace::create(cluster, "evictions").unwrap();
-    install_chart(cluster, &namespace, BOTH_MODES).unwrap();
+    install_chart(&namespace, &both_modes("node2", "node1")).unwrap();
     wait_idle(&namespace, 2).unwrap();
     for pod in ["bare", "free"] {
         namespace.apply(&shell_pod(pod, &json!({}))).unwrap();

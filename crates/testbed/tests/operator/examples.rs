@@ -2,9 +2,8 @@
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, install, install_chart, slurm, start_job, wait_done, wait_idle, wait_job, wait_node,
-};
+use crate::common::clusters::{chart_cluster, install_chart, operator_namespace};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_job, wait_node};
 
 const PARTITIONS: &str = include_str!("../../../../examples/seeds/partitions.yaml");
 const PYXIS_OF_OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/pyxis.yaml");
@@ -13,17 +12,18 @@ const CACHE: &str = include_str!("../../../../examples/seeds/enroot-cache.yaml")
 const PYXIS: &str = include_str!("../../../../examples/pyxis/values.yaml");
 
 const PLUGSTACK: &str = "include /usr/share/pyxis/*\n";
-/// Where slurmd and sackd keep the files that slurmctld serves.
+/// Directory of the files that slurmd and sackd get from slurmctld.
 const SERVED: &str = "cat /run/slurm/conf/plugstack.conf";
 
-/// Runs a job as root, who submits in a worker, and waits for its end.
+/// Submits a job as root in a worker and waits for its end.
 fn run_as_root(namespace: &Namespace, pod: &str, options: &str, line: &str) {
     let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
     let job = namespace.inside(pod, "slurmd", &submit).unwrap();
     wait_done(namespace, job.trim()).unwrap();
 }
 
-/// Runs a step on so many nodes of a partition and tells which. By sbatch: an srun that has to wait is not told here (docs/jobs.md).
+/// Runs a step on this number of nodes of a partition and returns their names. It uses sbatch, because a waiting srun
+/// does not get its response here (docs/jobs.md).
 fn run_on(namespace: &Namespace, partition: &str, nodes: usize) -> String {
     let submit = "sbatch --parsable --wait --chdir=/tmp -o /dev/null";
     let job = slurm(
@@ -39,7 +39,7 @@ fn run_on(namespace: &Namespace, partition: &str, nodes: usize) -> String {
 
 /// Replaces a pod and waits until its successor is in Slurm.
 fn replace(namespace: &Namespace, pod: &str, node: &str) {
-    let uid = || namespace.field(&format!("pod/{pod}"), ".metadata.uid");
+    let uid = || namespace.uid(&format!("pod/{pod}"));
     let before = uid().unwrap();
     namespace.ask(&["delete", "pod", pod]).unwrap();
     eventually("another pod", SOON, || {
@@ -60,15 +60,13 @@ fn wait_served(namespace: &Namespace, place: &str) {
 
 #[test]
 fn the_older_guides_values_install_one_after_another() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "guides").unwrap();
+    let namespace = operator_namespace(cluster(), "guides");
 
-    // As many as there are machines for.
+    // As many as there are nodes.
     let few = PARTITIONS
         .replace("replicas: 2", "replicas: 1")
         .replace("replicas: 8", "replicas: 2");
-    install_chart(cluster, &namespace, &few).unwrap();
+    install_chart(&namespace, &few).unwrap();
     wait_idle(&namespace, 3).unwrap();
     for (partition, nodes) in [
         ("compute", "compute-[0-1]"),
@@ -92,28 +90,23 @@ fn the_older_guides_values_install_one_after_another() {
         );
     }
 
-    // Helm takes a set that is yet going for one that is there.
+    // Helm treats a set that is still being deleted as existing.
     let gone = |set: &str| {
         namespace
             .wait("delete", &format!("nodeset/slurm-worker-{set}"))
             .unwrap();
     };
-    install_chart(cluster, &namespace, PYXIS_OF_OLDER_GUIDES).unwrap();
+    install_chart(&namespace, PYXIS_OF_OLDER_GUIDES).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_served(&namespace, "slurm-worker-pyxis-0 -c slurmd");
 
     gone("compute");
-    install_chart(cluster, &namespace, COMPUTE).unwrap();
+    install_chart(&namespace, COMPUTE).unwrap();
     wait_idle(&namespace, 3).unwrap();
     assert_eq!(run_on(&namespace, "compute", 3), "compute-[0-2]");
 
     gone("pyxis");
-    install_chart(
-        cluster,
-        &namespace,
-        &format!("{CACHE}partitions: {{all: {{enabled: true}}}}\n"),
-    )
-    .unwrap();
+    install_chart(&namespace, &format!("{CACHE}partitions: {{all: {{enabled: true}}}}\n")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     let worker = "slurm-worker-pyxis-0";
     run_as_root(&namespace, worker, "", "echo kept >/var/cache/enroot/image");
@@ -123,12 +116,8 @@ fn the_older_guides_values_install_one_after_another() {
 }
 
 #[test]
-fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "pyxis").unwrap();
-    install_chart(cluster, &namespace, PYXIS).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn workers_for_containers_have_plugstack_conf_and_a_persistent_cache() {
+    let namespace = chart_cluster(cluster(), "pyxis", PYXIS, 1);
     let (first, second) = ("slurm-worker-pyxis-0", "slurm-worker-pyxis-1");
     let runs = start_job(&namespace, "-w pyxis-0", "sleep 30").unwrap();
     namespace
@@ -143,7 +132,7 @@ fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
         assert_eq!(namespace.field(&format!("pod/{place}"), privileged).unwrap(), "true");
     }
     wait_served(&namespace, "deploy/slurm-login-pyxis -c login");
-    // What enroot does first, which nobody may who is not privileged.
+    // The first step of enroot, which requires privileges.
     run_as_root(
         &namespace,
         first,
@@ -151,7 +140,7 @@ fn workers_for_containers_have_plugstack_conf_and_a_cache_that_stays() {
         "srun unshare --mount mount -t tmpfs none /mnt",
     );
 
-    // Users write into their own worker's volume, which is not that of the other.
+    // Users write to the volume of their worker, which others do not see.
     wait_idle(&namespace, 2).unwrap();
     let write = r#"srun sh -c "mkdir -p /var/cache/enroot/$(id -u) && hostname >/var/cache/enroot/$(id -u)/image""#;
     let submit = format!("sbatch --parsable --wait --chdir=/tmp -o /dev/null -N2 --wrap '{write}'");

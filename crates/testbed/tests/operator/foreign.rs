@@ -1,13 +1,14 @@
-//! Objects of other people that have the names of children.
+//! Foreign objects with the names of children.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install};
+use crate::common::clusters::operator_namespace;
+use crate::common::slurm::SOON;
 
-/// Made by hand before anything of Slurm is there. The StatefulSet has a label of slurmctld's; nothing runs.
+/// Created before Slurm is installed. The StatefulSet has a label of slurmctld and no pods.
 const STRANGERS: &str = r"
 {apiVersion: v1, kind: Service, metadata: {name: victim}, spec: {selector: {app: theirs}, ports: [{port: 80}]}}
 ---
@@ -53,7 +54,7 @@ spec:
   containers: [{name: theirs, image: theirs}]
 ";
 
-/// Each wants names that are taken. What they need besides is there.
+/// Each needs names that are taken. Their other requirements exist.
 const OBJECTS: &str = r"
 {apiVersion: v1, kind: Secret, metadata: {name: given}, stringData: {password: x, sssd.conf: '[sssd]'}}
 ---
@@ -80,7 +81,7 @@ spec:
   storageConfig: {host: nowhere, passwordKeyRef: {name: given, key: password}}
 ";
 
-/// The stranger, and the object that wants its name.
+/// The foreign object, and the object that needs its name.
 const PLACES: [(&str, &str, &str); 8] = [
     ("Service", "victim", "LoginSet/victim"),
     ("ConfigMap", "victim-ssh-config", "LoginSet/victim"),
@@ -92,7 +93,7 @@ const PLACES: [(&str, &str, &str); 8] = [
     ("Pod", "compute-0", "NodeSet/compute"),
 ];
 
-/// What the operator would have changed. Kubernetes' own controllers write into statuses.
+/// The fields that the operator could change. Kubernetes' own controllers write to statuses.
 fn look(namespace: &Namespace) -> Result<Vec<String>> {
     let seen =
         ".metadata.uid},{.metadata.deletionTimestamp},{.metadata.labels},{.metadata.ownerReferences},{.spec},{.data";
@@ -121,10 +122,8 @@ fn names_are_taken(namespace: &Namespace) {
 }
 
 #[test]
-fn objects_of_others_with_the_names_of_children_are_neither_changed_nor_deleted() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "foreign").unwrap();
+fn foreign_objects_with_the_names_of_children_are_neither_changed_nor_deleted() {
+    let namespace = operator_namespace(cluster(), "foreign");
     namespace.apply(STRANGERS).unwrap();
     let before = look(&namespace).unwrap();
     namespace.apply(OBJECTS).unwrap();
@@ -133,8 +132,8 @@ fn objects_of_others_with_the_names_of_children_are_neither_changed_nor_deleted(
 
     let kinds = "controllers,restapis,nodesets,loginsets,accountings";
     namespace.ask(&["delete", kinds, "--all", "--timeout=120s"]).unwrap();
-    // The garbage collector is done with the children.
-    eventually("nothing of theirs is left", SOON, || {
+    // The garbage collector has deleted the children.
+    eventually("nothing of them is left", SOON, || {
         let left = namespace.ask(&["get", "services", "-o", "jsonpath={.items[*].metadata.name}"])?;
         expect(left.split(' ').count() == 2, left)
     })

@@ -1,6 +1,6 @@
-//! Charts and operator beside upstream's: the same values, then every object of theirs and ours, field by field.
+//! Charts and operator compared with upstream's: the same values, then every object field by field.
 //!
-//! On a control plane without nodes, as no pod has to run for that, with the operator as a process beside it.
+//! They run on a control plane without nodes, because no pod has to run, with the operator as a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -16,21 +16,22 @@ use testbed::command::{output, output_with_input};
 use testbed::harness::eventually;
 use testbed::paths::{self, Layout};
 
-use crate::common::operator::{SOON, helm};
+use crate::common::operator::helm;
+use crate::common::slurm::SOON;
 use crate::recorded::{MEANT, Objects, Recording, flatten_all, judge, recordings};
 
 /// Every kind that is recorded.
 const KINDS: &str = "controllers,restapis,nodesets,loginsets,accountings,tokens,statefulsets,deployments,services,configmaps,secrets,\
      poddisruptionbudgets,controllerrevisions,pods,persistentvolumeclaims";
 
-/// An operator that has said nothing for so long is done.
+/// An operator that has logged nothing for this long is idle.
 const AT_REST: Duration = Duration::from_secs(10);
 
 /// The release that was recorded.
 const UPSTREAM: &str = "1.3.0-rc1";
 
 #[test]
-fn charts_and_operator_make_what_upstream_made_but_for_what_is_meant() {
+fn charts_and_operator_create_upstreams_objects_except_for_listed_differences() {
     let place = Place::create("golden");
     let recordings = recordings();
     for recording in &recordings {
@@ -40,16 +41,16 @@ fn charts_and_operator_make_what_upstream_made_but_for_what_is_meant() {
     place.wait_for_what_upstream_made(&recordings);
 }
 
-/// The operator says what it is about to do before it does it, so a kill at the n-th such word is a kill between two writes
-/// or amid one, and every start gets a word further.
+/// The operator logs each action before it takes it, so a kill at the n-th log line happens between two writes or
+/// during one, and every start gets one line further.
 #[test]
-fn an_operator_killed_at_any_moment_of_an_install_ends_where_an_undisturbed_one_does() {
+fn an_operator_killed_at_any_moment_of_an_install_reaches_the_same_state() {
     let place = Place::create("killed");
     let recordings = recordings();
     for recording in &recordings {
         place.install(recording);
     }
-    // One that leaves its keys to the operator.
+    // A cluster whose keys the operator generates.
     create(
         &place.cluster,
         &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "plain" } }),
@@ -83,7 +84,7 @@ struct Place {
 impl Place {
     fn create(name: &str) -> Self {
         let name = format!("{}-{name}", Layout::test_cluster());
-        // The rest of a run that was killed.
+        // Remains of a killed run.
         Cluster::down(&name).unwrap();
         let cluster = Cluster::up(
             &name,
@@ -95,7 +96,7 @@ impl Place {
         .unwrap();
         let chart = paths::repository().join("charts/slurm-operator-crds");
         output(helm(&cluster).args(["install", "crds"]).arg(chart)).unwrap();
-        // Under the version of upstream's: it is a label of every pod, so that revisions would have other hashes.
+        // With upstream's version, which is a label of every pod: another version would change the hashes of revisions.
         let chart = tempfile::tempdir().unwrap();
         let slurm = paths::repository().join("charts/slurm");
         output(
@@ -108,8 +109,8 @@ impl Place {
         Self { cluster, chart }
     }
 
-    /// The nodes that there were. No kubelet speaks for them, so that after a minute Kubernetes takes them for dead, and no
-    /// worker is made there any more: they come anew for each part of a test.
+    /// The recorded nodes. They have no kubelet, so that Kubernetes considers them dead after a minute and no worker is
+    /// created there: they are recreated for each part of a test.
     fn renew_nodes(&self) {
         self.cluster.ask(&["delete", "nodes", "--all"]).unwrap();
         for node in ["kwok-3", "kwok-7"] {
@@ -193,7 +194,7 @@ impl Place {
         }
     }
 
-    /// Each key in namespace `plain` is what it was when it was seen first.
+    /// No key in namespace `plain` has changed since it was first seen.
     fn check_keys(&self, seen: &mut BTreeMap<String, Value>) {
         for object in self.objects("plain").unwrap() {
             if object["kind"] == "Secret" {
@@ -229,7 +230,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Kills it at the n-th thing it is about to do. False if for a while there is none.
+    /// Kills the operator at its n-th action. Returns false if there is none for a while.
     fn dies_after(mut self, words: usize) -> bool {
         let lines = BufReader::new(self.process.stdout.take().unwrap()).lines();
         let (said, heard) = mpsc::channel();
@@ -252,7 +253,7 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // SIGKILL, as a node that dies would do it.
+        // SIGKILL, as when a node dies.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -262,7 +263,7 @@ fn create(cluster: &Cluster, object: &Value) {
     output_with_input(&mut cluster.kubectl(&["create", "-f", "-"]), &object.to_string()).unwrap();
 }
 
-/// Without what Kubernetes and Helm make for themselves, and without what is new in each run.
+/// Without the objects of Kubernetes and Helm, and without values that change in each run.
 fn comparable(objects: Vec<Value>) -> Vec<Value> {
     objects
         .into_iter()
@@ -275,7 +276,7 @@ fn is_of_others(object: &Value) -> bool {
     let owner = &object["metadata"]["ownerReferences"][0]["kind"];
     object["metadata"]["name"] == "kube-root-ca.crt"
         || object["type"] == "helm.sh/release.v1"
-        // A StatefulSet's revisions are Kubernetes' own, and so are its pods.
+        // The revisions and pods of a StatefulSet belong to Kubernetes.
         || owner == "StatefulSet"
         || owner == "ReplicaSet"
 }
@@ -303,7 +304,7 @@ fn without_chance(mut object: Value) -> Value {
             }
         }
         Some("PersistentVolumeClaim") => {
-            // By which storage the cluster has.
+            // They depend on the storage of the cluster.
             remove(&mut object, "/metadata", &["annotations"]);
             remove(&mut object, "/spec", &["storageClassName", "volumeName"]);
         }
@@ -319,7 +320,7 @@ fn without_chance(mut object: Value) -> Value {
             .to_owned()
         });
     }
-    // The recording keeps the place of what was taken out of it.
+    // The recording has placeholders for removed values.
     if object.pointer("/metadata/annotations") == Some(&json!({})) {
         remove(&mut object, "/metadata", &["annotations"]);
     }
@@ -338,7 +339,7 @@ fn remove(object: &mut Value, parent: &str, fields: &[&str]) {
     }
 }
 
-/// Changes the words of a map.
+/// Changes the values of a map.
 fn for_each(object: &mut Value, map: &str, change: impl Fn(&str, &str) -> String) {
     let words = object.pointer_mut(map).and_then(Value::as_object_mut);
     for (name, value) in words.into_iter().flatten() {
@@ -346,7 +347,7 @@ fn for_each(object: &mut Value, map: &str, change: impl Fn(&str, &str) -> String
     }
 }
 
-/// As the recording has a Secret: as text, and of keys only how long they are.
+/// A Secret as in the recording: as text, with the lengths of keys only.
 fn readable(name: &str, value: &str) -> String {
     match base64::engine::general_purpose::STANDARD.decode(value) {
         _ if name.starts_with("ssh_host_") => "of no two lengths".to_owned(),

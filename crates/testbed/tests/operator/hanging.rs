@@ -1,10 +1,12 @@
-//! A slurmrestd or slurmctld that takes connections and answers nothing, and a state volume that hangs.
+//! A slurmrestd or slurmctld that accepts connections and does not respond, and a state volume that hangs.
 
 use std::time::Duration;
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, slurmrestd_pod, wait_idle, wait_node};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, chart_workers, install_chart, operator_namespace};
+use crate::common::operator::install;
+use crate::common::slurm::{SOON, slurm, slurmrestd_pod, wait_idle, wait_node};
 
 #[test]
 fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
@@ -12,7 +14,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
     install(cluster);
     let [hanging, other] = ["hanging", "beside"].map(|name| {
         let namespace = Namespace::create(cluster, name).unwrap();
-        install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+        install_chart(&namespace, ONE_WORKER).unwrap();
         namespace
     });
     for namespace in [&hanging, &other] {
@@ -25,7 +27,7 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
         let request = format!("exec 3<>/dev/tcp/{address}/6820; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3");
         slurm(&hanging, &format!("timeout 3 bash -c \"{request}\""))
     };
-    eventually("slurmrestd answers", SOON, answers).unwrap();
+    eventually("slurmrestd responds", SOON, answers).unwrap();
     let frozen = cluster.pause_container(hanging.pod(&pod), "slurmrestd").unwrap();
     answers().unwrap_err();
 
@@ -46,12 +48,9 @@ fn a_slurmrestd_that_hangs_delays_neither_its_own_cluster_nor_another() {
 }
 
 #[test]
-fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_made() {
+fn while_slurms_state_is_unknown_workers_are_created_and_none_is_removed() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "unknown").unwrap();
-    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
-    wait_idle(&namespace, 2).unwrap();
+    let namespace = chart_cluster(cluster, "unknown", &chart_workers(2), 2);
     let set = "nodeset/slurm-worker-slinky";
     let scale = |count: &str| namespace.ask(&["scale", set, &format!("--replicas={count}")]).unwrap();
     let workers = || {
@@ -63,7 +62,7 @@ fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_ma
         .pause_container(namespace.pod("slurm-controller-0"), "slurmctld")
         .unwrap();
     scale("1");
-    eventually("it is said", SOON, || {
+    eventually("it is reported", SOON, || {
         let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
         expect(why.contains("nothing is removed while Slurm cannot be asked"), why)
     })
@@ -85,15 +84,14 @@ fn while_slurm_is_unknown_nothing_is_removed_and_that_is_said_and_workers_are_ma
 }
 
 #[test]
-fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterwards() {
+fn while_the_state_volume_hangs_the_agent_responds_and_orders_are_retried() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "frozen-state").unwrap();
+    let namespace = operator_namespace(cluster, "frozen-state");
     let values = format!("{ONE_WORKER}controller:\n  persistence:\n    storageClassName: freezable\n");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 1).unwrap();
     let (pod, node) = ("pod/slurm-worker-slinky-0", "slinky-0");
-    // The leader has made itself known to the agent.
+    // The leader has connected to the agent.
     namespace
         .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
         .unwrap();
@@ -115,8 +113,9 @@ fn while_the_state_volume_hangs_the_agent_answers_and_orders_come_through_afterw
     namespace
         .ask(&["annotate", pod, "slinky.slurm.net/pod-cordon=true"])
         .unwrap();
-    // slurmctld itself hangs within seconds, as soon as it writes its state, and with it every order. The agent does not: it answers its
-    // probe, and the order that it could not pass on is given again. Not for so long that slurmctld's own probe ends it.
+    // slurmctld hangs within seconds, when it saves its state, and with it every order. The agent does not hang: it
+    // responds to its probe, and the operator retries the order that could not be delivered. The volume is thawed
+    // before slurmctld's own probe kills it.
     for _ in 0..8 {
         std::thread::sleep(Duration::from_secs(2));
         healthy();

@@ -1,11 +1,10 @@
-//! One bad input holds up nothing else: the good ones beside it are live, it is named, and its correction is live by itself.
+//! A bad input is held and named, the good ones beside it are live, and its correction becomes live by itself.
 
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, configuration_applied, install, set_extra_conf, slurm, start_job, wait_idle, workers,
-};
+use crate::common::clusters::{configuration_applied, manifest_cluster, set_extra_conf};
+use crate::common::slurm::{SOON, slurm, start_job};
 
 fn partition(namespace: &Namespace, config: &str) {
     let patch = json!({ "spec": { "partition": { "config": config } } }).to_string();
@@ -55,13 +54,8 @@ fn live(namespace: &Namespace, line: &str, words: &str) {
 }
 
 #[test]
-fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "held").unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn a_bad_input_is_held_while_good_inputs_are_live_and_jobs_continue() {
+    let namespace = manifest_cluster(cluster(), "held", 1);
     applied(&namespace);
     let pod = "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}";
     let pod = || namespace.ask(&["get", "pod", "slurm-controller-0", "-o", pod]).unwrap();
@@ -75,7 +69,7 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
         assert_eq!(pod(), before);
     };
 
-    // What the checker finds.
+    // A fault that the checker finds.
     let good = "PartitionName=all Nodes=ALL Default=NO\nPartitionName=highprio Nodes=compute MaxTime=1-00:00:00 PriorityTier=100\n";
     set_extra_conf(&namespace, &format!("{good}# mine\nSchedulerParameter=defer\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=60");
@@ -87,14 +81,14 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
     );
     unharmed();
 
-    // What only slurmctld can know.
+    // A fault that only slurmctld finds.
     set_extra_conf(&namespace, &format!("{good}JobSubmitPlugins=nope\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=120");
     live(&namespace, shown, "MaxTime=02:00:00");
     held(&namespace, "ConfigRejected", &["job_submit"]);
     unharmed();
 
-    // What could end the job waits for it.
+    // A change that could end the job waits for it.
     set_extra_conf(&namespace, &format!("{good}GresTypes=gpu\n")).unwrap();
     partition(&namespace, "Default=YES MaxTime=180");
     live(&namespace, shown, "MaxTime=03:00:00");
@@ -105,7 +99,7 @@ fn a_bad_input_is_held_and_named_while_the_good_beside_it_is_live_and_jobs_go_on
     );
     unharmed();
 
-    // And the correction, while it runs.
+    // The correction, while the job runs.
     set_extra_conf(&namespace, &format!("{good}SchedulerParameters=defer\n")).unwrap();
     applied(&namespace);
     live(&namespace, "scontrol show config", "defer");

@@ -1,15 +1,16 @@
-//! Jobs of all kinds, as the guides submit them, and why they wait.
+//! Jobs as in the guides, and the reasons why they wait.
 
 use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said};
+use crate::common::clusters::{install_chart, operator_namespace, wait_said};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 const VALUES: &str = include_str!("../../../../examples/gpu/values.yaml");
 const SHARED: &str = include_str!("../../../../examples/gpu/shared.yaml");
 
-/// The guide's six lines, word for word, in one script.
+/// The six lines of the guide in one script.
 const HEADER: &str = "#!/bin/bash
 #SBATCH --nodes=2          # 節點數
 #SBATCH --ntasks=4         # 任務數
@@ -24,7 +25,7 @@ fn submit(namespace: &Namespace, arguments: &str) -> String {
     slurm(namespace, &line).unwrap().trim().to_owned()
 }
 
-/// Waits until the guide's `squeue` gives this reason for a job.
+/// Waits until the `squeue` of the guide shows this reason for a job.
 fn wait_reason(namespace: &Namespace, job: &str, reason: &str) {
     eventually(&format!("job {job} waits: {reason}"), SOON, || {
         let jobs = slurm(namespace, r#"squeue -o "%i %j %T %r""#)?;
@@ -39,19 +40,17 @@ fn shown(namespace: &Namespace, job: &str) -> Result<String> {
 }
 
 #[test]
-fn jobs_of_all_kinds_run_and_say_why_they_wait() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "jobs").unwrap();
+fn jobs_of_all_kinds_run_and_show_why_they_wait() {
+    let namespace = operator_namespace(cluster(), "jobs");
     namespace.apply(SHARED).unwrap();
     // Devices and cores that this machine does not have.
     let values = VALUES
         .replace("/dev/nvidia0", "/dev/zero")
         .replace("GresTypes=gpu", "GresTypes=gpu\n    SlurmdParameters=config_overrides")
         .replace("Gres=gpu:1", "Gres=gpu:1 CPUs=4");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 2).unwrap();
-    // As whoever exports a shared file system does once.
+    // As an administrator of a shared file system does once.
     namespace
         .exec("slurm-worker-gpu-0 -c slurmd", "chmod 1777 /shared")
         .unwrap();
@@ -85,7 +84,7 @@ fn the_guides_header_as_one_script(namespace: &Namespace) {
 }
 
 fn output_is_in_the_pod_and_on_shared_storage(namespace: &Namespace) {
-    // As root, whose home it is.
+    // As root, the owner of the home directory.
     let job = namespace.exec(
         "slurm-worker-gpu-1 -c slurmd",
         "sbatch --parsable --chdir=/root -o output.txt --nodelist=gpu-0 --wrap 'echo here'",
@@ -130,7 +129,7 @@ fn arrays_requeues_cancels_and_memory(namespace: &Namespace) {
     let job = submit(namespace, "--mem=100M --wrap 'sleep 600'");
     wait_job(namespace, &job, "RUNNING").unwrap();
     slurm(namespace, &format!("scontrol requeue {job}")).unwrap();
-    eventually("it waits to be started again", SOON, || {
+    eventually("it waits for its restart", SOON, || {
         let shown = shown(namespace, &job)?;
         expect(shown.contains("Restarts=1"), shown)
     })
@@ -142,7 +141,7 @@ fn arrays_requeues_cancels_and_memory(namespace: &Namespace) {
         namespace,
         "--mem=50M --wrap 'head -c 300M /dev/zero | tail -c 300M | sleep 600'",
     );
-    // Killed by slurmd. Where cgroups limit memory it is the kernel, and the state OUT_OF_MEMORY.
+    // slurmd kills the job. Where cgroups limit memory, the kernel does, and the state is OUT_OF_MEMORY.
     eventually("it is killed", SOON, || {
         let shown = shown(namespace, &greedy)?;
         expect(

@@ -1,15 +1,18 @@
-//! One key in all pods of a cluster, whatever was uninstalled before; and what is said where pods have different ones.
+//! All pods of a cluster have one key, whatever was uninstalled before, and different keys are reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
 use crate::accounting::{MARIADB, VALUES, set_password};
-use crate::common::operator::{SOON, change_spec, install, install_chart, slurm, uninstall, wait_idle, wait_said};
+use crate::common::clusters::{
+    ONE_WORKER, change_spec, chart_cluster, chart_workers, install_chart, operator_namespace, wait_said,
+};
+use crate::common::operator::uninstall;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 use crate::kubectl_slurm::done;
 
 const SECRET: &str = "secret/slurm-auth-slurm";
@@ -25,7 +28,7 @@ const NODE_SET: &str = "nodeset/slurm-worker-slinky";
 const ACCOUNTING: &str = "accounting/slurm";
 const CONTROLLER: &str = "controller/slurm";
 
-/// slurmctld alone on one node, those it talks to on another, slurmrestd, which mounts the Secret too, on a third.
+/// slurmctld on one node, its peers on another, and slurmrestd, which mounts the Secret too, on a third.
 const APART: &str = "
 controller:
   podSpec: {nodeSelector: {kubernetes.io/hostname: node1}}
@@ -42,21 +45,11 @@ nodesets:
     podSpec: {nodeSelector: {kubernetes.io/hostname: node2}}
 ";
 
-/// Two, one of each sort; ask for more by TESTBED_ROUNDS.
-fn rounds() -> usize {
-    let asked = std::env::var("TESTBED_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok());
-    asked.unwrap_or(2)
-}
-
-fn begin(name: &str) -> (&'static Cluster, Namespace) {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
+fn begin(name: &str) -> Namespace {
+    let namespace = operator_namespace(cluster(), name);
     set_password(&namespace, "password");
     namespace.apply(MARIADB).unwrap();
-    (cluster, namespace)
+    namespace
 }
 
 fn wait_well(namespace: &Namespace, workers: usize) {
@@ -67,7 +60,7 @@ fn wait_well(namespace: &Namespace, workers: usize) {
     }
 }
 
-/// By pod, the digest of the key file in it.
+/// The digest of the key file of each pod.
 fn keys_of_pods(namespace: &Namespace) -> Result<BTreeMap<String, String>> {
     let selector = "app.kubernetes.io/name in (slurmctld, slurmd, slurmdbd, login)";
     let pods: Value = serde_json::from_str(&namespace.ask(&["get", "pods", "-l", selector, "-o", "json"])?)?;
@@ -102,7 +95,7 @@ fn expect_one_key(namespace: &Namespace, pods: usize) {
     );
 }
 
-/// A job, the records, and a command where people log in.
+/// Runs a job, reads its record, and runs a command in a login pod.
 fn expect_slurm_works(namespace: &Namespace) {
     slurm(namespace, "srun --partition=all hostname").unwrap();
     eventually("the job is recorded", SOON, || {
@@ -110,7 +103,7 @@ fn expect_slurm_works(namespace: &Namespace) {
         expect(said.contains("COMPLETED"), said)
     })
     .unwrap();
-    eventually("a login pod knows the node", SOON, || {
+    eventually("a login pod resolves the node", SOON, || {
         let said = namespace.exec("deploy/slurm-login-slinky -c login", "sinfo --noheader --states=idle")?;
         expect(said.contains("idle"), said)
     })
@@ -119,29 +112,30 @@ fn expect_slurm_works(namespace: &Namespace) {
 
 #[test]
 fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
-    let (cluster, namespace) = begin("keys");
+    let namespace = begin("keys");
     let values = format!("{}{LOGIN}", VALUES.replace("replicas: 1", "replicas: 2"));
     let mut former = None;
-    for round in 0..=rounds() {
+    // Two rounds: a Secret that is kept, and one that is not.
+    for round in 0..=rounds(2) {
         let kept = round % 2 == 1;
         let values = if kept {
             format!("{values}{KEPT}")
         } else {
             values.clone()
         };
-        install_chart(cluster, &namespace, &values).unwrap();
+        install_chart(&namespace, &values).unwrap();
         wait_well(&namespace, 2);
         expect_one_key(&namespace, 5);
         expect_slurm_works(&namespace);
-        // What was kept at the end of the round before is used again, and what was not is not.
+        // A Secret that was kept in the previous round is used again; otherwise the key is new.
         let key = key_of_secret(&namespace);
         if let Some((before, was_kept)) = former.replace((key.clone(), kept)) {
             assert_eq!(before == key, was_kept, "round {round}");
         }
-        if round == rounds() {
+        if round == rounds(2) {
             break;
         }
-        uninstall(cluster, &namespace.name, "slurm").unwrap();
+        uninstall(namespace.cluster, &namespace.name, "slurm").unwrap();
         if !kept {
             let claims = [
                 "delete",
@@ -155,48 +149,44 @@ fn a_cluster_that_is_uninstalled_and_installed_at_once_has_one_key() {
     }
 }
 
-/// What earlier charts made: a Secret that nobody can change. It stays, byte for byte, and the cluster with it.
+/// Earlier charts created an immutable Secret. It and the cluster are kept.
 #[test]
 fn a_release_with_an_immutable_secret_is_upgraded_and_keeps_its_key() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "immutable").unwrap();
-    let values = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
-    install_chart(cluster, &namespace, values).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "immutable", ONE_WORKER, 1);
     let secret = || namespace.field(SECRET, ".metadata.uid} {.immutable} {.data").unwrap();
     for name in [SECRET, "secret/slurm-auth-jwt"] {
         namespace.ask(&["patch", name, "-p", r#"{"immutable":true}"#]).unwrap();
     }
     let before = secret();
-    let pod = || namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+    let pod = || namespace.uid("pod/slurm-controller-0").unwrap();
     let uid = pod();
-    install_chart(cluster, &namespace, &values.replace("replicas: 1", "replicas: 2")).unwrap();
+    install_chart(&namespace, &chart_workers(2)).unwrap();
     wait_idle(&namespace, 2).unwrap();
     assert_eq!((secret(), pod()), (before, uid));
 }
 
-/// Kubelets do not notice that an immutable Secret was replaced as long as a pod has it: those that start beside one get the old
-/// content. A way to different keys that once was the usual one, and that an old Secret still opens.
+/// While a pod uses an immutable Secret, the kubelet does not notice its replacement, and new pods on the node get the
+/// old content. Pods can get different keys in this way, which happened with earlier charts and can happen with an old
+/// Secret.
 #[test]
-fn pods_with_different_keys_are_told_of_with_the_remedy() {
-    let (cluster, namespace) = begin("mismatch");
+fn pods_with_different_keys_are_reported_with_the_remedy() {
+    let namespace = begin("mismatch");
     let mut values: Value = merge(&[VALUES, APART]);
     values["nodesets"]["slinky"]["replicas"] = json!(1);
-    install_chart(cluster, &namespace, &values.to_string()).unwrap();
+    install_chart(&namespace, &values.to_string()).unwrap();
     wait_well(&namespace, 1);
     expect_one_key(&namespace, 4);
 
     namespace
         .ask(&["patch", SECRET, "-p", r#"{"immutable":true}"#])
         .unwrap();
-    // For the kubelets to see it, which they do when they look at a pod again: nothing tells that they have.
+    // Time for the kubelets to notice it at their next sync, which cannot be observed.
     std::thread::sleep(Duration::from_secs(2));
     namespace
         .ask(&["annotate", "pods", "--all", "testbed/look=again"])
         .unwrap();
     std::thread::sleep(Duration::from_secs(3));
-    let slurmctld = || namespace.field("pod/slurm-controller-0", ".metadata.uid");
+    let slurmctld = || namespace.uid("pod/slurm-controller-0");
     let former = slurmctld().unwrap();
     namespace.ask(&["delete", SECRET]).unwrap();
     let other = json!({
@@ -204,13 +194,13 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
         "stringData": { "slurm.key": "another key ".repeat(30) },
     });
     namespace.apply(&other.to_string()).unwrap();
-    eventually("slurmctld starts anew with the new key", SOON, || {
+    eventually("slurmctld restarts with the new key", SOON, || {
         expect(slurmctld()? != former, "the old one")?;
         slurm(&namespace, "scontrol ping | grep 'is UP'")
     })
     .unwrap();
     let since = Instant::now();
-    // The new one has no key that would make it ready, so the old one stays beside it.
+    // The new pod does not become ready with its key, so the old one is kept.
     let login = eventually("a new login pod", SOON, || {
         let newest = [
             "--sort-by=.metadata.creationTimestamp",
@@ -250,7 +240,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
         assert_eq!(*key == secret, pod == "slurm-controller-0", "{keys:#?}");
     }
 
-    // What slurmctld knows is shown although slurmdbd refuses it.
+    // slurmctld's information is shown although slurmdbd rejects the connection.
     let shown = done(&namespace, &["status"]);
     assert!(
         shown.contains("0 running, 0 pending") && shown.contains("KeyMismatch"),
@@ -259,7 +249,8 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     let partition = shown.lines().find(|line| line.starts_with("all "));
     assert!(partition.is_some_and(|line| line.contains("UP")), "{shown}");
 
-    // The remedy: no pod of that node has the Secret, then all start. Without the cordon, which would disturb other tests.
+    // The remedy: remove all pods with the Secret from that node, then start them. The cordon is omitted, because it
+    // would disturb other tests.
     for set in [NODE_SET, LOGIN_SET] {
         change_spec(&namespace, set, &json!({ "replicas": 0 })).unwrap();
     }
@@ -281,7 +272,7 @@ fn pods_with_different_keys_are_told_of_with_the_remedy() {
     expect_slurm_works(&namespace);
 }
 
-/// Values files laid over each other.
+/// Merges values files.
 fn merge(files: &[&str]) -> Value {
     fn lay_over(below: &mut Value, above: Value) {
         match (below, above) {

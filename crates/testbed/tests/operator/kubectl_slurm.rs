@@ -1,4 +1,4 @@
-//! `kubectl slurm` as administrators type it: what it says, and that a change is live and in the object when it returns.
+//! `kubectl slurm`: its output, and that a change is live and in the object when it returns.
 
 use std::process::Output;
 
@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde_json::Value;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{SOON, slurm, start_job, two_node_sets, wait_node};
+use crate::common::clusters::two_node_sets;
+use crate::common::slurm::{SOON, slurm, start_job, wait_node};
 
 struct Said {
     code: Option<i32>,
@@ -22,7 +23,7 @@ fn run(namespace: &Namespace, words: &[&str]) -> Said {
     let mut command = cluster().kubectl(&["slurm"]);
     command.args(words).args(["--namespace", &namespace.name]);
     if matches!(words, [_, "create" | "set" | "drain" | "resume" | "delete", ..]) {
-        // For machines that do much else.
+        // For busy machines.
         command.arg("--timeout=3m");
     }
     let Output { status, stdout, stderr } = command.env("PATH", format!("{folder}:{path}")).output().unwrap();
@@ -36,21 +37,21 @@ fn run(namespace: &Namespace, words: &[&str]) -> Said {
     said
 }
 
-/// What it prints when it succeeds.
+/// Returns the output of a successful command.
 pub(crate) fn done(namespace: &Namespace, words: &[&str]) -> String {
     let said = run(namespace, words);
     assert_eq!(said.code, Some(0), "{words:?}: {}{}", said.out, said.err);
     said.out
 }
 
-/// What it says when it ends with this code.
+/// Returns the error output of a command that exits with this code.
 fn fails(namespace: &Namespace, words: &[&str], code: i32) -> String {
     let said = run(namespace, words);
     assert_eq!(said.code, Some(code), "{words:?}: {}{}", said.out, said.err);
     said.err
 }
 
-/// slurmctld has all of these words of the partition, now.
+/// Expects that slurmctld's partition contains all these words now.
 fn live(namespace: &Namespace, name: &str, words: &[&str]) {
     let shown = slurm(namespace, &format!("scontrol --oneliner show partition {name}")).unwrap();
     assert!(words.iter().all(|word| shown.contains(word)), "{words:?} in {shown}");
@@ -93,7 +94,7 @@ fn partitions_of_all_three_kinds_are_listed_changed_drained_and_deleted_alike() 
     delete_after_jobs(&namespace);
 }
 
-/// Side by side.
+/// In parallel.
 fn list_side_by_side(namespace: &Namespace) {
     let list: Value = serde_json::from_str(&done(namespace, &["partition", "list", "-o", "json"])).unwrap();
     let kinds: Vec<String> = list["items"]
@@ -124,7 +125,7 @@ fn list_side_by_side(namespace: &Namespace) {
     );
 }
 
-/// One setting of each, live and in the object when the command returns; nothing else is touched.
+/// One setting of each kind is live and in the object when the command returns; nothing else changes.
 fn change_settings(namespace: &Namespace) {
     done(namespace, &["partition", "set", "compute", "MaxTime=90"]);
     live(namespace, "compute", &["MaxTime=01:30:00", "Default=YES"]);
@@ -150,7 +151,7 @@ fn change_members(namespace: &Namespace) {
     assert_eq!(object(namespace, ".spec.nodeSets").unwrap(), r#"["compute"]"#);
     done(namespace, &["partition", "set", "both", "--nodes", "+second"]);
     live(namespace, "both", &["TotalNodes=2", ",node=2,"]);
-    // A single node that a NodeSet brings. The operator waits for all nodes that it has seen, and these have just come.
+    // A single node of a NodeSet. The operator waits for all nodes that it has seen, and these have just joined.
     for node in ["compute-0", "second-0"] {
         wait_node(namespace, node, &["podName"], &[]).unwrap();
     }
@@ -164,7 +165,7 @@ fn change_members(namespace: &Namespace) {
     assert!(refused.contains("kubectl slurm partition create"), "{refused}");
 }
 
-/// Closed and open again.
+/// Drained and resumed.
 fn close_and_open(namespace: &Namespace) {
     for name in ["compute", "highprio", "both"] {
         done(namespace, &["partition", "drain", name]);
@@ -173,11 +174,11 @@ fn close_and_open(namespace: &Namespace) {
         live(namespace, name, &["State=UP"]);
     }
     assert_eq!(config(namespace), "Default=YES MaxTime=90 State=UP");
-    // Also what was closed by hand.
+    // Also after a manual drain.
     for name in ["both", "compute"] {
         slurm(namespace, &format!("scontrol update PartitionName={name} State=DRAIN")).unwrap();
     }
-    eventually("the drain by hand is seen", SOON, || {
+    eventually("the manual drain is observed", SOON, || {
         let drift = object(namespace, ".status.drift[*].live")?;
         expect(drift == "DRAIN", drift)
     })
@@ -188,7 +189,7 @@ fn close_and_open(namespace: &Namespace) {
     }
 }
 
-/// A refusal is the condition's, and slurmctld goes on as before.
+/// A rejection has the message of the condition, and slurmctld continues as before.
 fn refuse_and_warn(namespace: &Namespace) {
     let refused = fails(namespace, &["partition", "set", "compute", "MaxTime=soon"], 1);
     assert!(refused.contains("MaxTime") && refused.contains("soon"), "{refused}");
@@ -203,7 +204,7 @@ fn refuse_and_warn(namespace: &Namespace) {
     let same = done(namespace, &["config", "diff"]);
     assert!(same.contains("runs with what the objects ask for"), "{same}");
 
-    // Who else writes the field is named.
+    // The other field manager is named.
     namespace
         .ask(&["label", "nodeset/compute", "app.kubernetes.io/managed-by=Helm"])
         .unwrap();
@@ -215,7 +216,7 @@ fn refuse_and_warn(namespace: &Namespace) {
     );
 }
 
-/// The end waits for jobs.
+/// The deletion waits for jobs.
 fn delete_after_jobs(namespace: &Namespace) {
     let job = start_job(namespace, "-p highprio", "sleep 10").unwrap();
     done(namespace, &["partition", "delete", "highprio"]);
@@ -229,14 +230,14 @@ fn delete_after_jobs(namespace: &Namespace) {
     let left = slurm(namespace, "scontrol --oneliner show partitions").unwrap();
     assert!(!left.contains("=both ") && !left.contains("=highprio "), "{left}");
 
-    // Ends that scripts can tell apart.
+    // Exit codes for scripts.
     assert!(fails(namespace, &["partition", "show", "nope"], 3).contains("there are: "));
     fails(namespace, &["partition", "set", "compute"], 2);
     fails(namespace, &["partition", "list", "--cluster", "nope"], 3);
 }
 
 #[test]
-fn nodes_configuration_and_status_are_at_hand() {
+fn nodes_configuration_and_status_are_shown() {
     let namespace = two_node_sets("plugin-nodes");
     let node = |name: &str| slurm(&namespace, &format!("scontrol show node {name} --oneliner")).unwrap();
 
@@ -263,7 +264,7 @@ fn nodes_configuration_and_status_are_at_hand() {
     }
     // A drain by hand.
     slurm(&namespace, "scontrol update NodeName=second-0 State=DRAIN Reason=fan").unwrap();
-    eventually("Slurm's drain stands on the pod", SOON, || {
+    eventually("the pod has a condition for Slurm's drain", SOON, || {
         let list = done(&namespace, &["node", "list"]);
         expect(list.contains("fan"), list)
     })
@@ -272,7 +273,7 @@ fn nodes_configuration_and_status_are_at_hand() {
     assert!(!node("second-0").contains("DRAIN"), "{}", node("second-0"));
     assert!(fails(&namespace, &["node", "drain", "compute-9"], 3).contains("node list"));
 
-    // Files that slurmctld would refuse.
+    // Files that slurmctld would reject.
     let files = tempfile::tempdir().unwrap();
     let conf = files.path().join("slurm.conf");
     std::fs::write(&conf, "ClusterName=a\nSlurmctldHost=b\nPartitonName=x Nodes=y\n").unwrap();

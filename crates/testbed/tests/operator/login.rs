@@ -1,4 +1,5 @@
-//! People of a real directory log in by ssh and submit jobs; what a login pod is given may change under them, or be wrong.
+//! Users of a real directory log in by ssh and submit jobs, while the configuration of the login pod changes or is
+//! wrong.
 
 use std::time::Duration;
 
@@ -6,10 +7,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, change_spec, install, install_chart, slurm, wait_done, wait_idle, wait_job, wait_said,
-};
-use crate::common::pods::shell_pod;
+use crate::common::clusters::{change_spec, install_chart, operator_namespace, wait_said};
+use crate::common::pods::{shell_pod, uids};
+use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 const VALUES: &str = include_str!("../../../../examples/login/values.yaml");
 const HOME: &str = include_str!("../../../../examples/login/home.yaml");
@@ -18,15 +18,15 @@ const LDAP: &str = include_str!("ldap.yaml");
 const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
 const WORKER: &str = "slurm-worker-slinky-0";
-/// A port of every node; no other test has one.
+/// A NodePort, which no other test uses.
 const NODE_PORT: u16 = 31722;
 
-/// Runs a line where people sit.
+/// Runs a command in the client pod.
 pub(crate) fn client(namespace: &Namespace, line: &str) -> Result<String> {
     namespace.inside("client", "shell", line)
 }
 
-/// Runs a line as root of a login pod, by key; the client knows the host's key and accepts no other.
+/// Runs a command as root of a login pod, by key; the client accepts only the known host key.
 pub(crate) fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
     client(
         namespace,
@@ -34,7 +34,7 @@ pub(crate) fn ssh(namespace: &Namespace, line: &str) -> Result<String> {
     )
 }
 
-/// Runs a line as a user of the directory, by password.
+/// Runs a command as a user of the directory, by password.
 fn ssh_as_alice(namespace: &Namespace, line: &str) -> Result<String> {
     let command = format!(
         "printf '#!/bin/sh\\necho wonderland\\n' >/tmp/word; chmod +x /tmp/word; \
@@ -50,19 +50,13 @@ fn wait_ssh(namespace: &Namespace) {
 
 /// The only login pod, by its UID.
 fn login_pod(namespace: &Namespace) -> Result<String> {
-    let which = [
-        "-l",
-        "app.kubernetes.io/name=login",
-        "-o",
-        "jsonpath={.items[*].metadata.uid}",
-    ];
-    let found = namespace.ask(&[&["get", "pods"][..], &which].concat())?;
-    expect(!found.is_empty() && !found.contains(' '), &found)?;
-    Ok(found)
+    let found = uids(namespace, "app.kubernetes.io/name=login")?;
+    expect(found.len() == 1, &found)?;
+    Ok(found.concat())
 }
 
 fn uid(namespace: &Namespace, pod: &str) -> Result<String> {
-    namespace.field(&format!("pod/{pod}"), ".metadata.uid")
+    namespace.uid(&format!("pod/{pod}"))
 }
 
 fn sssd_conf(namespace: &Namespace) -> String {
@@ -78,22 +72,20 @@ fn set_sssd_conf(namespace: &Namespace, conf: &str) {
 }
 
 fn begin() -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "login").unwrap();
+    let namespace = operator_namespace(cluster(), "login");
     for manifest in [LDAP, HOME, &shell_pod("client", &json!({}))] {
         namespace.apply(manifest).unwrap();
     }
-    // sssd that finds nobody waits for a minute before it looks again.
+    // sssd waits for a minute after a failed connection.
     namespace.rollout("deploy/ldap").unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    install_chart(&namespace, VALUES).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_said(&namespace, LOGIN_SET, "Ready", &["True"]);
     namespace.wait("condition=Ready", "pod/client").unwrap();
     namespace
 }
 
-/// The checks of the older documents, where people log in and where their jobs run.
+/// The checks of the older documents, in a login pod and in a worker.
 fn check_users(namespace: &Namespace) {
     for place in &[format!("{LOGIN} -c login"), format!("{WORKER} -c slurmd")] {
         eventually(&format!("{place} knows alice"), SOON, || {
@@ -122,7 +114,7 @@ fn check_users(namespace: &Namespace) {
     assert!(log.contains("[sssd"), "sssd speaks in the container's log: {log}");
 }
 
-/// Gives the client a key that is root's, and the host's keys as they are in their Secret.
+/// Gives the client a key of root, and the host keys from their Secret.
 pub(crate) fn let_root_in(namespace: &Namespace) -> String {
     let line = "mkdir -p ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub";
     let key = client(namespace, line).unwrap();
@@ -155,7 +147,7 @@ fn submit(namespace: &Namespace) {
     assert_eq!(written, "alice\nslinky-0\n");
 }
 
-/// What lies in /run/slurm is the configuration of everyone's commands, so people can put nothing there.
+/// /run/slurm holds the configuration of all users' commands, so users cannot write there.
 fn nobody_but_slurm_writes_to_its_directory(namespace: &Namespace) {
     let found = namespace.exec(&format!("{LOGIN} -c login"), "stat -c '%a %U' /run/slurm");
     assert_eq!(found.unwrap(), "755 slurm\n");
@@ -180,7 +172,7 @@ fn a_job_cannot_write_slurmds_log(namespace: &Namespace) {
     assert!(log.contains("slurmd") && !log.contains("a forged line"), "{log}");
 }
 
-/// A login pod whose sackd has not reached slurmctld lets nobody in. It does as soon as sackd has.
+/// A login pod is not ready until sackd has reached slurmctld.
 fn sshd_waits_for_sackd(namespace: &Namespace) {
     let names = || {
         let path = "jsonpath={.items[*].metadata.name}";
@@ -228,7 +220,7 @@ fn sshd_waits_for_sackd(namespace: &Namespace) {
     wait_ssh(namespace);
 }
 
-/// Changed files are used by the daemons that run, and nobody who is logged in notices.
+/// The running daemons use changed files, and sessions are not interrupted.
 fn change_files_under_a_session(namespace: &Namespace) {
     let pod = login_pod(namespace).unwrap();
     let session = "while sleep 1; do echo still; done";
@@ -265,7 +257,7 @@ fn change_files_under_a_session(namespace: &Namespace) {
     a_worker_follows_under_its_job(namespace, &worker, &job);
 }
 
-/// A worker has the changed sssd.conf too, though nobody logs in there: its sssd begins anew, slurmd and its jobs do not.
+/// A worker gets the changed sssd.conf too: its sssd restarts, slurmd and its jobs do not.
 fn a_worker_follows_under_its_job(namespace: &Namespace, worker: &str, job: &str) {
     let place = format!("{WORKER} -c slurmd");
     eventually("the worker's sssd has its new configuration", SOON, || {
@@ -283,7 +275,7 @@ fn a_worker_follows_under_its_job(namespace: &Namespace, worker: &str, job: &str
     assert_eq!(uid(namespace, WORKER).unwrap(), worker, "no worker is replaced");
 }
 
-/// What sssd could not read does not come to it, neither on workers nor on login pods.
+/// An invalid sssd.conf is not delivered, neither to workers nor to login pods.
 fn sssd_keeps_what_it_can_read(namespace: &Namespace) {
     let conf = sssd_conf(namespace);
     set_sssd_conf(namespace, "services = nss\n");
@@ -304,7 +296,7 @@ fn sssd_keeps_what_it_can_read(namespace: &Namespace) {
     wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
 }
 
-/// What cannot be used is told, harms nothing, and heals when it is mended.
+/// Invalid input is reported, harms nothing, and heals when it is corrected.
 fn make_mistakes(namespace: &Namespace, key: &str) {
     let pod = login_pod(namespace).unwrap();
     for (bad, good, type_, words) in [
@@ -358,14 +350,14 @@ fn make_mistakes(namespace: &Namespace, key: &str) {
     assert_eq!(login_pod(namespace).unwrap(), pod, "no mistake has ended a pod");
 }
 
-/// Pods come and go, the host is who it was.
+/// The host keys are kept when pods are replaced.
 fn replace_and_scale(namespace: &Namespace) {
     let scale = |replicas: u32| {
         let replicas = format!("--replicas={replicas}");
         namespace.ask(&["scale", LOGIN_SET, &replicas]).unwrap();
     };
     scale(0);
-    eventually("nobody is left", SOON, || {
+    eventually("no worker is left", SOON, || {
         let left = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "name"])?;
         let told = namespace.field(LOGIN_SET, ".status.replicas")?;
         expect(left.is_empty() && told == "0", (left, told))
@@ -386,7 +378,7 @@ fn lose_the_directory(namespace: &Namespace) {
 }
 
 #[test]
-fn people_of_a_directory_log_in_and_submit_jobs() {
+fn users_of_a_directory_log_in_and_submit_jobs() {
     let namespace = begin();
     check_users(&namespace);
     let key = let_root_in(&namespace);

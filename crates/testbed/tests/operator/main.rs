@@ -1,4 +1,4 @@
-//! What users of the operator do and see: charts, manifests, jobs, mistakes.
+//! Tests of what users do and see: charts, manifests, jobs, mistakes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]
@@ -11,16 +11,16 @@ mod accounting;
 mod adoption;
 mod api;
 mod bad_config;
-mod belongings;
 mod chart;
 mod children;
+mod config_update_restart;
 mod draining;
-mod endings;
 mod evictions;
 mod examples;
 mod foreign;
-mod forgotten;
 mod golden;
+mod grace_periods;
+mod guides;
 mod hanging;
 mod held;
 mod hybrid;
@@ -28,21 +28,21 @@ mod jobs;
 mod keys;
 mod kubectl_slurm;
 mod login;
+mod lost_by_slurm;
 mod manifests;
+mod manual_drains;
 mod metrics;
+mod mirroring;
 mod mistakes;
 mod modes;
 mod partitions;
 mod partitions_live;
-mod people;
-mod restart_wished;
+mod pinning_and_claims;
 mod restarts;
 mod rpc;
 mod scaling;
 mod soak;
 mod standbys;
 mod state;
-mod story;
 mod tokens;
 mod updates;
-mod view;

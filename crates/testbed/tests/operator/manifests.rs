@@ -1,8 +1,9 @@
-//! Controller and NodeSet as the guides write them, without a chart.
+//! Controller and NodeSet as in the guides, without a chart.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_idle, wait_job};
+use crate::common::clusters::{CONTROLLER, operator_namespace};
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job};
 
 const NODESET: &str = r"
 apiVersion: slinky.slurm.net/v1beta1
@@ -22,10 +23,8 @@ spec:
 ";
 
 #[test]
-fn scaling_out_and_in_leaves_a_running_job_alone() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "scale").unwrap();
+fn a_running_job_survives_scaling_out_and_in() {
+    let namespace = operator_namespace(cluster(), "scale");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&NODESET.replace("NAMESPACE", &namespace.name)).unwrap();
     wait_idle(&namespace, 2).unwrap();
@@ -36,7 +35,7 @@ fn scaling_out_and_in_leaves_a_running_job_alone() {
 
     namespace.ask(&["scale", "nodeset/compute", "--replicas=4"]).unwrap();
     wait_idle(&namespace, 4).unwrap();
-    // On the node that a scale-in would take first.
+    // On the node that a scale-in would remove first.
     let job = start_job(&namespace, "-w compute-3 -p compute", "sleep 20").unwrap();
 
     namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();

@@ -1,10 +1,11 @@
-//! What Prometheus collects: slurmctld's own metrics, found by a ServiceMonitor.
+//! slurmctld's own metrics for Prometheus, with a ServiceMonitor.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart};
+use crate::common::slurm::{SOON, slurm};
 
-/// The Prometheus operator's kind, as far as its name goes.
+/// A minimal definition of the Prometheus operator's kind.
 const DEFINITION: &str = r"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -27,19 +28,16 @@ spec:
 const METRICS: &str = "controller:\n  metrics:\n    enabled: true\n    serviceMonitor:\n      enabled: true\n";
 
 #[test]
-fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
+fn a_service_monitor_is_created_with_its_kind_and_deleted_when_disabled() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "metrics").unwrap();
-    install_chart(cluster, &namespace, &format!("{ONE_WORKER}{METRICS}")).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "metrics", &format!("{ONE_WORKER}{METRICS}"), 1);
     let degraded = || {
         namespace.field(
             "controller/slurm",
             ".status.conditions[?(@.type==\"Degraded\")].message",
         )
     };
-    eventually("the Controller says what is missing", SOON, || {
+    eventually("the Controller reports what is missing", SOON, || {
         let message = degraded()?;
         expect(message.contains("install the Prometheus operator"), message)
     })
@@ -47,7 +45,7 @@ fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
 
     namespace.apply(DEFINITION).unwrap();
     let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";
-    let endpoints = eventually("the ServiceMonitor is made", SOON, || {
+    let endpoints = eventually("the ServiceMonitor is created", SOON, || {
         namespace.field(monitor, ".spec.endpoints[*].path")
     })
     .unwrap();
@@ -60,16 +58,16 @@ fn a_service_monitor_comes_with_its_kind_and_goes_with_the_wish() {
         assert_eq!(slurm(&namespace, &fetch).unwrap(), "200", "{path}");
     }
 
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
+    install_chart(&namespace, ONE_WORKER).unwrap();
     namespace.wait("delete", monitor).unwrap();
     a_service_monitor_of_others_is_left_alone();
-    // Other tests may look for a cluster that does not know the kind.
+    // Other tests expect a cluster without the kind.
     cluster
         .ask(&["delete", "crd", "servicemonitors.monitoring.coreos.com"])
         .unwrap();
 }
 
-/// Here, because other tests count on a cluster that does not know the kind.
+/// In this test, because other tests expect a cluster without the kind.
 fn a_service_monitor_of_others_is_left_alone() {
     let namespace = Namespace::create(cluster(), "monitors").unwrap();
     let monitor = "servicemonitors.monitoring.coreos.com/slurm-controller";
@@ -81,7 +79,7 @@ fn a_service_monitor_of_others_is_left_alone() {
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: Controller, metadata: {name: slurm}, spec: {metrics: {enabled: true, serviceMonitor: {enabled: true}}}}")
         .unwrap();
-    eventually("the Controller says whose the name is", SOON, || {
+    eventually("the Controller reports the owner of the name", SOON, || {
         let degraded = ".status.conditions[?(@.type==\"Degraded\")]";
         let said = namespace.field("controller/slurm", &format!("{degraded}.reason}},{{{degraded}.message"))?;
         let taken = said.starts_with("NameTaken,ServiceMonitor") && said.contains("slurm-controller already exists");

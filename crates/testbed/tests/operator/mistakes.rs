@@ -1,8 +1,10 @@
-//! Bad input: a reason on the object, nothing harmed, healed when the cause goes.
+//! Bad input is reported on the object, harms nothing, and heals when it is corrected.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{ONE_WORKER, SOON, install, install_chart, slurm, wait_idle};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, install_chart, operator_namespace};
+use crate::common::pods::lives;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 fn ready(namespace: &Namespace, object: &str) -> anyhow::Result<(String, String, String)> {
     let field = |name: &str| namespace.field(object, &format!(".status.conditions[?(@.type==\"Ready\")].{name}"));
@@ -24,16 +26,14 @@ fn refused(namespace: &Namespace, object: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_nodeset_without_its_controller_says_so_and_heals() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "orphan").unwrap();
+fn a_nodeset_without_its_controller_reports_it_and_heals() {
+    let namespace = operator_namespace(cluster(), "orphan");
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: lonely}, spec: {replicas: 1, controllerRef: {name: slurm}}}")
         .unwrap();
     refused(&namespace, "nodeset/lonely", &["slurm"]);
     assert_eq!(namespace.ask(&["get", "pods", "-o", "name"]).unwrap(), "");
-    install_chart(cluster, &namespace, "nodesets: {}\n").unwrap();
+    install_chart(&namespace, "nodesets: {}\n").unwrap();
     eventually("the pod comes with the Controller", SOON, || {
         let pods = namespace.ask(&["get", "pods", "-l", "slinky.slurm.net/component=slurmd", "-o", "name"])?;
         expect(pods.lines().count() == 1, pods)
@@ -43,13 +43,9 @@ fn a_nodeset_without_its_controller_says_so_and_heals() {
 }
 
 #[test]
-fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "missing").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+fn a_missing_config_map_is_named_and_the_running_cluster_is_unharmed() {
+    let namespace = chart_cluster(cluster(), "missing", ONE_WORKER, 1);
+    let uid = namespace.uid("pod/slurm-controller-0").unwrap();
     let refs = namespace.field("controller/slurm", ".spec.configFileRefs").unwrap();
     let patch = r#"[{"op":"add","path":"/spec/configFileRefs/-","value":{"name":"nowhere"}}]"#;
     assert!(refs.contains("name"), "{refs}");
@@ -66,16 +62,12 @@ fn a_missing_config_map_is_named_and_the_running_cluster_unharmed() {
         expect(now.0 == "True", now)
     })
     .unwrap();
-    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
 }
 
 #[test]
-fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "twins").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn of_two_nodesets_with_one_slurm_name_the_younger_is_rejected() {
+    let namespace = chart_cluster(cluster(), "twins", ONE_WORKER, 1);
     let before = namespace.field("configmap/slurm-config", ".data").unwrap();
     namespace
         .apply("{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {name: twin}, spec: {replicas: 1, controllerRef: {name: slurm}, template: {spec: {hostname: slinky-}}}}")
@@ -85,7 +77,7 @@ fn of_two_nodesets_with_one_slurm_name_the_younger_is_refused() {
     assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap().lines().count(), 1);
 }
 
-/// A NodeSet without workers, so that only what is said of it matters.
+/// A NodeSet without workers.
 fn nodeset(name: &str, spec: &str) -> String {
     format!(
         "{{apiVersion: slinky.slurm.net/v1beta1, kind: NodeSet, metadata: {{name: {name}}}, spec: {{replicas: 0, {spec}}}}}"
@@ -109,21 +101,15 @@ fn healed(namespace: &Namespace, object: &str) {
 }
 
 #[test]
-fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "wrong").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn each_mistake_is_reported_with_its_remedy_harms_nothing_and_heals() {
+    let namespace = chart_cluster(cluster(), "wrong", ONE_WORKER, 1);
     let unharmed = || {
-        let pods =
-            "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
         assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
-        namespace.ask(&["get", "pods", "-o", pods]).unwrap()
+        lives(&namespace).unwrap()
     };
     let before = unharmed();
 
-    // NodeSets: into another namespace, a Secret that is not there, a spec that contradicts itself.
+    // NodeSets: a reference to another namespace, a missing Secret, a contradictory spec.
     namespace
         .apply(&nodeset(
             "foreign",
@@ -151,7 +137,8 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         "controller/twin",
         &["spec.clusterName", name.trim(), "slurm"],
     );
-    // And two of one name that are elsewhere, so that no pod has to start when the younger may. Nobody is there.
+    // Two external clusters of one name, so that no pod has to start when the younger is accepted. Nothing listens at
+    // their addresses.
     let away = ["no slurmctld can be reached at far:6817", "spec.externalConfig"];
     let keys = "slurmKeyRef: {name: slurm-auth-slurm, key: slurm.key}, jwtKeyRef: {name: slurm-auth-jwt, key: jwt.key}";
     let far = format!("clusterName: far, external: true, externalConfig: {{host: far, port: 6817}}, {keys}");
@@ -159,7 +146,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
     refused(&namespace, "controller/older", &away);
     namespace.apply(&controller("younger", &far)).unwrap();
     refused(&namespace, "controller/younger", &["spec.clusterName", "far", "older"]);
-    // Daemons that others find by a name, on a network that is not theirs; and daemons elsewhere, of which nobody says where.
+    // Daemons with a DNS name on the host network, and external daemons without an address.
     let database = "storageConfig: {host: db, passwordKeyRef: {name: db, key: password}}, ";
     for (kind, more) in [("Controller", ""), ("Accounting", database)] {
         let spec = format!("{more}template: {{spec: {{hostNetwork: true}}}}");
@@ -169,11 +156,11 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         let hostless = namespace.apply(&daemon(kind, "hostless", "external: true"));
         let told = hostless.unwrap_err().to_string();
         assert!(
-            told.contains("externalConfig is needed when external is true"),
+            told.contains("externalConfig is required when external is true"),
             "{told}"
         );
     }
-    // A key that was deleted under a running cluster.
+    // A key that is deleted while the cluster runs.
     let key = namespace
         .ask(&["get", "secret/slurm-auth-slurm", "-o", "json"])
         .unwrap();
@@ -211,7 +198,7 @@ fn each_mistake_is_told_with_its_remedy_harms_nothing_and_heals() {
         healed(&namespace, &format!("nodeset/{set}"));
     }
     assert_eq!(unharmed(), before);
-    // The younger's turn comes when the older is gone.
+    // The younger one is accepted when the older one is deleted.
     namespace.ask(&["delete", "controller/older"]).unwrap();
     refused(&namespace, "controller/younger", &away);
 }

@@ -1,17 +1,18 @@
-//! One worker per Kubernetes node, numbered workers, and the way from one to the other; numbers that follow a metric.
+//! The scaling modes and the change between them, and autoscaling by a metric.
 
 use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, wait_node, workers};
+use crate::common::clusters::{CONTROLLER, operator_namespace, workers};
+use crate::common::operator::install;
 use crate::common::servers;
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
-fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
+fn workers_follow_kubernetes_nodes_and_mode_changes_without_losing_a_job() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "modes").unwrap();
+    let namespace = operator_namespace(cluster, "modes");
     let nodes = cluster.nodes();
     let pool = format!("pool.testbed.invalid/{}", namespace.name);
     let label = |node: &str, value: &str| {
@@ -24,7 +25,7 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
     }
     let template = json!({ "spec": { "nodeSelector": { (pool.as_str()): "yes" } } });
     let mode = |mode: &str| {
-        // Numbers are written with three digits, where there are numbers.
+        // Ordinals have three digits.
         let spec = json!({ "spec": { "scalingMode": mode, "ordinalPadding": 3, "template": template } });
         let patch = ["patch", "nodeset/compute", "--type=merge", "--patch"];
         namespace.ask(&[&patch[..], &[&spec.to_string()]].concat())
@@ -37,7 +38,7 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
         wait_node(&namespace, node, &["State=IDLE"], &[]).unwrap();
     }
 
-    // A third node is made one of them, the second is no longer: its job ends first.
+    // A third node is added and the second is removed, after the end of its job.
     let job = start_job(&namespace, &format!("-w {}", nodes[1]), "sleep 15").unwrap();
     label(&nodes[2], "=yes");
     label(&nodes[1], "-");
@@ -47,7 +48,7 @@ fn workers_follow_kubernetes_nodes_and_another_mode_without_losing_a_job() {
     wait_idle(&namespace, 2).unwrap();
     wait_node(&namespace, &nodes[0], &["State=IDLE"], &[]).unwrap();
 
-    // Numbered ones take their place; a job on an old one ends first.
+    // Workers with ordinals replace them; a job on an old one ends first.
     let job = start_job(&namespace, &format!("-w {}", nodes[0]), "sleep 15").unwrap();
     namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]).unwrap();
     mode("StatefulSet").unwrap();
@@ -119,7 +120,7 @@ fn an_autoscaler_drives_workers_and_login_pods() {
     followed.unwrap();
 }
 
-/// Has a set follow a metric that stands at five: a pod for each part of it as large as this.
+/// Scales a set by a metric of five, with this target per pod.
 fn scale_by_load(namespace: &Namespace, kind: &str, name: &str, load_of_one: u32) -> Result<()> {
     let scaler = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": name },

@@ -1,12 +1,13 @@
-//! Partitions as objects: in slurm.conf and in the running slurmctld, from their creation to their end.
+//! Partitions as objects: in slurm.conf and in the running slurmctld, from their creation to their deletion.
 
 use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, eventually, expect};
 
-use crate::common::operator::{SOON, change_spec, slurm, start_job, two_node_sets, wait_done, wait_saved};
+use crate::common::clusters::{change_spec, two_node_sets};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_saved};
 
-/// Makes a Partition with this spec, or writes it anew.
+/// Creates or replaces a Partition with this spec.
 fn make(namespace: &Namespace, name: &str, spec: &str) {
     let manifest = format!(
         "apiVersion: slinky.slurm.net/v1alpha1\nkind: Partition\nmetadata:\n  name: {name}\nspec:\n  controllerRef:\n    name: slurm\n{spec}"
@@ -30,7 +31,7 @@ fn condition(namespace: &Namespace, name: &str, condition: &str, of_it: &str) ->
     )
 }
 
-/// Waits until the condition has this status and reason, and these words in its message.
+/// Waits until the condition has this status and reason, and a message with these words.
 fn told(namespace: &Namespace, name: &str, of: &str, status: &str, reason: &str, words: &[&str]) {
     eventually(&format!("{name} {of}={status} {reason}"), SOON, || {
         let now =
@@ -52,7 +53,7 @@ fn ready(namespace: &Namespace, name: &str) {
     .unwrap();
 }
 
-/// Waits until Slurm says all of these words of the partition.
+/// Waits until Slurm's partition contains all these words.
 fn live(namespace: &Namespace, name: &str, words: &[&str]) {
     eventually(&format!("partition {name} with {words:?}"), SOON, || {
         let shown = slurm(namespace, &format!("scontrol --oneliner show partition {name}"))?;
@@ -61,7 +62,7 @@ fn live(namespace: &Namespace, name: &str, words: &[&str]) {
     .unwrap();
 }
 
-/// Its line in the slurm.conf that slurmctld has.
+/// The line of the partition in slurmctld's slurm.conf.
 fn line(namespace: &Namespace, name: &str) -> String {
     slurm(
         namespace,
@@ -70,7 +71,7 @@ fn line(namespace: &Namespace, name: &str) -> String {
     .unwrap()
 }
 
-/// What is live comes first, the file a moment later.
+/// The change is live first, and in the file a moment later.
 fn in_file(namespace: &Namespace, name: &str, word: &str) {
     eventually(&format!("{word} of {name} in slurm.conf"), SOON, || {
         let line = line(namespace, name);
@@ -98,7 +99,7 @@ fn gone(namespace: &Namespace, name: &str) {
 }
 
 #[test]
-fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job() {
+fn a_partition_across_nodesets_is_live_changes_and_is_deleted_after_its_last_job() {
     let namespace = two_node_sets("partitions");
     make(
         &namespace,
@@ -113,7 +114,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
         "PartitionName=both Nodes=compute,second State=UP MaxTime=60\n"
     );
 
-    // A change is live, and a key that is taken out goes back to Slurm's default.
+    // A change is live, and a removed key has Slurm's default again.
     patch(&namespace, "both", &json!({ "maxTime": 90, "priorityTier": 7 }));
     live(&namespace, "both", &["MaxTime=01:30:00", "PriorityTier=7"]);
     patch(&namespace, "both", &json!({ "maxTime": null, "priorityTier": null }));
@@ -122,7 +123,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
 
     leave_one_out(&namespace);
 
-    // Deleted under a job: closed, waited for, gone.
+    // Deleted with a running job: it is drained, kept until the job ends, then deleted.
     let until_told = "until [ -e /tmp/enough ]; do sleep 1; done";
     let job = start_job(&namespace, "-p both -N 2", until_told).unwrap();
     namespace
@@ -151,7 +152,7 @@ fn a_partition_across_nodesets_is_live_takes_changes_and_goes_after_its_last_job
     gone(&namespace, "both");
 }
 
-/// Waits until exactly these are the partition's nodes.
+/// Waits until the partition has exactly these nodes.
 fn members(namespace: &Namespace, name: &str, expected: &str) {
     eventually(&format!("{name} is {expected}"), SOON, || {
         let line = format!("sinfo --noheader --Node --partition={name} --format=%N | sort");
@@ -162,7 +163,7 @@ fn members(namespace: &Namespace, name: &str, expected: &str) {
     .unwrap();
 }
 
-/// A single node of a NodeSet stays out of a partition, whatever happens to the NodeSet and to slurmctld.
+/// A single node of a NodeSet stays excluded from a partition, whatever happens to the NodeSet and to slurmctld.
 fn leave_one_out(namespace: &Namespace) {
     let scale = |replicas: u32| {
         let replicas = format!("--replicas={replicas}");
@@ -178,7 +179,7 @@ fn leave_one_out(namespace: &Namespace) {
     let beside = slurm(namespace, "srun -p compute -w compute-0 hostname").unwrap();
     assert_eq!(beside, "compute-0\n", "other partitions have it");
 
-    // One that joins belongs to it.
+    // A node that joins belongs to the partition.
     scale(3);
     members(namespace, "both", "compute-1 compute-2 second-0");
     wait_saved(namespace).unwrap();
@@ -204,13 +205,13 @@ fn leave_one_out(namespace: &Namespace) {
 }
 
 #[test]
-fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
+fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
     let namespace = two_node_sets("partitions-bad");
     make(&namespace, "good", "  nodeSets: [compute]\n  maxTime: 60\n");
     ready(&namespace, "good");
     let job = start_job(&namespace, "-p good", "sleep 600").unwrap();
 
-    // Names that others have, with both places named.
+    // Names that are taken, with both places named.
     for (name, other) in [("compute", "NodeSet \"compute\""), ("highprio", "spec.extraConf")] {
         make(&namespace, name, "  nodeSets: [slurm-second]\n");
         told(&namespace, name, "Ready", "False", "PartitionNameTaken", &[other]);
@@ -245,7 +246,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
         &["NodeSet \"compute\""],
     );
 
-    // What the checker refuses, and what slurmctld does not take: everything is as before.
+    // Changes that the checker or slurmctld rejects leave everything as before.
     patch(&namespace, "good", &json!({ "maxTime": 90, "qos": "nope" }));
     told(
         &namespace,
@@ -270,7 +271,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
         "PartitionName=good Nodes=compute State=UP MaxTime=60\n"
     );
 
-    // Beside all these a good change is live at once, and so is the correction.
+    // A good change beside them is live at once, and so is the correction.
     make(
         &namespace,
         "fine",
@@ -293,7 +294,7 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
     let state = slurm(&namespace, &format!("squeue --noheader --format=%T --jobs {job}")).unwrap();
     assert_eq!(state.trim(), "RUNNING");
 
-    // At a glance.
+    // The columns of `kubectl get`.
     eventually("the columns of kubectl get", SOON, || {
         let table = namespace.ask(&["get", "partition.slinky.slurm.net", "good", "-o", "wide"])?;
         let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -315,11 +316,11 @@ fn a_partition_that_cannot_be_made_says_why_and_harms_nothing() {
 }
 
 #[test]
-fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_live() {
+fn a_line_that_would_join_the_next_one_is_rejected_and_the_next_one_stays_live() {
     let namespace = two_node_sets("partitions-joined");
     make(&namespace, "gpu", "  nodeSets: [compute]\n");
     ready(&namespace, "gpu");
-    // In slurm.conf it stands before the other one.
+    // In slurm.conf it precedes the other one.
     make(
         &namespace,
         "gpt",
@@ -337,7 +338,7 @@ fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_l
     live(&namespace, "gpu", &["State=UP"]);
     assert_eq!(line(&namespace, "gpt") + &line(&namespace, "gps"), "");
 
-    // The other one still takes changes, also a value in quotes.
+    // The other one can still be changed, also with a value in quotes.
     let weights = r#"TRESBillingWeights="CPU=1.0,Mem=0.25G""#;
     patch(&namespace, "gpu", &json!({ "maxTime": 60, "config": weights }));
     live(
@@ -347,13 +348,13 @@ fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_l
     );
     ready(&namespace, "gpu");
 
-    // And so does the bad one, once it is corrected.
+    // The bad one can be changed too, once it is corrected.
     patch(&namespace, "gpt", &json!({ "config": "AllowGroups=x" }));
     ready(&namespace, "gpt");
     live(&namespace, "gpt", &["AllowGroups=x"]);
     live(&namespace, "gpu", &["State=UP"]);
 
-    // One that Slurm does not have is not ready, however it came to be gone.
+    // A partition that is missing in Slurm is not ready, whatever the cause.
     slurm(&namespace, "scontrol delete PartitionName=gpu").unwrap();
     let words = ["\"gpu\"", "scontrol reconfigure"];
     told(&namespace, "gpu", "Ready", "False", "NotInSlurm", &words);
@@ -362,7 +363,7 @@ fn a_line_that_would_take_the_next_one_along_is_refused_and_the_next_one_stays_l
 }
 
 #[test]
-fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_it() {
+fn a_manual_state_is_kept_everywhere_until_it_is_lifted() {
     let namespace = two_node_sets("partitions-drift");
     make(
         &namespace,
@@ -377,7 +378,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
     assert_eq!(field(&namespace, "both", ".status.drift[0].settled").unwrap(), "Kept");
     in_file(&namespace, "both", "State=DRAIN");
     in_file(&namespace, "highprio", "State=DOWN");
-    // A change of something else does not open it, nor does the death of slurmctld.
+    // Neither another change nor a restart of slurmctld lifts the manual state.
     patch(&namespace, "both", &json!({ "maxTime": 30 }));
     ready(&namespace, "both");
     live(&namespace, "both", &["State=DRAIN", "MaxTime=00:30:00"]);
@@ -389,7 +390,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
     let message = namespace.field("controller/slurm", condition).unwrap();
     assert!(message.contains("partition highprio is DOWN"), "{message}");
 
-    // One is opened by hand, the other by its object.
+    // One is resumed manually, the other by its object.
     slurm(&namespace, "scontrol update PartitionName=highprio State=UP").unwrap();
     let now = slurm(&namespace, "date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
     let annotation = format!("slinky.slurm.net/resumed-at={}", now.trim());
@@ -398,7 +399,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
         .unwrap();
     live(&namespace, "both", &["State=UP"]);
     in_file(&namespace, "both", "State=UP");
-    eventually("nothing drifts any more", SOON, || {
+    eventually("no drift is left", SOON, || {
         let partition = field(&namespace, "both", ".status.drift")?;
         let controller = namespace.field("controller/slurm", condition)?;
         let line = line(&namespace, "highprio");
@@ -414,7 +415,7 @@ fn what_is_closed_in_an_emergency_stays_closed_everywhere_until_somebody_opens_i
     );
 }
 
-/// Values that are no emergency: put back, live, once each.
+/// Other values are reverted live, once each.
 fn put_back(namespace: &Namespace) {
     let reconfigures = || {
         let path = ".status.configuration.lastChange.sequence";
@@ -429,7 +430,7 @@ fn put_back(namespace: &Namespace) {
         .unwrap();
         live(namespace, "both", &["MaxTime=01:00:00"]);
     }
-    eventually("both values are told", SOON, || {
+    eventually("both values are reported", SOON, || {
         let path = "{range .status.drift[*]}{.key} {.wanted} {.live} {.settled};{end}";
         let drift = namespace.ask(&[
             "get",
@@ -468,9 +469,9 @@ fn put_back(namespace: &Namespace) {
     live(namespace, "both", &["MaxTime=UNLIMITED"]);
 }
 
-/// Closing a partition in Slurm for now and in the object for ever, as people do it with operators that are slow.
+/// A partition is drained in Slurm first and then in the object, as users of slow operators do.
 #[test]
-fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
+fn a_drain_in_slurm_and_in_the_object_is_kept_in_either_order() {
     let namespace = two_node_sets("partitions-both-ways");
     let in_slurm = || {
         let line = "scontrol update partitionname=compute state=drain";
@@ -493,7 +494,7 @@ fn closing_a_partition_in_slurm_and_in_its_object_holds_in_either_order() {
         })
         .unwrap();
         live(&namespace, "compute", &["State=DRAIN"]);
-        // Who opens it in the object has opened it.
+        // Resuming it in the object lifts the manual state.
         in_the_object("Default=YES State=UP");
         live(&namespace, "compute", &["State=UP"]);
     }

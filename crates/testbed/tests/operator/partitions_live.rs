@@ -1,18 +1,19 @@
-//! Partitions are changed in the running slurmctld: nothing is read again, and no job is lost with one.
+//! Partitions are changed in the running slurmctld without a reconfigure, and no job is lost.
 
 use std::time::Instant;
 
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, change_spec, configuration_applied, install, set_extra_conf, slurm, start_job, wait_done,
-    wait_idle, wait_said, workers,
+use crate::common::clusters::{
+    CONTROLLER, change_spec, configuration_applied, manifest_cluster, operator_namespace, set_extra_conf, wait_said,
+    workers,
 };
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const BASE: &str = "PartitionName=all Nodes=ALL Default=NO\n";
 
-/// When slurmctld last read its files, and how often it was told to.
+/// The time at which slurmctld last read its files, and the number of reconfigures.
 fn mark(namespace: &Namespace) -> [String; 2] {
     let conf = slurm(namespace, "scontrol show config").unwrap();
     let boot_time = conf.lines().find(|line| line.starts_with("BOOT_TIME")).unwrap();
@@ -37,7 +38,7 @@ fn shown(namespace: &Namespace, partition: &str) -> anyhow::Result<String> {
     slurm(namespace, &format!("scontrol --oneliner show partition {partition}"))
 }
 
-/// Waits until slurmctld has these words of a partition, and tells how it came to that.
+/// Waits until slurmctld's partition contains these words, and returns how the change was sent.
 fn live(namespace: &Namespace, partition: &str, words: &[&str]) {
     let begun = Instant::now();
     eventually(&format!("{partition} has {words:?}"), SOON, || {
@@ -59,12 +60,7 @@ fn action(namespace: &Namespace) -> String {
 }
 
 fn start(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = manifest_cluster(cluster(), name, 1);
     set_extra_conf(&namespace, BASE).unwrap();
     live(&namespace, "all", &["State=UP"]);
     namespace
@@ -91,7 +87,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
     line("MaxTime=120 PriorityTier=7");
     live(&namespace, "extra", &["MaxTime=02:00:00", "PriorityTier=7", "State=UP"]);
-    // A key that is taken out goes back to Slurm's default.
+    // A removed key has Slurm's default again.
     line("PriorityTier=7");
     live(&namespace, "extra", &["MaxTime=UNLIMITED", "PriorityTier=7"]);
     let job = start_job(&namespace, "-p extra", "sleep 5").unwrap();
@@ -105,7 +101,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
 
     set_extra_conf(&namespace, BASE).unwrap();
-    eventually("extra is gone", SOON, || {
+    eventually("the field is removed", SOON, || {
         let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
         expect(!shown.contains("PartitionName=extra"), shown)
     })
@@ -114,7 +110,7 @@ fn partitions_change_without_any_reconfigure() {
     assert_eq!(action(&namespace), "PartitionRpc");
     assert_eq!(mark(&namespace), before, "nothing was read again");
 
-    // By hand, the file is read, which has it all.
+    // A manual reconfigure reads the file, which has all changes.
     slurm(&namespace, "scontrol reconfigure").unwrap();
     live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
     assert_ne!(mark(&namespace)[0], before[0]);
@@ -137,12 +133,11 @@ spec:
   maxTime: 60
 ";
 
-/// slurmctld listens on its pod's own address, and not where the agent would ask it; TLS or another key would do the same.
+/// slurmctld listens on the address of its pod only, where the agent does not connect; TLS or another key would have
+/// the same effect.
 #[test]
-fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "by-scontrol").unwrap();
+fn partitions_change_by_scontrol_if_slurmctld_does_not_listen_for_the_agent() {
+    let namespace = operator_namespace(cluster(), "by-scontrol");
     let deaf = "  extraConf: |\n    CommunicationParameters=NoCtldInAddrAny\n";
     namespace.apply(&CONTROLLER.replace("  extraConf: |\n", deaf)).unwrap();
     namespace.apply(&workers(1)).unwrap();
@@ -170,7 +165,7 @@ fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
     change_spec(&namespace, "nodeset/compute", &patch).unwrap();
     live(&namespace, "compute", &["MaxTime=00:30:00", "Default=YES"]);
 
-    // It goes when its job has, and not before.
+    // It is deleted after its job, and not before.
     let job = start_job(&namespace, "-p extra", "sleep 15").unwrap();
     namespace.ask(&["delete", extra, "--wait=false"]).unwrap();
     wait_said(&namespace, extra, "PartitionRetained", &["True WaitsForJobs"]);
@@ -182,19 +177,19 @@ fn where_slurmctld_does_not_hear_the_agent_partitions_change_by_scontrol() {
 }
 
 #[test]
-fn a_partition_with_a_job_stays_until_the_job_has_ended() {
+fn a_partition_with_a_job_is_kept_until_the_job_has_ended() {
     let namespace = start("partitions-jobs");
     set_extra_conf(&namespace, &format!("{BASE}PartitionName=extra Nodes=compute\n")).unwrap();
     live(&namespace, "extra", &["State=UP"]);
     let job = start_job(&namespace, "-p extra", "sleep 45").unwrap();
     set_extra_conf(&namespace, &format!("{BASE}SchedulerParameters=defer\n")).unwrap();
-    eventually("it is said that the partition stays", SOON, || {
+    eventually("the retained partition is reported", SOON, || {
         let condition = ".status.conditions[?(@.type==\"PartitionRetained\")].message";
         let message = namespace.field("controller/slurm", condition)?;
         expect(message.contains("partition extra"), message)
     })
     .unwrap();
-    // It is closed, and the rest of the change is live.
+    // It is drained, and the rest of the change is live.
     live(&namespace, "extra", &["State=DRAIN"]);
     assert!(slurm(&namespace, "scontrol show config").unwrap().contains("defer"));
     let file = slurm(&namespace, "grep '^PartitionName=extra ' /etc/slurm/slurm.conf").unwrap();
@@ -202,7 +197,7 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
     let refused = slurm(&namespace, "sbatch -p extra --wrap true 2>&1 || true").unwrap();
     assert!(!refused.contains("Submitted"), "{refused}");
     wait_done(&namespace, &job).unwrap();
-    eventually("it goes with its job", SOON, || {
+    eventually("it is deleted after its job", SOON, || {
         let shown = slurm(&namespace, "scontrol --oneliner show partitions")?;
         expect(!shown.contains("PartitionName=extra"), shown)
     })
@@ -212,7 +207,7 @@ fn a_partition_with_a_job_stays_until_the_job_has_ended() {
 }
 
 #[test]
-fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
+fn manual_changes_survive_a_reconfigure() {
     let namespace = start("partitions-hand");
     slurm(&namespace, "scontrol create PartitionName=hand Nodes=compute").unwrap();
     slurm(&namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
@@ -226,12 +221,12 @@ fn what_was_made_or_closed_by_hand_outlives_a_reconfigure() {
     open_while_the_configuration_changes(&namespace);
 }
 
-/// Whoever lifts the closing has lifted it, also when the next configuration was made before that was known.
+/// A manual resume is kept, also if the next configuration was built before the operator knew of it.
 fn open_while_the_configuration_changes(namespace: &Namespace) {
     let file = "grep '^PartitionName=all ' /etc/slurm/slurm.conf";
     for round in 1..=3 {
         slurm(namespace, "scontrol update PartitionName=all State=DRAIN").unwrap();
-        eventually("the file has it closed", SOON, || {
+        eventually("the file has the drained state", SOON, || {
             let line = slurm(namespace, file)?;
             expect(line.contains("State=DRAIN"), line)
         })
@@ -247,7 +242,7 @@ fn open_while_the_configuration_changes(namespace: &Namespace) {
         applied(namespace);
         let all = shown(namespace, "all").unwrap();
         assert!(all.contains("State=UP"), "round {round}: {all}");
-        eventually("the file has it open", SOON, || {
+        eventually("the file has the state UP", SOON, || {
             let line = slurm(namespace, file)?;
             expect(!line.contains("State="), line)
         })

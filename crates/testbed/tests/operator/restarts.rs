@@ -1,18 +1,14 @@
 //! Daemons, pods and the operator itself die while jobs run.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, install, install_chart, kill_container, set_extra_conf, slurm, wait_idle, wait_job, wait_saved,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, set_extra_conf};
+use crate::common::kills::kill_container;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_job, wait_saved};
 
 #[test]
-fn a_job_outlives_slurmctld_and_its_pod() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "restarts").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn a_job_survives_kills_of_slurmctld_and_its_pod() {
+    let namespace = chart_cluster(cluster(), "restarts", ONE_WORKER, 1);
     let job = slurm(
         &namespace,
         "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'sleep 30'",
@@ -21,8 +17,8 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     let job = job.trim();
     wait_job(&namespace, job, "RUNNING").unwrap();
     wait_saved(&namespace).unwrap();
-    kill_container(cluster, &namespace, "slurmctld").unwrap();
-    eventually("slurmctld answers again", SOON, || {
+    kill_container(&namespace, "slurmctld").unwrap();
+    eventually("slurmctld responds again", SOON, || {
         slurm(&namespace, "scontrol ping | grep UP")
     })
     .unwrap();
@@ -33,15 +29,11 @@ fn a_job_outlives_slurmctld_and_its_pod() {
     assert!(shown.contains("Restarts=0"), "{shown}");
 }
 
-/// Everybody who has a part in a change is killed in the middle of one, and of one that slurmctld has to be restarted for.
+/// Agent and slurmctld are killed during a change, and during one that requires a restart of slurmctld.
 #[test]
-fn a_change_under_a_job_outlives_agent_and_slurmctld() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "midway").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap();
+fn a_change_survives_kills_of_agent_and_slurmctld_and_the_job_continues() {
+    let namespace = chart_cluster(cluster(), "midway", ONE_WORKER, 1);
+    let uid = namespace.uid("pod/slurm-controller-0").unwrap();
     let job = slurm(
         &namespace,
         "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'sleep 40'",
@@ -54,13 +46,13 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
     for (line, kill) in [
         ("MaxJobCount=4001", Some("reconfigure")),
         ("MaxJobCount=4002", Some("slurmctld")),
-        // slurm.conf(5) wants a restart for this one.
+        // slurm.conf(5) requires a restart for this key.
         ("SlurmdPort=6828", None),
         ("SlurmdPort=6818", Some("reconfigure")),
     ] {
         set_extra_conf(&namespace, &format!("{extra_conf}\n{line}\n")).unwrap();
         if let Some(container) = kill {
-            kill_container(cluster, &namespace, container).unwrap();
+            kill_container(&namespace, container).unwrap();
         }
         let (key, value) = line.split_once('=').unwrap();
         eventually(&format!("{line} is live"), SOON, || {
@@ -70,7 +62,7 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
         .unwrap();
         let file = slurm(&namespace, "cat /etc/slurm/slurm.conf").unwrap();
         assert!(file.contains(line), "live and not in the file:\n{file}");
-        // The log of an agent that is killed goes with it.
+        // The log of a killed agent is lost.
         if kill.is_none() {
             let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
             let log = namespace.ask(&logs).unwrap();
@@ -80,17 +72,13 @@ fn a_change_under_a_job_outlives_agent_and_slurmctld() {
     wait_job(&namespace, job, "COMPLETED").unwrap();
     let shown = slurm(&namespace, &format!("scontrol show job {job}")).unwrap();
     assert!(shown.contains("Restarts=0"), "{shown}");
-    assert_eq!(namespace.field("pod/slurm-controller-0", ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
 }
 
 #[test]
 fn a_restart_trigger_restarts_slurmctld_once() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "trigger").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = || namespace.field("pod/slurm-controller-0", ".metadata.uid");
+    let namespace = chart_cluster(cluster(), "trigger", ONE_WORKER, 1);
+    let uid = || namespace.uid("pod/slurm-controller-0");
     let before = uid().unwrap();
     namespace
         .ask(&["annotate", "controller/slurm", "restart-trigger=1", "--overwrite"])

@@ -1,4 +1,4 @@
-//! Slurm's own wire protocol with the real slurmctld, and the agent that asks it what it runs with.
+//! Slurm's own wire protocol with the real slurmctld, and the agent's verification of the running configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,32 +15,18 @@ use slurm::rpc::{
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
+use crate::common::clusters::{CONTROLLER, operator_namespace, set_extra_conf};
 use crate::common::forward::Forward;
-use crate::common::operator::{SOON, install, set_extra_conf, slurm as in_pod};
+use crate::common::slurm::{SOON, slurm as in_pod};
 
-const CONTROLLER: &str = r"
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: cgroup
-data:
-  cgroup.conf: CgroupPlugin=cgroup/v1
----
-apiVersion: slinky.slurm.net/v1beta1
-kind: Controller
-metadata:
-  name: slurm
-spec:
-  configFileRefs:
-  - name: cgroup
-  extraConf: |
-    # Ümlaute zählen mit
+/// Lines in place of the partitions of the common Controller.
+const EXTRA_CONF: &str = "    # Ümlaute zählen mit
     NodeName=outside[1-2] State=FUTURE
     PartitionName=all Nodes=ALL Default=NO
     PartitionName=rich Nodes=outside1 RICH
 ";
 
-/// One value for each key that can be told and told back, but for those that need a database.
+/// One value for each key that can be set and read, except those that need a database.
 const RICH: &str = "State=DRAIN Hidden=YES RootOnly=YES LLN=YES DisableRootJobs=YES ReqResv=YES ExclusiveUser=YES \
     PowerDownOnIdle=YES AllowAccounts=a,B AllowGroups=root Alternate=all CpuBind=core DefaultTime=30 MaxTime=1-0 \
     DefMemPerCPU=100 MaxMemPerNode=2000 GraceTime=5 MaxCPUsPerNode=3 MaxCPUsPerSocket=2 MaxNodes=4 MinNodes=2 \
@@ -76,7 +62,7 @@ fn refusal(answer: Result<(), Error>) -> ReturnCode {
     }
 }
 
-/// What slurmctld serves is what lies in its pod, and its hash is the one we count.
+/// slurmctld serves the files of its pod, and its hash is the one that we compute.
 async fn check_files(files: &BTreeMap<String, Vec<u8>>, client: &Client) {
     let served: BTreeMap<String, Vec<u8>> = client
         .served_files()
@@ -93,7 +79,7 @@ async fn check_files(files: &BTreeMap<String, Vec<u8>>, client: &Client) {
     assert!(conf.boot_time > 0 && conf.boot_time <= conf.now, "{conf:?}");
 }
 
-/// Each message that changes something, and its effect.
+/// Each message with an effect.
 async fn change_things(namespace: &Namespace, client: &Client) {
     let made = PartitionUpdate {
         nodes: Some("outside1".to_owned()),
@@ -155,7 +141,7 @@ fn settings(line: &str) -> Settings {
     document.effective(RecordKind::Partition).remove(0).1
 }
 
-/// What slurmctld tells of its partitions is what its file says, what it was told, and what it is without either.
+/// slurmctld's partitions have the values of its file, of updates, and the defaults.
 async fn read_partitions(client: &Client) {
     let live = async |name: &str| {
         let partitions = client.partitions().await.unwrap();
@@ -185,7 +171,7 @@ async fn read_partitions(client: &Client) {
         },
         "as it was told"
     );
-    // DefaultTime and OverTimeLimit stay, whatever is said.
+    // DefaultTime and OverTimeLimit cannot be changed by an update.
     let mut back = settings("Nodes=outside[1-2] DefaultTime=30 OverTimeLimit=7");
     let wanted = plan_partition("told", &back).unwrap();
     client.update_partition(&wanted).await.unwrap();
@@ -198,7 +184,7 @@ async fn read_partitions(client: &Client) {
     assert_eq!(live("told").await.to_line(), expected.to_line());
     assert_eq!(client.partitions().await.unwrap().len(), 3);
 
-    // Slurm says that all is well.
+    // Slurm reports success.
     back.insert(Key::new("MaxTime"), "5".to_owned());
     client
         .update_partition(&plan_partition("told", &back).unwrap())
@@ -216,11 +202,12 @@ async fn read_partitions(client: &Client) {
 }
 
 #[test]
-fn slurmctld_is_spoken_to_in_its_own_protocol() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "rpc").unwrap();
-    namespace.apply(&CONTROLLER.replace("RICH", RICH)).unwrap();
+fn slurmctld_accepts_our_messages_in_its_own_protocol() {
+    let namespace = operator_namespace(cluster(), "rpc");
+    let (before_conf, _) = CONTROLLER.split_once("    PartitionName=").unwrap();
+    namespace
+        .apply(&format!("{before_conf}{}", EXTRA_CONF.replace("RICH", RICH)))
+        .unwrap();
     namespace.wait_new("condition=Ready", "pod/slurm-controller-0").unwrap();
     let key = file(&namespace, "jwt.key");
     let forward = Forward::open(&namespace, "pod/slurm-controller-0", 6817);
@@ -239,7 +226,7 @@ fn slurmctld_is_spoken_to_in_its_own_protocol() {
         assert_eq!(refusal(stranger.ping().await), ReturnCode::AUTHENTICATION);
     });
 
-    // The agent asks the same before it calls a change verified.
+    // The agent checks the same before it reports a change as verified.
     let changed = "NodeName=outside[1-2] State=FUTURE\nPartitionName=all Nodes=ALL State=DRAIN\nMaxJobCount=5000\n";
     set_extra_conf(&namespace, changed).unwrap();
     eventually("the change is live", SOON, || {

@@ -1,26 +1,18 @@
-//! Scaling in under jobs, while everything dies that can.
+//! Scale-in with running jobs, while daemons are killed.
 
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect, rounds};
 
-use crate::common::operator::{
-    CONTROLLER, SOON, STATE, hold_state, install, install_chart, kill_container, kill_operator, release_state, slurm,
-    start_job, wait_done, wait_idle, wait_node, workers,
-};
-
-/// Rounds of the race below; each has seven jobs in it. `make soak` asks for more.
-fn rounds() -> u32 {
-    let asked = std::env::var("TESTBED_ROUNDS").ok();
-    asked.and_then(|asked| asked.parse().ok()).unwrap_or(2)
-}
+use crate::common::clusters::{CONTROLLER, chart_cluster, chart_workers, operator_namespace, workers};
+use crate::common::kills::{kill_container, kill_operator};
+use crate::common::slurm::{SOON, STATE, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 #[test]
-fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "race").unwrap();
+fn jobs_that_start_during_a_scale_in_are_not_lost() {
+    let namespace = operator_namespace(cluster(), "race");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(8)).unwrap();
-    for _ in 0..rounds() {
+    // Each round has seven jobs in it; `make soak` asks for more rounds.
+    for _ in 0..rounds(2) {
         wait_idle(&namespace, 8).unwrap();
         let scale_in = std::thread::scope(|scope| {
             let scaled = scope.spawn(|| namespace.ask(&["scale", "nodeset/compute", "--replicas=1"]));
@@ -39,22 +31,18 @@ fn jobs_that_start_in_the_moment_of_a_scale_in_are_not_lost() {
 }
 
 #[test]
-fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
+fn a_scale_in_continues_safely_when_slurmctld_slurmrestd_and_the_operator_are_killed() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "scaling").unwrap();
-    let values = "nodesets:\n  slinky:\n    replicas: 2\npartitions:\n  all:\n    enabled: true\n";
-    install_chart(cluster, &namespace, values).unwrap();
-    wait_idle(&namespace, 2).unwrap();
-    // Of two workers the one that Kubernetes does not hold for ready would go.
+    let namespace = chart_cluster(cluster, "scaling", &chart_workers(2), 2);
+    // The worker that is not ready in Kubernetes would be removed first.
     for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
         namespace.wait("condition=Ready", pod).unwrap();
     }
-    // Said early enough for the operator to know; without it the one without a job would go.
+    // Set early enough for the operator to notice; without it the worker without a job would be removed.
     let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
     namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
     let job = start_job(&namespace, "-p all -w slinky-1", "sleep 45").unwrap();
-    // A suspended job does not keep Slurm from letting its node go.
+    // Slurm lets the node of a suspended job be deleted.
     slurm(&namespace, &format!("scontrol suspend {job}")).unwrap();
     hold_state(&namespace, &["node"]).unwrap();
     namespace
@@ -62,10 +50,10 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
         .unwrap();
     let draining = ["DRAIN", "is pending termination for scale-in"];
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
-    // Slurm has acknowledged the drain and has not written it down: the next slurmctld does not know of it.
+    // Slurm has acknowledged the drain but not saved it: the next slurmctld does not have it.
     let unwritten = format!("cd {STATE} && test -s node_state && ! grep -q 'pending termination' node_state");
     slurm(&namespace, &unwritten).unwrap();
-    kill_container(cluster, &namespace, "slurmctld").unwrap();
+    kill_container(&namespace, "slurmctld").unwrap();
     release_state(&namespace).unwrap();
     wait_node(&namespace, "slinky-1", &draining, &[]).unwrap();
     slurm(&namespace, &format!("scontrol resume {job}")).unwrap();
@@ -83,7 +71,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     wait_idle(&namespace, 1).unwrap();
     namespace.wait("delete", "pod/slurm-worker-slinky-1").unwrap();
 
-    // Taken back, the scale-in leaves no trace.
+    // A reverted scale-in leaves no drain.
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=2"])
         .unwrap();
@@ -100,7 +88,7 @@ fn a_scale_in_goes_on_safely_when_slurmctld_slurmrestd_and_the_operator_die() {
     wait_node(&namespace, "slinky-1", &[], &["DRAIN"]).unwrap();
     wait_done(&namespace, &job).unwrap();
 
-    // Down to nothing and back leaves no stale record.
+    // Scaling to zero and back leaves no stale record.
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=0"])
         .unwrap();

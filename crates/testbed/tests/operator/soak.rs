@@ -1,24 +1,18 @@
-//! Jobs by every way in, while everything that can be restarted is restarted in turn.
+//! Jobs from every client, while all components are restarted in turn.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use testbed::cluster::Cluster;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
 use crate::accounting::{MARIADB, VALUES, set_password};
-use crate::common::operator::{SOON, install, install_chart, kill_container, kill_operator, slurm, wait_idle};
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::kills::{kill_container, kill_operator};
 use crate::common::pods::shell_pod;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 use crate::login::{client, let_root_in, ssh};
-
-/// One round for each that is restarted; `make soak` asks for more.
-fn rounds() -> usize {
-    let asked = std::env::var("TESTBED_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok());
-    asked.unwrap_or(RESTARTED.len())
-}
 
 const RESTARTED: [&str; 7] = [
     "statefulset/slurm-controller",
@@ -33,7 +27,7 @@ const RESTARTED: [&str; 7] = [
 fn restart(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<()> {
     match what {
         "the operator" => kill_operator(cluster),
-        "the agent" => kill_container(cluster, namespace, "reconfigure"),
+        "the agent" => kill_container(namespace, "reconfigure"),
         owner => {
             let path = "jsonpath={.spec.selector.matchLabels}";
             let labels: BTreeMap<String, String> = serde_json::from_str(&namespace.ask(&["get", owner, "-o", path])?)?;
@@ -45,7 +39,7 @@ fn restart(cluster: &Cluster, namespace: &Namespace, what: &str) -> Result<()> {
     }
 }
 
-/// Submits a job and tells its number.
+/// Submits a job and returns its ID.
 type Submit = fn(&Namespace) -> Result<String>;
 
 const WAYS: [(&str, Submit); 3] = [("ssh", by_ssh), ("srun", by_srun), ("REST", by_rest)];
@@ -79,7 +73,7 @@ fn by_rest(namespace: &Namespace) -> Result<String> {
     Ok(job.with_context(|| answer.to_string())?.to_string())
 }
 
-/// Every one of them is in the records, with a good end.
+/// Every job is recorded as completed.
 fn check_records(namespace: &Namespace, jobs: &[String]) {
     let list = jobs.join(",");
     let ask = format!("sacct --noheader --parsable2 --allocations --jobs={list} --format=JobID,State,ExitCode");
@@ -96,13 +90,12 @@ fn check_records(namespace: &Namespace, jobs: &[String]) {
 #[test]
 fn every_job_that_was_accepted_is_recorded_whatever_is_restarted() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "soak").unwrap();
+    let namespace = operator_namespace(cluster, "soak");
     set_password(&namespace, "password");
     namespace.apply(MARIADB).unwrap();
     namespace.apply(&shell_pod("client", &json!({}))).unwrap();
     let login = "loginsets:\n  slinky:\n    replicas: 1\n";
-    install_chart(cluster, &namespace, &format!("{VALUES}{login}")).unwrap();
+    install_chart(&namespace, &format!("{VALUES}{login}")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     for object in ["accounting/slurm", "pod/client", "loginset/slurm-login-slinky"] {
         namespace.wait("condition=Ready", object).unwrap();
@@ -110,7 +103,7 @@ fn every_job_that_was_accepted_is_recorded_whatever_is_restarted() {
     let_root_in(&namespace);
 
     let mut jobs = Vec::new();
-    for what in RESTARTED.into_iter().cycle().take(rounds()) {
+    for what in RESTARTED.into_iter().cycle().take(rounds(RESTARTED.len())) {
         eprintln!("restarting {what} after {} jobs", jobs.len());
         restart(cluster, &namespace, what).unwrap();
         for (way, submit) in WAYS {

@@ -1,4 +1,4 @@
-//! Two slurmctld on one volume: a change reaches both, a bad one harms neither, and the second takes over from the first.
+//! Two slurmctld on one volume: a change reaches both, a bad one harms neither, and the standby takes over.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,13 @@ use anyhow::Result;
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, configuration_applied, install, install_chart, set_extra_conf, start_job, wait_idle, wait_saved,
-};
+use crate::common::clusters::{configuration_applied, install_chart, operator_namespace, set_extra_conf};
+use crate::common::slurm::{SOON, start_job, wait_idle, wait_saved};
 
 const ACTIVE: &str = "slurm-controller-0";
 const STANDBY: &str = "slurm-controller-1";
 
-/// The kubelet would restart the container whose slurmctld is dead in this test, sooner or later.
+/// In this test the kubelet would restart the container whose slurmctld is dead.
 const VALUES: &str = r"
 controller:
   ha:
@@ -43,14 +42,14 @@ fn conf(line: &str) -> String {
     format!("PartitionName=all Nodes=ALL Default=YES\n{line}\n")
 }
 
-/// The aim is 15 s on a machine that has nothing else to do. Slurm's own timeout alone would be two minutes.
+/// The goal is 15 s on an idle machine. Slurm's default timeout alone is two minutes.
 const MOST_FOR_A_TAKEOVER: Duration = Duration::from_mins(1);
 
 fn on(namespace: &Namespace, pod: &str, line: &str) -> Result<String> {
     namespace.inside(pod, "slurmctld", line)
 }
 
-/// Waits until a slurmctld says that it runs with this line.
+/// Waits until a slurmctld reports this line of its configuration.
 fn wait_live(namespace: &Namespace, pod: &str, line: &str) {
     let (key, value) = line.split_once('=').unwrap();
     eventually(&format!("{line} is live, asked in {pod}"), SOON, || {
@@ -60,7 +59,7 @@ fn wait_live(namespace: &Namespace, pod: &str, line: &str) {
     .unwrap();
 }
 
-/// Waits until these standbys do not have what the active slurmctld has.
+/// Waits until the status lists these standbys as lagging.
 fn wait_lagging(namespace: &Namespace, pods: &str) {
     eventually(&format!("standbys that lag: {pods:?}"), SOON, || {
         let path = ".status.configuration.laggingStandbys";
@@ -80,12 +79,11 @@ fn wait_active(namespace: &Namespace, pod: &str) {
 }
 
 #[test]
-fn a_change_is_on_both_and_the_second_takes_over_with_it() {
+fn a_change_reaches_the_standby_which_takes_over_with_it() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "standbys").unwrap();
+    let namespace = operator_namespace(cluster, "standbys");
     namespace.apply(&claim()).unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
+    install_chart(&namespace, VALUES).unwrap();
     set_extra_conf(&namespace, &conf("MaxJobCount=4000")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     namespace.rollout("statefulset/slurm-controller").unwrap();
@@ -97,7 +95,7 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
         expect(state.trim() == "RUNNING", state)
     };
 
-    // A change is live, and then with the standby too.
+    // A change is live, and then on the standby too.
     set_extra_conf(&namespace, &conf("MaxJobCount=4001")).unwrap();
     wait_live(&namespace, ACTIVE, "MaxJobCount=4001");
     wait_lagging(&namespace, "");
@@ -111,7 +109,7 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     })
     .unwrap();
 
-    // A bad one is refused, and neither of them loses what it has.
+    // A bad change is rejected, and both keep their configuration.
     let kept = || {
         let list = "cd /var/spool/slurmctld/*/.slurm-operator/*/ && ls */*.bundle */verified && cat */verified";
         on(&namespace, ACTIVE, list).unwrap()
@@ -119,7 +117,7 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     let before = kept();
     assert!(before.contains(ACTIVE) && before.contains(STANDBY), "{before}");
     set_extra_conf(&namespace, &conf("JobSubmitPlugins=nope")).unwrap();
-    eventually("it is refused", SOON, || {
+    eventually("it is rejected", SOON, || {
         let message = configuration_applied(&namespace, "message")?;
         expect(message.contains("job_submit"), message)
     })
@@ -135,12 +133,13 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     wait_lagging(&namespace, "");
     wait_saved(&namespace).unwrap();
 
-    // The active one dies, and nobody starts it again: the other takes over with the newest configuration, and the job lives.
+    // The active one is killed and not restarted: the standby takes over with the newest configuration, and the job
+    // continues.
     let supervisor = namespace.pod(ACTIVE);
     let asleep = cluster.stop_first_process(supervisor, "slurmctld").unwrap();
     on(&namespace, ACTIVE, "pkill -KILL -f '[s]lurmctld --systemd'").unwrap();
     let died = Instant::now();
-    // Without a limit of its own a question waits longer than it takes to ask again.
+    // Without a timeout a request would take longer than a retry.
     let ask = format!("timeout 2 squeue --noheader --format=%T --jobs {job} | grep RUNNING");
     eventually("the other serves, and the job runs", SOON, || {
         on(&namespace, STANDBY, &ask)
@@ -152,19 +151,19 @@ fn a_change_is_on_both_and_the_second_takes_over_with_it() {
     wait_active(&namespace, STANDBY);
     wait_live(&namespace, STANDBY, "MaxJobCount=4002");
 
-    // Nobody waits for the one that is missing.
+    // No change waits for the missing one.
     set_extra_conf(&namespace, &conf("MaxJobCount=4003")).unwrap();
     wait_live(&namespace, STANDBY, "MaxJobCount=4003");
     wait_lagging(&namespace, ACTIVE);
 
-    // It comes back at once after that change, has what it missed, and takes its place again.
+    // It returns right after that change, gets the missed configuration, and is active again.
     asleep.heal().unwrap();
     wait_active(&namespace, ACTIVE);
     wait_live(&namespace, ACTIVE, "MaxJobCount=4003");
     wait_lagging(&namespace, "");
     eventually("the job runs", SOON, || runs(ACTIVE)).unwrap();
 
-    // It hangs, with its supervisor, until the other has taken over; when it goes on it does not write what it knew.
+    // It hangs with its supervisor until the other has taken over; when it continues, it does not save its old state.
     let hanging = cluster.pause_container(namespace.pod(ACTIVE), "slurmctld").unwrap();
     eventually("the other serves, and the job runs", SOON, || {
         on(&namespace, STANDBY, &ask)

@@ -1,16 +1,14 @@
-//! Where slurmctld keeps its state.
+//! slurmctld's state directory.
 
 use serde_json::json;
-use testbed::harness::{Namespace, cluster};
+use testbed::harness::cluster;
 
-use crate::common::operator::{install, wait_said};
+use crate::common::clusters::{operator_namespace, wait_said};
 
-/// slurmctld looks at its directories when it starts and warns of one that anybody may write to.
+/// slurmctld checks its directories at its start and warns about a world-writable one.
 #[test]
-fn nobody_but_slurmctld_writes_to_its_state() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "state").unwrap();
+fn only_slurmctld_writes_to_its_state() {
+    let namespace = operator_namespace(cluster(), "state");
     let cgroup = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cgroup" },
         "data": { "cgroup.conf": "CgroupPlugin=cgroup/v1" },

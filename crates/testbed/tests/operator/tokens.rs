@@ -1,4 +1,4 @@
-//! Tokens that real slurmrestd takes.
+//! Tokens that a real slurmrestd accepts.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +10,9 @@ use testbed::command::{long_output, output};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
 
+use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, wait_said, workers};
 use crate::common::forward::Forward;
-use crate::common::operator::{CONTROLLER, REST_API, SOON, change_spec, install, slurm, wait_idle, wait_said, workers};
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const TOKEN: &str = "
 apiVersion: slinky.slurm.net/v1beta1
@@ -26,7 +27,7 @@ spec:
     key: jwt.key
 ";
 
-/// One that a program may hold on to for a while.
+/// A token with the default lifetime.
 const FOR_A_PROGRAM: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Token
@@ -39,7 +40,7 @@ spec:
     key: jwt.key
 ";
 
-/// For a user whose name is none for a Secret, signed with a key that changes.
+/// For a user whose name is not valid in the name of a Secret, signed with a key that changes.
 const ODD: &str = "
 apiVersion: slinky.slurm.net/v1beta1
 kind: Token
@@ -64,7 +65,7 @@ fn token_of(namespace: &Namespace, name: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(STANDARD.decode(data)?)?)
 }
 
-/// Asks slurmrestd who may ask, with a token.
+/// Sends a request to slurmrestd with a token.
 fn asked_with(namespace: &Namespace, token: &str) -> anyhow::Result<String> {
     let ask = format!(
         "curl -sS -o /dev/null -w '%{{http_code}}' -H 'X-SLURM-USER-TOKEN: {token}' http://slurm-restapi:6820/slurm/v0.0.45/partitions"
@@ -72,7 +73,7 @@ fn asked_with(namespace: &Namespace, token: &str) -> anyhow::Result<String> {
     slurm(namespace, &ask)
 }
 
-/// What slurmrestd says of itself, but for what is wrong in it (docs/tokens.md).
+/// slurmrestd's OpenAPI document, without its errors (docs/tokens.md).
 fn description(forward: &Forward, token: &str) -> Value {
     let ask = format!("http://{}/openapi/v3", forward.address);
     let header = format!("X-SLURM-USER-TOKEN: {token}");
@@ -83,7 +84,7 @@ fn description(forward: &Forward, token: &str) -> Value {
     said
 }
 
-/// A client that is generated from what slurmrestd says of itself submits a job and sees it end.
+/// A client that is generated from slurmrestd's OpenAPI document submits a job and waits for its end.
 fn a_generated_client_submits_a_job(namespace: &Namespace) {
     let (name, version) = GENERATOR;
     let install = paths::repository().join("hack/python-tool");
@@ -121,14 +122,14 @@ fn set_key(namespace: &Namespace, text: &str) {
     namespace.apply(&secret.to_string()).unwrap();
 }
 
-/// What is wrong is told and heals; and another key makes another token.
+/// Errors are reported and heal, and another key gives another token.
 fn an_odd_user_and_another_key(namespace: &Namespace) {
     namespace.apply(ODD).unwrap();
     wait_said(
         namespace,
         "token/odd",
         "Ready",
-        &["False", "which no Secret can be called"],
+        &["False", "which is not a valid name of a Secret"],
     );
     change_spec(
         namespace,
@@ -159,17 +160,15 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
 }
 
 #[test]
-fn a_token_is_taken_renewed_and_goes_with_its_object() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "tokens").unwrap();
+fn a_token_is_accepted_renewed_and_deleted_with_its_object() {
+    let namespace = operator_namespace(cluster(), "tokens");
     namespace.apply(CONTROLLER).unwrap();
     for manifest in [&workers(1), REST_API, TOKEN, FOR_A_PROGRAM] {
         namespace.apply(manifest).unwrap();
     }
     namespace.wait("condition=Ready", "token/operations").unwrap();
     namespace.wait("condition=Ready", "restapi/slurm").unwrap();
-    eventually("slurmrestd takes it", SOON, || {
+    eventually("slurmrestd accepts it", SOON, || {
         let said = asked_with(&namespace, &token(&namespace)?)?;
         expect(said == "200", said)
     })

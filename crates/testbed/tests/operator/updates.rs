@@ -1,33 +1,30 @@
-//! Workers are replaced under running jobs, and jobs that do not end are dealt with as their administrator wrote.
+//! Workers with running jobs are replaced, and jobs that exceed the drain timeout are handled as configured.
 
 use serde_json::Value;
-use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    SOON, install, install_chart, kill_everyone, slurm, start_job, wait_idle, wait_job, wait_saved,
-};
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::kills::kill_everyone;
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_job, wait_saved};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 
-/// A cluster with so many workers, with these lines in their NodeSet.
-fn set_up(name: &str, replicas: usize, lines: &str) -> (&'static Cluster, Namespace) {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
-    change(cluster, &namespace, replicas, lines);
+/// A cluster with this number of workers and these lines in the NodeSet.
+fn set_up(name: &str, replicas: usize, lines: &str) -> Namespace {
+    let namespace = operator_namespace(cluster(), name);
+    change(&namespace, replicas, lines);
     wait_idle(&namespace, replicas).unwrap();
     namespace.wait("condition=Ready", SET).unwrap();
-    (cluster, namespace)
+    namespace
 }
 
-fn change(cluster: &Cluster, namespace: &Namespace, replicas: usize, lines: &str) {
+fn change(namespace: &Namespace, replicas: usize, lines: &str) {
     let values =
         format!("nodesets:\n  slinky:\n    replicas: {replicas}\n{lines}\npartitions:\n  all:\n    enabled: true\n");
-    install_chart(cluster, namespace, &values).unwrap();
+    install_chart(namespace, &values).unwrap();
 }
 
-/// Submits a job and waits until it runs; tells its number and its node.
+/// Submits a job and waits until it runs. Returns its ID and its node.
 fn run(namespace: &Namespace, options: &str, seconds: u32) -> (String, String) {
     let job = start_job(namespace, &format!("-p all {options}"), &format!("sleep {seconds}")).unwrap();
     let node = slurm(namespace, &format!("squeue --noheader --format=%N --jobs {job}")).unwrap();
@@ -42,14 +39,14 @@ fn condition(namespace: &Namespace, type_: &str, field: &str) -> anyhow::Result<
     namespace.field(SET, &format!(".status.conditions[?(@.type==\"{type_}\")].{field}"))
 }
 
-/// Pods by name with their UIDs, to tell one from its successor.
+/// Names and UIDs of the pods.
 fn pods(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
     let path = "jsonpath={range .items[*]}{.metadata.name}={.metadata.uid} {end}";
     let shown = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])?;
     Ok(shown.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Waits until all workers are other ones than these, and of the newest revision.
+/// Waits until all workers are replaced and have the newest revision.
 fn wait_replaced(namespace: &Namespace, before: &[String]) {
     eventually("all workers replaced", SOON * 3, || {
         let now = pods(namespace)?;
@@ -67,15 +64,15 @@ fn wait_replaced(namespace: &Namespace, before: &[String]) {
 const REQUEUE: &str = "    drain: {timeout: 10s, onTimeout: Requeue}";
 
 #[test]
-fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so() {
-    let (_, namespace) = set_up("requeue", 2, REQUEUE);
+fn a_job_that_exceeds_the_drain_timeout_is_requeued_elsewhere() {
+    let namespace = set_up("requeue", 2, REQUEUE);
     let (other, _) = run(&namespace, "--exclusive", 600);
-    // It takes its time only when it is not told that it was begun before.
+    // It is slow only at its first start.
     let line = "[ $SLURM_RESTART_COUNT ] || sleep 600";
     let job = start_job(&namespace, "--partition=all --exclusive", line).unwrap();
     let node = slurm(&namespace, &format!("squeue --noheader --jobs={job} --format=%N")).unwrap();
     let node = node.trim();
-    // Ranked first, so that it is the one with the job in question.
+    // Ranked first, so that the worker with the job is removed first.
     let pod = namespace
         .ask(&[
             "get",
@@ -97,7 +94,7 @@ fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so()
     .unwrap();
     slurm(&namespace, &format!("scancel {other}")).unwrap();
     wait_idle_or_busy(&namespace, 1);
-    // It waits two minutes before Slurm gives it another node.
+    // Slurm gives it another node after two minutes.
     eventually("the job is done", SOON * 3, || {
         let shown = slurm(&namespace, &format!("scontrol show job {job}"))?;
         expect(shown.contains("JobState=COMPLETED"), shown)
@@ -113,7 +110,7 @@ fn a_job_that_does_not_end_is_requeued_elsewhere_if_its_administrator_wrote_so()
     assert_eq!(events.matches("JobRequeued").count(), 1, "{events}");
 }
 
-/// So many nodes are there, whatever they do.
+/// Expects this number of nodes, in any state.
 fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
     eventually(&format!("{count} nodes"), SOON, || {
         let nodes = slurm(namespace, "scontrol show nodes --oneliner")?;
@@ -123,19 +120,19 @@ fn wait_idle_or_busy(namespace: &Namespace, count: usize) {
 }
 
 #[test]
-fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
-    let (cluster, namespace) = set_up("patience", 1, "");
+fn an_update_waits_for_a_job_unless_a_drain_timeout_is_set() {
+    let namespace = set_up("patience", 1, "");
     let (job, _) = run(&namespace, "", 600);
     namespace.ask(&["scale", SET, "--replicas=0"]).unwrap();
-    eventually("it is said for what it waits", SOON, || {
+    eventually("the status reports what it waits for", SOON, || {
         let message = condition(&namespace, "Progressing", "message")?;
         let says = message.contains(&format!("job {job} (RUNNING)")) && message.contains("however long it takes");
         expect(says, message)
     })
     .unwrap();
     assert!(shown(&namespace, &job).contains("JobState=RUNNING"));
-    // Now he writes it.
-    change(cluster, &namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
+    // Now the administrator sets the timeout.
+    change(&namespace, 0, "    drain: {timeout: 5s, onTimeout: Cancel}");
     wait_job(&namespace, &job, "CANCELLED").unwrap();
     eventually("no pod and no node", SOON, || {
         let pods = pods(&namespace)?;
@@ -148,17 +145,17 @@ fn a_job_is_waited_for_unless_its_administrator_wrote_otherwise() {
 }
 
 #[test]
-fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
-    let (cluster, namespace) = set_up("rolling", 3, "");
+fn a_rolling_update_waits_for_jobs_and_never_exceeds_max_unavailable() {
+    let namespace = set_up("rolling", 3, "");
     let before = pods(&namespace).unwrap();
     let (job, _) = run(&namespace, "--exclusive", 40);
-    // Who has just become ready is not counted on yet.
+    // A worker that has just become ready does not count as available yet.
     let patient = r#"{"spec":{"minReadySeconds":8}}"#;
     namespace
         .ask(&["patch", SET, "--type=merge", "--patch", patient])
         .unwrap();
     let one_at_a_time = "    updateStrategy: {rollingUpdate: {maxUnavailable: 1}}\n    extraConf: Weight=7";
-    change(cluster, &namespace, 3, one_at_a_time);
+    change(&namespace, 3, one_at_a_time);
     let most = most_missing(&namespace, &before, 3);
     assert_eq!(most, 1, "never more than one is missing, and one is");
     wait_idle(&namespace, 3).unwrap();
@@ -176,20 +173,20 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
         "each is ready for eight seconds before the next goes: {made:?}"
     );
 
-    // What was done is told, and told once.
+    // The actions are reported, once each.
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_idle(&namespace, 2).unwrap();
     namespace.ask(&["delete", SET, "--timeout=120s"]).unwrap();
     let told = Told::of(&namespace);
     let expect_told = |words: &str, times: usize| {
-        // What an operator is about to say when another test kills it is lost.
+        // An event is lost if another test kills the operator at that moment.
         let count = told.count(words);
         assert!((1..=times).contains(&count), "{words}: {count} times; {told:?}");
     };
-    // In the update and for good.
+    // In the update and in the scale-in.
     expect_told("SuccessfulDelete Removed pod ", 6);
     expect_told("RollingUpdate Draining 1 Pod(s)", 3);
-    // Three left in the update, one in the scale-in and two with their NodeSet, all by plan.
+    // Three were removed by the update, one by the scale-in and two with their NodeSet.
     assert_eq!(told.count("NodeLost"), 0, "{told:?}");
     let scale_in = "ScalingDown Draining 1 Pod(s) to stabilize at 2 replicas";
     assert!(told.count(scale_in) <= 1, "{told:?}");
@@ -199,7 +196,7 @@ fn a_rolling_update_waits_for_jobs_and_never_takes_more_than_it_may() {
     }
 }
 
-/// When each worker was made, in seconds, in this order.
+/// Creation times of the workers in seconds, in this order.
 fn creations(namespace: &Namespace) -> Vec<i64> {
     let path = "jsonpath={.items[*].metadata.creationTimestamp}";
     let shown = namespace
@@ -239,7 +236,7 @@ impl Told {
     }
 }
 
-/// Looks until all workers are replaced, and tells how many nodes took no job at a time.
+/// Polls until all workers are replaced, and returns the maximum number of drained nodes.
 fn most_missing(namespace: &Namespace, before: &[String], count: usize) -> usize {
     let mut most = 0;
     eventually("all workers replaced", SOON * 3, || {
@@ -261,7 +258,7 @@ fn most_missing(namespace: &Namespace, before: &[String], count: usize) -> usize
     most
 }
 
-/// What a node's line says of its state.
+/// The state in a node's line.
 fn state(line: &str) -> &str {
     line.split_whitespace()
         .find(|word| word.starts_with("State="))
@@ -269,12 +266,12 @@ fn state(line: &str) -> &str {
 }
 
 #[test]
-fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
-    let (cluster, namespace) = set_up("broken", 3, "");
+fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_reverted() {
+    let namespace = set_up("broken", 3, "");
     let before = pods(&namespace).unwrap();
     let broken = "    slurmd: {image: {repository: example.invalid/none, tag: none}}";
     let half = "    updateStrategy: {rollingUpdate: {maxUnavailable: 50%}}";
-    change(cluster, &namespace, 3, &format!("{half}\n{broken}"));
+    change(&namespace, 3, &format!("{half}\n{broken}"));
     eventually("the update is stopped, and says so", SOON, || {
         let message = condition(&namespace, "Progressing", "message")?;
         expect(
@@ -284,21 +281,21 @@ fn a_broken_template_stops_after_one_batch_and_heals_when_it_is_put_back() {
     })
     .unwrap();
     let kept = || -> anyhow::Result<usize> { Ok(pods(&namespace)?.iter().filter(|pod| before.contains(pod)).count()) };
-    eventually("half of them, rounded up, are given up", SOON, || {
+    eventually("half of them, rounded up, are unavailable", SOON, || {
         let kept = kept()?;
         expect(kept == 1, kept)
     })
     .unwrap();
     let (job, _) = run(&namespace, "", 5);
     wait_job(&namespace, &job, "COMPLETED").unwrap();
-    change(cluster, &namespace, 3, half);
+    change(&namespace, 3, half);
     wait_idle(&namespace, 3).unwrap();
     assert_eq!(kept().unwrap(), 1, "who was never replaced is not replaced now");
 }
 
 #[test]
-fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
-    let (cluster, namespace) = set_up("paused", 2, "");
+fn no_worker_is_replaced_while_updates_are_paused_or_on_delete() {
+    let namespace = set_up("paused", 2, "");
     let before = pods(&namespace).unwrap();
     let wait_seen = |what: &str| {
         eventually(what, SOON, || {
@@ -308,21 +305,19 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
         .unwrap();
     };
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {paused: true}\n    extraConf: Weight=7",
     );
     wait_seen("the new template is seen");
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {type: OnDelete}\n    extraConf: Weight=8",
     );
     wait_seen("so is the next");
     assert_eq!(pods(&namespace).unwrap(), before);
-    // Somebody deletes one: it comes back as it should be.
+    // A deleted pod is recreated from the new revision.
     namespace.ask(&["delete", "pod", "slurm-worker-slinky-0"]).unwrap();
     eventually("one is of the new revision", SOON, || {
         let updated = namespace.field(SET, ".status.updatedReplicas")?;
@@ -330,28 +325,27 @@ fn nobody_is_replaced_while_updates_are_paused_or_left_to_people() {
     })
     .unwrap();
     change(
-        cluster,
         &namespace,
         2,
         "    updateStrategy: {type: RollingUpdate}\n    extraConf: Weight=8",
     );
     wait_replaced(&namespace, &before);
     wait_idle(&namespace, 2).unwrap();
-    // The one that somebody deleted is not lost either.
+    // The deleted one does not count as lost either.
     let told = Told::of(&namespace);
     assert_eq!(told.count("NodeLost"), 0, "{told:?}");
 }
 
 #[test]
 fn a_scheduled_update_replaces_workers_inside_its_reservation() {
-    let (cluster, namespace) = set_up("scheduled", 2, "");
+    let namespace = set_up("scheduled", 2, "");
     let before = pods(&namespace).unwrap();
     let schedule = |time: &str, flags: &str| {
         let start = slurm(&namespace, &format!("date -u -d '+{time}' +%Y-%m-%dT%H:%M:%SZ")).unwrap();
         let update = format!("{{startTime: \"{}\", duration: 10m, flags: [{flags}]}}", start.trim());
         let strategy = format!("{{type: ScheduledUpdate, scheduledUpdate: {update}}}");
         let lines = format!("    updateStrategy: {strategy}\n    extraConf: Weight=7");
-        change(cluster, &namespace, 2, &lines);
+        change(&namespace, 2, &lines);
     };
     let wait_reserved = |flag: &str, absent: &str| {
         eventually(&format!("a reservation with {flag}, without {absent}"), SOON, || {
@@ -366,21 +360,22 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
     wait_reserved("FLEX", "DAILY");
     schedule("1 hour", "FLEX");
     wait_reserved("FLEX", "MAGNETIC");
-    // Slurm starts no job that could run into it.
+    // Slurm starts no job that could overlap with it.
     let (job, _) = run(&namespace, "--time=5", 30);
     wait_saved(&namespace).unwrap();
     schedule("20 seconds", "");
     wait_reserved("SPEC_NODES", "FLEX");
-    // What it has not written down it forgets, and a reservation missed in its own time is taken for somebody's deletion.
+    // Slurm loses what it has not saved, and a reservation that is missing during its own time counts as deleted by a
+    // user.
     wait_saved(&namespace).unwrap();
-    kill_everyone(cluster, &namespace).unwrap();
+    kill_everyone(&namespace).unwrap();
     wait_replaced(&namespace, &before);
     let record = shown(&namespace, &job);
     assert!(
         record.contains("JobState=COMPLETED") && record.contains("Restarts=0"),
         "{record}"
     );
-    // Those that came belong to it until it ends.
+    // New workers belong to the reservation until it ends.
     eventually("the new nodes are reserved", SOON, || {
         let nodes = slurm(&namespace, "scontrol show nodes --oneliner")?;
         let reserved = nodes
@@ -393,7 +388,7 @@ fn a_scheduled_update_replaces_workers_inside_its_reservation() {
         )
     })
     .unwrap();
-    change(cluster, &namespace, 2, "    extraConf: Weight=7");
+    change(&namespace, 2, "    extraConf: Weight=7");
     eventually("no reservation", SOON, || {
         let made = slurm(&namespace, "scontrol show reservation --oneliner")?;
         let said = condition(&namespace, "ReservationCreated", "status")?;

@@ -66,8 +66,8 @@ pub(crate) struct Removal<'a> {
 pub(crate) fn find_retained(removal: &Removal) -> RetainedLines {
     let gone = removal.written.effective(RecordKind::Partition).into_iter();
     gone.filter(|(name, _)| {
-        let is_anothers = removal.objects.contains(name) || removal.adopted.contains_key(*name);
-        !removal.there.contains(*name) && !is_anothers
+        let has_other_owner = removal.objects.contains(name) || removal.adopted.contains_key(*name);
+        !removal.there.contains(*name) && !has_other_owner
     })
     .filter(|(name, _)| has_jobs(removal, name))
     .filter_map(|(name, settings)| {

@@ -1,4 +1,4 @@
-//! The API server, for what kubectl is too slow for.
+//! Access to the API server where kubectl is too slow.
 
 use anyhow::Result;
 use kube::api::{ApiResource, GroupVersionKind};

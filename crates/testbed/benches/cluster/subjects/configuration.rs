@@ -16,15 +16,16 @@ use super::api;
 use super::effort::Effort;
 use super::observer::Observer;
 use super::table::{Row, Table, percentile};
-use crate::common::operator::{set_extra_conf, slurm};
+use crate::common::clusters::set_extra_conf;
+use crate::common::slurm::slurm;
 
-/// Between reconfigures the operator leaves a second; an edit is measured that does not have to wait for the one before.
+/// The operator waits a second between reconfigures. An edit is measured that does not wait for the previous one.
 const APART: Duration = Duration::from_millis(1200);
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 const LIMIT: &str = "`scontrol reconfigure` alone";
 
-/// Times of edits, and of what Slurm itself needs for a reconfigure at that time.
+/// Durations of edits, and of Slurm's own reconfigures at that time.
 #[derive(Debug)]
 pub(crate) struct Edits {
     ours: Vec<Duration>,
@@ -37,9 +38,9 @@ pub(crate) struct Bench<'a> {
     runtime: Runtime,
     controllers: Api<DynamicObject>,
     observer: Observer,
-    /// The last value that was set, so that each is another one.
+    /// The last value, so that each edit sets another one.
     seconds: u32,
-    /// What stands in extraConf besides.
+    /// The rest of extraConf.
     extra: String,
 }
 
@@ -61,12 +62,12 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// On a cluster that does nothing else.
+    /// On an idle cluster.
     pub(crate) fn quiet(&mut self) -> Result<Edits> {
         long_step("edits of a quiet cluster", || self.edit_often(self.effort.edits))
     }
 
-    /// What costs Slurm itself time: each with the limit at that time, since nobody can be faster than that.
+    /// Circumstances that slow Slurm itself down, each with Slurm's own duration as the lower bound.
     pub(crate) fn under_circumstances(&mut self, table: &mut Table) -> Result<()> {
         let Effort {
             hindered_edits: few,
@@ -84,7 +85,7 @@ impl<'a> Bench<'a> {
         edits.report("configuration edit with 1,000 pending jobs, p50, s", 50, table);
         edits.report("configuration edit with 1,000 pending jobs, p90, s", 90, table);
 
-        // Nobody listens there, which is known at once.
+        // Nothing listens there, which Slurm notices at once.
         self.add_nodes(
             &format!("NodeName=far[1-{further}] NodeAddr=127.0.0.1 Port=1 State=DOWN Reason=bench"),
             &format!("far{further}"),
@@ -93,7 +94,7 @@ impl<'a> Bench<'a> {
         edits.report("configuration edit with 1,000 nodes more, p50, s", 50, table);
         edits.report("configuration edit with 1,000 nodes more, p90, s", 90, table);
 
-        // An address that nobody has: it takes a while to find that out.
+        // An unused address, which Slurm notices only after a timeout.
         self.add_nodes("NodeName=away NodeAddr=10.244.1.253", "away")?;
         let edits = long_step("edits with an unreachable node", || self.edit_often(few))?;
         edits.report("configuration edit with a node out of reach, p50, s", 50, table);
@@ -111,7 +112,7 @@ impl<'a> Bench<'a> {
         }
         let took = begun.elapsed();
         let last = self.shown();
-        self.observer.wait_for(&last, PATIENCE)?;
+        self.observer.wait_for(&last, TIMEOUT)?;
         thread::sleep(APART);
         let read = reconfigures(self.namespace)? - before;
         table.add(Row::alone(
@@ -134,7 +135,7 @@ impl<'a> Bench<'a> {
             thread::sleep(APART);
             let sent = SystemTime::now();
             self.edit()?;
-            let served = self.observer.wait_for(&self.shown(), PATIENCE)?;
+            let served = self.observer.wait_for(&self.shown(), TIMEOUT)?;
             ours.push(served.duration_since(sent)?);
             if edit % 5 == 0 {
                 thread::sleep(APART);
@@ -159,7 +160,7 @@ impl<'a> Bench<'a> {
         format!("KillWait                = {} sec", self.seconds)
     }
 
-    /// The time that `scontrol reconfigure` takes, by the clock of the pod.
+    /// The duration of `scontrol reconfigure`, by the clock of the pod.
     fn reconfigure(&self) -> Result<Duration> {
         let line = "begun=$EPOCHREALTIME; scontrol reconfigure; echo $begun $EPOCHREALTIME";
         let said = slurm(self.namespace, line)?;
@@ -171,7 +172,7 @@ impl<'a> Bench<'a> {
 
     fn add_nodes(&mut self, line: &str, last: &str) -> Result<()> {
         self.set_extra(line)?;
-        eventually(&format!("node {last}"), PATIENCE, || {
+        eventually(&format!("node {last}"), TIMEOUT, || {
             slurm(self.namespace, &format!("scontrol show node {last}"))
         })
         .map(drop)
@@ -180,14 +181,14 @@ impl<'a> Bench<'a> {
     fn set_extra(&mut self, line: &str) -> Result<()> {
         line.clone_into(&mut self.extra);
         set_extra_conf(self.namespace, line)?;
-        eventually("it is in the file", PATIENCE, || {
+        eventually("it is in the file", TIMEOUT, || {
             let conf = slurm(self.namespace, "cat /etc/slurm/slurm.conf")?;
             expect(conf.contains(line), "not yet")
         })
     }
 }
 
-/// How often slurmctld has read its files. The words for people are there for a change by RPC too.
+/// Number of times slurmctld has read its files. The log lines of the legacy script appear for a change by RPC too.
 pub(crate) fn reconfigures(namespace: &Namespace) -> Result<u32> {
     let logs = ["logs", "slurm-controller-0", "-c", "reconfigure"];
     let said = output(&mut namespace.kubectl(&logs))?;

@@ -10,14 +10,14 @@ pub(crate) struct Effort {
     pub(crate) hindered_edits: u32,
     /// Edits of a Partition under circumstances.
     pub(crate) hindered_partition_edits: u32,
-    /// Edits sent as fast as the API server takes them.
+    /// Edits sent as fast as the API server accepts them.
     pub(crate) burst: u32,
-    /// Pods that mount an edited ConfigMap. The kubelet looks after each in a rhythm of its own, so several of them make one edit
-    /// several samples.
+    /// Pods that mount an edited ConfigMap. The kubelet syncs each at its own times, so that one edit gives several
+    /// samples.
     pub(crate) readers: u32,
     /// Edits of that ConfigMap.
     pub(crate) mounted_edits: u32,
-    /// Makes the kubelet look at such pods at once, where its own rhythm is not the question.
+    /// Triggers the kubelet's sync of such pods, where its own period is not measured.
     pub(crate) hurries_kubelet: bool,
     /// Further jobs, nodes and Partitions that are in the way.
     pub(crate) further: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// What the published figures are taken with; the names of the figures tell these numbers.
+    /// The effort of the published figures. Their names contain these numbers.
     #[allow(dead_code, reason = "the test of the subjects includes this file too")]
     pub(crate) const FULL: Self = Self {
         edits: 200,
@@ -43,7 +43,7 @@ impl Effort {
         pods: 1_000,
     };
 
-    /// Shows that the subjects work. The figures mean nothing.
+    /// Shows that the subjects work. The figures are meaningless.
     #[allow(dead_code, reason = "only the test of the subjects uses it")]
     pub(crate) const LEAST: Self = Self {
         edits: 2,

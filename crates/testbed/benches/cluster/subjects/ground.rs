@@ -1,4 +1,4 @@
-//! What the ground itself takes, so that the other figures can be read against it.
+//! Baseline figures of the machine and of Slurm without the operator.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use testbed::cluster::Cluster;
 use testbed::harness::{Namespace, eventually};
 
 use super::table::{Row, Table};
+use crate::common::plain_slurm;
 use crate::common::pods::shell_pod;
-use crate::common::slurm;
 
 pub(crate) fn measure(cluster: &'static Cluster, table: &mut Table) -> Result<()> {
     let namespace = Namespace::create(cluster, "ground")?;
@@ -22,9 +22,9 @@ pub(crate) fn measure(cluster: &'static Cluster, table: &mut Table) -> Result<()
     ));
 
     let start = Instant::now();
-    let namespace = slurm::install(cluster, "plain-slurm");
-    let answer = eventually("srun answers", Duration::from_mins(2), || {
-        slurm::slurm(&namespace, "timeout 10 srun --nodes=3 hostname")
+    let namespace = plain_slurm::install(cluster, "plain-slurm");
+    let answer = eventually("srun succeeds", Duration::from_mins(2), || {
+        plain_slurm::slurm(&namespace, "timeout 10 srun --nodes=3 hostname")
     })?;
     ensure!(answer.lines().count() == 3, "srun answered {answer}");
     table.add(Row::alone(

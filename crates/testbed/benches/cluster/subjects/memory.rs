@@ -1,4 +1,4 @@
-//! How much memory a process has, by the kernel's word.
+//! The memory of a process, from the kernel.
 
 use std::fs;
 

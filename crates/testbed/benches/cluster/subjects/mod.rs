@@ -1,5 +1,5 @@
-//! The subjects of `make bench`, each with its figures. `make test` measures all of them with little effort, so that they work
-//! when they are needed.
+//! The subjects of `make bench`, each with its figures. `make test` measures all of them with little effort, so that
+//! they keep working.
 
 mod api;
 mod configuration;
@@ -20,7 +20,9 @@ use testbed::cluster::Cluster;
 use testbed::harness::Namespace;
 use testbed::steps::long_step;
 
-use crate::common::operator::{install, install_chart, wait_idle};
+use crate::common::clusters::install_chart;
+use crate::common::operator::install;
+use crate::common::slurm::wait_idle;
 
 use effort::Effort;
 use table::Table;
@@ -31,7 +33,7 @@ pub(crate) const SUBJECTS: [&str; 5] = ["ground", "configuration", "circumstance
 const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 1\n    partition:\n      enabled: true\n  second:\n    replicas: 0\n  \
                       third:\n    replicas: 0\n";
 
-/// Measures the wanted subjects on a cluster that has pretended nodes.
+/// Measures the selected subjects on a cluster with simulated nodes.
 pub(crate) fn measure(
     cluster: &'static Cluster,
     wants: &dyn Fn(&str) -> bool,
@@ -49,10 +51,10 @@ pub(crate) fn measure(
     }
     install(cluster);
     let namespace = Namespace::create(cluster, "slurm")?;
-    install_chart(cluster, &namespace, VALUES)?;
+    install_chart(&namespace, VALUES)?;
     wait_idle(&namespace, 1)?;
     if wants("configuration") {
-        // The kubelet takes minutes, in which it needs next to nothing.
+        // The kubelet takes minutes, in which it uses hardly any CPU.
         thread::scope(|scope| {
             let alone = scope.spawn(|| long_step("ConfigMaps into pods", || propagation::measure(cluster, effort)));
             let mut bench = configuration::Bench::new(cluster, &namespace, effort)?;

@@ -1,5 +1,5 @@
-//! Sees from inside a pod or its network when a value changes. Both read the machine's own clock, so what it takes to tell us is in
-//! no figure.
+//! Observes from inside a pod or its network when a value changes. Both use the clock of the machine, so that reporting
+//! delays are not measured.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use testbed::harness::Namespace;
 
-/// A program that tells each new value and when it was seen first.
+/// A program that prints each new value with the time of its first observation.
 #[derive(Debug)]
 pub(crate) struct Observer {
     shell: Child,
@@ -18,9 +18,9 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Looks at what a shell line prints, again and again with a pause of so many seconds.
+    /// Polls the output of a shell command, with a pause of this many seconds.
     pub(crate) fn start(namespace: &Namespace, pod: &str, line: &str, pause: f32) -> Result<Self> {
-        // It ends by itself, since nothing ends it when `kubectl exec` is gone.
+        // It exits by itself, because nothing ends it when `kubectl exec` has exited.
         let script = format!(
             r#"last=; while [ "$SECONDS" -lt 1800 ]; do now=$({line}); [ "$now" = "$last" ] || echo "$EPOCHREALTIME $now"; last=$now; sleep {pause}; done"#
         );
@@ -29,7 +29,7 @@ impl Observer {
         Self::of(exec)
     }
 
-    /// Looks at what a program prints: times and values.
+    /// Reads times and values from the output of a program.
     pub(crate) fn of(mut program: Command) -> Result<Self> {
         let mut shell = program.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = shell.stdout.take().context("there is no output")?;
@@ -43,22 +43,22 @@ impl Observer {
         Ok(Self { shell, seen })
     }
 
-    /// When the value was seen first.
-    pub(crate) fn wait_for(&self, value: &str, patience: Duration) -> Result<SystemTime> {
-        self.wait_until(value, patience, |seen| seen == value)
+    /// Time of the first observation of the value.
+    pub(crate) fn wait_for(&self, value: &str, timeout: Duration) -> Result<SystemTime> {
+        self.wait_until(value, timeout, |seen| seen == value)
     }
 
-    /// When a value was seen first that is as wanted.
+    /// Time of the first observation of a matching value.
     pub(crate) fn wait_until(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<SystemTime> {
         loop {
             let (at, seen) = self
                 .seen
-                .recv_timeout(patience)
+                .recv_timeout(timeout)
                 .with_context(|| format!("{what:?} was not seen"))?;
             if wanted(&seen) {
                 return Ok(at);

@@ -19,11 +19,12 @@ use super::configuration::reconfigures;
 use super::effort::Effort;
 use super::observer::Observer;
 use super::table::{Row, Table, percentile};
-use crate::common::operator::{set_extra_conf, slurm};
+use crate::common::clusters::set_extra_conf;
+use crate::common::slurm::slurm;
 
-/// An edit is measured that does not meet the one before.
+/// An edit is measured after the previous one is live.
 const APART: Duration = Duration::from_millis(200);
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// The object, and the partition.
 const NAME: &str = "bench";
 const SETS: [&str; 3] = ["slurm-worker-slinky", "slurm-worker-second", "slurm-worker-third"];
@@ -35,7 +36,7 @@ pub(crate) struct Bench<'a> {
     runtime: Runtime,
     partitions: Api<DynamicObject>,
     observer: Observer,
-    /// The last value that was set, so that each is another one.
+    /// The last value, so that each edit sets another one.
     minutes: u32,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Bench<'a> {
         let made = partition(NAME);
         let made: DynamicObject = serde_json::from_value(made)?;
         runtime.block_on(partitions.create(&PostParams::default(), &made))?;
-        eventually("the partition", PATIENCE, || {
+        eventually("the partition", TIMEOUT, || {
             slurm(namespace, "scontrol show partition bench")
         })?;
         let observer = Observer::of(ask(cluster, namespace, "watch", NAME)?)?;
@@ -108,7 +109,7 @@ impl<'a> Bench<'a> {
                 .buffer_unordered(16)
                 .try_collect::<()>(),
         )?;
-        eventually("a thousand partitions", PATIENCE, || {
+        eventually("a thousand partitions", TIMEOUT, || {
             let said = slurm(
                 self.namespace,
                 "scontrol --oneliner show partitions | grep -c PartitionName=many",
@@ -169,7 +170,7 @@ impl<'a> Bench<'a> {
 
     fn wait_for(&self, beginning: &str) -> Result<SystemTime> {
         self.observer
-            .wait_until(beginning, PATIENCE, |seen| seen.starts_with(beginning))
+            .wait_until(beginning, TIMEOUT, |seen| seen.starts_with(beginning))
     }
 
     fn patch(&self, spec: &Value) -> Result<()> {
@@ -180,7 +181,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// What `scontrol` takes in the pod, by the pod's own clock. Its values are nobody's business afterwards.
+    /// The duration of `scontrol` in the pod, by the clock of the pod. Its values are not used afterwards.
     fn scontrol(&self) -> Result<Vec<Duration>> {
         let line = "for i in $(seq 50); do begun=$EPOCHREALTIME; scontrol update PartitionName=slinky MaxTime=$i; \
                     echo $begun $EPOCHREALTIME; done";
@@ -202,7 +203,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// How often slurmctld was told to change a partition.
+    /// Number of changes of a partition that were sent to slurmctld.
     fn updates(&self) -> Result<u32> {
         let said = slurm(
             self.namespace,
@@ -229,7 +230,7 @@ fn row(what: &'static str, percent: usize, ours: &[Duration], baseline: Option<(
     }
 }
 
-/// The program beside this one that asks slurmctld by its own protocol, in the cluster's network.
+/// The program that talks to slurmctld in its own protocol, in the cluster's network.
 fn ask(cluster: &Cluster, namespace: &Namespace, what: &str, partition: &str) -> Result<Command> {
     let key = namespace.field("secret/slurm-auth-jwt", ".data.jwt\\.key")?;
     let address = namespace.field("pod/slurm-controller-0", ".status.podIP")?;

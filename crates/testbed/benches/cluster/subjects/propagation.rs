@@ -1,4 +1,5 @@
-//! A ConfigMap edited, until the kubelet has put it into pods that mount it: how configuration travels without us.
+//! The time from the edit of a ConfigMap to its update in pods by the kubelet: the delivery of configuration without
+//! the operator.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,8 +12,8 @@ use super::effort::Effort;
 use super::observer::Observer;
 use crate::common::pods::shell_pod;
 
-const PATIENCE: Duration = Duration::from_mins(5);
-/// For a kubelet that was made to look at a pod.
+const TIMEOUT: Duration = Duration::from_mins(5);
+/// For a triggered sync of the kubelet.
 const SOON: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure(cluster: &'static Cluster, effort: &Effort) -> Result<Vec<Duration>> {
@@ -40,7 +41,7 @@ pub(crate) fn measure(cluster: &'static Cluster, effort: &Effort) -> Result<Vec<
         for (name, observer) in names.iter().zip(&observers) {
             let seen = if effort.hurries_kubelet {
                 let mut tries = 0;
-                eventually("the edit is in the pod", PATIENCE, || {
+                eventually("the edit is in the pod", TIMEOUT, || {
                     tries += 1;
                     namespace.ask(&[
                         "annotate",
@@ -52,7 +53,7 @@ pub(crate) fn measure(cluster: &'static Cluster, effort: &Effort) -> Result<Vec<
                     observer.wait_for(&value, SOON)
                 })?
             } else {
-                observer.wait_for(&value, PATIENCE)?
+                observer.wait_for(&value, TIMEOUT)?
             };
             took.push(seen.duration_since(sent)?);
         }

@@ -1,4 +1,4 @@
-//! Writes the API server has taken, as it counts them itself.
+//! Writes of the API server, from its own metrics.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use testbed::cluster::Cluster;
 
 const WRITES: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
-/// What Kubernetes does for its own components at all times.
+/// Background writes of Kubernetes itself.
 const BACKGROUND: [&str; 5] = [
     "leases",
     "nodes",
@@ -24,7 +24,7 @@ impl Writes {
         self.0.values().sum()
     }
 
-    /// Those that came after `before`.
+    /// The writes since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let news = self.0.iter().map(|(kind, count)| {
             let old = before.0.get(kind).copied().unwrap_or_default();

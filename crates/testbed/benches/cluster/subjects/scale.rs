@@ -1,4 +1,4 @@
-//! 0 to 1,000 pods and back on pretended nodes: a NodeSet, and a StatefulSet after it.
+//! 0 to 1,000 pods and back on simulated nodes: a NodeSet, then a StatefulSet.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -24,11 +24,11 @@ use super::memory;
 use super::requests::{self, Writes};
 use super::table::{Row, Table};
 
-const PATIENCE: Duration = Duration::from_mins(10);
-/// What both templates give their pods, to find them by.
+const TIMEOUT: Duration = Duration::from_mins(10);
+/// Label of the pods of both templates.
 const LABEL: (&str, &str) = ("bench", "scale");
 
-/// What scaling took.
+/// Figures of a scaling.
 #[derive(Debug)]
 struct Scaled {
     created: Duration,
@@ -92,7 +92,7 @@ pub(crate) fn measure(cluster: &'static Cluster, slurm: &Namespace, effort: &Eff
     Ok(())
 }
 
-/// Only requests and the watch are awaited: what the harness asks has a runtime of its own.
+/// Only requests and the watch are awaited; the harness has its own runtime.
 fn scale(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -144,7 +144,7 @@ async fn wait_count(
 ) -> Result<()> {
     let count = usize::try_from(count)?;
     loop {
-        let next = tokio::time::timeout(PATIENCE, events.next()).await;
+        let next = tokio::time::timeout(TIMEOUT, events.next()).await;
         let event = next.with_context(|| format!("{} pods stay, not {count}", there.len()))?;
         match event.context("the watch ended")?? {
             Event::Init => {
@@ -167,7 +167,7 @@ async fn wait_count(
 
 /// Waits until the set knows of exactly these many pods.
 fn wait_replicas(namespace: &Namespace, object: &str, count: u32) -> Result<()> {
-    eventually(&format!("{count} pods of {object}"), PATIENCE, || {
+    eventually(&format!("{count} pods of {object}"), TIMEOUT, || {
         let fields = "{.metadata.generation} {.status.observedGeneration} {.status.replicas}";
         let answer = namespace.ask(&["get", object, "-o", &format!("jsonpath={fields}")])?;
         let words: Vec<u32> = answer.split(' ').map(|word| word.parse().unwrap_or(0)).collect();
@@ -177,10 +177,10 @@ fn wait_replicas(namespace: &Namespace, object: &str, count: u32) -> Result<()> 
     })
 }
 
-/// Waits until all pods run. Not until they are ready: on a busy machine a pretended node can be late with its lease, and
-/// kwok does not make its pods ready again.
+/// Waits until all pods run, but not until they are ready: on a busy machine a simulated node can renew its lease late,
+/// and kwok does not make its pods ready again.
 fn wait_running(namespace: &Namespace, selector: &str, wanted: u32) -> Result<()> {
-    eventually("all pods run", PATIENCE, || {
+    eventually("all pods run", TIMEOUT, || {
         let running = ["get", "pods", "--field-selector=status.phase=Running", "-o", "name"];
         let names = namespace.ask(&[&running[..], &["--selector", selector]].concat())?;
         let count = names.lines().count();
@@ -188,7 +188,7 @@ fn wait_running(namespace: &Namespace, selector: &str, wanted: u32) -> Result<()
     })
 }
 
-/// Of pods that go to pretended nodes.
+/// Spec of pods on simulated nodes.
 fn template(own: &Value) -> Value {
     let shared = json!({
         "nodeSelector": { "type": "kwok" },
@@ -204,15 +204,15 @@ fn node_set() -> Value {
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "scaled" },
         "spec": {
             "controllerRef": { "name": "slurm" }, "replicas": 0,
-            // Else every worker needs a node of its own, which a plain StatefulSet does not ask for.
+            // Otherwise every worker needs its own node, unlike the pods of a plain StatefulSet.
             "oversubscribeNode": true,
             "template": template(&json!({})),
         },
     })
 }
 
-/// With what every worker has beside it too: a headless Service and a disruption budget, which kube-controller-manager
-/// keeps up to date with each pod.
+/// With the headless Service and the PodDisruptionBudget that workers have too, which kube-controller-manager updates
+/// with each pod.
 fn stateful_set() -> Value {
     let labels = json!({ LABEL.0: LABEL.1 });
     let service = json!({

@@ -11,9 +11,9 @@ use super::requests::Writes;
 pub(crate) struct Row {
     pub(crate) what: &'static str,
     pub(crate) ours: f64,
-    /// What else has this figure in the same run, and what it is there.
+    /// The baseline in the same run, and its value.
     pub(crate) baseline: Option<(&'static str, f64)>,
-    /// What upstream's operator had on a machine like this one, measured another day.
+    /// The figure of upstream's operator on a similar machine, measured on another day.
     pub(crate) upstream: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Row {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
-    /// Who caused which writes, by the name of what was scaled.
+    /// Writes by what was scaled.
     writes: Vec<(&'static str, Writes)>,
 }
 
@@ -40,7 +40,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Whether a figure of this name is there, and it and its baseline are numbers.
+    /// Whether there is a figure of this name, and it and its baseline are numbers.
     #[allow(dead_code, reason = "only the test of the subjects asks")]
     pub(crate) fn has(&self, what: &str) -> bool {
         let mut rows = self.rows.iter().filter(|row| row.what == what).peekable();
@@ -98,7 +98,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
 }
 
-/// The value that this share of all values does not exceed, in seconds.
+/// The percentile of the values, in seconds.
 pub(crate) fn percentile(values: &[Duration], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort();

@@ -1,14 +1,14 @@
-//! What belongs to a worker beyond its pod: the Kubernetes node it is pinned to, its claims, and the set it came from.
+//! The pinned Kubernetes node of a worker, its claims, and the adoption of orphaned pods.
 
 use serde_json::json;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{CONTROLLER, SOON, install, slurm, start_job, wait_done, wait_idle, workers};
+use crate::common::clusters::{CONTROLLER, manifest_cluster, operator_namespace, workers};
+use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle};
 
 const SET: &str = "nodeset/compute";
 
-/// So many workers, each pinned to where it first ran and with a volume of its own that goes when the set is scaled in, and stays or
-/// goes when it is deleted.
+/// This number of pinned workers, each with a volume that is deleted at a scale-in, and kept or deleted with the set.
 fn with_belongings(namespace: &Namespace, count: usize, when_deleted: &str) {
     namespace.apply(&workers(0)).unwrap();
     let claim = json!({
@@ -39,10 +39,8 @@ fn claims(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volume() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "belongings").unwrap();
+fn a_worker_returns_to_its_node_and_volume_and_only_a_scale_in_deletes_the_volume() {
+    let namespace = operator_namespace(cluster(), "belongings");
     namespace.apply(CONTROLLER).unwrap();
     with_belongings(&namespace, 3, "Retain");
     let before = claims(&namespace).unwrap();
@@ -50,11 +48,11 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
 
     let pod = "pod/compute-2";
     let node = namespace.field(pod, ".spec.nodeName").unwrap();
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     assert_eq!(namespace.field(SET, ".status.ordinalToNode.2").unwrap(), node);
     namespace.ask(&["delete", pod, "--grace-period=1"]).unwrap();
     eventually("another pod", SOON, || {
-        let now = namespace.field(pod, ".metadata.uid")?;
+        let now = namespace.uid(pod)?;
         expect(now != uid, now)
     })
     .unwrap();
@@ -73,7 +71,7 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
     namespace.ask(&["delete", SET]).unwrap();
     assert_eq!(claims(&namespace).unwrap(), before[..2]);
 
-    // The next set finds them, and takes them along when it goes.
+    // The next set adopts them and deletes them with itself.
     with_belongings(&namespace, 2, "Delete");
     assert_eq!(claims(&namespace).unwrap(), before[..2]);
     eventually("the set owns them", SOON, || {
@@ -91,17 +89,12 @@ fn a_worker_comes_back_to_its_node_and_volume_and_only_a_scale_in_takes_the_volu
 }
 
 #[test]
-fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is_lost() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "orphans").unwrap();
-    namespace.apply(CONTROLLER).unwrap();
-    namespace.apply(&workers(1)).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    let uid = || namespace.field("pod/compute-0", ".metadata.uid");
+fn orphaned_pods_are_adopted_by_the_next_set_and_no_job_is_lost() {
+    let namespace = manifest_cluster(cluster(), "orphans", 1);
+    let uid = || namespace.uid("pod/compute-0");
     let before = uid().unwrap();
     let job = start_job(&namespace, "-p all", "sleep 15").unwrap();
-    // It comes to its end when the job has, since the set's line in slurm.conf goes with it.
+    // It ends with the job, because the set's line is removed from slurm.conf then.
     namespace
         .ask(&["delete", SET, "--cascade=orphan", "--timeout=120s"])
         .unwrap();
@@ -114,6 +107,6 @@ fn pods_that_a_deletion_leaves_behind_are_taken_in_by_the_next_set_and_no_job_is
     let owner = namespace
         .field("pod/compute-0", ".metadata.ownerReferences[0].uid")
         .unwrap();
-    assert_eq!(owner, namespace.field(SET, ".metadata.uid").unwrap());
+    assert_eq!(owner, namespace.uid(SET).unwrap());
     assert_eq!(slurm(&namespace, "srun -p compute hostname").unwrap(), "compute-0\n");
 }

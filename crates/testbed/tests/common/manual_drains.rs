@@ -1,4 +1,4 @@
-//! People who drain nodes by hand.
+//! Manual drains of nodes.
 
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -6,18 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use testbed::harness::{Namespace, eventually};
 
-use super::operator::{SOON, slurm};
+use super::slurm::{SOON, slurm};
 
-/// How long before and after somebody else's order they do so.
+/// Time before and after another order in which the drains happen.
 pub const SPREAD: Duration = Duration::from_secs(6);
 
-/// How often a race is run: more often by hand.
-pub fn rounds() -> u32 {
-    let rounds = std::env::var("TESTBED_ROUNDS").ok();
-    rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
-}
-
-/// Drains all of them, one after the other from now until twice [`SPREAD`].
+/// Drains all nodes one after the other, over twice [`SPREAD`].
 pub fn drain_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {
     let step = SPREAD * 2 / u32::try_from(nodes.len().max(2) - 1)?;
     scope(|scope| {
@@ -28,7 +22,7 @@ pub fn drain_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {
                 scope.spawn(move || {
                     sleep(step * number);
                     let drain = format!("scontrol update nodename={node} state=drain reason=RMA");
-                    // A worker that is being replaced is back in a moment.
+                    // A worker that is being replaced returns in a moment.
                     eventually(&format!("{node} is drained by hand"), SOON, || slurm(namespace, &drain))
                 })
             })
@@ -40,7 +34,7 @@ pub fn drain_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {
     })
 }
 
-/// All of them are drained, with the words that people gave.
+/// Expects that all nodes are drained with the manual reason.
 pub fn expect_drained_by_hand(namespace: &Namespace, nodes: &[String]) -> Result<()> {
     for node in nodes {
         let shown = slurm(namespace, &format!("scontrol show node {node} --oneliner"))?;

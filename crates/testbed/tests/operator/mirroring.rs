@@ -1,13 +1,14 @@
-//! Each side's view of the other: Slurm's states on pods, Kubernetes' annotations on Slurm nodes.
+//! Slurm's states on pods, and annotations of Kubernetes nodes on Slurm nodes.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{self, SOON, install, slurm, wait_idle};
+use crate::common::clusters::operator_namespace;
+use crate::common::slurm::{self, SOON, slurm, wait_idle};
 
 const FEATURES: &str = "features.slinky.slurm.net/spec";
 const TOPOLOGY: &str = "topology.slinky.slurm.net/spec";
 
-/// One worker, and a tree of two switches it can be put under.
+/// One worker, and a topology tree with two switches.
 const CLUSTER: &str = r"
 apiVersion: v1
 kind: ConfigMap
@@ -48,7 +49,7 @@ spec:
     config: Default=YES MaxTime=7-00:00:00 State=UP
 ";
 
-/// The pod's conditions that repeat Slurm's, each with its message.
+/// The pod's conditions that mirror Slurm's state, each with its message.
 fn conditions(namespace: &Namespace) -> anyhow::Result<Vec<String>> {
     let path = r#"jsonpath={range .status.conditions[?(@.status=="True")]}{.type}={.message}{"\n"}{end}"#;
     let shown = namespace.ask(&["get", "pod", "compute-0", "-o", path])?;
@@ -70,39 +71,37 @@ fn wait_conditions(namespace: &Namespace, expected: &[&str]) {
 }
 
 fn wait_node(namespace: &Namespace, words: &[&str], absent: &[&str]) {
-    operator::wait_node(namespace, "compute-0", words, absent).unwrap();
+    slurm::wait_node(namespace, "compute-0", words, absent).unwrap();
 }
 
 #[test]
-fn slurm_and_kubernetes_see_each_other() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "view").unwrap();
+fn slurms_state_is_mirrored_to_pods_and_annotations_to_slurm() {
+    let namespace = operator_namespace(cluster(), "view");
     namespace.apply(CLUSTER).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_conditions(&namespace, &["Idle="]);
 
-    // Whose the node is.
+    // The comment of the node identifies its pod.
     let host = namespace.field("pod/compute-0", ".spec.nodeName").unwrap();
-    let uid = namespace.field("nodeset/compute", ".metadata.uid").unwrap();
+    let uid = namespace.uid("nodeset/compute").unwrap();
     let comment = format!(
         r#"Comment={{"namespace":"{}","podName":"compute-0","node":"{host}","nodeSetName":"compute","nodeSetUID":"{uid}"}}"#,
         namespace.name
     );
     wait_node(&namespace, &[&comment], &[]);
 
-    // A drain by hand, which is nobody's but its maker's.
+    // A manual drain, which the operator does not change.
     let drain = "scontrol update nodename=compute-0 state=drain reason='broken fan'";
     slurm(&namespace, drain).unwrap();
     wait_conditions(&namespace, &["Drain=broken fan", "Idle=broken fan"]);
     slurm(&namespace, "scontrol update nodename=compute-0 state=undrain").unwrap();
     wait_conditions(&namespace, &["Idle="]);
 
-    // In a tree, only a node that has a place there is given jobs.
+    // In a tree topology, only a node with a place gets jobs.
     annotate(&namespace, &host, &[&format!("{TOPOLOGY}=default:s1")]);
     wait_node(&namespace, &["Topology=default:s1"], &[]);
 
-    // A job, and when it must have ended.
+    // A job and its deadline.
     let deadline = || {
         let path = r"jsonpath={.metadata.annotations.nodeset\.slinky\.slurm\.net/pod-deadline}";
         namespace.ask(&["get", "pod", "compute-0", "-o", path])
@@ -148,7 +147,7 @@ fn annotate(namespace: &Namespace, host: &str, annotations: &[&str]) {
     namespace.ask(&arguments).unwrap();
 }
 
-/// What annotations of the Kubernetes node do.
+/// Effects of the annotations of the Kubernetes node.
 fn places_and_features(namespace: &Namespace, host: &str) {
     let annotate = |annotations: &[&str]| annotate(namespace, host, annotations);
     let set = |key: &str, value: &str| format!("{key}={value}");
@@ -168,7 +167,7 @@ fn places_and_features(namespace: &Namespace, host: &str) {
         &["k8s/fast"],
     );
 
-    // A place that does not exist is named, and keeps nothing else from being done.
+    // A place that does not exist is reported and does not block anything else.
     annotate(&[&set(FEATURES, "odd"), &set(TOPOLOGY, "default:nowhere")]);
     wait_node(
         namespace,

@@ -1,19 +1,17 @@
-//! Whoever takes part in making, changing and deleting Partitions dies in the middle of it.
+//! Daemons are killed while Partitions are created, changed and deleted.
 //!
-//! Each round makes two, changes their settings and their members, and deletes them while a job is in one of them.
+//! Each round creates two Partitions, changes their settings and their members, and deletes them while a job runs in
+//! one of them.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use testbed::cluster::Cluster;
-use testbed::faults::Pod;
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{
-    SOON, change_spec, install, install_chart, kill_container, kill_operator, slurm, start_job, wait_done, wait_idle,
-    wait_saved,
-};
+use crate::common::clusters::{change_spec, chart_cluster};
+use crate::common::kills::Victim;
+use crate::common::slurm::{SOON, slurm, slurm_conf, start_job, wait_done, wait_idle, wait_saved};
 
 const VALUES: &str = "nodesets:
   slinky:
@@ -27,57 +25,47 @@ partitions:
 const POD: &str = "slurm-controller-0";
 const NAMES: [&str; 2] = ["busy", "free"];
 
-/// Who dies at the making, at the change of settings, at that of members and at the deletion, and how many milliseconds after the edit:
-/// a change is live after some tens of them. Kubernetes brings what dies often back ever later, hence the pod in between;
-/// slurmctld alone is brought back by its supervisor.
+/// What is killed at the creation, the change of settings, the change of members and the deletion, and how many
+/// milliseconds after the edit. A change is live after some tens of milliseconds. Kubernetes restarts a container with
+/// a growing back-off, hence the pod in between; slurmctld alone is restarted by its supervisor.
 const ROUNDS: [[(Victim, u64); 4]; 5] = [
     [
-        (Victim::Slurmctld, 0),
-        (Victim::Slurmctld, 20),
-        (Victim::Slurmctld, 40),
-        (Victim::Slurmctld, 60),
+        (Victim::SlurmctldProcess, 0),
+        (Victim::SlurmctldProcess, 20),
+        (Victim::SlurmctldProcess, 40),
+        (Victim::SlurmctldProcess, 60),
     ],
     [
-        (Victim::Slurmctld, 30),
-        (Victim::Slurmctld, 60),
-        (Victim::Slurmctld, 10),
-        (Victim::Slurmctld, 20),
+        (Victim::SlurmctldProcess, 30),
+        (Victim::SlurmctldProcess, 60),
+        (Victim::SlurmctldProcess, 10),
+        (Victim::SlurmctldProcess, 20),
     ],
     [
-        (Victim::Slurmctld, 80),
-        (Victim::Slurmctld, 120),
-        (Victim::Slurmctld, 150),
-        (Victim::Slurmctld, 120),
+        (Victim::SlurmctldProcess, 80),
+        (Victim::SlurmctldProcess, 120),
+        (Victim::SlurmctldProcess, 150),
+        (Victim::SlurmctldProcess, 120),
     ],
     [
         (Victim::Agent, 20),
-        (Victim::Operator, 20),
+        (Victim::OperatorProcess, 20),
         (Victim::Agent, 60),
-        (Victim::Operator, 40),
+        (Victim::OperatorProcess, 40),
     ],
     [
-        (Victim::Operator, 0),
+        (Victim::OperatorProcess, 0),
         (Victim::Pod, 50),
-        (Victim::Operator, 60),
+        (Victim::OperatorProcess, 60),
         (Victim::Agent, 30),
     ],
 ];
 
-#[derive(Clone, Copy, Debug)]
-enum Victim {
-    Agent,
-    Slurmctld,
-    /// slurmctld's, with all that is in it.
-    Pod,
-    Operator,
-}
-
 struct Ground<'a> {
-    cluster: &'a Cluster,
     namespace: &'a Namespace,
 }
 
-/// What a Partition is to be: minutes, and its nodes in Slurm's words.
+/// The desired state of a Partition: its time limit in minutes, its nodes and its state, as Slurm writes them.
 #[derive(Clone, Copy)]
 struct Wanted {
     minutes: u32,
@@ -86,51 +74,16 @@ struct Wanted {
 }
 
 impl Ground<'_> {
-    /// Who is killed with kubectl's help is so after about the time that the edit takes.
+    /// A kill by kubectl takes about as long as the edit, so both start together.
     fn kill_at(&self, (victim, after): (Victim, u64), edit: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let editing = scope.spawn(edit);
-            if matches!(victim, Victim::Slurmctld) {
+            if matches!(victim, Victim::SlurmctldProcess) {
                 editing.join().unwrap();
             }
             std::thread::sleep(Duration::from_millis(after));
-            self.kill(victim);
+            victim.kill(self.namespace);
         });
-    }
-
-    fn kill(&self, victim: Victim) {
-        match victim {
-            Victim::Agent => kill_container(self.cluster, self.namespace, "reconfigure").unwrap(),
-            Victim::Slurmctld => {
-                // Right after another kill there may be nobody yet.
-                eventually("slurmctld is killed", SOON, || self.slurm("kill -9 $(pidof slurmctld)")).unwrap();
-            }
-            Victim::Pod => {
-                let now = ["delete", "pod", POD, "--force", "--grace-period=0"];
-                self.namespace.ask(&now).unwrap();
-            }
-            Victim::Operator => self.kill_operator(),
-        }
-    }
-
-    /// The process at once, and then its pod, so that the next one does not have to wait.
-    fn kill_operator(&self) {
-        let pods = ["get", "pods", "--namespace=slinky", "-o", "name"];
-        let selector = "--selector=app.kubernetes.io/name=slurm-operator";
-        let pods = self.cluster.ask(&[&pods[..], &[selector]].concat()).unwrap();
-        let killed = pods
-            .lines()
-            .filter_map(|line| line.strip_prefix("pod/"))
-            .filter(|name| {
-                let pod = Pod {
-                    namespace: "slinky",
-                    name,
-                };
-                // One before it may be on its way out.
-                self.cluster.kill_container(pod, "slurm-operator").is_ok()
-            });
-        assert_eq!(killed.count(), 1, "{pods}");
-        kill_operator(self.cluster).unwrap();
     }
 
     fn slurm(&self, line: &str) -> Result<String> {
@@ -159,7 +112,7 @@ impl Ground<'_> {
         self.namespace.ask(&delete).unwrap();
     }
 
-    /// What slurmctld says, what its file says and what Kubernetes has for the next pod are the same.
+    /// Expects the same in slurmctld, in its file and in the ConfigMap for the next pod.
     fn agrees(&self, name: &str, wanted: Wanted) -> Result<()> {
         let Wanted { minutes, nodes, state } = wanted;
         let shown = self.slurm(&format!("scontrol --oneliner show partition {name}"))?;
@@ -170,16 +123,8 @@ impl Ground<'_> {
         ];
         expect(words.iter().all(|word| shown.contains(word)), shown)?;
         let line = format!("PartitionName={name} Nodes={nodes} State={state} MaxTime={minutes}");
-        let file = self.file()?;
+        let file = slurm_conf(self.namespace)?;
         expect(file.lines().any(|found| found == line), (line, file))
-    }
-
-    /// The live file, once it is also what the next pod would start from.
-    fn file(&self) -> Result<String> {
-        let file = self.slurm("cat /etc/slurm/slurm.conf")?;
-        let object = self.namespace.field("configmap/slurm-config", ".data.slurm\\.conf")?;
-        expect(object == file, (object, &file))?;
-        Ok(file)
     }
 
     fn ready(&self, name: &str) -> Result<()> {
@@ -216,7 +161,7 @@ impl Ground<'_> {
             expect(object.is_empty(), object)?;
             let live = self.slurm("scontrol --oneliner show partitions")?;
             expect(!live.contains(&format!("PartitionName={name} ")), live)?;
-            let file = self.file()?;
+            let file = slurm_conf(self.namespace)?;
             expect(!file.contains(&format!("PartitionName={name} ")), file)
         })
         .unwrap();
@@ -266,25 +211,19 @@ impl Ground<'_> {
         self.namespace.inside("slurm-worker-slinky-0", "slurmd", &end).unwrap();
         wait_done(self.namespace, &job).unwrap();
         self.gone(&case, "busy");
-        // Or the next kill would have the job run again, in Slurm's memory.
+        // Otherwise slurmctld would restore the job as running after the next kill.
         wait_saved(self.namespace).unwrap();
     }
 }
 
 #[test]
-fn partitions_are_whole_or_gone_everywhere_in_the_end_whoever_dies_meanwhile_and_jobs_go_on() {
+fn partitions_are_complete_or_deleted_everywhere_whatever_is_killed_and_jobs_continue() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "partition-deaths").unwrap();
-    install_chart(cluster, &namespace, VALUES).unwrap();
-    wait_idle(&namespace, 1).unwrap();
-    // Slurm forgets who joined a moment before it is killed.
+    let namespace = chart_cluster(cluster, "partition-deaths", VALUES, 1);
+    // Slurm loses nodes that joined just before it is killed.
     wait_saved(&namespace).unwrap();
-    let ground = Ground {
-        cluster,
-        namespace: &namespace,
-    };
+    let ground = Ground { namespace: &namespace };
     for (number, round) in ROUNDS.into_iter().enumerate() {
         namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
         ground.round(number, round);

@@ -1,25 +1,23 @@
-//! What a person orders in Slurm stands, whatever is ordered in Kubernetes in the same seconds.
+//! Manual changes in Slurm are kept, whatever is changed in Kubernetes at the same time.
 
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 
-use crate::common::operator::{
-    CONTROLLER, REST_API, SOON, change_spec, install, slurm, slurmrestd_pod, start_job, wait_idle, wait_node, workers,
-};
-use crate::common::people::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand, rounds};
+use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, workers};
+use crate::common::manual_drains::{SPREAD, drain_by_hand, expect_drained_by_hand, resume_by_hand};
+use crate::common::pods::{self, uids};
+use crate::common::slurm::{SOON, slurm, slurmrestd_pod, start_job, wait_idle, wait_node};
 
-const WORKERS: u32 = 6;
-/// The operator looks at Slurm every five seconds; what it does by itself is done by then.
+const WORKERS: usize = 6;
+/// The operator polls Slurm every five seconds; this is long enough for its reaction.
 const SETTLED: Duration = Duration::from_secs(8);
 
 fn set_up(name: &str) -> Namespace {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, name).unwrap();
+    let namespace = operator_namespace(cluster(), name);
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(REST_API).unwrap();
     namespace.apply(&workers(WORKERS)).unwrap();
@@ -31,7 +29,7 @@ fn nodes() -> Vec<String> {
     (0..WORKERS).map(|number| format!("compute-{number}")).collect()
 }
 
-/// Gives an order in Kubernetes while people drain all nodes by hand, some before it and some after it.
+/// Runs a command in Kubernetes while all nodes are drained manually, some before and some after it.
 fn beside(namespace: &Namespace, order: impl FnOnce() -> Result<()> + Send) {
     scope(|scope| {
         let ordered = scope.spawn(move || {
@@ -50,7 +48,7 @@ fn put_back(namespace: &Namespace) {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
+fn a_manual_drain_survives_a_cordon_of_the_pod() {
     let namespace = set_up("people-cordon");
     let annotate = |word: &str| {
         let annotate = [
@@ -63,7 +61,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
         ];
         namespace.ask(&annotate).map(drop)
     };
-    for _ in 0..rounds() {
+    for _ in 0..rounds(1) {
         beside(&namespace, || annotate("nodeset.slinky.slurm.net/pod-cordon=true"));
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         annotate("nodeset.slinky.slurm.net/pod-cordon-").unwrap();
@@ -71,7 +69,7 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         put_back(&namespace);
     }
-    // Who resumes a node that is cordoned is respected too, at once.
+    // A manual resume of a cordoned node is kept too, at once.
     annotate("nodeset.slinky.slurm.net/pod-cordon=true").unwrap();
     for node in nodes() {
         wait_node(&namespace, &node, &["DRAIN", "was cordoned"], &[]).unwrap();
@@ -82,12 +80,12 @@ fn a_drain_by_hand_outlives_a_cordon_of_the_pod() {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_rolling_update() {
+fn a_manual_drain_survives_a_rolling_update() {
     let namespace = set_up("people-update");
-    // A drained worker counts as missing, and people drain them all.
+    // A drained worker counts as unavailable, and all are drained manually.
     let all_at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } } });
     change_spec(&namespace, "nodeset/compute", &all_at_once).unwrap();
-    for round in 0..rounds() {
+    for round in 0..rounds(1) {
         beside(&namespace, || {
             let heavier = json!({ "extraConf": format!("Weight={}", round + 2) });
             change_spec(&namespace, "nodeset/compute", &heavier)
@@ -106,19 +104,15 @@ fn a_drain_by_hand_outlives_a_rolling_update() {
 }
 
 #[test]
-fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
+fn a_manual_drain_survives_a_reverted_scale_in() {
     let namespace = set_up("people-scale");
-    let scale = |replicas: u32| {
+    let scale = |replicas: usize| {
         let scale = ["scale", "nodeset/compute", &format!("--replicas={replicas}")];
         namespace.ask(&scale).map(drop)
     };
-    let uids = || {
-        let path = "jsonpath={.items[*].metadata.uid}";
-        namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", path])
-    };
-    let before = uids().unwrap();
-    for _ in 0..rounds() {
-        // What has a job does not go at once.
+    let before = uids(&namespace, pods::WORKERS).unwrap();
+    for _ in 0..rounds(1) {
+        // A worker with a job is not removed at once.
         for node in nodes() {
             start_job(&namespace, &format!("-p all -w {node}"), "sleep 300").unwrap();
         }
@@ -128,12 +122,12 @@ fn a_drain_by_hand_outlives_a_scale_in_that_is_taken_back() {
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         slurm(&namespace, "scancel --partition=all").unwrap();
         put_back(&namespace);
-        assert_eq!(uids().unwrap(), before, "nobody went");
+        assert_eq!(uids(&namespace, pods::WORKERS).unwrap(), before, "nobody went");
     }
 }
 
 #[test]
-fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
+fn an_order_that_hung_in_slurmrestd_is_not_executed_late() {
     let namespace = set_up("people-frozen");
     namespace.rollout("deployment/slurm-restapi").unwrap();
     let pod = slurmrestd_pod(&namespace).unwrap();
@@ -142,7 +136,7 @@ fn an_order_does_not_come_through_late_by_a_slurmrestd_that_hung() {
             .ask(&["annotate", "--overwrite", "pod/compute-0", word])
             .unwrap()
     };
-    for _ in 0..rounds() {
+    for _ in 0..rounds(1) {
         annotate("nodeset.slinky.slurm.net/pod-cordon=true");
         wait_node(&namespace, "compute-0", &["DRAIN", "was cordoned"], &[]).unwrap();
         let frozen = cluster().pause_container(namespace.pod(&pod), "slurmrestd").unwrap();

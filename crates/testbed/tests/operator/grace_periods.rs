@@ -1,11 +1,13 @@
-//! Workers and whole sets end while jobs run: by Kubernetes' doing, and by a deletion.
+//! Workers and whole sets are deleted while jobs run, by Kubernetes or by a user.
 
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
+use crate::common::clusters::{chart_cluster, install_chart, operator_namespace};
 use crate::common::jobs::{restarts, start_job, wait_undisturbed};
-use crate::common::operator::{SOON, install, install_chart, slurm, wait_idle, wait_node};
+use crate::common::operator::install;
+use crate::common::slurm::{SOON, slurm, wait_idle, wait_node};
 
-/// One worker that is given two minutes when it is told to end.
+/// One worker with a grace period of two minutes.
 const PATIENT: &str = "nodesets:
   slinky:
     replicas: 1
@@ -17,17 +19,13 @@ partitions:
 ";
 
 #[test]
-fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "grace").unwrap();
-    install_chart(cluster, &namespace, PATIENT).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn a_deleted_busy_worker_has_its_grace_period() {
+    let namespace = chart_cluster(cluster(), "grace", PATIENT, 1);
     let pod = "pod/slurm-worker-slinky-0";
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 15);
     namespace.ask(&["delete", pod, "--wait=false"]).unwrap();
-    eventually("no new job comes to it", SOON, || {
+    eventually("it gets no new job", SOON, || {
         let node = slurm(&namespace, "scontrol show node slinky-0")?;
         expect(
             node.contains("DRAIN") && node.contains("Reason=slurm-operator: Pod is terminating"),
@@ -37,7 +35,7 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
     .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     eventually("another pod", SOON, || {
-        let now = namespace.field(pod, ".metadata.uid")?;
+        let now = namespace.uid(pod)?;
         expect(now != uid, now)
     })
     .unwrap();
@@ -45,41 +43,35 @@ fn a_busy_worker_that_is_told_to_end_has_its_grace_period() {
 }
 
 #[test]
-fn a_worker_that_the_kubelet_ends_is_down_when_its_time_is_over_and_another_takes_its_place() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "ended").unwrap();
-    install_chart(cluster, &namespace, &PATIENT.replace("120", "15")).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+fn a_worker_that_the_kubelet_ends_is_down_after_its_grace_period_and_replaced() {
+    let namespace = chart_cluster(cluster(), "ended", &PATIENT.replace("120", "15"), 1);
     let pod = "pod/slurm-worker-slinky-0";
-    let uid = namespace.field(pod, ".metadata.uid").unwrap();
+    let uid = namespace.uid(pod).unwrap();
     let job = start_job(&namespace, 600);
-    // The pod is not deleted: it fails, and stays until somebody clears it away.
+    // The pod is not deleted: it fails, and is kept until it is cleaned up.
     let deadline = r#"{"spec":{"activeDeadlineSeconds":1}}"#;
     namespace.ask(&["patch", pod, "-p", deadline]).unwrap();
     wait_node(&namespace, "slinky-0", &["DRAIN", "Pod is terminating"], &[]).unwrap();
     assert_eq!(restarts(&namespace, &job).unwrap(), 0, "it has its grace period");
-    eventually("the job is queued again", SOON, || {
+    eventually("the job is requeued", SOON, || {
         let count = restarts(&namespace, &job)?;
         expect(count == 1, count)
     })
     .unwrap();
     wait_idle(&namespace, 1).unwrap();
-    assert_ne!(namespace.field(pod, ".metadata.uid").unwrap(), uid);
+    assert_ne!(namespace.uid(pod).unwrap(), uid);
 }
 
 #[test]
-fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "deleted").unwrap();
+fn the_deletion_of_a_nodeset_waits_for_its_job_and_slurmctld_keeps_running() {
+    let namespace = operator_namespace(cluster(), "deleted");
     let values = PATIENT.replace("replicas: 1", "replicas: 2\n    partition:\n      enabled: true");
-    install_chart(cluster, &namespace, &values).unwrap();
+    install_chart(&namespace, &values).unwrap();
     wait_idle(&namespace, 2).unwrap();
     let set = "nodeset/slurm-worker-slinky";
     let job = start_job(&namespace, 30);
     namespace.ask(&["delete", set, "--wait=false"]).unwrap();
-    eventually("it says what it waits for", SOON, || {
+    eventually("it reports what it waits for", SOON, || {
         let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
         let told = why.contains(&format!("job {job}")) && why.contains("force-deletion");
         expect(told, why)
@@ -87,7 +79,7 @@ fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
     .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", set).unwrap();
-    eventually("nothing of it is left", SOON, || {
+    eventually("nothing of the set is left", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         let config = slurm(
             &namespace,
@@ -106,11 +98,7 @@ fn a_nodeset_deleted_under_a_job_waits_for_it_and_slurmctld_runs_on() {
 
 #[test]
 fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
-    let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "foreground").unwrap();
-    install_chart(cluster, &namespace, PATIENT).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster(), "foreground", PATIENT, 1);
     let job = start_job(&namespace, 20);
     let set = "nodeset/slurm-worker-slinky";
     namespace
@@ -118,7 +106,7 @@ fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
         .unwrap();
     wait_undisturbed(&namespace, &job, 0);
     namespace.wait("delete", set).unwrap();
-    eventually("its node is gone from Slurm", SOON, || {
+    eventually("its Slurm node is deleted", SOON, || {
         let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
         expect(!nodes.contains("slinky"), nodes)
     })
@@ -126,12 +114,12 @@ fn pods_that_kubernetes_deletes_with_their_set_have_their_grace_period() {
 }
 
 #[test]
-fn a_cluster_deleted_under_a_job_does_not_hang() {
+fn the_deletion_of_a_cluster_with_a_job_does_not_hang() {
     let cluster = cluster();
     install(cluster);
     for deleted in ["together", "namespace", "forced"] {
         let namespace = Namespace::create(cluster, deleted).unwrap();
-        install_chart(cluster, &namespace, &PATIENT.replace("120", "10")).unwrap();
+        install_chart(&namespace, &PATIENT.replace("120", "10")).unwrap();
         wait_idle(&namespace, 1).unwrap();
         start_job(&namespace, 600);
         match deleted {

@@ -1,5 +1,5 @@
-//! How a change of the configuration travels can be followed with the commands of the guides, typed as they stand there, and
-//! its three troubleshooting cases end well.
+//! A change of the configuration can be followed with the commands of the guides, and their three troubleshooting cases
+//! are solved.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,13 +9,12 @@ use testbed::cluster::Cluster;
 use testbed::command::output;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_idle,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, chart_workers, configuration_applied, set_extra_conf};
+use crate::common::slurm::{SOON, slurm};
 
 const POD: &str = "slurm-controller-0";
 
-/// Someone's shell, with kubectl on the PATH and the namespace as the current one.
+/// A user's shell, with kubectl on the PATH and the namespace as the current one.
 struct Shell {
     home: tempfile::TempDir,
     path: String,
@@ -36,7 +35,7 @@ impl Shell {
         shell
     }
 
-    /// Runs a line of a guide with the names filled in. What follows a log for ever is looked at for some seconds.
+    /// Runs a command of a guide with the names filled in. A command that follows a log is stopped after some seconds.
     fn run(&self, line: &str) -> Result<String> {
         let line = line
             .replace("<controller-pod>", POD)
@@ -72,7 +71,7 @@ fn wait_applied(namespace: &Namespace, status: &str, reason: &str) -> String {
     .unwrap()
 }
 
-/// Waits until slurmctld shows these words.
+/// Waits until the output contains these words.
 fn wait_shown(namespace: &Namespace, line: &str, words: &str) {
     eventually(&format!("{words} in `{line}`"), SOON, || {
         let shown = slurm(namespace, line)?;
@@ -81,18 +80,15 @@ fn wait_shown(namespace: &Namespace, line: &str, words: &str) {
     .unwrap();
 }
 
-/// The user's own partition, with a limit to tell changes by.
+/// A partition with a time limit that distinguishes changes.
 fn partition(minutes: u32) -> String {
     format!("PartitionName=mine Nodes=ALL MaxTime={minutes}")
 }
 
 #[test]
-fn every_diagnostic_of_the_guides_answers() {
+fn every_diagnostic_command_of_the_guides_works() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "story").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "story", ONE_WORKER, 1);
     set_extra_conf(&namespace, &partition(33)).unwrap();
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
     wait_applied(&namespace, "True", "Applied");
@@ -131,7 +127,7 @@ fn every_diagnostic_of_the_guides_answers() {
         .run("kubectl logs <controller-pod> -c reconfigure | tail -20")
         .unwrap();
     assert!(log.contains("SUCCESS"), "{log}");
-    // Slurm has no `slurmctld -t`; this is ours.
+    // Slurm has no `slurmctld -t`; the agent provides it.
     for container in ["slurmctld", "reconfigure"] {
         shell
             .run(&format!(
@@ -140,13 +136,13 @@ fn every_diagnostic_of_the_guides_answers() {
             .unwrap();
     }
 
-    let uid = namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap();
+    let uid = namespace.uid(&format!("pod/{POD}")).unwrap();
     shell.run("kubectl delete pod <controller-pod>").unwrap();
     namespace.wait_new("condition=Ready", &format!("pod/{POD}")).unwrap();
-    assert_ne!(namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap(), uid);
+    assert_ne!(namespace.uid(&format!("pod/{POD}")).unwrap(), uid);
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
 
-    // And ours: the status, and what changed when and why.
+    // And the operator's own: the status and the history.
     let way = namespace
         .field("controller/slurm", ".status.configuration.lastChange.action")
         .unwrap();
@@ -157,12 +153,9 @@ fn every_diagnostic_of_the_guides_answers() {
 }
 
 #[test]
-fn the_three_troubleshooting_cases_of_the_guide_end_well() {
+fn the_three_troubleshooting_cases_of_the_guide_are_solved() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "trouble").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "trouble", ONE_WORKER, 1);
     let shell = Shell::open(cluster, &namespace);
     let conf = || {
         shell.run(
@@ -170,7 +163,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
         )
     };
 
-    // 1. The object has changed, the files in the pod have not: the agent does not run.
+    // 1. The object has changed, but the files in the pod have not: the agent does not run.
     let frozen = cluster.pause_container(namespace.pod(POD), "reconfigure").unwrap();
     set_extra_conf(&namespace, &partition(11)).unwrap();
     wait_applied(&namespace, "False", "AgentAway");
@@ -185,7 +178,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
     assert!(conf().unwrap().contains(&partition(11)));
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
 
-    // 2. The reconfigure fails: the file is bad …
+    // 2. The reconfigure fails because the file is bad …
     set_extra_conf(&namespace, &format!("{}\nJobSubmitPlugins=nope", partition(22))).unwrap();
     let message = wait_applied(&namespace, "False", "ConfigRejected");
     assert!(message.contains("nope"), "{message}");
@@ -209,7 +202,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
     // … or slurmctld is not up yet.
     let frozen = cluster.pause_container(namespace.pod(POD), "slurmctld").unwrap();
     set_extra_conf(&namespace, &partition(44)).unwrap();
-    eventually("it is told", SOON, || {
+    eventually("it is reported", SOON, || {
         let (status, reason, message) = applied(&namespace)?;
         expect(status == "False" && reason != "Pushing", (reason, message))
     })
@@ -219,7 +212,7 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
     wait_applied(&namespace, "True", "Applied");
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:44:00");
 
-    // 3. A partition is in slurm.conf, and sinfo does not show it.
+    // 3. A partition is in slurm.conf, but sinfo does not show it.
     slurm(&namespace, "scontrol delete partitionname=mine").unwrap();
     assert!(conf().unwrap().contains("PartitionName=mine"));
     let listed = || shell.run("kubectl exec <controller-pod> -c slurmctld -- sinfo -a");
@@ -235,12 +228,9 @@ fn the_three_troubleshooting_cases_of_the_guide_end_well() {
 }
 
 #[test]
-fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
+fn lagging_nodes_are_listed_until_they_have_the_change() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "lagging").unwrap();
-    install_chart(cluster, &namespace, &ONE_WORKER.replace("replicas: 1", "replicas: 2")).unwrap();
-    wait_idle(&namespace, 2).unwrap();
+    let namespace = chart_cluster(cluster, "lagging", &chart_workers(2), 2);
     let lagging = |expected: &str| {
         eventually(&format!("lagging nodes: {expected:?}"), SOON, || {
             let listed = namespace.field("controller/slurm", ".status.configuration.laggingNodes")?;
@@ -248,11 +238,11 @@ fn nodes_that_did_not_take_a_change_are_listed_until_they_do() {
         })
         .unwrap();
     };
-    // Before its startup probe has succeeded the kubelet would restart it.
+    // The kubelet would restart it before its startup probe has succeeded.
     namespace.wait("condition=Ready", "pod/slurm-worker-slinky-1").unwrap();
     let worker = namespace.pod("slurm-worker-slinky-1");
     let frozen = cluster.pause_container(worker, "slurmd").unwrap();
-    // A change of partitions would not concern nodes.
+    // A change of partitions does not affect nodes.
     set_extra_conf(&namespace, "KillWait=47").unwrap();
     wait_shown(&namespace, "scontrol show config", "KillWait                = 47 sec");
     wait_applied(&namespace, "True", "Applied");

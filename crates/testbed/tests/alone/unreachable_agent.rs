@@ -1,10 +1,10 @@
-//! The operator cannot reach slurmctld's pod, and the API server can be reached by both.
+//! The operator cannot reach slurmctld's pod, but both can reach the API server.
 
 use testbed::harness::{Namespace, alone, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, configuration_applied, install, install_chart, set_extra_conf, slurm, wait_idle,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, configuration_applied, set_extra_conf};
+use crate::common::kills::operator_pods;
+use crate::common::slurm::{SOON, slurm, slurm_conf, wait_idle};
 
 const POD: &str = "slurm-controller-0";
 
@@ -13,13 +13,10 @@ fn delivery(namespace: &Namespace) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_change_comes_by_a_config_map_where_the_agent_cannot_be_reached() {
+fn a_change_is_delivered_by_a_config_map_if_the_agent_is_unreachable() {
     let alone = alone();
     let cluster = alone.cluster;
-    install(cluster);
-    let namespace = Namespace::create(cluster, "reach").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "reach", ONE_WORKER, 1);
     let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
     let is_live = |jobs: &str| {
         set_extra_conf(&namespace, &format!("{extra_conf}\nMaxJobCount={jobs}\n")).unwrap();
@@ -31,31 +28,22 @@ fn a_change_comes_by_a_config_map_where_the_agent_cannot_be_reached() {
     };
     is_live("4001");
     assert_eq!(delivery(&namespace).unwrap(), "Agent");
-    let uid = namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap();
+    let uid = namespace.uid(&format!("pod/{POD}")).unwrap();
 
-    let operator = cluster
-        .ask(&[
-            "get",
-            "pods",
-            "--namespace",
-            "slinky",
-            "-l",
-            "app.kubernetes.io/name=slurm-operator",
-            "-o",
-            "name",
-        ])
-        .unwrap();
-    let operator = operator.trim().trim_start_matches("pod/").to_owned();
+    let operators = operator_pods(cluster).unwrap();
+    let [operator] = operators.as_slice() else {
+        panic!("{operators:?}")
+    };
     let cut = cluster
         .drop_traffic(
             testbed::faults::Pod {
                 namespace: "slinky",
-                name: &operator,
+                name: operator,
             },
             namespace.pod(POD),
         )
         .unwrap();
-    // Twice: a second candidate takes the place of the first.
+    // Twice: a second candidate replaces the first.
     for jobs in ["4002", "4003"] {
         is_live(jobs);
         eventually("the status says which way it went", SOON, || {
@@ -67,22 +55,20 @@ fn a_change_comes_by_a_config_map_where_the_agent_cannot_be_reached() {
     assert_eq!(configuration_applied(&namespace, "reason").unwrap(), "AgentAway");
 
     cut.heal().unwrap();
-    eventually("it is heard that it is live", SOON, || {
+    eventually("the operator learns that it is live", SOON, || {
         let status = configuration_applied(&namespace, "status")?;
         expect(status == "True", status)
     })
     .unwrap();
     assert_eq!(delivery(&namespace).unwrap(), "ConfigMap");
-    let file = slurm(&namespace, "cat /etc/slurm/slurm.conf").unwrap();
-    let written = namespace.field("configmap/slurm-config", ".data.slurm\\.conf").unwrap();
-    assert_eq!(file, written);
+    slurm_conf(&namespace).unwrap();
     namespace.wait("delete", "configmap/slurm-candidate").unwrap();
     is_live("4004");
-    eventually("pushed again", SOON, || {
+    eventually("the change is pushed again", SOON, || {
         let delivery = delivery(&namespace)?;
         expect(delivery == "Agent", delivery)
     })
     .unwrap();
-    assert_eq!(namespace.field(&format!("pod/{POD}"), ".metadata.uid").unwrap(), uid);
+    assert_eq!(namespace.uid(&format!("pod/{POD}")).unwrap(), uid);
     wait_idle(&namespace, 1).unwrap();
 }

@@ -1,23 +1,20 @@
-//! Changes that restart slurmctld's pod, if that is wished for.
+//! Changes that restart slurmctld's pod, if the user chose that.
 
 use serde_json::{Value, json};
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::harness::{cluster, eventually, expect};
 
-use crate::common::operator::{
-    ONE_WORKER, SOON, configuration_applied, install, install_chart, kill_operator, set_extra_conf, slurm, start_job,
-    wait_idle, wait_saved,
-};
+use crate::common::clusters::{ONE_WORKER, chart_cluster, configuration_applied, set_extra_conf};
+use crate::common::kills::kill_operator;
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle, wait_saved};
 
 const POD: &str = "slurm-controller-0";
 
-/// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, since they may be the user's own.
+/// With `configUpdate: Restart` a dry run comes before the restart. Plugins pass the checker, because they may be
+/// custom ones.
 #[test]
-fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_try_it_again() {
+fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_leader() {
     let cluster = cluster();
-    install(cluster);
-    let namespace = Namespace::create(cluster, "good").unwrap();
-    install_chart(cluster, &namespace, ONE_WORKER).unwrap();
-    wait_idle(&namespace, 1).unwrap();
+    let namespace = chart_cluster(cluster, "good", ONE_WORKER, 1);
     let extra_conf = namespace.field("controller/slurm", ".spec.extraConf").unwrap();
     let restart = json!({ "spec": { "configUpdate": "Restart" } }).to_string();
     namespace
@@ -35,7 +32,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     wait_idle(&namespace, 1).unwrap();
     let job = start_job(&namespace, "-p all", "sleep 1000").unwrap();
     wait_saved(&namespace).unwrap();
-    let uid = || namespace.field(&format!("pod/{POD}"), ".metadata.uid");
+    let uid = || namespace.uid(&format!("pod/{POD}"));
     let before = uid().unwrap();
 
     let rejected = |by: &str, words: &str| {
@@ -50,7 +47,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     };
     set_extra_conf(&namespace, &format!("{extra_conf}\nSchedulerType=sched/nonsense\n")).unwrap();
     rejected("DryRun", "sched/nonsense");
-    // The next leader takes the agent's word for it.
+    // The next leader learns it from the agent.
     kill_operator(cluster).unwrap();
     namespace.ask(&["delete", "configmap", "slurm-config"]).unwrap();
     namespace.wait("create", "configmap/slurm-config").unwrap();
@@ -59,8 +56,8 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     assert_eq!(log.matches("the dry run refused").count(), 1, "{log}");
     assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
 
-    // A dry run writes no logs, so it does not see that slurmctld dies of this one. The pod is restarted for it and starts with the
-    // last known good.
+    // A dry run writes no logs, so it does not detect that slurmctld fails with this one. The pod is restarted for it
+    // and starts with the last known good.
     set_extra_conf(
         &namespace,
         &format!("{extra_conf}\nSlurmSchedLogFile=/nowhere/sched.log\n"),
