@@ -1,16 +1,20 @@
-//! Where tests end the agent, to see that the next one goes on, or stop it until others are done. Nothing of it is in a release.
+//! Points at which tests kill or stop the agent. Release builds contain none.
 
 use std::fmt::Display;
+#[cfg(debug_assertions)]
+use std::path::Path;
 
-/// Names the step after which to die, as the journal's reader sees it.
+use host::Host;
+
+/// The step after which to die, as the journal names it.
 #[cfg(debug_assertions)]
 const DIE_AT: &str = "SLURM_AGENT_DIE_AT";
 
-/// The same for one that is to be stopped, and goes on by a SIGCONT.
+/// The step after which to stop until a SIGCONT.
 #[cfg(debug_assertions)]
 const STOP_AT: &str = "SLURM_AGENT_STOP_AT";
 
-/// Names a file: as long as it exists, the state volume hangs.
+/// A file: while it exists, the state volume hangs.
 #[cfg(debug_assertions)]
 const HOLD_VOLUME: &str = "SLURM_AGENT_HOLD_VOLUME";
 
@@ -18,7 +22,7 @@ const HOLD_VOLUME: &str = "SLURM_AGENT_HOLD_VOLUME";
 pub(crate) fn reach(step: impl Display) {
     let is_meant = |variable: &str| std::env::var(variable).is_ok_and(|at| at == step.to_string());
     if is_meant(DIE_AT) {
-        // Nobody cleans up, as after a SIGKILL.
+        // Nothing is cleaned up, as after a SIGKILL.
         std::process::abort();
     }
     if is_meant(STOP_AT) {
@@ -26,10 +30,11 @@ pub(crate) fn reach(step: impl Display) {
     }
 }
 
-/// Before each piece of work on the state volume.
+/// Called before each piece of work on the state volume.
 #[cfg(debug_assertions)]
-pub(crate) fn hold_volume() {
-    while std::env::var_os(HOLD_VOLUME).is_some_and(|held| std::path::Path::new(&held).exists()) {
+pub(crate) fn hold_volume(host: &Host) {
+    let exists = |path: &Path| host.files().metadata(path).is_ok();
+    while std::env::var_os(HOLD_VOLUME).is_some_and(|held| exists(Path::new(&held))) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
@@ -38,4 +43,4 @@ pub(crate) fn hold_volume() {
 pub(crate) fn reach(_: impl Display) {}
 
 #[cfg(not(debug_assertions))]
-pub(crate) fn hold_volume() {}
+pub(crate) fn hold_volume(_: &Host) {}

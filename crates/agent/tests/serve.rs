@@ -331,7 +331,9 @@ impl Pod {
     }
 
     fn stored(&self) -> Vec<u64> {
-        Store::new(&self.path("state"), &uid()).sequences().unwrap()
+        Store::new(&host::Host::real(), &self.path("state"), &uid())
+            .sequences()
+            .unwrap()
     }
 
     fn tool(&self, name: &str, script: &str) {
@@ -425,7 +427,9 @@ async fn a_revision_that_the_dry_run_refuses_touches_nothing() {
         pod.story()[1..],
         ["Reconfiguring Slurm...", "Failed to reconfigure, try again..."]
     );
-    let journal = Store::new(&pod.path("state"), &uid()).journal().entries();
+    let journal = Store::new(&host::Host::real(), &pod.path("state"), &uid())
+        .journal()
+        .entries();
     assert_eq!(journal.last().unwrap().refused.as_ref(), Some(rejected), "{journal:?}");
     pod.kill_agent();
     pod.serve();
@@ -445,7 +449,7 @@ async fn a_dry_run_that_cannot_tell_is_a_failure_and_no_refusal() {
     let pod = Pod::running(&revision(1, "one")).await;
     for (conf, said) in [
         ("full", "No space left on device"),
-        ("stuck", "came to no end within 5s"),
+        ("stuck", "did not finish within 5s"),
     ] {
         let failed = pod.refusal(&revision(2, conf)).await;
         let ((Error::Refused(Refusal::Failed { detail }), "full")
@@ -716,7 +720,7 @@ async fn a_push_while_slurmctld_is_away_waits_for_it() {
 async fn a_push_that_was_interrupted_before_the_swap_is_gone_on_with() {
     let mut pod = Pod::running(&revision(1, "one")).await;
     pod.kill_agent();
-    Store::new(&pod.path("state"), &uid())
+    Store::new(&host::Host::real(), &pod.path("state"), &uid())
         .save(&revision(2, "two"))
         .unwrap();
     pod.serve();
@@ -734,8 +738,10 @@ async fn a_push_that_was_interrupted_after_the_swap_is_gone_on_with_or_taken_bac
     for (conf, expected) in [("two", "two"), ("bad", "one")] {
         let mut pod = Pod::running(&revision(1, "one")).await;
         pod.kill_agent();
-        Store::new(&pod.path("state"), &uid()).save(&revision(2, conf)).unwrap();
-        let config = ConfigDir::new(&pod.path("etc"), &pod.path("keys"));
+        Store::new(&host::Host::real(), &pod.path("state"), &uid())
+            .save(&revision(2, conf))
+            .unwrap();
+        let config = ConfigDir::new(&host::Host::real(), &pod.path("etc"), &pod.path("keys"));
         let files = config.write(&revision(2, conf)).unwrap();
         config.switch(&files).unwrap();
         pod.serve();
@@ -838,7 +844,7 @@ async fn a_pod_that_cannot_start_with_the_newest_revision_starts_with_the_last_k
     let pod = Pod::running(&revision(1, "one")).await;
     pod.push(&revision(2, "two")).await;
     assert_eq!(pod.push(&revision(3, "two")).await.outcome, Outcome::Unchanged);
-    Store::new(&pod.path("state"), &uid())
+    Store::new(&host::Host::real(), &pod.path("state"), &uid())
         .save(&revision(4, "bad"))
         .unwrap();
     let mut pod = pod.replaced().await;
@@ -1214,7 +1220,7 @@ async fn a_candidate_that_the_kubelet_brings_goes_live_under_the_checks_of_a_pus
             made(&revision(3, "three"), 1, POD, &key),
             "later leader or command",
         ),
-        ("..6", made(&revision(2, "old"), 4, POD, &key), "is an old one"),
+        ("..6", made(&revision(2, "old"), 4, POD, &key), "is stale"),
         ("..7", made(&revision(3, "wrong"), 5, POD, &key), "Rejected"),
     ] {
         mount(&pod, version, &candidate);

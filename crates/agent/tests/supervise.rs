@@ -251,7 +251,7 @@ fn one_that_was_stopped_while_another_took_charge_is_killed_and_takes_its_place_
         first.log(),
         second.log()
     );
-    assert!(first.log().contains("took charge after this one"), "{}", first.log());
+    assert!(first.log().contains("became primary after this one"), "{}", first.log());
     second.life(1);
 }
 

@@ -1,20 +1,20 @@
-//! Who may still command. See [`Fence`].
+//! Decides which commands are stale. See [`Fence`].
 
 use std::collections::BTreeMap;
 
 use slurm::ReservationName;
 use slurm::agent::{Fence, NodeName};
 
-/// What a command is about. Commands on different subjects may overtake each other.
+/// The subject of a command. Commands on different subjects may overtake each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject<'a> {
-    /// Nothing yet: a new leader makes itself known.
+    /// A new leader announces itself.
     Leadership,
     Configuration,
     Node(&'a NodeName),
-    /// A job is commanded once and for all, so that only the leader's term counts.
+    /// A command to a job is final, so that only the leader's term counts.
     Job,
-    /// Likewise: it is only brought back to what the live files say.
+    /// A partition is only restored to the live files, so that only the leader's term counts.
     Partition,
     Reservation(&'a ReservationName),
 }
@@ -25,17 +25,17 @@ pub(super) struct Fences {
     configuration: u64,
     nodes: BTreeMap<NodeName, u64>,
     reservations: BTreeMap<ReservationName, u64>,
-    /// The highest sequence of any subject, for people and for the leader's next number.
+    /// The highest sequence of any subject, for the status and for the leader's next number.
     highest: u64,
 }
 
-/// A command that comes too late, and what it comes too late after.
+/// The command is stale: this fence is in force.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stale(pub(super) Fence);
 
 impl Fences {
-    /// Since a term that was heard by an agent before this one. What its leader said within it is forgotten; its tokens
-    /// last a minute, and an old revision is refused by its number.
+    /// Starts at a term that an earlier agent saved. The sequences within it are not known; its tokens expire after a minute,
+    /// and an old revision is rejected by its number.
     pub(super) fn since(term: u64) -> Self {
         Self {
             term,
@@ -53,12 +53,12 @@ impl Fences {
         }
     }
 
-    /// Whether its term has to be saved before it may be admitted.
+    /// Returns whether the term has to be saved before the command is accepted.
     pub(super) fn is_new(&self, fence: Fence) -> bool {
         fence.term > self.term
     }
 
-    /// From here on older terms are stale.
+    /// Makes older terms stale.
     pub(super) fn raise(&mut self, term: u64) {
         if term > self.term {
             *self = Self::since(term);
@@ -82,7 +82,7 @@ impl Fences {
         Ok(())
     }
 
-    /// Whether it would be admitted, or, after it was, has not been overtaken since.
+    /// Returns whether the command would be accepted or, after it was, has not become stale since.
     pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Stale> {
         let floor = match subject {
             _ if self.is_new(fence) => return Ok(()),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_was_replaced_is_refused_on_every_subject() {
+    fn a_replaced_leader_is_rejected_on_every_subject() {
         let mut fences = Fences::since(0);
         let n1 = node("n1");
         fences.admit(fence(3, 100), Subject::Configuration).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_overtaken_is_refused_and_one_sent_twice_is_not() {
+    fn an_overtaken_command_is_rejected_and_a_repeated_one_is_not() {
         let mut fences = Fences::since(0);
         fences.admit(fence(1, 5), Subject::Configuration).unwrap();
         assert_eq!(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admitted_command_can_be_overtaken_while_it_waits() {
+    fn an_accepted_command_can_become_stale_while_it_waits() {
         let mut fences = Fences::since(0);
         fences.admit(fence(1, 5), Subject::Configuration).unwrap();
         fences.check(fence(1, 5), Subject::Configuration).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_of_before_this_process_counts() {
+    fn a_term_from_before_this_process_counts() {
         let mut fences = Fences::since(7);
         fences.admit(fence(6, 100), Subject::Configuration).unwrap_err();
         fences.admit(fence(7, 1), Subject::Configuration).unwrap();

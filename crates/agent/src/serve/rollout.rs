@@ -1,22 +1,24 @@
-//! A change that has not ended, and who waits for its end.
+//! The rollout of the live files: state of a change until slurmctld is known to run with it, and the callers that wait for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use host::Host;
 use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime, Way};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use super::partitions::{ByHand, Rest};
-use super::served::Word;
+use super::legacy_log::{self, Event};
+use super::partitions::{ManualStates, Remaining};
+use super::slurmctld::Verification;
 use super::steps::Steps;
-use super::story::{Event, tell};
 
-/// How often "try again" is said: as often as the script of old did, then ever more seldom.
-const FIRST_WORD: Duration = Duration::from_secs(2);
-const LAST_WORD: Duration = Duration::from_secs(30);
+/// How often a failure is logged: as often as upstream's script did, then with growing intervals.
+const MIN_LOG_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What became of a push that was taken.
+/// The result of an accepted push.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct PushResult {
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepTime>,
     pub(super) action: Action,
@@ -24,12 +26,12 @@ pub(super) struct Taken {
     pub(super) kept_states: Vec<KeptState>,
 }
 
-impl Taken {
-    /// Nothing was made to happen.
-    pub(super) fn at_rest(outcome: Outcome, steps: &Steps) -> Self {
+impl PushResult {
+    /// A result without an action.
+    pub(super) fn without_action(outcome: Outcome, steps: &[StepTime]) -> Self {
         Self {
             outcome,
-            steps: steps.reached().to_vec(),
+            steps: steps.to_vec(),
             action: Action::Nothing,
             way: Way::default(),
             kept_states: Vec::new(),
@@ -37,62 +39,64 @@ impl Taken {
     }
 }
 
-pub(super) type Answer = Result<Taken, Refusal>;
+pub(super) type PushResponse = Result<PushResult, Refusal>;
 
-/// Who wants to know what becomes of a revision.
+/// A caller that waits for the outcome of a revision.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct Caller {
     pub(super) sequence: u64,
-    pub(super) reply: oneshot::Sender<Answer>,
+    pub(super) reply: oneshot::Sender<PushResponse>,
 }
 
 /// What a change means for partitions.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
-    /// What the partitions of this change have to be, where they are told one by one; `None` if nobody remembers.
-    pub(super) told: Option<Rest>,
-    /// By which way they are told.
+    /// What remains of a live update; `None` if that is unknown.
+    pub(super) remaining: Option<Remaining>,
+    /// The channel of the live update.
     pub(super) way: Way,
-    /// What people have set, and a reconfigure undoes.
-    pub(super) by_hand: ByHand,
-    /// Those that were set again.
+    /// Manual states that a reconfigure undoes.
+    pub(super) manual_states: ManualStates,
+    /// Manual states that were set again.
     pub(super) kept_states: Vec<KeptState>,
-    /// No partition with jobs is lost when slurmctld reads these files.
-    pub(super) way_is_clear: bool,
-    /// slurmctld has something of which only the files know how it was.
+    /// slurmctld loses no partition with jobs by reading these files.
+    pub(super) safe_to_reconfigure: bool,
+    /// slurmctld has partitions that only a reconfigure can revert.
     pub(super) must_reconfigure: bool,
 }
 
 /// slurmctld is not known to run with the live files.
 #[derive(Debug)]
-pub(super) struct Unsettled {
+pub(super) struct Rollout {
+    host: Host,
     pub(super) since: Instant,
-    /// A start with these files was asked for.
+    /// A start with these files was requested.
     pub(super) started: bool,
-    /// slurmctld was told to end and to start with these files.
+    /// When a restart with these files was requested.
     pub(super) restarted: Option<Instant>,
-    /// slurmctld was seen to run before it came to these files, or starts in this pod for the first time: if it cannot
-    /// start now, it is the files.
+    /// slurmctld ran before it got these files, or starts in this pod for the first time: if it cannot start now, the files are
+    /// the cause.
     pub(super) healthy_before: bool,
-    /// Which revision had to go for these files to come back.
+    /// The revision that was replaced by these older files.
     pub(super) rolled_back: Option<Refused>,
-    /// The smallest action that will do, once somebody has looked.
+    /// The smallest sufficient action, once it is known.
     pub(super) action: Option<Action>,
     pub(super) steps: Steps,
     pub(super) partitions: Partitions,
-    /// slurmctld said that it runs with something else, and was reconfigured for it.
-    pub(super) doubted: Option<Word>,
-    /// People have been told that there is something to reconfigure.
-    pub(super) told: bool,
-    pub(super) waiting: Vec<Waiting>,
-    last_word: Instant,
-    pause: Duration,
+    /// The mismatch for which slurmctld was reconfigured a second time.
+    pub(super) mismatch: Option<Verification>,
+    /// The legacy log has its first line about this rollout.
+    pub(super) logged: bool,
+    pub(super) callers: Vec<Caller>,
+    last_log: Instant,
+    log_interval: Duration,
 }
 
-impl Unsettled {
-    pub(super) fn new(steps: Steps) -> Self {
-        let now = Instant::now();
+impl Rollout {
+    pub(super) fn new(host: &Host, steps: Steps) -> Self {
+        let now = host.instant();
         Self {
+            host: host.clone(),
             since: now,
             started: false,
             restarted: None,
@@ -101,77 +105,82 @@ impl Unsettled {
             action: None,
             steps,
             partitions: Partitions::default(),
-            doubted: None,
-            told: false,
-            waiting: Vec::new(),
-            last_word: now,
-            pause: FIRST_WORD,
+            mismatch: None,
+            logged: false,
+            callers: Vec::new(),
+            last_log: now,
+            log_interval: MIN_LOG_INTERVAL,
         }
     }
 
-    /// Of an agent that has yet to find out. Where it starts with its pod, slurmctld has never run with these files.
-    pub(super) fn at_start() -> Self {
+    /// The rollout of an agent that starts. If it starts with its pod, slurmctld has never run with these files.
+    pub(super) fn at_start(host: &Host) -> Self {
         Self {
             healthy_before: true,
-            ..Self::new(Steps::begin())
+            ..Self::new(host, Steps::begin(host))
         }
     }
 
-    pub(super) fn tell_reconfiguring(&mut self) {
-        if !self.told {
-            self.told = true;
-            tell(&Event::Reconfiguring);
+    pub(super) fn age(&self) -> Duration {
+        self.host.instant().saturating_duration_since(self.since)
+    }
+
+    pub(super) fn log_reconfiguring(&mut self) {
+        if !self.logged {
+            self.logged = true;
+            legacy_log::print(&self.host, &Event::Reconfiguring);
         }
     }
 
-    /// Whether it is time for another word about it; they become ever more seldom.
-    pub(super) fn is_time_for_a_word(&mut self) -> bool {
-        let is_time = self.last_word.elapsed() >= self.pause;
-        if is_time {
-            self.next_pause();
+    /// Returns whether a failure should be logged now.
+    pub(super) fn should_log(&mut self) -> bool {
+        let since = self.host.instant().saturating_duration_since(self.last_log);
+        let is_due = since >= self.log_interval;
+        if is_due {
+            self.next_interval();
         }
-        is_time
+        is_due
     }
 
-    /// The pause that begins now.
-    pub(super) fn next_pause(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LAST_WORD);
-        self.last_word = Instant::now();
-        pause
+    /// Begins the next interval and returns its length.
+    pub(super) fn next_interval(&mut self) -> Duration {
+        let interval = self.log_interval;
+        self.log_interval = (interval * 2).min(MAX_LOG_INTERVAL);
+        self.last_log = self.host.instant();
+        interval
     }
 
-    /// Asked often while an answer is near, seldom when it is not.
-    pub(super) fn poll_after(&self) -> Duration {
-        match self.since.elapsed().as_secs() {
+    /// Polls often at first, when a change is likely, and seldom later.
+    pub(super) fn poll_interval(&self) -> Duration {
+        match self.age().as_secs() {
             0..1 => Duration::from_millis(20),
             1..10 => Duration::from_millis(200),
             _ => Duration::from_secs(1),
         }
     }
 
-    /// The files are those of before again.
+    /// Starts over with the previous files.
     pub(super) fn roll_back(&mut self, refused: Refused) {
-        self.since = Instant::now();
+        self.since = self.host.instant();
         self.started = false;
         self.restarted = None;
-        self.doubted = None;
-        // There is no other way but this one.
-        self.partitions.way_is_clear = true;
+        self.mismatch = None;
+        // There is no alternative to these files.
+        self.partitions.safe_to_reconfigure = true;
         self.healthy_before = false;
         self.rolled_back = Some(refused);
         self.steps.reach(Phase::RollingBack);
     }
 
-    /// Those who wait for a revision that was rolled back hear of that, the others hear this.
-    pub(super) fn answer(&mut self, outcome: &Outcome) {
-        for Waiting { sequence, reply } in std::mem::take(&mut self.waiting) {
+    /// Responds to all callers. Those of a revision that was rolled back get that outcome, the others this one.
+    pub(super) fn respond(&mut self, outcome: &Outcome) {
+        for Caller { sequence, reply } in std::mem::take(&mut self.callers) {
             let outcome = match &self.rolled_back {
                 Some(refused) if refused.sequence == sequence => Outcome::RolledBack(refused.clone()),
                 _ => outcome.clone(),
             };
-            // Whoever asked may be gone.
-            let _ = reply.send(Ok(Taken {
+            // The caller may have timed out.
+            let _ = reply.send(Ok(PushResult {
                 outcome,
                 steps: self.steps.reached().to_vec(),
                 action: self.action.unwrap_or_default(),

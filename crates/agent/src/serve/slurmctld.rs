@@ -1,82 +1,98 @@
-//! slurmctld's own word on what it runs with: the files it serves to nodes, and the hash of the slurm.conf it has read.
+//! The running slurmctld: which configuration it has read, according to the files it serves to nodes and its hash of slurm.conf.
 //!
-//! Neither will do alone. After a reconfigure that failed slurmctld serves files it does not run with, and the hash is of
-//! slurm.conf only.
-//!
-//! Both are of the files it has read last. Partitions that were changed by RPC since then are in neither.
+//! Neither is enough. After a failed reconfigure slurmctld serves files that it does not run with, and the hash covers slurm.conf
+//! only. Neither contains partitions that were changed by RPC since slurmctld last read its files.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use host::{FileError, Host};
 use slurm::Revision;
 use slurm::answer::ServedConf;
 use slurm::conf::{Configuration, FileKind, SLURMCTLD_PORT};
 use slurm::revision::File;
 use slurm::rpc::{Client, Error, Options, ServedFile, Version};
-use slurm::token::{Issuer, SigningKey};
+use slurm::token::{EmptyKey, Issuer, SigningKey};
 
 use crate::dry_run::configuration_of;
 
-/// An answer takes a millisecond. Who is slower is asked again.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A response takes a millisecond; the caller retries.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For one question.
+/// A token is used for one request.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(30);
 
-/// May ask for files with any SlurmUser, and is known in every image.
+/// May read files whatever SlurmUser is, and exists in every image.
 const USER: &str = "root";
 
+/// Whether slurmctld runs with a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
-    /// It runs with this revision.
-    Same,
+pub(super) enum Verification {
+    Matches,
     /// It serves other bytes under this name.
-    OtherFile(String),
+    FileDiffers(String),
     /// It serves these files, and has read another slurm.conf.
-    OtherHash,
-    /// Not yet, or never: it may be busy.
-    NoAnswer(String),
-    /// It said that it does not, or cannot be asked from here.
-    WillNotTell(String),
+    HashDiffers,
+    /// It may be busy, or may never respond.
+    NoResponse(String),
+    /// It rejects the request, or cannot be reached from here.
+    Unavailable(String),
 }
 
-/// What slurmctld has read last.
+/// The configuration that slurmctld has read last.
 #[derive(Debug)]
-pub(super) enum Base {
+pub(super) enum LoadedConfig {
     Known(Box<Configuration>),
-    /// Not yet, or never: it may be busy.
-    NoAnswer(String),
-    /// It serves something else than it runs with, or cannot be asked from here.
+    /// It may be busy, or may never respond.
+    NoResponse(String),
+    /// It serves other files than it runs with, or cannot be reached from here.
     Unknown,
 }
 
-/// What one of several is.
+/// The role of one of several slurmctld.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Or it cannot be asked from here.
-    InCharge,
-    /// It waits to take over.
+pub(super) enum Role {
+    /// Or it cannot be reached from here.
+    Primary,
     Standby,
     /// It may wait for another one to hand over.
-    NoAnswer(String),
+    NoResponse(String),
+}
+
+/// Why Slurm's protocol cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoClient {
+    #[error("slurmctld speaks TLS only ({0})")]
+    Tls(String),
+    #[error("slurmctld does not listen on the pod's loopback interface (NoCtldInAddrAny)")]
+    NoLoopback,
+    #[error("there is no revision in the configuration directory")]
+    NoRevision,
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Key(#[from] EmptyKey),
 }
 
 #[derive(Debug)]
 pub(super) struct Slurmctld {
+    host: Host,
     keys: PathBuf,
-    /// In place of what slurm.conf says.
+    /// Replaces the address in slurm.conf.
     address: Option<SocketAddr>,
-    /// The newest version of the protocol that it was seen to understand.
+    /// The newest version of the protocol that slurmctld was seen to understand.
     version: Mutex<Version>,
-    /// Held by whoever changes what partitions consist of, from the first word to the files that say the same.
+    /// Held while partitions change, from the first order until the files are live.
     members: tokio::sync::Mutex<()>,
 }
 
 impl Slurmctld {
-    pub(super) fn new(keys: &Path, address: Option<SocketAddr>) -> Self {
+    pub(super) fn new(host: &Host, keys: &Path, address: Option<SocketAddr>) -> Self {
         Self {
+            host: host.clone(),
             keys: keys.to_owned(),
             address,
             version: Mutex::new(Version::NEWEST),
@@ -88,66 +104,66 @@ impl Slurmctld {
         self.members.lock().await
     }
 
-    pub(super) async fn ask(&self, revision: &Revision) -> Word {
+    /// Compares slurmctld's configuration with a revision.
+    pub(super) async fn verify(&self, revision: &Revision) -> Verification {
         let configuration = configuration_of(&revision.files);
-        let client = match self.client(&configuration, PATIENCE) {
+        let client = match self.client(&configuration, READ_TIMEOUT) {
             Ok(client) => client,
-            Err(why) => return Word::WillNotTell(why),
+            Err(error) => return Verification::Unavailable(error.to_string()),
         };
-        match both(&client).await {
-            Ok((served, conf)) => judge(revision, configuration.hash(), &served, conf),
-            Err(error) if error.is_definite() => Word::WillNotTell(error.to_string()),
-            Err(error) => Word::NoAnswer(error.to_string()),
+        match read_config(&client).await {
+            Ok((served, conf)) => compare(revision, configuration.hash(), &served, conf),
+            Err(error) if error.is_definite() => Verification::Unavailable(error.to_string()),
+            Err(error) => Verification::NoResponse(error.to_string()),
         }
     }
 
-    /// What slurmctld has read last, where the live revision is this one.
-    pub(super) async fn base(&self, revision: &Revision) -> Base {
-        let Ok(client) = self.client(&configuration_of(&revision.files), PATIENCE) else {
-            return Base::Unknown;
+    /// The configuration that slurmctld has read last. `revision` is the live one.
+    pub(super) async fn loaded_config(&self, revision: &Revision) -> LoadedConfig {
+        let Ok(client) = self.client(&configuration_of(&revision.files), READ_TIMEOUT) else {
+            return LoadedConfig::Unknown;
         };
-        match both(&client).await {
-            Ok((served, conf)) => base_of(revision, &served, conf),
-            Err(error) if error.is_definite() => Base::Unknown,
-            Err(error) => Base::NoAnswer(error.to_string()),
+        match read_config(&client).await {
+            Ok((served, conf)) => loaded_config(revision, &served, conf),
+            Err(error) if error.is_definite() => LoadedConfig::Unknown,
+            Err(error) => LoadedConfig::NoResponse(error.to_string()),
         }
     }
 
-    /// Only of several can one be anything else than in charge.
-    pub(super) async fn standing(&self, configuration: &Configuration) -> Standing {
+    pub(super) async fn role(&self, configuration: &Configuration) -> Role {
+        // The only slurmctld is never a standby.
         if configuration.values("SlurmctldHost").count() < 2 {
-            return Standing::InCharge;
+            return Role::Primary;
         }
-        let Ok(client) = self.client(configuration, PATIENCE) else {
-            return Standing::InCharge;
+        let Ok(client) = self.client(configuration, READ_TIMEOUT) else {
+            return Role::Primary;
         };
         match client.live_conf().await {
-            Err(Error::Refused { code, .. }) if code.is_of_standby() => Standing::Standby,
-            Err(error) if !error.is_definite() => Standing::NoAnswer(error.to_string()),
-            Ok(_) | Err(_) => Standing::InCharge,
+            Err(Error::Refused { code, .. }) if code.is_of_standby() => Role::Standby,
+            Err(error) if !error.is_definite() => Role::NoResponse(error.to_string()),
+            Ok(_) | Err(_) => Role::Primary,
         }
     }
 
-    /// For more than a question: slurmctld takes its time where it has much to do.
-    pub(super) fn commander(&self, configuration: &Configuration) -> Result<Client, String> {
+    /// A client for commands, with a longer timeout.
+    pub(super) fn command_client(&self, configuration: &Configuration) -> Result<Client, NoClient> {
         self.client(configuration, Options::default().timeout)
     }
 
-    /// So that the next one does not have to find out.
+    /// Remembers the version that was negotiated, for the next client.
     pub(super) fn remember_version(&self, client: &Client) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = client.version();
     }
 
-    fn client(&self, configuration: &Configuration, patience: Duration) -> Result<Client, String> {
+    fn client(&self, configuration: &Configuration, timeout: Duration) -> Result<Client, NoClient> {
         let address = match self.address {
             Some(address) => address,
             None => address_of(configuration)?,
         };
-        // Read each time: it may have been renewed.
-        let key = std::fs::read(self.keys.join("jwt.key")).map_err(|error| format!("cannot read jwt.key: {error}"))?;
-        let key = SigningKey::new(&key).map_err(|error| error.to_string())?;
+        // Read each time: the key may have been rotated.
+        let key = SigningKey::new(&self.host.files().read(&self.keys.join("jwt.key"))?)?;
         let options = Options {
-            timeout: patience,
+            timeout,
             newest: *self.version.lock().unwrap_or_else(PoisonError::into_inner),
             ..Options::default()
         };
@@ -159,17 +175,17 @@ impl Slurmctld {
     }
 }
 
-async fn both(client: &Client) -> Result<(Vec<ServedFile>, ServedConf), Error> {
+async fn read_config(client: &Client) -> Result<(Vec<ServedFile>, ServedConf), Error> {
     tokio::try_join!(client.served_files(), client.live_conf())
 }
 
-/// Where slurmctld listens in this pod, or why it cannot be asked.
-fn address_of(configuration: &Configuration) -> Result<SocketAddr, String> {
+/// The address where slurmctld listens in this pod.
+fn address_of(configuration: &Configuration) -> Result<SocketAddr, NoClient> {
     if let Some(tls) = configuration
         .value("TLSType")
         .filter(|tls| !tls.eq_ignore_ascii_case("tls/none"))
     {
-        return Err(format!("it speaks TLS only ({tls})"));
+        return Err(NoClient::Tls(tls.to_owned()));
     }
     let parameters = configuration.value("CommunicationParameters").unwrap_or_default();
     let has = |word: &str| {
@@ -178,7 +194,7 @@ fn address_of(configuration: &Configuration) -> Result<SocketAddr, String> {
             .any(|given| given.trim().eq_ignore_ascii_case(word))
     };
     if has("NoCtldInAddrAny") {
-        return Err("it does not listen on the pod's own loopback (NoCtldInAddrAny)".to_owned());
+        return Err(NoClient::NoLoopback);
     }
     let loopback = if has("DisableIPv4") {
         IpAddr::from(Ipv6Addr::LOCALHOST)
@@ -186,33 +202,33 @@ fn address_of(configuration: &Configuration) -> Result<SocketAddr, String> {
         IpAddr::from(Ipv4Addr::LOCALHOST)
     };
     let ports = configuration.value("SlurmctldPort");
-    // Of a range it takes all, and the first is as good as any.
+    // slurmctld listens on all ports of a range.
     let first = ports.and_then(|ports| ports.split('-').next()?.trim().parse().ok());
     Ok(SocketAddr::new(loopback, first.unwrap_or(SLURMCTLD_PORT)))
 }
 
-/// `hash` is of the revision's slurm.conf, where it can be told.
-fn judge(revision: &Revision, hash: Option<u32>, served: &[ServedFile], conf: ServedConf) -> Word {
+/// `hash` is that of the revision's slurm.conf, if it can be computed.
+fn compare(revision: &Revision, hash: Option<u32>, served: &[ServedFile], conf: ServedConf) -> Verification {
     if !served.iter().any(|file| file.name == "slurm.conf") {
-        return Word::OtherFile("slurm.conf".to_owned());
+        return Verification::FileDiffers("slurm.conf".to_owned());
     }
-    if let Some(other) = served.iter().find(|file| !is_ours(revision, file)) {
-        return Word::OtherFile(other.name.clone());
+    if let Some(other) = served.iter().find(|file| !is_same(revision, file)) {
+        return Verification::FileDiffers(other.name.clone());
     }
     match hash {
-        Some(hash) if i64::from(hash) != conf.hash => Word::OtherHash,
-        _ => Word::Same,
+        Some(hash) if i64::from(hash) != conf.hash => Verification::HashDiffers,
+        _ => Verification::Matches,
     }
 }
 
-/// Files that slurmctld does not serve are taken for ours: nothing of what they say can be a partition.
-fn base_of(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> Base {
-    let mut files: std::collections::BTreeMap<&str, &[u8]> = revision
+/// Files that slurmctld does not serve are taken from the revision: they contain no partitions.
+fn loaded_config(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> LoadedConfig {
+    let mut files: BTreeMap<&str, &[u8]> = revision
         .files
         .iter()
         .map(|(name, File { content, .. })| (name.as_str(), content.as_slice()))
         .collect();
-    for file in served.iter().filter(|file| !is_ours(revision, file)) {
+    for file in served.iter().filter(|file| !is_same(revision, file)) {
         match &file.content {
             Some(content) => drop(files.insert(&file.name, content)),
             None => drop(files.remove(file.name.as_str())),
@@ -220,18 +236,18 @@ fn base_of(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> Base
     }
     let configuration = Configuration::parse(files);
     match configuration.hash() {
-        Some(hash) if i64::from(hash) == conf.hash => Base::Known(Box::new(configuration)),
-        _ => Base::Unknown,
+        Some(hash) if i64::from(hash) == conf.hash => LoadedConfig::Known(Box::new(configuration)),
+        _ => LoadedConfig::Unknown,
     }
 }
 
-fn is_ours(revision: &Revision, served: &ServedFile) -> bool {
-    let ours = revision.files.iter().find(|(name, _)| name.as_str() == served.name);
-    match (ours, &served.content) {
-        // Slurm hands files on as text, which ends at the first NUL.
-        (Some((_, ours)), Some(content)) => ours.content.split(|byte| *byte == 0).next() == Some(content),
+fn is_same(revision: &Revision, served: &ServedFile) -> bool {
+    let file = revision.files.iter().find(|(name, _)| name.as_str() == served.name);
+    match (file, &served.content) {
+        // Slurm sends files as text, which ends at the first NUL.
+        (Some((_, file)), Some(content)) => file.content.split(|byte| *byte == 0).next() == Some(content),
         (Some(_), None) => false,
-        // What slurm.conf includes may lie elsewhere. A file that Slurm reads by itself lies beside it.
+        // A file that slurm.conf includes may be elsewhere. One that Slurm reads by itself is beside it.
         (None, Some(_)) => FileKind::of_name(&served.name) == FileKind::Other,
         (None, None) => true,
     }
@@ -239,7 +255,7 @@ fn is_ours(revision: &Revision, served: &ServedFile) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use slurm::revision::{ControllerUid, File, FileName};
 
@@ -264,7 +280,7 @@ mod tests {
         files.iter().map(file).collect()
     }
 
-    fn word(files: &[(&str, Option<&[u8]>)], hash: Option<u32>) -> Word {
+    fn verification(files: &[(&str, Option<&[u8]>)], hash: Option<u32>) -> Verification {
         let ours = revision(&[
             ("slurm.conf", b"new"),
             ("cgroup.conf", b"c"),
@@ -276,11 +292,11 @@ mod tests {
             now: 2,
             hash: 7,
         };
-        judge(&ours, hash, &served(files), conf)
+        compare(&ours, hash, &served(files), conf)
     }
 
     #[test]
-    fn the_same_bytes_and_the_same_hash_are_the_same() {
+    fn equal_files_and_an_equal_hash_match() {
         let files: &[(&str, Option<&[u8]>)] = &[
             ("slurm.conf", Some(b"new")),
             ("cgroup.conf", Some(b"c")),
@@ -288,13 +304,17 @@ mod tests {
             ("gres.conf", None),
             ("site.conf", Some(b"included from elsewhere")),
         ];
-        assert_eq!(word(files, Some(7)), Word::Same);
-        assert_eq!(word(files, None), Word::Same, "where no hash can be told");
-        assert_eq!(word(files, Some(8)), Word::OtherHash);
+        assert_eq!(verification(files, Some(7)), Verification::Matches);
+        assert_eq!(
+            verification(files, None),
+            Verification::Matches,
+            "where no hash can be computed"
+        );
+        assert_eq!(verification(files, Some(8)), Verification::HashDiffers);
     }
 
     #[test]
-    fn any_other_file_is_named() {
+    fn a_file_that_differs_is_named() {
         let conf = ("slurm.conf", Some(&b"new"[..]));
         for (files, name) in [
             (&[("slurm.conf", Some(&b"old"[..]))][..], "slurm.conf"),
@@ -302,22 +322,22 @@ mod tests {
             (&[("cgroup.conf", Some(b"c"))], "slurm.conf"),
             (&[conf, ("cgroup.conf", Some(b"C"))], "cgroup.conf"),
             (&[conf, ("cgroup.conf", None)], "cgroup.conf"),
-            // We no longer have one.
+            // The revision has none.
             (&[conf, ("gres.conf", Some(b"Name=gpu"))], "gres.conf"),
         ] {
-            assert_eq!(word(files, Some(7)), Word::OtherFile(name.to_owned()));
+            assert_eq!(verification(files, Some(7)), Verification::FileDiffers(name.to_owned()));
         }
     }
 
     #[test]
-    fn what_it_has_read_last_is_known_by_its_hash() {
+    fn the_loaded_config_is_confirmed_by_its_hash() {
         let ours = revision(&[
             ("slurm.conf", b"PartitionName=a MaxTime=9\n"),
             ("prolog.sh", b"binary\0more"),
         ]);
         let read: &[u8] = b"PartitionName=a MaxTime=5\n";
         let hash = Configuration::parse([("slurm.conf", read)]).hash().unwrap();
-        let base = |hash: i64| {
+        let loaded = |hash: i64| {
             let conf = ServedConf {
                 boot_time: 1,
                 now: 2,
@@ -328,21 +348,21 @@ mod tests {
                 ("prolog.sh", Some(b"binary")),
                 ("gres.conf", None),
             ]);
-            base_of(&ours, &served, conf)
+            loaded_config(&ours, &served, conf)
         };
-        let Base::Known(known) = base(hash.into()) else {
-            panic!("{:?}", base(hash.into()))
+        let LoadedConfig::Known(known) = loaded(hash.into()) else {
+            panic!("{:?}", loaded(hash.into()))
         };
         let changes = slurm::conf::Changes::between(&known, &configuration_of(&ours.files));
         assert_eq!(changes.needs(), slurm::conf::keys::Needs::PartitionRpc, "{changes:?}");
         assert!(
-            matches!(base(i64::from(!hash)), Base::Unknown),
-            "it runs with something else"
+            matches!(loaded(i64::from(!hash)), LoadedConfig::Unknown),
+            "it runs with another configuration"
         );
     }
 
     #[test]
-    fn slurmctld_is_asked_where_its_file_says() {
+    fn slurmctlds_address_is_that_of_its_configuration() {
         let address = |conf: &str| {
             let configuration = Configuration::parse([("slurm.conf", conf.as_bytes())]);
             address_of(&configuration).map(|address| address.to_string())
@@ -355,7 +375,7 @@ mod tests {
             ("TLSType=tls/none", "127.0.0.1:6817"),
             ("CommunicationParameters=EnableIPv6,DisableIPv4", "[::1]:6817"),
         ] {
-            assert_eq!(address(conf).as_deref(), Ok(expected), "{conf}");
+            assert_eq!(address(conf).unwrap(), expected, "{conf}");
         }
         for conf in ["CommunicationParameters=NoCtldInAddrAny", "TLSType=tls/s2n"] {
             assert!(address(conf).is_err(), "{conf}");

@@ -1,12 +1,11 @@
-//! The supervisor's ear: takes requests from its socket and hands them to the loop that knows the daemon.
+//! The control socket of the supervisor: accepts requests and hands them to the loop that owns the daemon.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use host::{Connection, FileError, Host, Listener};
 use thiserror::Error;
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -14,93 +13,95 @@ use tracing::warn;
 use crate::control::{Reconfigured, Request, State, read_line, write_line};
 
 /// For the one line of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After a failure to accept, which is one of memory or descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// After a failure to accept, which means a lack of memory or descriptors.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Error)]
-#[error("cannot listen on {path}: {source}", path = .path.display())]
-pub struct Error {
-    path: PathBuf,
-    source: io::Error,
+pub enum Error {
+    #[error("cannot listen on {path}: {source}", path = .path.display())]
+    Listen { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
-/// A request with the place for its answer.
+/// A request with the channel for its response.
 #[derive(Debug)]
-pub enum Asked {
+pub enum ControlRequest {
     Status(oneshot::Sender<State>),
     Reconfigure(oneshot::Sender<Reconfigured>),
     Restart(oneshot::Sender<State>),
 }
 
-/// Requests as they come. Without a path there are none, ever.
-pub fn listen(path: Option<&Path>) -> Result<mpsc::Receiver<Asked>, Error> {
+/// Returns the requests as they come. Without a path there are none.
+pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<ControlRequest>, Error> {
     let (sender, receiver) = mpsc::channel(8);
-    let listener = path.map(bind).transpose()?;
-    tokio::spawn(async move {
-        match listener {
-            Some(listener) => accept(&listener, &sender).await,
-            // Keeps the channel open.
-            None => sender.closed().await,
+    let listener = path.map(|path| bind(host, path)).transpose()?;
+    let accepting = {
+        let host = host.clone();
+        async move {
+            match listener {
+                Some(listener) => accept(&host, &listener, &sender).await,
+                // Keeps the channel open.
+                None => sender.closed().await,
+            }
         }
-    });
+    };
+    host.spawn("control", accepting).detach();
     Ok(receiver)
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Error> {
-    let failed = |source| Error {
+fn bind(host: &Host, path: &Path) -> Result<Listener, Error> {
+    // The directory outlives the container, and with it the socket of an earlier run.
+    host.files().remove_if_exists(path)?;
+    let listener = host.listen_unix(path).map_err(|source| Error::Listen {
         path: path.to_owned(),
         source,
-    };
-    // Of a life before this one: the directory outlives the container.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    })?;
+    host.files().set_mode(path, 0o600)?;
     Ok(listener)
 }
 
-async fn accept(listener: &UnixListener, sender: &mpsc::Sender<Asked>) {
+async fn accept(host: &Host, listener: &Listener, sender: &mpsc::Sender<ControlRequest>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(connection) => {
                 let sender = sender.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &sender).await {
-                        warn!(%error, "cannot answer on the control socket");
+                let respond = async move {
+                    if let Err(error) = respond(connection, &sender).await {
+                        warn!(%error, "cannot respond on the control socket");
                     }
-                });
+                };
+                host.spawn("control request", respond).detach();
             }
             Err(error) => {
                 warn!(%error, "cannot accept on the control socket");
-                sleep(PAUSE).await;
+                sleep(RETRY_INTERVAL).await;
             }
         }
     }
 }
 
-async fn answer(mut stream: UnixStream, sender: &mpsc::Sender<Asked>) -> io::Result<()> {
-    let line = timeout(PATIENCE, read_line(&mut stream)).await??;
+async fn respond(mut connection: Connection, sender: &mpsc::Sender<ControlRequest>) -> io::Result<()> {
+    let line = timeout(READ_TIMEOUT, read_line(&mut connection)).await??;
     match serde_json::from_slice(&line)? {
-        Request::Status => forward(&mut stream, sender, Asked::Status).await,
-        Request::Reconfigure => forward(&mut stream, sender, Asked::Reconfigure).await,
-        Request::Restart => forward(&mut stream, sender, Asked::Restart).await,
+        Request::Status => forward(&mut connection, sender, ControlRequest::Status).await,
+        Request::Reconfigure => forward(&mut connection, sender, ControlRequest::Reconfigure).await,
+        Request::Restart => forward(&mut connection, sender, ControlRequest::Restart).await,
     }
 }
 
 async fn forward<T: serde::Serialize>(
-    stream: &mut UnixStream,
-    sender: &mpsc::Sender<Asked>,
-    asked: impl FnOnce(oneshot::Sender<T>) -> Asked,
+    connection: &mut Connection,
+    sender: &mpsc::Sender<ControlRequest>,
+    request: impl FnOnce(oneshot::Sender<T>) -> ControlRequest,
 ) -> io::Result<()> {
-    let (reply, answer) = oneshot::channel();
-    // The loop ends only with the process.
-    let _ = sender.send(asked(reply)).await;
-    match answer.await {
-        Ok(answer) => write_line(stream, &answer).await,
+    let (reply, response) = oneshot::channel();
+    // The receiving loop ends only with the process.
+    let _ = sender.send(request(reply)).await;
+    match response.await {
+        Ok(response) => write_line(connection, &response).await,
         Err(_) => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The signals a supervisor hears.
+//! The signals that a supervisor handles.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 pub enum Received {
     /// A child ended.
     Child,
-    /// For the daemon.
+    /// To be forwarded to the daemon.
     Other(Signal),
 }
 

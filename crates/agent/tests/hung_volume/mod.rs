@@ -28,7 +28,7 @@ impl Pod {
     }
 
     fn term(&self) -> u64 {
-        Store::new(&self.path("state"), &uid()).term()
+        Store::new(&host::Host::real(), &self.path("state"), &uid()).term()
     }
 
     /// As the operator does: again, until the volume answers.
@@ -66,7 +66,7 @@ impl Pod {
 }
 
 fn is_failure_of_volume<T>(answer: &Result<T, Error>) -> bool {
-    matches!(answer, Err(Error::Refused(Refusal::Failed { detail })) if detail.contains("the state volume does not answer"))
+    matches!(answer, Err(Error::Refused(Refusal::Failed { detail })) if detail.contains("the state volume does not respond"))
 }
 
 async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
@@ -180,7 +180,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_an
     let Outcome::Pending { reason } = &pushed.outcome else {
         panic!("{pushed:?}")
     };
-    assert_eq!(reason, "the state volume does not answer");
+    assert_eq!(reason, "the state volume does not respond");
     assert_eq!(pod.conf(), "PartitionName=a Nodes=n1\n");
     let described = NodeCommand {
         node: NodeName::new("n1").unwrap(),

@@ -584,7 +584,11 @@ async fn an_agent_killed_at_any_step_leaves_old_or_new_partitions_and_never_a_mi
                 );
             }
             assert_eq!(pod.stored().last(), Some(&if is_new { 2 } else { 1 }), "{case}");
-            assert_eq!(Store::new(&pod.path("state"), &uid()).pending(), None, "{case}");
+            assert_eq!(
+                Store::new(&host::Host::real(), &pod.path("state"), &uid()).pending(),
+                None,
+                "{case}"
+            );
             let pushed = pod.push(&revision(3, &expected.replace("MaxTime", "MinNodes"))).await;
             assert_eq!(pushed.outcome, Outcome::Applied, "{case}: {pushed:?}");
             if !whole_pod {
@@ -614,7 +618,11 @@ async fn an_agent_killed_at_any_step_leaves_a_partition_with_jobs_and_all_else_a
             }
             assert_eq!(pod.partition("a").unwrap().max_time, 5, "{case}");
             assert_eq!(pod.stored().last(), Some(&1), "{case}");
-            assert_eq!(Store::new(&pod.path("state"), &uid()).pending(), None, "{case}");
+            assert_eq!(
+                Store::new(&host::Host::real(), &pod.path("state"), &uid()).pending(),
+                None,
+                "{case}"
+            );
         }
     }
 }

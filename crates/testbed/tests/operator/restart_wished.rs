@@ -56,7 +56,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     namespace.wait("create", "configmap/slurm-config").unwrap();
     rejected("DryRun", "sched/nonsense");
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
-    assert_eq!(log.matches("the dry run refused").count(), 1, "{log}");
+    assert_eq!(log.matches("the dry run rejected").count(), 1, "{log}");
     assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
 
     // A dry run writes no logs, so it does not see that slurmctld dies of this one. The pod is restarted for it and starts with the
@@ -72,7 +72,7 @@ fn what_slurmctld_cannot_start_with_harms_nobody_and_the_next_leader_does_not_tr
     let live = slurm(&namespace, "cat /etc/slurm/slurm.conf; scontrol ping").unwrap();
     assert!(!live.contains("/nowhere") && live.contains("is UP"), "{live}");
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
-    assert!(log.contains("slurmctld refused the revision, rolling back"), "{log}");
+    assert!(log.contains("slurmctld rejected the revision, rolling back"), "{log}");
     let about = "--field-selector=reason=ConfigRejected,involvedObject.kind=Controller";
     let events = namespace.ask(&["get", "events", about, "-o", "json"]).unwrap();
     let events: Value = serde_json::from_str(&events).unwrap();

@@ -1,15 +1,16 @@
-//! Partitions one by one, in the running slurmctld.
+//! Changes of partitions in the running slurmctld.
 //!
-//! A change of partitions alone goes the short way: slurmctld is told, by its own protocol or by scontrol, is asked whether it did,
-//! and then the files follow.
-//! The revision lies on the state volume beforehand, under a name that no pod starts from, so that an agent that comes after
-//! this one finishes what was begun.
+//! For a change of partitions alone slurmctld is updated first, by its own protocol or by scontrol, the result is read back, and
+//! then the files follow. The revision is on the state volume beforehand, under a name that no pod starts from, so that the next
+//! agent finishes an interrupted update.
 //!
-//! On either way a partition goes only when slurmctld lets it go. A reconfigure without its line would end its jobs.
+//! A partition is removed only if slurmctld deletes it, also before a reconfigure: reading files without its line would end its
+//! jobs.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slurm::Revision;
 use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, Way};
@@ -24,97 +25,113 @@ use tokio::sync::MutexGuard;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::super::partitions::{ByHand, ByRpc, Created, PartitionPlan, Rest, Updated};
-use super::super::served::Base;
+use super::super::command_channels::{Channel, no_channel};
+use super::super::legacy_log::{self, Event};
+use super::super::partitions::{Created, LiveUpdate, ManualStates, PartitionPlan, Remaining, Updated};
+use super::super::rollout::Rollout;
 use super::super::slurm_tools::Read;
+use super::super::slurmctld::LoadedConfig;
 use super::super::steps::Steps;
-use super::super::story::{Event, tell as tell_people};
-use super::super::unsettled::Unsettled;
-use super::super::ways::Commander;
-use super::{Applied, Error, Keeper, PUSH_PATIENCE, VOLUME_PATIENCE};
+use super::{Applied, ConfigWriter, Error, PUSH_TIMEOUT, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
 use crate::store::Store;
 
 /// slurmctld starts in a tenth of a second.
-const ANSWERS_SOON: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What came of one way.
-enum Short {
+/// The result of a live update by one channel.
+enum Sent {
     /// slurmctld has all of it.
     Taken,
     NotTaken {
         applied: Applied,
-        /// Everything is as it was.
-        as_before: bool,
+        /// All partitions are as before.
+        reverted: bool,
     },
-    /// Somebody else may be understood.
+    /// slurmctld did not process it; another channel may succeed.
     Unspoken(String),
-    /// It may or may not have happened.
+    /// It may have taken effect.
     Unknown(String),
 }
 
-impl Keeper {
-    /// A change of partitions that slurmctld had heard of in part, perhaps.
-    pub(super) async fn go_on_with_partitions(&mut self, pending: Revision, live: Files) {
+/// Partitions that slurmctld does not delete.
+#[derive(Debug, thiserror::Error)]
+pub(super) struct InUse(pub(super) Vec<PartitionInUse>);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("slurm.conf does not have these partitions, whose jobs would end: ")?;
+        for (n, PartitionInUse { name, why, .. }) in self.0.iter().enumerate() {
+            write!(f, "{}{name} ({why})", if n == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl ConfigWriter {
+    /// Finishes a live update that slurmctld may have got in part.
+    pub(super) async fn resume_partitions(&mut self, pending: Revision, live: Files) {
         if pending.sequence > live.summary.sequence {
-            // One that starts with this pod answers in a moment; one that does not cannot be told.
-            let begun = Instant::now();
-            while begun.elapsed() < PUSH_PATIENCE
-                && let Base::NoAnswer(_) = self.around.slurmctld.base(&pending).await
+            // A slurmctld that starts with this pod responds in a moment; without a response there is no live update.
+            let start = self.deps.host.instant();
+            while self.deps.host.instant().saturating_duration_since(start) < PUSH_TIMEOUT
+                && let LoadedConfig::NoResponse(_) = self.deps.slurmctld.loaded_config(&pending).await
             {
-                sleep(ANSWERS_SOON).await;
+                sleep(POLL_INTERVAL).await;
             }
-            // It was about to be told, so slurmctld was known to run with the live files.
-            let unsettled = self.unsettled.take();
-            self.go_on_with(pending, live).await;
-            if self.unsettled.is_none() {
-                self.unsettled = unsettled;
+            // Before the update slurmctld was known to run with the live files.
+            let rollout = self.rollout.take();
+            self.resume_push(pending, live).await;
+            if self.rollout.is_none() {
+                self.rollout = rollout;
             }
         }
-        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_pending).await;
+        let _ = self.deps.volume.ensure(VOLUME_TIMEOUT, Store::remove_pending).await;
     }
 
-    /// How partitions change from the live files to the pushed ones.
+    /// Plans the change of partitions from the live files to a revision.
     pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
-        let before = live.and_then(|live| self.around.config.read(live));
+        let before = live.and_then(|live| self.deps.config.read(live));
         before.map_or_else(PartitionPlan::default, |before| {
             PartitionPlan::between(&configuration_of(&before.files), &configuration_of(&revision.files))
         })
     }
 
-    /// The short way, and by which one slurmctld was told. `None` if none leads there and the long one has to be taken; nothing
-    /// has changed then, or what has is what the files will say.
-    pub(super) async fn apply_partitions(
+    /// Does a live update and returns its channel. `None` if it needs a reconfigure instead; then nothing has changed, or only to
+    /// what the files will say.
+    pub(super) async fn update_partitions(
         &mut self,
         revision: &Revision,
         live: &Files,
         plan: &PartitionPlan,
         steps: &mut Steps,
     ) -> Result<Option<(Applied, Way)>, Error> {
-        let Some(by_rpc) = &plan.by_rpc else { return Ok(None) };
-        let slurmctld = Arc::clone(&self.around.slurmctld);
+        let Some(update) = &plan.live_update else {
+            return Ok(None);
+        };
+        let slurmctld = Arc::clone(&self.deps.slurmctld);
         let members = slurmctld.lock_members().await;
         let sequence = revision.sequence;
-        for commander in self.around.ways.to(&configuration_of(&revision.files)) {
-            let way = commander.way();
-            let told = self.tell_partitions(&commander, revision, plan, by_rpc).await?;
-            self.around.ways.remember(&commander);
-            let applied = match told {
-                Short::Unspoken(why) => {
-                    warn!(sequence, %way, why, "slurmctld cannot be told this way");
+        for channel in self.deps.channels.to(&configuration_of(&revision.files)) {
+            let way = channel.way();
+            let sent = self.send_update(&channel, revision, plan, update).await?;
+            self.deps.channels.remember(&channel);
+            let applied = match sent {
+                Sent::Unspoken(reason) => {
+                    warn!(sequence, %way, reason, "slurmctld does not process commands by this channel");
                     continue;
                 }
-                Short::Unknown(why) => {
-                    warn!(sequence, %way, why, "not known whether slurmctld took it, taking the long way");
+                Sent::Unknown(reason) => {
+                    warn!(sequence, %way, reason, "the result of the partition update is unknown, reconfiguring");
                     return Ok(None);
                 }
-                Short::NotTaken { applied, as_before } => {
-                    self.not_taken(&applied, as_before, live, steps).await;
+                Sent::NotTaken { applied, reverted } => {
+                    self.record_not_taken(&applied, reverted, live, steps).await;
                     applied
                 }
-                Short::Taken => {
+                Sent::Taken => {
                     self.follow_with_files(revision, live, steps, members).await?;
                     Applied::Live
                 }
@@ -124,23 +141,23 @@ impl Keeper {
         Ok(None)
     }
 
-    /// Has slurmctld make partitions as the revision says, by one way.
-    async fn tell_partitions(
+    /// Sends a live update by one channel, and reverts it if slurmctld does not take all of it.
+    async fn send_update(
         &self,
-        commander: &Commander,
+        channel: &Channel,
         revision: &Revision,
         plan: &PartitionPlan,
-        by_rpc: &ByRpc,
-    ) -> Result<Short, Error> {
-        // What only changes has the way back in itself.
-        let only_updates = by_rpc.created.is_empty() && plan.removed.is_empty();
+        update: &LiveUpdate,
+    ) -> Result<Sent, Error> {
+        // Updates alone can be reverted without the state before.
+        let only_updates = update.created.is_empty() && plan.removed.is_empty();
         let before = if only_updates {
             Vec::new()
         } else {
-            match commander.partitions().await {
+            match channel.partitions().await {
                 Ok(before) => before,
-                Err(failure) if failure.asks_for_another_way() => return Ok(Short::Unspoken(failure.to_string())),
-                Err(failure) => return Ok(Short::Unknown(failure.to_string())),
+                Err(failure) if failure.asks_for_another_way() => return Ok(Sent::Unspoken(failure.to_string())),
+                Err(failure) => return Ok(Sent::Unknown(failure.to_string())),
             }
         };
         let pending = revision.clone();
@@ -154,18 +171,18 @@ impl Keeper {
         let sequence = revision.sequence;
         info!(
             sequence,
-            created = by_rpc.created.len(),
-            updated = by_rpc.updated.len(),
+            created = update.created.len(),
+            updated = update.updated.len(),
             removed = plan.removed.len(),
-            way = %commander.way(),
+            way = %channel.way(),
             "changing partitions"
         );
-        let told = tell(commander, by_rpc, &before).await;
+        let sent = send(channel, update, &before).await;
         fail_point::reach("told");
-        let applied = match told {
-            Told::Done => match self.let_go(commander, plan, &before, &plan.removed).await {
-                Ok(()) => return Ok(Short::Taken),
-                Err(in_use) => Applied::InUse(in_use),
+        let applied = match sent {
+            Told::Done => match self.release(channel, plan, &before, &plan.removed).await {
+                Ok(()) => return Ok(Sent::Taken),
+                Err(InUse(partitions)) => Applied::InUse(partitions),
             },
             Told::Refused(reason) => Applied::RolledBack(Refused {
                 sequence,
@@ -173,42 +190,39 @@ impl Keeper {
                 last_words: vec![reason.clone()],
                 reason,
             }),
-            Told::Unknown(why) => return Ok(Short::Unknown(why)),
-            Told::Unspoken(why) => return Ok(Short::Unspoken(why)),
+            Told::Unknown(reason) => return Ok(Sent::Unknown(reason)),
+            Told::Unspoken(reason) => return Ok(Sent::Unspoken(reason)),
         };
-        // What was made before this attempt, by another way or an agent before this one, is closed still, since no file has it.
-        let is_half_made = |partition: &LivePartition| {
-            let is_new = by_rpc.created.iter().any(|created| created.line.name == partition.name);
+        // A partition that an earlier attempt created is still closed, since no file has it.
+        let is_half_created = |partition: &LivePartition| {
+            let is_new = update.created.iter().any(|created| created.line.name == partition.name);
             was_begun && is_new && partition.state.name() == Some(PartitionStateName::Inactive)
         };
-        let as_it_was: Vec<LivePartition> = before
-            .iter()
-            .filter(|partition| !is_half_made(partition))
-            .cloned()
-            .collect();
-        let as_before = take_back(commander, by_rpc, &as_it_was).await;
-        Ok(Short::NotTaken { applied, as_before })
+        let mut original = before;
+        original.retain(|partition| !is_half_created(partition));
+        let reverted = revert(channel, update, &original).await;
+        Ok(Sent::NotTaken { applied, reverted })
     }
 
-    async fn not_taken(&mut self, applied: &Applied, as_before: bool, live: &Files, steps: &Steps) {
-        if !as_before {
-            // The live files know how it was.
-            let mut unsettled = Unsettled::new(steps.clone());
-            unsettled.partitions.must_reconfigure = true;
-            self.unsettled = Some(unsettled);
+    async fn record_not_taken(&mut self, applied: &Applied, reverted: bool, live: &Files, steps: &Steps) {
+        if !reverted {
+            // The live files have the original partitions.
+            let mut rollout = Rollout::new(&self.deps.host, steps.clone());
+            rollout.partitions.must_reconfigure = true;
+            self.rollout = Some(rollout);
         }
         if let Applied::RolledBack(refused) = applied {
-            warn!(sequence = refused.sequence, reason = %refused.reason, "slurmctld refused a partition");
-            tell_people(&Event::Reconfiguring);
-            tell_people(&Event::Failed);
-            self.shown
-                .send_modify(|shown| shown.rolled_back = Some(refused.clone()));
+            warn!(sequence = refused.sequence, reason = %refused.reason, "slurmctld rejected a partition");
+            legacy_log::print(&self.deps.host, &Event::Reconfiguring);
+            legacy_log::print(&self.deps.host, &Event::Failed);
+            self.progress
+                .send_modify(|progress| progress.rolled_back = Some(refused.clone()));
             self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
         }
     }
 
-    /// slurmctld has it; the next one starts with it, too. There is no way back from here, so a volume that hangs is waited for; an agent
-    /// that ends meanwhile leaves `pending` to the next one.
+    /// Makes the files follow a live update. It cannot be reverted from here on, so a hung volume is waited for; an agent that stops
+    /// meanwhile leaves `pending` to the next one.
     async fn follow_with_files(
         &mut self,
         revision: &Revision,
@@ -221,12 +235,12 @@ impl Keeper {
         self.show(Phase::PartitionsLive, true);
         self.note(&revision.summary(), Phase::PartitionsLive, None).await;
         let sequence = revision.sequence;
-        let promoted = self.around.volume.wait(
+        let promoted = self.deps.volume.wait(
             move |store| store.promote_pending(sequence),
             || {
-                // Commands to nodes wait for it.
+                // Node commands wait for this lock.
                 drop(members);
-                self.show_no_answer();
+                self.show_unresponsive();
             },
         );
         promoted.await??;
@@ -235,14 +249,14 @@ impl Keeper {
         Ok(())
     }
 
-    /// Closes these partitions, sees that no job is in them, and has slurmctld delete them. All or none.
-    async fn let_go(
+    /// Closes these partitions, checks that they have no jobs, and deletes them: all or none.
+    async fn release(
         &self,
-        commander: &Commander,
+        channel: &Channel,
         plan: &PartitionPlan,
         before: &[LivePartition],
         names: &[String],
-    ) -> Result<(), Vec<PartitionInUse>> {
+    ) -> Result<(), InUse> {
         let leaving: Vec<&LivePartition> = before
             .iter()
             .filter(|partition| names.contains(&partition.name))
@@ -250,7 +264,7 @@ impl Keeper {
         if leaving.is_empty() {
             return Ok(());
         }
-        let slurm = &self.around.slurm;
+        let slurm = &self.deps.slurm;
         let jobs = || async move {
             match slurm.read(Read::Jobs).await {
                 Ok(json) => decode::<Vec<Job>>(&json)
@@ -259,155 +273,150 @@ impl Keeper {
                 Err(refusal) => Err(refusal.to_string()),
             }
         };
-        let released = release_partitions(commander, &leaving, jobs).await;
+        let released = release_partitions(channel, &leaving, jobs).await;
         if released.is_ok() {
-            info!(partitions = ?names, "slurmctld has let partitions go");
+            info!(partitions = ?names, "slurmctld deleted partitions");
         }
         released.map_err(|NotReleased { needed, left_closed }| {
             for (partition, error) in left_closed {
                 warn!(partition, %error, "cannot open a partition again");
             }
-            let because = |StillNeeded { partition, why }| PartitionInUse {
+            let in_use = |StillNeeded { partition, why }| PartitionInUse {
                 name: partition.name.clone(),
                 why,
-                made_by_hand: plan.is_made_by_hand(&partition.name),
+                made_by_hand: plan.is_manual(&partition.name),
                 line: partition.to_line(),
             };
-            needed.into_iter().map(because).collect()
+            InUse(needed.into_iter().map(in_use).collect())
         })
     }
 
-    /// Before slurmctld reads these files: what they do not have goes properly, or they are not read. Partitions that
-    /// somebody made by hand included.
-    pub(super) async fn make_way(
+    /// Deletes the partitions that the files do not have before slurmctld reads them, manually created ones included. Returns the
+    /// manual states that the reconfigure will undo.
+    pub(super) async fn prepare_reconfigure(
         &self,
         revision: &Revision,
         plan: &PartitionPlan,
-    ) -> Result<ByHand, Vec<PartitionInUse>> {
-        let (commander, before) = match self.around.ways.reach(&configuration_of(&revision.files)).await {
+    ) -> Result<ManualStates, InUse> {
+        let (channel, before) = match self.deps.channels.reach(&configuration_of(&revision.files)).await {
             Ok(reached) => reached,
-            // Where nobody can ask slurmctld it is the operator alone who looks at jobs.
-            Err(failure) if failure.is_definite() => return Ok(ByHand::default()),
+            // Without any channel only the operator checks for jobs.
+            Err(failure) if failure.is_definite() => return Ok(ManualStates::default()),
             Err(failure) => {
-                let because = |name: &String| PartitionInUse {
+                let in_use = |name: &String| PartitionInUse {
                     name: name.clone(),
-                    why: format!("slurmctld cannot be asked to let it go: {failure}"),
+                    why: format!("slurmctld cannot be asked to delete it: {failure}"),
                     made_by_hand: false,
                     line: String::new(),
                 };
-                let kept: Vec<PartitionInUse> = plan.removed.iter().map(because).collect();
+                let kept: Vec<PartitionInUse> = plan.removed.iter().map(in_use).collect();
                 return if kept.is_empty() {
-                    Ok(ByHand::default())
+                    Ok(ManualStates::default())
                 } else {
-                    Err(kept)
+                    Err(InUse(kept))
                 };
             }
         };
-        let vanishing: Vec<String> = plan
-            .would_vanish(&before)
-            .iter()
-            .map(|partition| partition.name.clone())
-            .collect();
-        self.let_go(&commander, plan, &before, &vanishing).await?;
-        // One that does not run with the live files yet may never have heard of a closing that they have.
-        let nobody = BTreeSet::new();
-        let lifted = if self.unsettled.is_none() {
-            &revision.closed_by_hand
-        } else {
-            &nobody
+        let lost = plan.lost_by_reconfigure(&before);
+        let lost: Vec<String> = lost.iter().map(|partition| partition.name.clone()).collect();
+        self.release(&channel, plan, &before, &lost).await?;
+        // A slurmctld that does not run with the live files yet may not have their manual states.
+        let none = BTreeSet::new();
+        let manual_in_file = match self.rollout {
+            None => &revision.closed_by_hand,
+            Some(_) => &none,
         };
-        Ok(plan.set_by_hand(&before, lifted))
+        Ok(plan.manual_states(&before, manual_in_file))
     }
 
-    /// The same before files are read that are live already, as an agent finds them that has just started.
-    pub(super) async fn look_ahead(&self, live: &Files) -> Result<(), String> {
-        let Some(revision) = self.around.config.read(live) else {
+    /// The same for files that are live already, as an agent finds them when it starts.
+    pub(super) async fn release_before_reconfigure(&self, live: &Files) -> Result<(), InUse> {
+        let Some(revision) = self.deps.config.read(live) else {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
-        let made = self.make_way(&revision, &plan).await;
-        made.map(drop).map_err(|in_use| in_words(&in_use))
+        self.prepare_reconfigure(&revision, &plan).await.map(drop)
     }
 
-    /// What has yet to be said to a slurmctld that has read other partitions than the live files have.
-    pub(super) async fn settle_partitions(&mut self, mut unsettled: Unsettled, live: Files) -> Duration {
-        let Some(revision) = self.around.config.read(&live) else {
-            return self.wait(unsettled, "the live files cannot be read");
+    /// Sends what remains to a slurmctld that has read other partitions than the live files have.
+    pub(super) async fn converge_partitions(&mut self, mut rollout: Rollout, live: Files) -> Duration {
+        let Some(revision) = self.deps.config.read(&live) else {
+            return self.wait(rollout, "the live files cannot be read");
         };
         let configuration = configuration_of(&revision.files);
-        let rest = match unsettled.partitions.told.clone() {
-            Some(rest) => rest,
-            // Once verified, what differs was changed by somebody else since then.
-            None if self.is_verified(&live) => Rest::default(),
-            None => match self.around.slurmctld.base(&revision).await {
-                Base::Known(base) => PartitionPlan::between(&base, &configuration).all(),
-                Base::NoAnswer(why) => return self.wait(unsettled, &why),
-                Base::Unknown => return self.take_the_long_way(unsettled),
+        let remaining = match rollout.partitions.remaining.clone() {
+            Some(remaining) => remaining,
+            // Once verified, any difference is a manual change.
+            None if self.is_verified(&live) => Remaining::default(),
+            None => match self.deps.slurmctld.loaded_config(&revision).await {
+                LoadedConfig::Known(loaded) => PartitionPlan::between(&loaded, &configuration).all(),
+                LoadedConfig::NoResponse(reason) => return self.wait(rollout, &reason),
+                LoadedConfig::Unknown => return self.reconfigure_instead(rollout),
             },
         };
-        if rest == Rest::default() {
-            self.settled(unsettled, &live).await;
-            return Duration::ZERO;
-        }
-        let mut told = Told::Unspoken("there is no way to tell slurmctld".to_owned());
-        for commander in self.around.ways.to(&configuration) {
-            told = match commander.partitions().await {
+        let mut sent = if remaining == Remaining::default() {
+            Told::Done
+        } else {
+            Told::Unspoken(no_channel().to_string())
+        };
+        for channel in self.deps.channels.to(&configuration) {
+            if !matches!(sent, Told::Unspoken(_)) {
+                break;
+            }
+            sent = match channel.partitions().await {
                 Ok(partitions) => {
                     let plan = PartitionPlan::default();
-                    if let Err(in_use) = self.let_go(&commander, &plan, &partitions, &rest.gone).await {
-                        return self.keep_after_all(unsettled, &live, &in_use).await;
+                    if let Err(in_use) = self.release(&channel, &plan, &partitions, &remaining.removed).await {
+                        return self.restore_partitions(rollout, &live, &in_use).await;
                     }
-                    settle_partitions(&commander, &rest.wanted, &partitions).await
+                    settle_partitions(&channel, &remaining.updates, &partitions).await
                 }
                 Err(failure) if failure.asks_for_another_way() => Told::Unspoken(failure.to_string()),
                 Err(failure) => Told::Unknown(failure.to_string()),
             };
-            self.around.ways.remember(&commander);
-            unsettled.partitions.way = commander.way();
-            if !matches!(told, Told::Unspoken(_)) {
-                break;
-            }
+            self.deps.channels.remember(&channel);
+            rollout.partitions.way = channel.way();
         }
-        match told {
+        match sent {
             Told::Done => {
-                self.settled(unsettled, &live).await;
+                self.complete(rollout, &live).await;
                 Duration::ZERO
             }
-            Told::Unknown(why) => {
-                unsettled.partitions.told = Some(rest);
-                self.wait(unsettled, &why)
+            Told::Unknown(reason) => {
+                rollout.partitions.remaining = Some(remaining);
+                self.wait(rollout, &reason)
             }
-            Told::Refused(why) | Told::Unspoken(why) => {
+            Told::Refused(reason) | Told::Unspoken(reason) => {
                 warn!(
-                    why,
+                    reason,
                     "slurmctld does not take a partition as the file has it, reconfiguring"
                 );
-                self.take_the_long_way(unsettled)
+                self.reconfigure_instead(rollout)
             }
         }
     }
 
-    /// A partition that had been let go is there again, with jobs: so must be its line.
-    async fn keep_after_all(&mut self, unsettled: Unsettled, live: &Files, in_use: &[PartitionInUse]) -> Duration {
-        let reason = in_words(in_use);
-        let before = match self.way_back(live).await {
+    /// Rolls back to files with a deleted partition that is back, with jobs.
+    async fn restore_partitions(&mut self, rollout: Rollout, live: &Files, in_use: &InUse) -> Duration {
+        let reason = in_use.to_string();
+        let before = match self.roll_back_target(live).await {
             Ok(Some(before)) => before,
-            Ok(None) => return self.wait(unsettled, &reason),
-            Err(error) => return self.wait(unsettled, &error.to_string()),
+            Ok(None) => return self.wait(rollout, &reason),
+            Err(error) => return self.wait(rollout, &error.to_string()),
         };
         let refused = Refused {
             sequence: live.summary.sequence,
-            // The same files may come again when the jobs are gone.
+            // The same files may be pushed again when the jobs have ended.
             digest: None,
             last_words: vec![reason.clone()],
             reason,
         };
-        self.roll_back(unsettled, live, &before, refused).await
+        self.roll_back(rollout, live, &before, refused).await
     }
 
-    fn take_the_long_way(&mut self, mut unsettled: Unsettled) -> Duration {
-        unsettled.action = Some(Action::Reconfigure);
-        self.unsettled = Some(unsettled);
+    fn reconfigure_instead(&mut self, mut rollout: Rollout) -> Duration {
+        rollout.action = Some(Action::Reconfigure);
+        self.rollout = Some(rollout);
         Duration::ZERO
     }
 
@@ -416,118 +425,92 @@ impl Keeper {
             .is_some_and(|verified| verified.digest == live.summary.digest)
     }
 
-    /// For the agent after this one, or the next pod.
-    pub(super) async fn remember_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
-        if !closed.is_empty() {
-            let closed = closed.to_vec();
-            self.on_volume(move |store| store.save_closed(&closed)).await?;
-        }
-        Ok(())
-    }
-
-    /// Somebody's closing of a partition outlives the reconfigure that would have opened it, and so does the lifting of it.
-    pub(super) async fn set_again(&self, unsettled: &mut Unsettled, live: &Files) {
-        let by_hand = std::mem::take(&mut unsettled.partitions.by_hand);
-        if by_hand.is_empty() {
+    /// Sets the manual states again that the reconfigure has undone.
+    pub(super) async fn set_manual_states(&self, rollout: &mut Rollout, live: &Files) {
+        let states = std::mem::take(&mut rollout.partitions.manual_states);
+        if states.is_empty() {
             return;
         }
-        let Some(revision) = self.around.config.read(live) else {
+        let Some(revision) = self.deps.config.read(live) else {
             return;
         };
-        let Ok((commander, _)) = self.around.ways.reach(&configuration_of(&revision.files)).await else {
+        let Ok((channel, _)) = self.deps.channels.reach(&configuration_of(&revision.files)).await else {
             return;
         };
-        let ByHand { closed, opened } = by_hand;
+        let ManualStates { closed, opened } = states;
         for kept in closed.into_iter().chain(opened) {
             let KeptState { partition, state } = &kept;
             let update = PartitionUpdate {
                 state: PartitionStateName::from_name(state),
                 ..PartitionUpdate::new(partition)
             };
-            match commander.update_partition(&update).await {
+            match channel.update_partition(&update).await {
                 Ok(()) => {
-                    info!(
-                        partition,
-                        state, "somebody has set the state of this partition by hand: it stays so"
-                    );
-                    unsettled.partitions.kept_states.push(kept);
+                    info!(partition, state, "kept the manual state of a partition");
+                    rollout.partitions.kept_states.push(kept);
                 }
                 Err(error) => {
-                    warn!(partition, state, %error, "a partition has the state of slurm.conf again, and not that set by hand");
+                    warn!(partition, state, %error, "cannot keep the manual state of a partition, which has that of slurm.conf now");
                 }
             }
         }
-        let _ = self.around.volume.ensure(VOLUME_PATIENCE, Store::remove_closed).await;
+        let _ = self.deps.volume.ensure(VOLUME_TIMEOUT, Store::remove_closed).await;
     }
 }
 
-/// Creates, changes, and reads back. New ones are closed until the files have them.
-async fn tell(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> Told {
+/// Creates and updates partitions, and reads them back. New ones are closed until the files have them.
+async fn send(commands: &impl PartitionCommands, update: &LiveUpdate, before: &[LivePartition]) -> Told {
     let names: BTreeSet<&str> = before.iter().map(|partition| partition.name.as_str()).collect();
-    let mut expected = Vec::new();
-    for Created { line, whole } in &by_rpc.created {
+    let created = update.created.iter().map(|Created { line, complete }| {
         let exists = names.contains(line.name.as_str());
-        // One that somebody made by hand may have jobs, and keeps its state until the files have it.
+        // A manually created one may have jobs, and keeps its state until the files have it.
         let update = PartitionUpdate {
             state: (!exists).then_some(PartitionStateName::Inactive),
-            ..if exists { whole.clone() } else { line.clone() }
+            ..if exists { complete.clone() } else { line.clone() }
         };
-        let answer = if exists {
+        (update, exists)
+    });
+    let updated = update.updated.iter().map(|updated| (updated.update.clone(), true));
+    let mut expected = Vec::new();
+    for (update, exists) in created.chain(updated) {
+        let response = if exists {
             commands.update_partition(&update).await
         } else {
             commands.create_partition(&update).await
         };
-        match answer.into() {
+        match response.into() {
             Told::Done => expected.push(update),
-            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", line.name)),
-            other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
-        }
-    }
-    for Updated { there, .. } in &by_rpc.updated {
-        match commands.update_partition(there).await.into() {
-            Told::Done => expected.push(there.clone()),
-            Told::Refused(why) => return Told::Refused(format!("PartitionName={}: {why}", there.name)),
+            Told::Refused(reason) => return Told::Refused(format!("PartitionName={}: {reason}", update.name)),
             other @ (Told::Unknown(_) | Told::Unspoken(_)) => return other,
         }
     }
     read_back_partitions(commands, &expected).await
 }
 
-/// Whether everything is as before. Nothing is in the way of deleting what was made: nobody could use it yet.
-async fn take_back(commands: &impl PartitionCommands, by_rpc: &ByRpc, before: &[LivePartition]) -> bool {
+/// Returns whether all partitions are as before. Created ones can be deleted: they have been closed since.
+async fn revert(commands: &impl PartitionCommands, update: &LiveUpdate, before: &[LivePartition]) -> bool {
     let mut all = true;
-    for Created { line, .. } in &by_rpc.created {
-        let answer = match before.iter().find(|partition| partition.name == line.name) {
-            Some(as_it_was) => commands.update_partition(&as_it_was.to_update()).await,
+    for Created { line, .. } in &update.created {
+        let response = match before.iter().find(|partition| partition.name == line.name) {
+            Some(original) => commands.update_partition(&original.to_update()).await,
             None => commands.delete_partition(&line.name).await,
         };
-        all &= match answer {
-            Err(error) if !error.is_no_such_partition() => {
-                warn!(partition = %line.name, %error, "cannot be taken back");
-                false
-            }
-            _ => true,
-        };
+        if let Err(error) = response
+            && !error.is_no_such_partition()
+        {
+            warn!(partition = %line.name, %error, "cannot revert a new partition");
+            all = false;
+        }
     }
-    for Updated { there, back } in &by_rpc.updated {
-        all &= match back {
-            None => false,
-            Some(back) => match commands.update_partition(back).await {
-                Ok(()) => true,
-                Err(error) => {
-                    warn!(partition = %there.name, %error, "cannot be taken back");
-                    false
-                }
-            },
+    for Updated { update, revert } in &update.updated {
+        let Some(revert) = revert else {
+            all = false;
+            continue;
         };
+        if let Err(error) = commands.update_partition(revert).await {
+            warn!(partition = %update.name, %error, "cannot revert a partition");
+            all = false;
+        }
     }
     all
-}
-
-fn in_words(in_use: &[PartitionInUse]) -> String {
-    let in_use = in_use
-        .iter()
-        .map(|PartitionInUse { name, why, .. }| format!("{name} ({why})"));
-    let in_use = in_use.collect::<Vec<_>>().join(", ");
-    format!("slurm.conf does not have these partitions, whose jobs would end: {in_use}")
 }

@@ -1,4 +1,4 @@
-//! The way back from files that slurmctld cannot run with.
+//! Rolls back files that slurmctld cannot run with.
 
 use std::time::Duration;
 
@@ -6,83 +6,82 @@ use slurm::agent::{Phase, Refused};
 use tokio::time::sleep;
 use tracing::{error, warn};
 
+use super::super::legacy_log::{self, Event};
 use super::super::reason::reason;
-use super::super::story::{Event, tell};
-use super::super::unsettled::Unsettled;
-use super::super::volume::NoAnswer;
-use super::{Keeper, VOLUME_PATIENCE};
+use super::super::rollout::Rollout;
+use super::super::volume::Unresponsive;
+use super::{ConfigWriter, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
-use crate::dry_run::not_the_files;
+use crate::dry_run::environment_failure;
 
-/// After a state volume that did not answer.
-const AGAIN: Duration = Duration::from_secs(1);
+/// After a state volume that did not respond.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Keeper {
-    /// slurmctld cannot run with the live files, in its own words.
-    pub(super) async fn refused(
+impl ConfigWriter {
+    /// slurmctld cannot run with the live files, for the reason in its last log lines.
+    pub(super) async fn handle_refusal(
         &mut self,
-        mut unsettled: Unsettled,
+        mut rollout: Rollout,
         live: &Files,
         last_words: Vec<String>,
     ) -> Duration {
         let sequence = live.summary.sequence;
         let reason = reason(&last_words);
-        tell(&Event::Failed);
-        let way_back = match self.way_back(live).await {
-            Ok(way_back) => way_back,
-            Err(error) => {
-                let pause = unsettled.next_pause();
-                self.wait(unsettled, &error.to_string());
-                return pause;
+        legacy_log::print(&self.deps.host, &Event::Failed);
+        let retry = match self.roll_back_target(live).await {
+            Ok(Some(before)) => {
+                let refused = Refused {
+                    sequence,
+                    // The same files may be pushed again if they were not the cause.
+                    digest: environment_failure(&last_words)
+                        .is_none()
+                        .then_some(live.summary.digest),
+                    reason,
+                    last_words,
+                };
+                return self.roll_back(rollout, live, &before, refused).await;
             }
+            Ok(None) => {
+                // slurmctld ran with these files before, or there are no others: the cause is elsewhere.
+                warn!(sequence, %reason, "slurmctld rejected files without a predecessor, retrying");
+                rollout.healthy_before = false;
+                reason
+            }
+            Err(error) => error.to_string(),
         };
-        let Some(before) = way_back else {
-            // It ran with them before, or there are no others: what is around them must change.
-            warn!(sequence, %reason, "slurmctld refused the files it has; trying again");
-            unsettled.healthy_before = false;
-            let pause = unsettled.next_pause();
-            self.wait(unsettled, &reason);
-            return pause;
-        };
-        let refused = Refused {
-            sequence,
-            // These very files may be tried again if they could not help it.
-            digest: not_the_files(&last_words).is_none().then_some(live.summary.digest),
-            reason,
-            last_words,
-        };
-        self.roll_back(unsettled, live, &before, refused).await
+        let interval = rollout.next_interval();
+        self.wait(rollout, &retry);
+        interval
     }
 
-    /// Files that slurmctld is known to have run with; failing that, those of before. `None` if the live ones are such.
-    pub(super) async fn way_back(&self, live: &Files) -> Result<Option<Files>, NoAnswer> {
+    /// Returns the files that slurmctld is known to have run with, or else the previous ones. `None` if the live ones are such.
+    pub(super) async fn roll_back_target(&self, live: &Files) -> Result<Option<Files>, Unresponsive> {
         let good = self.verified.map(|good| good.digest);
         let is_good = |files: &Files| good == Some(files.summary.digest);
         if is_good(live) {
             return Ok(None);
         }
-        let before = self.around.config.before(live);
-        match before {
+        match self.deps.config.before(live) {
             Some(before) if is_good(&before) => Ok(Some(before)),
-            other => Ok(self.last_known_good(live).await?.or(other)),
+            before => Ok(self.restore_verified(live).await?.or(before)),
         }
     }
 
-    /// The same for who can go no further without.
-    pub(super) async fn wait_for_way_back(&self, live: &Files) -> Option<Files> {
+    /// Waits for the state volume.
+    pub(super) async fn wait_for_roll_back_target(&self, live: &Files) -> Option<Files> {
         loop {
-            match self.way_back(live).await {
-                Ok(way_back) => return way_back,
-                Err(NoAnswer) => sleep(AGAIN).await,
+            match self.roll_back_target(live).await {
+                Ok(target) => return target,
+                Err(Unresponsive) => sleep(RETRY_INTERVAL).await,
             }
         }
     }
 
-    /// From the state volume.
-    async fn last_known_good(&self, live: &Files) -> Result<Option<Files>, NoAnswer> {
+    /// Writes the last verified revision from the state volume to the configuration directory.
+    async fn restore_verified(&self, live: &Files) -> Result<Option<Files>, Unresponsive> {
         let Some(good) = self.verified else { return Ok(None) };
         let below = live.summary.sequence;
-        let found = self.around.volume.run(VOLUME_PATIENCE, move |store| {
+        let found = self.deps.volume.run(VOLUME_TIMEOUT, move |store| {
             // The same bytes may have got a higher number since.
             let numbers = store.sequences().ok()?.into_iter().rev();
             numbers
@@ -91,42 +90,41 @@ impl Keeper {
                 .find(|revision| revision.digest() == good.digest)
         });
         let Some(revision) = found.await? else { return Ok(None) };
-        let written = self.around.config.write(&revision);
+        let written = self.deps.config.write(&revision);
+        let sequence = revision.sequence;
         Ok(written
-            .inspect_err(
-                |error| error!(%error, sequence = revision.sequence, "cannot put the last known good revision back"),
-            )
+            .inspect_err(|error| error!(%error, sequence, "cannot restore the last verified revision"))
             .ok())
     }
 
-    /// slurmctld goes on with what it had; with what it had must it be told to go on, too: 25.11 and 26.05 serve to the
-    /// nodes what lies on disk after a failure.
+    /// Makes the previous files live. slurmctld still runs with them, and is reconfigured all the same: after a failed reconfigure
+    /// 25.11 and 26.05 serve the files on disk to the nodes.
     pub(super) async fn roll_back(
         &mut self,
-        mut unsettled: Unsettled,
+        mut rollout: Rollout,
         live: &Files,
         before: &Files,
         refused: Refused,
     ) -> Duration {
         let sequence = live.summary.sequence;
-        warn!(sequence, reason = %refused.reason, back_to = before.summary.sequence, "slurmctld refused the revision, rolling back");
-        self.shown.send_modify(|shown| {
-            shown.phase = Phase::RollingBack;
-            shown.rolled_back = Some(refused.clone());
+        warn!(sequence, reason = %refused.reason, back_to = before.summary.sequence, "slurmctld rejected the revision, rolling back");
+        self.progress.send_modify(|progress| {
+            progress.phase = Phase::RollingBack;
+            progress.rolled_back = Some(refused.clone());
         });
         self.note(&live.summary, Phase::RollingBack, Some(refused.clone()))
             .await;
-        // The next pod must not start from it. A volume that hangs forgets it later; the way back does not wait for that.
+        // The next pod must not start from it. A hung volume removes it later; the roll back does not wait for that.
         if let Err(error) = self.ensure(move |store| store.remove(sequence)).await {
-            error!(%error, "a refused revision stays on the state volume");
+            error!(%error, "cannot remove a rejected revision from the state volume");
         }
-        if let Err(error) = self.around.config.switch(before) {
+        if let Err(error) = self.deps.config.switch(before) {
             error!(%error, "cannot roll back");
-            return self.wait(unsettled, &error.to_string());
+            return self.wait(rollout, &error.to_string());
         }
-        self.around.config.forget(&live.name);
-        unsettled.roll_back(refused);
-        self.unsettled = Some(unsettled);
+        self.deps.config.remove(&live.name);
+        rollout.roll_back(refused);
+        self.rollout = Some(rollout);
         Duration::ZERO
     }
 }

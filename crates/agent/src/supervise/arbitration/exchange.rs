@@ -1,219 +1,211 @@
-//! The records on the volume that all share.
+//! The exchange of records on the shared volume.
 //!
-//! A volume over the network may not answer for minutes, so a thread of its own talks to it. It looks from time to time: no
-//! file system tells of changes that another machine has made.
+//! A network volume may not respond for minutes, so a thread of its own accesses it. The thread polls: no file system
+//! reports changes that another machine has made.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use host::{Durability, FileError, Host};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::warn;
 
 use super::heartbeat::{self, Heartbeat};
-use super::place::Place;
-use super::record::{Other, Record, Seen};
-use crate::durable;
+use super::membership::Membership;
+use super::record::{Peer, Record, Snapshot};
 
-/// How long two slurmctld may write at once, at most, and a good part of what a hand-over takes. A look is an `open` for each
-/// of the others.
-const LOOK: Duration = Duration::from_millis(250);
+/// Bounds how long two slurmctld may write at once, and is a large part of the time a hand-over takes. A poll is one `open` for
+/// each of the others.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// For the last word. Whoever misses it is waited for in vain for some seconds.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// For the last record. If it is not written, the others wait some seconds for this host in vain.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What changes in our own record.
+/// A change of this host's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// For the so-many-th time.
-    TookCharge(u64),
-    LostCharge,
-    Asked(u64),
-    Heard(u64),
+    /// With the number of the takeover.
+    BecamePrimary(u64),
+    NoLongerPrimary,
+    Requested(u64),
+    Noticed(u64),
     Yielded(u64),
     Left,
 }
 
 #[derive(Debug)]
-pub(super) struct Volume {
-    pub(super) place: Place,
+pub(super) struct Exchange {
+    pub(super) membership: Membership,
     changes: Sender<Change>,
-    seen: UnboundedReceiver<Seen>,
+    snapshots: UnboundedReceiver<Snapshot>,
 }
 
-impl Volume {
-    /// No slurmctld may run here yet.
-    pub(super) fn open(place: Place) -> io::Result<Self> {
-        let (changes, to_make) = mpsc::channel();
-        let (tell, seen) = unbounded_channel();
-        let keeper = Keeper::new(&place, tell);
-        std::thread::Builder::new()
-            .name("standing".to_owned())
-            .spawn(move || keeper.run(&to_make))?;
-        Ok(Self { place, changes, seen })
+impl Exchange {
+    /// No slurmctld may run on this host yet.
+    pub(super) fn open(host: &Host, membership: Membership) -> std::io::Result<Self> {
+        let (changes, to_apply) = mpsc::channel();
+        let (sender, snapshots) = unbounded_channel();
+        let worker = Worker::new(host.clone(), &membership, sender);
+        host.spawn_thread("arbitration", move || worker.run(&to_apply))?;
+        Ok(Self {
+            membership,
+            changes,
+            snapshots,
+        })
     }
 
-    pub(super) fn change(&self, change: Change) {
-        // The thread ends after us.
+    pub(super) fn send(&self, change: Change) {
+        // The thread outlives this handle.
         let _ = self.changes.send(change);
     }
 
-    /// `None` never comes while this lives.
-    pub(super) async fn next(&mut self) -> Option<Seen> {
-        self.seen.recv().await
+    /// The next snapshot that differs from the one before.
+    pub(super) async fn next(&mut self) -> Option<Snapshot> {
+        self.snapshots.recv().await
     }
 
     pub(super) async fn leave(mut self) {
-        self.change(Change::Left);
-        let gone = async { while self.seen.recv().await.is_some_and(|seen| seen.own.here) {} };
-        let _ = tokio::time::timeout(FAREWELL, gone).await;
+        self.send(Change::Left);
+        let left = async { while self.snapshots.recv().await.is_some_and(|seen| seen.own.present) {} };
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, left).await;
     }
 }
 
-struct Keeper {
+struct Worker {
+    host: Host,
     directory: PathBuf,
     own_path: PathBuf,
     heartbeat: PathBuf,
-    seen: Seen,
-    /// What the volume has of our own record.
+    snapshot: Snapshot,
+    /// This host's record as the volume has it.
     written: Option<Record>,
-    /// It took charge, and has no term yet.
-    takes_charge: Option<u64>,
-    begun: bool,
-    tell: UnboundedSender<Seen>,
+    /// The daemon became primary and has no term yet.
+    takeover: Option<u64>,
+    initialized: bool,
+    snapshots: UnboundedSender<Snapshot>,
 }
 
-impl Keeper {
-    fn new(place: &Place, tell: UnboundedSender<Seen>) -> Self {
-        // Hidden from whoever lists the Controllers in there.
-        let directory = place.state.join(".slurm-operator").join(".standing");
-        let other = |(index, host): (usize, &String)| Other {
+impl Worker {
+    fn new(host: Host, membership: &Membership, snapshots: UnboundedSender<Snapshot>) -> Self {
+        // A hidden name, since the directory above lists Controllers.
+        let directory = membership.state_dir.join(".slurm-operator").join(".standing");
+        let peer = |(index, host): (usize, &String)| Peer {
             index,
             host: host.clone(),
             record: None,
         };
-        let (own, others): (Vec<_>, Vec<_>) = place
-            .hosts
-            .iter()
-            .enumerate()
-            .map(other)
-            .partition(|other| other.index == place.own);
-        let own_path = directory.join(own.first().map_or("", |own| &own.host));
+        let all = membership.hosts.iter().enumerate().map(peer);
+        let (own, peers): (Vec<_>, Vec<_>) = all.partition(|peer| peer.index == membership.own);
         Self {
+            host,
+            own_path: directory.join(own.first().map_or("", |own| &own.host)),
             directory,
-            own_path,
-            heartbeat: place.state.join(heartbeat::FILE),
-            seen: Seen {
-                index: place.own,
+            heartbeat: membership.state_dir.join(heartbeat::FILE),
+            snapshot: Snapshot {
+                index: membership.own,
                 own: Record::default(),
-                charge: 0,
+                takeover: 0,
                 heartbeat: None,
-                others,
+                peers,
             },
             written: None,
-            takes_charge: None,
-            begun: false,
-            tell,
+            takeover: None,
+            initialized: false,
+            snapshots,
         }
     }
 
     fn run(mut self, changes: &Receiver<Change>) {
         let mut failing = false;
-        let mut told = None;
+        let mut sent = None;
         loop {
-            match self.look() {
+            match self.poll() {
                 Ok(()) => failing = false,
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        let path = self.directory.display();
-                        warn!(%error, %path, "cannot tell the other slurmctld's supervisors where this one stands");
+                        warn!(%error, "cannot exchange records with the supervisors of the other slurmctld");
                     }
                 }
             }
-            if told.as_ref() != Some(&self.seen) {
-                if self.tell.send(self.seen.clone()).is_err() {
+            if sent.as_ref() != Some(&self.snapshot) {
+                if self.snapshots.send(self.snapshot.clone()).is_err() {
                     return;
                 }
-                told = Some(self.seen.clone());
+                sent = Some(self.snapshot.clone());
             }
-            match changes.recv_timeout(LOOK) {
-                Ok(change) => self.make(change),
+            match changes.recv_timeout(POLL_INTERVAL) {
+                Ok(change) => self.apply(change),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Reads what the others say, and then says what is new.
-    fn look(&mut self) -> io::Result<()> {
-        let heartbeat = std::fs::read(&self.heartbeat).unwrap_or_default();
-        self.seen.heartbeat = Heartbeat::parse(&heartbeat);
-        for other in &mut self.seen.others {
-            // What cannot be read is as it was.
-            other.record = read(&self.directory.join(&other.host))?;
+    /// Reads the others' records, then writes the own one if it has changed.
+    fn poll(&mut self) -> Result<(), FileError> {
+        let heartbeat = self.host.files().read(&self.heartbeat).unwrap_or_default();
+        self.snapshot.heartbeat = Heartbeat::parse(&heartbeat);
+        for peer in &mut self.snapshot.peers {
+            // A record that cannot be read stays as it was.
+            peer.record = read(&self.host, &self.directory.join(&peer.host))?;
         }
-        if !self.begun {
-            self.begin()?;
+        if !self.initialized {
+            self.initialize()?;
         }
-        if let Some(charge) = self.takes_charge.take() {
-            // All terms are known here, so nobody's old one can be above it.
-            self.seen.own.term = self.seen.next_term();
-            self.seen.own.in_charge = true;
-            self.seen.charge = charge;
+        let own = &mut self.snapshot.own;
+        if let Some(takeover) = self.takeover.take() {
+            // All terms are known here, so that no earlier one is above it.
+            own.primary = true;
+            self.snapshot.takeover = takeover;
+            self.snapshot.own.term = self.snapshot.next_term();
         }
-        if self.written.as_ref() != Some(&self.seen.own) {
-            std::fs::create_dir_all(&self.directory)?;
-            // Our own message types have nothing that JSON does not have.
-            let bytes = serde_json::to_vec(&self.seen.own).unwrap_or_default();
-            durable::replace_unsynced(&self.own_path, &bytes, 0o640)?;
-            self.written = Some(self.seen.own.clone());
+        if self.written.as_ref() != Some(&self.snapshot.own) {
+            let files = self.host.files();
+            files.create_directories(&self.directory, 0o777)?;
+            // Serializing our own types cannot fail.
+            let bytes = serde_json::to_vec(&self.snapshot.own).unwrap_or_default();
+            files.replace(&self.own_path, &bytes, 0o640, Durability::Unsynced)?;
+            self.written = Some(self.snapshot.own.clone());
         }
         Ok(())
     }
 
-    /// What was asked before is followed: nothing runs here yet.
-    fn begin(&mut self) -> io::Result<()> {
-        let before = read(&self.own_path)?.unwrap_or_default();
-        let first = self.seen.others.iter().find(|other| other.index == 0);
-        let asked = first
-            .and_then(|first| Some(first.record.as_ref()?.asks))
-            .unwrap_or_default();
-        let own = &mut self.seen.own;
-        own.here = true;
+    /// Continues the record of before. An open request is fulfilled: no slurmctld runs on this host yet.
+    fn initialize(&mut self) -> Result<(), FileError> {
+        let before = read(&self.host, &self.own_path)?.unwrap_or_default();
+        let request = self.snapshot.first().map_or(0, |first| first.request);
+        let own = &mut self.snapshot.own;
+        own.present = true;
         own.term = own.term.max(before.term);
-        if own.heard == 0 {
-            own.yielded = asked;
+        if own.noticed == 0 {
+            own.yielded = request;
         }
-        self.begun = true;
+        self.initialized = true;
         Ok(())
     }
 
-    fn make(&mut self, change: Change) {
-        let own = &mut self.seen.own;
+    fn apply(&mut self, change: Change) {
+        let own = &mut self.snapshot.own;
         match change {
-            Change::TookCharge(count) => self.takes_charge = Some(count),
-            Change::LostCharge => {
-                self.takes_charge = None;
-                own.in_charge = false;
+            Change::BecamePrimary(takeover) => self.takeover = Some(takeover),
+            Change::NoLongerPrimary | Change::Left => {
+                self.takeover = None;
+                own.primary = false;
+                own.present &= change != Change::Left;
             }
-            Change::Asked(question) => own.asks = question,
-            Change::Heard(question) => own.heard = question,
-            Change::Yielded(question) => own.yielded = question,
-            Change::Left => {
-                self.takes_charge = None;
-                own.in_charge = false;
-                own.here = false;
-            }
+            Change::Requested(number) => own.request = number,
+            Change::Noticed(number) => own.noticed = number,
+            Change::Yielded(number) => own.yielded = number,
         }
     }
 }
 
-/// `None` if there is none, or if it means nothing: records are whole or absent.
-fn read(path: &Path) -> io::Result<Option<Record>> {
-    match std::fs::read(path) {
+/// `None` if there is no record, or one that cannot be decoded: records are replaced atomically.
+fn read(host: &Host, path: &Path) -> Result<Option<Record>, FileError> {
+    match host.files().read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }

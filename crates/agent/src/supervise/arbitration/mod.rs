@@ -1,250 +1,259 @@
-//! Several slurmctld share one state volume, and only one of them may write to it.
+//! Arbitration between several slurmctld that share one state volume: only one of them may write to it.
 //!
-//! Slurm agrees on that by messages and timeouts, which two cases slip through. The first in order, when it comes back, waits
-//! half a minute for the one in charge to hand over and then starts whatever that one still does; and one that hung while
-//! another took over goes on as if nothing had happened. In both of them two slurmctld write, and jobs were lost. So the
-//! supervisors agree beforehand, by records on that very volume:
+//! Slurm decides that by messages and timeouts, which two cases escape. The first host in order, when it returns, waits
+//! half a minute for the primary to hand over and then starts even if the primary still runs. And a primary that hung while
+//! a standby took over continues as if nothing had happened. In both cases two slurmctld write, and jobs were lost. The
+//! supervisors therefore arbitrate beforehand, by records on that volume:
 //!
-//! * Before the first one starts, the others' slurmctld are ended, gracefully. They start anew, as standbys, when it is in charge.
-//! * One that is in charge while another took charge after it is killed, even if it is stopped.
+//! * Before the first host's slurmctld starts, the others' are stopped gracefully. They start again, as standbys, once it is
+//!   primary.
+//! * A primary is killed, even if it is stopped, when another slurmctld became primary after it.
 //!
-//! [`place`], [`record`] and [`heartbeat`] decide, [`volume`] reads and writes.
+//! [`membership`], [`record`] and [`heartbeat`] decide, [`exchange`] reads and writes.
 
+mod exchange;
 pub mod heartbeat;
-pub mod place;
+pub mod membership;
 pub mod record;
-mod volume;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use host::Host;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::check::read_files;
 use crate::dry_run::configuration_of;
-use heartbeat::Beats;
-use place::Place;
-use record::{LONGEST_END, LONGEST_START, LastLife, PATIENCE, Seen, must_ask};
-use volume::{Change, Volume};
+use exchange::{Change, Exchange};
+use heartbeat::HeartbeatWatch;
+use membership::Membership;
+use record::{NOTICE_TIMEOUT, PreviousRun, START_TIMEOUT, STOP_TIMEOUT, Snapshot, must_request};
 
 /// What the supervisor has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
-    /// What the start had to wait for has come, or never will.
+pub enum Action {
+    /// Start the daemon: the others have yielded or have timed out.
     Start,
-    /// The first in order is to come: the daemon, if one runs, is to end and to start anew.
-    StandBack,
-    /// It did not end in time, or another has taken charge since it did.
+    /// Stop the daemon, if it runs, and start it again: the first host is about to start.
+    Yield,
+    /// Kill the daemon: it did not stop in time, or another slurmctld became primary after it.
     Kill,
 }
 
 #[derive(Debug)]
-pub struct Standing {
+pub struct Arbiter {
+    host: Host,
     config_dir: PathBuf,
     hostname: String,
-    /// Only where there are others.
-    volume: Option<Volume>,
-    seen: Option<Seen>,
-    /// How often the daemon took charge.
-    charges: u64,
-    beats: Beats,
-    /// Asked by this one, which starts when the others have followed.
-    asking: Option<Question>,
-    /// Asked by the first: the daemon has to end,
-    yielding: Option<Question>,
-    /// and has to wait for the first before it starts again.
-    following: Option<Question>,
+    /// `None` for the only slurmctld.
+    exchange: Option<Exchange>,
+    snapshot: Option<Snapshot>,
+    /// How often the daemon became primary.
+    takeovers: u64,
+    heartbeats: HeartbeatWatch,
+    /// This host's own request; the daemon starts once the others have yielded.
+    requesting: Option<YieldRequest>,
+    /// The first host's request; the daemon is being stopped.
+    yielding: Option<YieldRequest>,
+    /// The first host's request; the stopped daemon waits for the first host to become primary.
+    yielded: Option<YieldRequest>,
 }
 
-/// A question to stand back that is not settled yet.
+/// A request of the first host to the others to stop their slurmctld.
 #[derive(Debug, Clone, Copy)]
-struct Question {
+struct YieldRequest {
     number: u64,
     since: Instant,
 }
 
-impl Question {
+impl YieldRequest {
     fn age(self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
 }
 
-impl Standing {
-    pub fn new(config_dir: PathBuf, hostname: String) -> Self {
+impl Arbiter {
+    pub fn new(host: Host, config_dir: PathBuf, hostname: String) -> Self {
         Self {
+            host,
             config_dir,
             hostname,
-            volume: None,
-            seen: None,
-            charges: 0,
-            beats: Beats::default(),
-            asking: None,
+            exchange: None,
+            snapshot: None,
+            takeovers: 0,
+            heartbeats: HeartbeatWatch::default(),
+            requesting: None,
             yielding: None,
-            following: None,
+            yielded: None,
         }
     }
 
-    /// Before each start, with how the life before ended. True if the start has to wait for [`Order::Start`].
-    pub fn must_wait(&mut self, last: Option<LastLife>, now: Instant) -> bool {
-        self.find_place();
-        let Some(volume) = &self.volume else { return false };
-        if must_ask(volume.place.own, last) {
-            let number = new_number();
-            info!("asking the other slurmctld to stand back before this one starts");
-            volume.change(Change::Asked(number));
-            self.asking = Some(Question { number, since: now });
+    /// Returns whether a start has to wait for [`Action::Start`]. Called before each start.
+    pub fn must_wait(&mut self, previous: Option<PreviousRun>, now: Instant) -> bool {
+        self.update_membership();
+        let Some(exchange) = &self.exchange else { return false };
+        if must_request(exchange.membership.own, previous) {
+            // Nanoseconds since 1970, so that no process has used the number before.
+            let number = u64::try_from(self.host.unix_time().as_nanos())
+                .unwrap_or(u64::MAX)
+                .max(1);
+            info!("requesting the other slurmctld to yield before this one starts");
+            exchange.send(Change::Requested(number));
+            self.requesting = Some(YieldRequest { number, since: now });
         }
         self.is_waiting()
     }
 
     pub fn is_waiting(&self) -> bool {
-        self.asking.or(self.following).is_some()
+        self.requesting.or(self.yielded).is_some()
     }
 
-    /// The files say who the others are, and are read by each new process.
-    fn find_place(&mut self) {
-        let files = read_files(&self.config_dir).unwrap_or_default();
-        let place = Place::find(&configuration_of(&files), &self.hostname);
-        if self.volume.as_ref().map(|volume| &volume.place) == place.as_ref() {
+    /// Reads slurm.conf, as each new slurmctld does, for the other hosts.
+    fn update_membership(&mut self) {
+        let files = read_files(&self.host, &self.config_dir).unwrap_or_default();
+        let membership = Membership::find(&configuration_of(&files), &self.hostname);
+        if self.exchange.as_ref().map(|exchange| &exchange.membership) == membership.as_ref() {
             return;
         }
-        (self.seen, self.yielding, self.following) = (None, None, None);
-        self.volume = place.and_then(|place| {
-            Volume::open(place)
-                .inspect_err(|error| warn!(%error, "nobody watches the other slurmctld"))
+        (self.snapshot, self.yielding, self.yielded) = (None, None, None);
+        self.exchange = membership.and_then(|membership| {
+            Exchange::open(&self.host, membership)
+                .inspect_err(|error| warn!(%error, "cannot arbitrate with the other slurmctld"))
                 .ok()
         });
     }
 
-    /// Returns when there is something new.
+    /// Returns when the records or the heartbeat have changed.
     pub async fn changed(&mut self) {
-        match &mut self.volume {
-            Some(volume) => match volume.next().await {
-                Some(seen) => self.seen = Some(seen),
-                None => self.volume = None,
+        match &mut self.exchange {
+            Some(exchange) => match exchange.next().await {
+                Some(snapshot) => self.snapshot = Some(snapshot),
+                None => self.exchange = None,
             },
             None => std::future::pending().await,
         }
     }
 
-    /// Whether what is new shows that the daemon is in charge, whatever it says.
-    pub fn is_beating(&mut self) -> bool {
-        let Some(seen) = &self.seen else { return false };
-        self.beats.look(seen.heartbeat, seen.index)
+    /// Returns whether the heartbeat shows that the daemon is primary, whatever its log says.
+    pub fn is_primary_by_heartbeat(&mut self) -> bool {
+        let Some(snapshot) = &self.snapshot else { return false };
+        self.heartbeats.observe(snapshot.heartbeat, snapshot.index)
     }
 
-    /// When to look for an [`order`](Self::order) though nothing has changed.
+    /// When to call [`next_action`](Self::next_action) though nothing has changed.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let start = self
-            .asking
-            .map(|asking| now + self.left(asking, now).unwrap_or_default());
-        let kill = self.yielding.map(|yielding| yielding.since + LONGEST_END);
+            .requesting
+            .map(|request| now + self.remaining_wait(request, now).unwrap_or_default());
+        let kill = self.yielding.map(|request| request.since + STOP_TIMEOUT);
         [start, kill].into_iter().flatten().min()
     }
 
-    fn left(&self, asking: Question, now: Instant) -> Option<Duration> {
-        let waited = asking.age(now);
-        match self.seen.as_ref().filter(|seen| seen.own.asks == asking.number) {
-            Some(seen) => seen.wait(asking.number, waited),
-            // The volume does not answer.
-            None => Some(PATIENCE.saturating_sub(waited)).filter(|left| !left.is_zero()),
+    fn remaining_wait(&self, request: YieldRequest, now: Instant) -> Option<Duration> {
+        let waited = request.age(now);
+        let snapshot = self.snapshot.as_ref();
+        match snapshot.filter(|snapshot| snapshot.own.request == request.number) {
+            Some(snapshot) => snapshot.remaining_wait(request.number, waited),
+            // The volume does not respond.
+            None => Some(NOTICE_TIMEOUT.saturating_sub(waited)).filter(|left| !left.is_zero()),
         }
     }
 
-    /// One thing to do, if there is any. `in_charge` is what the daemon says of itself.
-    pub fn order(&mut self, in_charge: bool, now: Instant) -> Option<Order> {
-        // First of all: one that is told to end gracefully writes what it believes to know.
-        if in_charge && let Some(successor) = self.successor() {
-            warn!(%successor, "another slurmctld took charge after this one: killing it before it writes");
-            return Some(Order::Kill);
+    /// Returns the next action, if there is one. `primary` is whether the daemon is known to be primary.
+    pub fn next_action(&mut self, primary: bool, now: Instant) -> Option<Action> {
+        // This comes first: a superseded primary that stops gracefully saves its outdated state.
+        if primary && let Some(successor) = self.successor() {
+            warn!(%successor, "another slurmctld became primary after this one, killing this one before it writes");
+            return Some(Action::Kill);
         }
-        if let Some(asking) = self.asking {
-            return self.left(asking, now).is_none().then(|| self.stop_asking(asking));
+        if let Some(request) = self.requesting {
+            let is_over = self.remaining_wait(request, now).is_none();
+            return is_over.then(|| self.end_request(request));
         }
-        if let Some(following) = self.following {
-            return self.follow(following, now);
+        if let Some(request) = self.yielded {
+            return self.wait_for_first(request, now);
         }
-        if let Some(yielding) = &mut self.yielding {
-            if yielding.age(now) < LONGEST_END {
+        if let Some(request) = &mut self.yielding {
+            if request.age(now) < STOP_TIMEOUT {
                 return None;
             }
-            warn!("slurmctld does not end, and the first one waits for it: killing it");
-            yielding.since = now;
-            return Some(Order::Kill);
+            warn!("slurmctld did not stop in time for the first host, killing it");
+            request.since = now;
+            return Some(Action::Kill);
         }
-        let number = self.seen.as_ref()?.asked()?;
-        info!("the first slurmctld is about to start: standing back");
-        self.yielding = Some(Question { number, since: now });
-        self.tell(Change::Heard(number));
-        Some(Order::StandBack)
+        let number = self.snapshot.as_ref()?.open_request()?;
+        info!("the first slurmctld is about to start, yielding to it");
+        self.yielding = Some(YieldRequest { number, since: now });
+        self.send(Change::Noticed(number));
+        Some(Action::Yield)
     }
 
-    fn follow(&mut self, following: Question, now: Instant) -> Option<Order> {
-        let seen = self.seen.as_ref();
-        let settled = seen.is_some_and(|seen| seen.is_settled(following.number));
-        if settled || following.age(now) >= LONGEST_START {
-            self.following = None;
-            return Some(Order::Start);
+    fn wait_for_first(&mut self, request: YieldRequest, now: Instant) -> Option<Action> {
+        let snapshot = self.snapshot.as_ref();
+        let done = snapshot.is_some_and(|snapshot| snapshot.is_first_primary_since(request.number));
+        if done || request.age(now) >= START_TIMEOUT {
+            self.yielded = None;
+            return Some(Action::Start);
         }
-        // It had to begin again, and there is still nothing here that could be in its way.
-        let number = seen?.asked().filter(|number| *number != following.number)?;
-        self.tell(Change::Yielded(number));
-        self.following = Some(Question { number, since: now });
+        // The first host started over; the daemon here is still stopped.
+        let number = snapshot?.open_request().filter(|number| *number != request.number)?;
+        self.send(Change::Yielded(number));
+        self.yielded = Some(YieldRequest { number, since: now });
         None
     }
 
     fn successor(&self) -> Option<&str> {
-        let seen = self.seen.as_ref().filter(|seen| seen.charge == self.charges)?;
-        seen.successor()
+        let snapshot = self.snapshot.as_ref();
+        snapshot
+            .filter(|snapshot| snapshot.takeover == self.takeovers)?
+            .successor()
     }
 
-    fn stop_asking(&mut self, asking: Question) -> Order {
-        self.asking = None;
-        let silent = self.seen.iter().flat_map(|seen| seen.silent(asking.number));
+    fn end_request(&mut self, request: YieldRequest) -> Action {
+        self.requesting = None;
+        let silent = self
+            .snapshot
+            .iter()
+            .flat_map(|snapshot| snapshot.silent(request.number));
         let silent: Vec<&str> = silent.map(|(host, _)| host).collect();
         if !silent.is_empty() {
-            warn!(?silent, "starting though not all others have stood back");
+            warn!(?silent, "starting although not all hosts have yielded");
         }
-        Order::Start
+        Action::Start
     }
 
-    pub fn took_charge(&mut self) {
-        self.charges += 1;
-        self.tell(Change::TookCharge(self.charges));
+    /// Records that the daemon became primary.
+    pub fn record_primary(&mut self) {
+        self.takeovers += 1;
+        self.send(Change::BecamePrimary(self.takeovers));
     }
 
-    /// It is a standby.
-    pub fn stood_back(&mut self) {
-        self.beats.begin_life();
-        self.tell(Change::LostCharge);
+    /// Records that the daemon is a standby.
+    pub fn record_standby(&mut self) {
+        self.heartbeats.restart();
+        self.send(Change::NoLongerPrimary);
     }
 
-    /// No process of it is left.
-    pub fn ended(&mut self, now: Instant) {
-        self.beats.begin_life();
-        self.tell(Change::LostCharge);
-        if let Some(Question { number, .. }) = self.yielding.take() {
-            self.tell(Change::Yielded(number));
-            self.following = Some(Question { number, since: now });
+    /// Records that no process of the daemon is left.
+    pub fn record_exit(&mut self, now: Instant) {
+        self.record_standby();
+        if let Some(YieldRequest { number, .. }) = self.yielding.take() {
+            self.send(Change::Yielded(number));
+            self.yielded = Some(YieldRequest { number, since: now });
         }
     }
 
-    /// Nobody has to wait for this supervisor from now on.
+    /// Records that this supervisor exits, so that the others do not wait for it.
     pub async fn leave(&mut self) {
-        if let Some(volume) = self.volume.take() {
-            volume.leave().await;
+        if let Some(exchange) = self.exchange.take() {
+            exchange.leave().await;
         }
     }
 
-    fn tell(&self, change: Change) {
-        if let Some(volume) = &self.volume {
-            volume.change(change);
+    fn send(&self, change: Change) {
+        if let Some(exchange) = &self.exchange {
+            exchange.send(change);
         }
     }
-}
-
-/// Not one that was used before, by whatever process.
-fn new_number() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
