@@ -1,7 +1,7 @@
 //! slurmctld's port: which files this process has read and their hash, as slurmctld 26.05 tells them.
 //!
 //! A file named `mute` keeps it from answering. With one named `lie` it serves what stands there as its slurm.conf, and
-//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it. One named `tongue`
+//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it. One named `dialect`
 //! says how it answers what is about partitions: as a slurmctld of another version, with another key, or by garbage. scontrol it
 //! understands always.
 
@@ -21,7 +21,7 @@ use super::partitions::Partitions;
 
 struct Port {
     mute: PathBuf,
-    tongue: PathBuf,
+    dialect: PathBuf,
     key: Vec<u8>,
     files: Vec<ServedFile>,
     hash: u32,
@@ -73,7 +73,7 @@ impl Port {
         }
         Self {
             mute: directory.join("mute"),
-            tongue: directory.join("tongue"),
+            dialect: directory.join("dialect"),
             key: fs::read(directory.join("keys/jwt.key")).unwrap_or_default(),
             files,
             hash: if once(&directory.join("miscount")).is_some() {
@@ -102,14 +102,14 @@ impl Port {
             MessageType::DELETE_PARTITION,
         ];
         let is_misunderstood = about_partitions.contains(&asked.kind) && !is_scontrol;
-        let tongue = fs::read_to_string(&self.tongue).unwrap_or_default();
-        match tongue.as_str() {
+        let dialect = fs::read_to_string(&self.dialect).unwrap_or_default();
+        match dialect.as_str() {
             "other version" if is_misunderstood => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
             "garbage" if is_misunderstood => return stream.write_all(b"\0\0\0\x08gibberis").await,
             _ => {}
         }
         let (kind, body) = match asked.kind {
-            _ if is_misunderstood && tongue == "other key" => code(1007),
+            _ if is_misunderstood && dialect == "other key" => code(1007),
             _ if !is_scontrol && !self.knows("root", &token) => code(1007),
             MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
             MessageType::BUILD_INFO => {
