@@ -95,7 +95,7 @@ impl Supervisor {
     async fn request<T: DeserializeOwned>(&self, request: Request, limit: Duration) -> Result<T, Error> {
         let exchange = async {
             let mut connection = self.host.connect_unix(&self.path).await?;
-            write_line(&mut connection, &request).await?;
+            write_line(&mut connection, serde_json::to_vec(&request)?).await?;
             read_line(connection).await
         };
         let line = timeout(limit, exchange)
@@ -109,8 +109,7 @@ impl Supervisor {
     }
 }
 
-pub async fn write_line(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
+pub async fn write_line(stream: &mut (impl AsyncWrite + Unpin), mut line: Vec<u8>) -> io::Result<()> {
     line.push(b'\n');
     stream.write_all(&line).await
 }

@@ -4,9 +4,7 @@
 //! [verified](crate::store::Store::verified)) is synced by itself, and an agent that finds no journal, or an old one, goes by
 //! the directories.
 
-use std::path::{Path, PathBuf};
-
-use host::{Durability, FileError, Host};
+use host::Host;
 use serde::{Deserialize, Serialize};
 use slurm::agent::{Phase, Refused};
 use slurm::revision::{Digest, Summary};
@@ -39,38 +37,19 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Clone)]
-pub struct Journal {
-    host: Host,
-    path: PathBuf,
+/// Returns the entries in a journal, oldest first. Lines that cannot be read are left out.
+pub(crate) fn parse(journal: &str) -> Vec<Entry> {
+    let lines = journal.lines();
+    lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-impl Journal {
-    pub fn new(host: &Host, directory: &Path) -> Self {
-        Self {
-            host: host.clone(),
-            path: directory.join("journal"),
-        }
-    }
-
-    /// The steps, oldest first. Lines that cannot be read are left out.
-    pub fn entries(&self) -> Vec<Entry> {
-        let text = self.host.files().read_text(&self.path).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
-    }
-
-    /// See [`Store::note`](crate::store::Store::note).
-    pub(crate) fn note(&self, entry: Entry) -> Result<(), FileError> {
-        let mut entries = self.entries();
-        entries.push(entry);
-        let (_, kept) = entries.split_at(entries.len().saturating_sub(KEPT));
-        let lines = kept.iter().filter_map(|entry| serde_json::to_string(entry).ok());
-        let text: String = lines.map(|line| line + "\n").collect();
-        let files = self.host.files();
-        files.replace(&self.path, text.as_bytes(), 0o640, Durability::Unsynced)
-    }
+/// Returns the journal with another entry, and without the oldest ones.
+pub(crate) fn append(journal: &str, entry: Entry) -> String {
+    let mut entries = parse(journal);
+    entries.push(entry);
+    let (_, kept) = entries.split_at(entries.len().saturating_sub(KEPT));
+    let lines = kept.iter().filter_map(|entry| serde_json::to_string(entry).ok());
+    lines.map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
@@ -91,26 +70,21 @@ mod tests {
 
     #[test]
     fn the_last_steps_are_kept() {
-        let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(&Host::real(), directory.path());
-        assert_eq!(journal.entries(), []);
+        let mut journal = String::new();
+        assert_eq!(parse(&journal), []);
         for sequence in 1..=50 {
-            journal.note(entry(sequence)).unwrap();
+            journal = append(&journal, entry(sequence));
         }
-        let entries = journal.entries();
+        let entries = parse(&journal);
         assert_eq!(entries.len(), KEPT);
         assert_eq!(entries.last().unwrap().sequence, 50);
     }
 
     #[test]
-    fn a_torn_line_is_passed_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(&Host::real(), directory.path());
-        journal.note(entry(1)).unwrap();
-        let text = std::fs::read_to_string(&journal.path).unwrap();
-        std::fs::write(&journal.path, format!("{text}{}", &text[..20])).unwrap();
-        journal.note(entry(2)).unwrap();
-        let sequences: Vec<u64> = journal.entries().iter().map(|entry| entry.sequence).collect();
+    fn a_torn_line_is_skipped() {
+        let text = append("", entry(1));
+        let journal = append(&format!("{text}{}", &text[..20]), entry(2));
+        let sequences: Vec<u64> = parse(&journal).iter().map(|entry| entry.sequence).collect();
         assert_eq!(sequences, [1, 2]);
     }
 }

@@ -1,7 +1,7 @@
 //! The revisions of one Controller on slurmctld's state volume. A pod that was lost right after a change starts from them.
 //!
 //! `.slurm-operator/<uid>/<sequence>.bundle`, each synced before it goes live; `verified`, the revision that slurmctld was last
-//! seen to run with; `fence`, the highest term of a leader; and `journal`, see [`Journal`]. Where standbys share the volume, each
+//! seen to run with; `fence`, the highest term of a leader; and [`journal`]. Where standbys share the volume, each
 //! pod has all of that in a directory of its own, `<uid>/<pod>/`: the others do not lose what one of them rejects.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use slurm::revision::{ControllerUid, DecodeError, Digest, Summary, TooLarge};
 use thiserror::Error;
 use tracing::warn;
 
-use crate::journal::{Entry, Journal};
+use crate::journal::{self, Entry};
 
 /// The live one, the one before it, and one more for a person who investigates.
 const KEPT: usize = 3;
@@ -27,6 +27,7 @@ const PENDING: &str = "pending";
 const CLOSED: &str = "closed";
 const FENCE: &str = "fence";
 const VERIFIED: &str = "verified";
+const JOURNAL: &str = "journal";
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -186,8 +187,7 @@ impl Store {
 
     /// The highest term of a leader that was seen; 0 if there was none.
     pub fn term(&self) -> u64 {
-        let text = self.read(FENCE).unwrap_or_default();
-        String::from_utf8_lossy(&text).trim().parse().unwrap_or(0)
+        self.read_text(FENCE).trim().parse().unwrap_or(0)
     }
 
     pub fn save_term(&self, term: u64) -> Result<(), Error> {
@@ -203,14 +203,15 @@ impl Store {
         self.write_json(VERIFIED, &Verified::from(revision))
     }
 
-    pub fn journal(&self) -> Journal {
-        Journal::new(&self.host, &self.directory)
+    /// The last steps, oldest first.
+    pub fn journal(&self) -> Vec<Entry> {
+        journal::parse(&self.read_text(JOURNAL))
     }
 
-    /// Adds a step to the journal.
+    /// Adds a step to the journal, which is not synced.
     pub fn note(&self, entry: Entry) -> Result<(), Error> {
-        self.create_directory()?;
-        Ok(self.journal().note(entry)?)
+        let journal = journal::append(&self.read_text(JOURNAL), entry);
+        self.replace(JOURNAL, journal.as_bytes(), Durability::Unsynced)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -225,10 +226,19 @@ impl Store {
         serde_json::from_slice(&self.read(name)?).ok()
     }
 
+    /// Empty if the file is missing.
+    fn read_text(&self, name: &str) -> String {
+        self.host.files().read_text(&self.path(name)).unwrap_or_default()
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.replace(name, bytes, Durability::Synced)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<(), Error> {
         self.create_directory()?;
-        let files = self.host.files();
-        Ok(files.replace(&self.path(name), bytes, 0o640, Durability::Synced)?)
+        let path = self.path(name);
+        Ok(self.host.files().replace(&path, bytes, 0o640, durability)?)
     }
 
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {

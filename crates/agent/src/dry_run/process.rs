@@ -76,14 +76,14 @@ pub(super) async fn run(host: &Host, directory: TemporaryDirectory, limit: Durat
     let mut tail = StderrTail::default();
     let observed = match child.stderr.take() {
         Some(stderr) => timeout(limit, listen(stderr, &mut tail, &mut child)).await,
-        None => Ok(Ok(Observed::Primary)),
+        None => Ok(Ok(None)),
     };
     if let Some(group) = group {
         // The group is gone if slurmctld exited and had not started slurmscriptd.
         let _ = killpg(group, Signal::SIGKILL);
     }
     let ending = end(child, group, directory);
-    if let Ok(Ok(Observed::Primary)) = observed {
+    if let Ok(Ok(None)) = observed {
         // The verdict is known: the change does not wait for the rest.
         let ending = async { drop(ending.await) };
         host.spawn("dry-run", ending).detach();
@@ -93,8 +93,8 @@ pub(super) async fn run(host: &Host, directory: TemporaryDirectory, limit: Durat
     let last_words = tail.lines().collect();
     match observed {
         Err(_) => Ok(Ended::Stuck { last_words }),
-        Ok(Ok(Observed::Primary)) => Ok(Ended::Primary),
-        Ok(Ok(Observed::Exit(status))) => Ok(Ended::Exited {
+        Ok(Ok(None)) => Ok(Ended::Primary),
+        Ok(Ok(Some(status))) => Ok(Ended::Exited {
             code: status.signal().is_none().then(|| status.code().unwrap_or_default()),
             last_words,
         }),
@@ -112,23 +112,19 @@ async fn end(mut child: Child, group: Option<Pid>, directory: TemporaryDirectory
     Ok(())
 }
 
-enum Observed {
-    Primary,
-    Exit(ExitStatus),
-}
-
-async fn listen(stderr: ChildStderr, tail: &mut StderrTail, child: &mut Child) -> std::io::Result<Observed> {
+/// Returns the status of an exit; `None` once slurmctld is primary.
+async fn listen(stderr: ChildStderr, tail: &mut StderrTail, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
         if read == 0 {
-            return Ok(Observed::Exit(child.wait().await?));
+            return child.wait().await.map(Some);
         }
         tail.push(&line);
         if String::from_utf8_lossy(&line).contains(PRIMARY) {
-            return Ok(Observed::Primary);
+            return Ok(None);
         }
     }
 }

@@ -37,7 +37,7 @@ impl Admission {
 
     /// Accepts a command and makes every older one stale. Commands of the current term need no volume. Those of a new term are
     /// rejected while the volume hangs: the next agent could not tell them from an older leader's.
-    pub(super) async fn admit(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Refusal> {
+    pub(super) async fn admit(&self, fence: Fence, subject: &Subject) -> Result<(), Refusal> {
         let term = fence.term;
         let is_new = self.lock().as_ref().is_none_or(|fences| fences.is_new(fence));
         if is_new {
@@ -63,7 +63,7 @@ impl Admission {
     }
 
     /// Returns whether an accepted command has not become stale since.
-    pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Refusal> {
+    pub(super) fn check(&self, fence: Fence, subject: &Subject) -> Result<(), Refusal> {
         match self.lock().as_ref().map(|fences| fences.check(fence, subject)) {
             Some(Err(Stale(highest))) => Err(Refusal::StaleFence { highest }),
             Some(Ok(())) | None => Ok(()),
@@ -105,12 +105,12 @@ mod tests {
     #[tokio::test]
     async fn a_term_is_saved_before_it_is_in_force_and_never_decreases() {
         let (_directory, store, admission) = admission();
-        admission.admit(fence(4), Subject::Leadership).await.unwrap();
+        admission.admit(fence(4), &Subject::Leadership).await.unwrap();
         assert_eq!(store.term(), 4);
         // The term of a later leader, written after its caller had timed out.
         store.save_term(6).unwrap();
-        admission.admit(fence(4), Subject::Job).await.unwrap();
-        let stale = admission.admit(fence(5), Subject::Leadership).await.unwrap_err();
+        admission.admit(fence(4), &Subject::Job).await.unwrap();
+        let stale = admission.admit(fence(5), &Subject::Leadership).await.unwrap_err();
         let highest = Fence { term: 6, sequence: 0 };
         assert_eq!(stale, Refusal::StaleFence { highest });
         assert_eq!((store.term(), admission.highest()), (6, highest));
@@ -120,8 +120,8 @@ mod tests {
     async fn the_first_command_is_compared_with_the_term_on_the_volume() {
         let (_directory, store, admission) = admission();
         store.save_term(6).unwrap();
-        assert!(admission.admit(fence(5), Subject::Job).await.is_err());
-        admission.admit(fence(6), Subject::Job).await.unwrap();
+        assert!(admission.admit(fence(5), &Subject::Job).await.is_err());
+        admission.admit(fence(6), &Subject::Job).await.unwrap();
     }
 
     #[tokio::test]
@@ -129,7 +129,7 @@ mod tests {
         let (directory, _, admission) = admission();
         // No directory can be created here.
         std::fs::write(directory.path().join(".slurm-operator"), "").unwrap();
-        admission.admit(fence(4), Subject::Job).await.unwrap();
+        admission.admit(fence(4), &Subject::Job).await.unwrap();
         assert_eq!(admission.highest().term, 4);
     }
 }

@@ -13,7 +13,7 @@ use super::slurmctld::Slurmctld;
 
 #[derive(Debug)]
 pub(super) struct CommandChannels {
-    pub(super) slurmctld: Arc<Slurmctld>,
+    pub(super) slurmctld: Slurmctld,
     pub(super) tools: Arc<SlurmTools>,
 }
 

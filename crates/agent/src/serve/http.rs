@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::{Host, Listener};
+use host::Listener;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -24,17 +24,14 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::admission::Admission;
-use super::checker::{Checker, refusal};
-use super::command_channels::CommandChannels;
+use super::Services;
+use super::checker::refusal;
 use super::fences::Subject;
 use super::nodes::Nodes;
 use super::restore::restore;
 use super::rollout::PushResult;
-use super::slurm_tools::{Read, SlurmTools};
+use super::slurm_tools::Read;
 use super::writer::{Handle, Push};
-use crate::config_dir::ConfigDir;
-use crate::control::Supervisor;
 
 /// One operator uses a few connections. Each costs some kilobytes.
 const MAX_CONNECTIONS: usize = 256;
@@ -52,16 +49,11 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) host: Host,
+    pub(super) services: Arc<Services>,
+    /// The UID of this pod.
     pub(super) pod: String,
     pub(super) keys: PathBuf,
-    pub(super) config: ConfigDir,
-    pub(super) supervisor: Supervisor,
-    pub(super) admission: Arc<Admission>,
     pub(super) writer: Handle,
-    pub(super) checker: Arc<Checker>,
-    pub(super) slurm: Arc<SlurmTools>,
-    pub(super) channels: Arc<CommandChannels>,
     pub(super) nodes: Nodes,
 }
 
@@ -77,7 +69,7 @@ pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible
                 continue;
             }
         };
-        let host = server.host.clone();
+        let host = server.services.host.clone();
         let server = Arc::clone(&server);
         let serve = async move {
             let _permit = permit;
@@ -153,7 +145,7 @@ impl Server {
     }
 
     fn readiness(&self) -> Reply {
-        match self.config.live() {
+        match self.services.config.live() {
             Some(_) => text(StatusCode::OK, "ok\n"),
             None => text(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -192,7 +184,7 @@ impl Server {
         let failed = |error: &dyn std::fmt::Display| Refusal::Failed {
             detail: format!("cannot use jwt.key: {error}"),
         };
-        let bytes = self.host.files().read(&self.keys.join("jwt.key"));
+        let bytes = self.services.host.files().read(&self.keys.join("jwt.key"));
         AgentKey::derive(&bytes.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
     }
 
@@ -207,7 +199,8 @@ impl Server {
             path: head.uri.path_and_query().map_or("", |path| path.as_str()),
             pod: &self.pod,
         };
-        let claims = Claims::verify(token, key, about, self.host.now()).map_err(|error| invalid_token(&error))?;
+        let claims =
+            Claims::verify(token, key, about, self.services.host.now()).map_err(|error| invalid_token(&error))?;
         let body = read_body(body).await?;
         if Digest::of(&body) != claims.body {
             return Err(invalid_token(&"it is for another body"));
@@ -230,7 +223,7 @@ impl Server {
         match (&method, path.as_str()) {
             (&Method::GET, path::REVISION) => {
                 if let Some(fence) = fence {
-                    self.command(Some(fence), Subject::Leadership).await?;
+                    self.command(Some(fence), &Subject::Leadership).await?;
                 }
                 Ok(Reply::json(StatusCode::OK, &self.status().await))
             }
@@ -244,27 +237,28 @@ impl Server {
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = decode(&body)?;
                 let _turn = self.nodes.turn().await;
-                self.command(fence, Subject::Node(&command.node)).await?;
+                self.command(fence, &Subject::Node(command.node.clone())).await?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))
             }
             (&Method::POST, path::PARTITION) => {
                 let command: PartitionCommand = decode(&body)?;
-                self.command(fence, Subject::Partition).await?;
-                let restored = restore(&self.config, &self.channels, &command).await?;
+                self.command(fence, &Subject::Partition).await?;
+                let restored = restore(&self.services, &command).await?;
                 Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
                 let command: JobCommand = decode(&body)?;
-                self.command(fence, Subject::Job).await?;
-                self.slurm.command_job(&command).await?;
+                self.command(fence, &Subject::Job).await?;
+                self.services.channels.tools.command_job(&command).await?;
                 Ok(done())
             }
             (&Method::GET, path::RESERVATIONS) => self.read(Read::Reservations).await,
             (&Method::POST, path::RESERVATION) => {
                 let command: ReservationCommand = decode(&body)?;
-                self.command(fence, Subject::Reservation(command.name())).await?;
-                self.slurm.command_reservation(&command).await?;
+                self.command(fence, &Subject::Reservation(command.name().clone()))
+                    .await?;
+                self.services.channels.tools.command_reservation(&command).await?;
                 Ok(done())
             }
             _ => Err(Refusal::NotFound),
@@ -274,7 +268,7 @@ impl Server {
     async fn read(&self, read: Read) -> Result<Reply, Refusal> {
         Ok(Reply {
             status: StatusCode::OK,
-            body: self.slurm.read(read).await?,
+            body: self.services.channels.tools.read(read).await?,
         })
     }
 
@@ -282,7 +276,7 @@ impl Server {
     pub(super) async fn take_candidate(&self, candidate: Candidate) -> Result<Outcome, Refusal> {
         let Candidate { bundle, token } = candidate;
         let request = agent::candidate::request(&self.pod);
-        let claims = Claims::verify(&token, &self.key()?, request, self.host.now());
+        let claims = Claims::verify(&token, &self.key()?, request, self.services.host.now());
         let claims = claims.map_err(|error| invalid_token(&error))?;
         if Digest::of(&bundle) != claims.body {
             return Err(invalid_token(&"it is for another candidate"));
@@ -292,9 +286,9 @@ impl Server {
     }
 
     async fn push(&self, body: &[u8], fence: Option<Fence>) -> Result<Reply, Refusal> {
-        let start = self.host.instant();
+        let start = self.services.host.instant();
         let result = self.push_revision(body, fence).await?;
-        let took = self.host.instant().saturating_duration_since(start);
+        let took = self.services.host.instant().saturating_duration_since(start);
         let status = match &result.outcome {
             Outcome::Pending { .. } => StatusCode::ACCEPTED,
             _ => StatusCode::OK,
@@ -314,13 +308,18 @@ impl Server {
     /// A dry run. It changes nothing, so it needs no fence.
     async fn check(&self, body: &[u8]) -> Result<Reply, Refusal> {
         let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
-        let refused = self.checker.check(&revision).await.map_err(|error| refusal(&error))?;
+        let refused = self
+            .services
+            .checker
+            .check(&revision)
+            .await
+            .map_err(|error| refusal(&error))?;
         Ok(Reply::json(StatusCode::OK, &Checked { refused }))
     }
 
     async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<PushResult, Refusal> {
         let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
-        let fence = self.command(fence, Subject::Configuration).await?;
+        let fence = self.command(fence, &Subject::Configuration).await?;
         let busy = {
             let progress = self.writer.progress.borrow();
             progress.busy.then_some(progress.phase)
@@ -344,15 +343,19 @@ impl Server {
     }
 
     /// Accepts a command and makes every older one stale.
-    async fn command(&self, fence: Option<Fence>, subject: Subject<'_>) -> Result<Fence, Refusal> {
+    async fn command(&self, fence: Option<Fence>, subject: &Subject) -> Result<Fence, Refusal> {
         let fence = fence.ok_or_else(|| malformed(&"a command needs a fence"))?;
-        self.admission.admit(fence, subject).await?;
+        self.services.admission.admit(fence, subject).await?;
         Ok(fence)
     }
 
     async fn status(&self) -> Status {
-        let slurmctld = self.supervisor.state().await.ok().map(|state| state.daemon);
-        let live = self.config.live().filter(|live| self.config.check(live).is_ok());
+        let slurmctld = self.services.supervisor.state().await.ok().map(|state| state.daemon);
+        let live = self
+            .services
+            .config
+            .live()
+            .filter(|live| self.services.config.check(live).is_ok());
         let progress = self.writer.progress.borrow().clone();
         Status {
             protocol: PROTOCOL,
@@ -361,8 +364,8 @@ impl Server {
             phase: progress.phase,
             slurmctld,
             rolled_back: progress.rolled_back,
-            refused: self.checker.refused(),
-            fence: self.admission.highest(),
+            refused: self.services.checker.refused(),
+            fence: self.services.admission.highest(),
         }
     }
 }

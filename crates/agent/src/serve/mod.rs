@@ -48,7 +48,7 @@ use nodes::Nodes;
 use slurm_tools::SlurmTools;
 use slurmctld::Slurmctld;
 use volume::Volume;
-use writer::{ConfigWriter, Dependencies};
+use writer::ConfigWriter;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -58,6 +58,17 @@ pub enum Error {
     Signals(#[source] io::Error),
     #[error("cannot start the thread for the state volume: {0}")]
     Volume(#[source] io::Error),
+}
+
+/// What writer and server share.
+#[derive(Debug)]
+struct Services {
+    host: Host,
+    config: ConfigDir,
+    supervisor: Supervisor,
+    admission: Admission,
+    checker: Checker,
+    channels: CommandChannels,
 }
 
 /// Runs until SIGTERM or SIGINT. The next agent resumes an unfinished change.
@@ -74,54 +85,36 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
         listen,
     } = options;
     let listener = bind(&host, listen).await?;
-    let config = ConfigDir::new(&host, &places.config_dir, &places.keys_dir);
     let store = Store::new(&host, &places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
-    let supervisor = Supervisor::new(&host, &control);
     let volume = Volume::open(store).map_err(Error::Volume)?;
-    let admission = Arc::new(Admission::new(volume.clone()));
-    let slurm = Arc::new(SlurmTools::default());
-    let slurmctld = Arc::new(Slurmctld::new(&host, &places.keys_dir, slurmctld));
+    let tools = Arc::new(SlurmTools::default());
     let dry_run = DryRun::new(&host, &scratch_dir, Some(&places.keys_dir));
-    let checker = Arc::new(Checker::new(dry_run, Arc::clone(&slurm)));
-    let channels = Arc::new(CommandChannels {
-        slurmctld: Arc::clone(&slurmctld),
-        tools: Arc::clone(&slurm),
-    });
-    let (writer, handle) = ConfigWriter::new(Dependencies {
+    let services = Arc::new(Services {
+        config: ConfigDir::new(&host, &places.config_dir, &places.keys_dir),
+        supervisor: Supervisor::new(&host, &control),
+        admission: Admission::new(volume.clone()),
+        checker: Checker::new(dry_run, Arc::clone(&tools)),
+        channels: CommandChannels {
+            slurmctld: Slurmctld::new(&host, &places.keys_dir, slurmctld),
+            tools,
+        },
         host: host.clone(),
-        config: config.clone(),
-        volume,
-        supervisor: supervisor.clone(),
-        checker: Arc::clone(&checker),
-        slurm: Arc::clone(&slurm),
-        slurmctld: Arc::clone(&slurmctld),
-        channels: Arc::clone(&channels),
-        controller: places.controller_uid,
-        admission: Arc::clone(&admission),
     });
+    let (writer, handle) = ConfigWriter::new(Arc::clone(&services), volume, places.controller_uid);
     let server = Arc::new(http::Server {
-        host: host.clone(),
         pod: pod_uid,
         keys: places.keys_dir,
         nodes: Nodes {
-            config: config.clone(),
-            slurmctld,
-            tools: Arc::clone(&slurm),
-            channels: Arc::clone(&channels),
+            services: Arc::clone(&services),
             step: tokio::sync::Mutex::default(),
         },
-        channels,
-        config,
-        supervisor,
-        admission: Arc::clone(&admission),
         writer: handle,
-        checker,
-        slurm,
+        services: Arc::clone(&services),
     });
     let address = listener.address().unwrap_or(listen);
     info!(%address, "serving");
     legacy_log::print(&host, &legacy_log::Event::Start(&places.config_dir));
-    let load_term = async move { admission.load_term().await };
+    let load_term = async move { services.admission.load_term().await };
     host.spawn("load term", load_term).detach();
     tokio::select! {
         never = writer.run() => match never {},

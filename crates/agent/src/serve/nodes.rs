@@ -17,18 +17,13 @@ use slurm::{AdminState, Hostlist, Line, NodeDescription, NodeFeatures};
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
-use super::command_channels::CommandChannels;
-use super::slurm_tools::SlurmTools;
-use super::slurmctld::{NoClient, Slurmctld};
-use crate::config_dir::ConfigDir;
+use super::Services;
+use super::slurmctld::NoClient;
 use crate::dry_run::configuration_of;
 
 #[derive(Debug)]
 pub(super) struct Nodes {
-    pub(super) config: ConfigDir,
-    pub(super) slurmctld: Arc<Slurmctld>,
-    pub(super) tools: Arc<SlurmTools>,
-    pub(super) channels: Arc<CommandChannels>,
+    pub(super) services: Arc<Services>,
     /// Held from reading a node to the end of the order.
     pub(super) step: Mutex<()>,
 }
@@ -67,15 +62,15 @@ impl Nodes {
             Some(update) => client.update_node(&update).await,
             None => client.delete_nodes(node).await,
         };
-        self.slurmctld.remember_version(&client);
+        self.services.channels.slurmctld.remember_version(&client);
         done.map_err(|error| failed(&error))
     }
 
     async fn by_scontrol(&self, command: &NodeCommand) -> Result<(), Refusal> {
         let Some(expected) = &command.expect else {
-            return self.tools.command_node(command).await;
+            return self.services.channels.tools.command_node(command).await;
         };
-        let now = self.tools.admin_state(&command.node).await?;
+        let now = self.services.channels.tools.admin_state(&command.node).await?;
         compare(now, expected)?;
         let mut command = command.clone();
         // scontrol requires a reason.
@@ -84,7 +79,7 @@ impl Nodes {
         {
             *reason = Reason::new(expected.reason.clone()).ok();
         }
-        self.tools.command_node(&command).await
+        self.services.channels.tools.command_node(&command).await
     }
 
     /// Makes partitions update their members, which Slurm does not do when a node gets a feature.
@@ -97,8 +92,8 @@ impl Nodes {
             return Ok(());
         };
         let node = node.as_str();
-        let _lock = self.slurmctld.lock_members().await;
-        let Some(live) = self.config.live_revision() else {
+        let _lock = self.services.channels.slurmctld.lock_members().await;
+        let Some(live) = self.services.config.live_revision() else {
             return Ok(());
         };
         let configuration = configuration_of(&live.files);
@@ -106,7 +101,7 @@ impl Nodes {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (channel, partitions) = self.channels.reach(&configuration).await?;
+        let (channel, partitions) = self.services.channels.reach(&configuration).await?;
         for update in wanted {
             let shown = partitions.iter().find(|partition| partition.name == update.name);
             if shown.is_some_and(|shown| lacks(shown, &update, node)) {
@@ -118,8 +113,11 @@ impl Nodes {
     }
 
     fn client(&self) -> Result<Client, NoClient> {
-        let live = self.config.live_revision().ok_or(NoClient::NoRevision)?;
-        self.slurmctld.command_client(&configuration_of(&live.files))
+        let live = self.services.config.live_revision().ok_or(NoClient::NoRevision)?;
+        self.services
+            .channels
+            .slurmctld
+            .command_client(&configuration_of(&live.files))
     }
 }
 

@@ -7,14 +7,13 @@ use slurm::conf::RecordKind;
 use slurm::rpc::{Failure, restore_partition};
 use tracing::info;
 
-use super::command_channels::{CommandChannels, no_channel};
-use crate::config_dir::ConfigDir;
+use super::Services;
+use super::command_channels::no_channel;
 use crate::dry_run::configuration_of;
 
 /// An unclear response is an error; the result names what slurmctld rejected.
 pub(super) async fn restore(
-    config: &ConfigDir,
-    channels: &CommandChannels,
+    Services { config, channels, .. }: &Services,
     command: &PartitionCommand,
 ) -> Result<Restored, Refusal> {
     // No push may be between its orders to slurmctld and its files.

@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand};
-use slurm::answer::decode;
+use slurm::answer::{Payload, decode};
 use slurm::{AdminState, Line, Node, NodeDescription, NodeFeatures, ReservationRequest};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -76,8 +76,7 @@ impl Read {
 impl SlurmTools {
     /// The names of slurmctld's nodes; `None` without a response.
     pub(crate) async fn node_names(&self) -> Option<BTreeSet<String>> {
-        let json = timeout(NODES_TIMEOUT, self.read(Read::Nodes)).await.ok()?.ok()?;
-        let nodes = decode::<Vec<Node>>(&json).ok()?.value;
+        let nodes: Vec<Node> = timeout(NODES_TIMEOUT, self.list(Read::Nodes)).await.ok()?.ok()?;
         Some(nodes.into_iter().map(|node| node.name).collect())
     }
 
@@ -85,6 +84,10 @@ impl SlurmTools {
     pub(super) async fn read(&self, read: Read) -> Result<Vec<u8>, Refusal> {
         let command: Vec<String> = read.command().iter().map(|word| (*word).to_owned()).collect();
         self.run(&command).await
+    }
+
+    pub(super) async fn list<T: Payload>(&self, read: Read) -> Result<T, Refusal> {
+        parse(&self.read(read).await?)
     }
 
     pub(super) async fn command_node(&self, command: &NodeCommand) -> Result<(), Refusal> {
@@ -100,10 +103,8 @@ impl SlurmTools {
             Err(Refusal::NoSuchNode) => return Ok(None),
             shown => shown?,
         };
-        let nodes = decode::<Vec<Node>>(&shown).map_err(|error| Refusal::Slurm {
-            detail: error.to_string(),
-        })?;
-        let node = nodes.value.iter().find(|shown| shown.name == node.as_str());
+        let nodes: Vec<Node> = parse(&shown)?;
+        let node = nodes.iter().find(|shown| shown.name == node.as_str());
         Ok(node.map(Node::admin_state))
     }
 
@@ -164,6 +165,13 @@ impl SlurmTools {
             }),
         }
     }
+}
+
+fn parse<T: Payload>(json: &[u8]) -> Result<T, Refusal> {
+    let answer = decode(json).map_err(|error| Refusal::Slurm {
+        detail: error.to_string(),
+    });
+    answer.map(|answer| answer.value)
 }
 
 fn of_node(refusal: Refusal) -> Refusal {

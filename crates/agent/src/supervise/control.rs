@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use host::{Connection, FileError, Host, Listener};
+use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use crate::control::{Reconfigured, Request, State, read_line, write_line};
+use crate::control::{Request, read_line, write_line};
 
 /// For the one line of a request.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,10 +29,21 @@ pub enum Error {
 
 /// A request with the channel for its response.
 #[derive(Debug)]
-pub enum ControlRequest {
-    Status(oneshot::Sender<State>),
-    Reconfigure(oneshot::Sender<Reconfigured>),
-    Restart(oneshot::Sender<State>),
+pub struct ControlRequest {
+    pub request: Request,
+    pub reply: Reply,
+}
+
+/// The channel for one response.
+#[derive(Debug)]
+pub struct Reply(oneshot::Sender<Vec<u8>>);
+
+impl Reply {
+    /// Sends the response, unless the caller has timed out.
+    pub fn send(self, response: &impl Serialize) {
+        // Serializing our own types cannot fail.
+        let _ = self.0.send(serde_json::to_vec(response).unwrap_or_default());
+    }
 }
 
 /// Returns the requests as they come. Without a path there are none.
@@ -85,23 +97,13 @@ async fn accept(host: &Host, listener: &Listener, sender: &mpsc::Sender<ControlR
 
 async fn respond(mut connection: Connection, sender: &mpsc::Sender<ControlRequest>) -> io::Result<()> {
     let line = timeout(READ_TIMEOUT, read_line(&mut connection)).await??;
-    match serde_json::from_slice(&line)? {
-        Request::Status => forward(&mut connection, sender, ControlRequest::Status).await,
-        Request::Reconfigure => forward(&mut connection, sender, ControlRequest::Reconfigure).await,
-        Request::Restart => forward(&mut connection, sender, ControlRequest::Restart).await,
-    }
-}
-
-async fn forward<T: serde::Serialize>(
-    connection: &mut Connection,
-    sender: &mpsc::Sender<ControlRequest>,
-    request: impl FnOnce(oneshot::Sender<T>) -> ControlRequest,
-) -> io::Result<()> {
+    let request = serde_json::from_slice(&line)?;
     let (reply, response) = oneshot::channel();
+    let reply = Reply(reply);
     // The receiving loop ends only with the process.
-    let _ = sender.send(request(reply)).await;
+    let _ = sender.send(ControlRequest { request, reply }).await;
     match response.await {
-        Ok(response) => write_line(connection, &response).await,
+        Ok(response) => write_line(&mut connection, response).await,
         Err(_) => Ok(()),
     }
 }

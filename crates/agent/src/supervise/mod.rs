@@ -31,15 +31,15 @@ use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
 use thiserror::Error;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::cli;
 use crate::config_dir;
-use crate::control::{Reconfigured, State};
+use crate::control::{Reconfigured, Request, State};
 use arbitration::{Action, Arbiter};
-use control::ControlRequest;
+use control::{ControlRequest, Reply};
 use daemon::{Announced, Daemon, ExitAction};
 use line_buffer::LineBuffer;
 use notify::Message;
@@ -118,7 +118,7 @@ struct Supervisor {
     /// When the current run of the daemon began.
     started_at: Option<SystemTime>,
     /// The callers that wait for the end of a reconfigure.
-    reconfigure_callers: Vec<oneshot::Sender<Reconfigured>>,
+    reconfigure_callers: Vec<Reply>,
     launcher: Launcher,
     socket: NotifySocket,
     tail: StderrTail,
@@ -330,18 +330,15 @@ impl Supervisor {
 
     fn report_reconfigured(&mut self, outcome: &Reconfigured) {
         for caller in self.reconfigure_callers.drain(..) {
-            // The caller may have timed out.
-            let _ = caller.send(outcome.clone());
+            caller.send(outcome);
         }
     }
 
-    fn handle_request(&mut self, request: ControlRequest) {
+    fn handle_request(&mut self, ControlRequest { request, reply }: ControlRequest) {
         let now = self.host.instant();
         match request {
-            ControlRequest::Status(reply) => {
-                let _ = reply.send(self.state());
-            }
-            ControlRequest::Reconfigure(reply) => {
+            Request::Status => reply.send(&self.state()),
+            Request::Reconfigure => {
                 let files = config_dir::live_name(&self.host, &self.config_dir);
                 match self.daemon.reconfigure(files, now) {
                     Some(pid) => {
@@ -349,18 +346,16 @@ impl Supervisor {
                         self.reconfigure_callers.push(reply);
                         send(pid, Signal::SIGHUP);
                     }
-                    None => {
-                        let _ = reply.send(Reconfigured::NotReady);
-                    }
+                    None => reply.send(&Reconfigured::NotReady),
                 }
             }
-            ControlRequest::Restart(reply) => {
+            Request::Restart => {
                 match self.daemon.restart() {
                     Some(pid) => send(pid, Signal::SIGTERM),
                     None if self.arbiter.is_waiting() || self.daemon.is_stopping() => {}
                     None => self.restart_at = Some(now),
                 }
-                let _ = reply.send(self.state());
+                reply.send(&self.state());
             }
         }
     }

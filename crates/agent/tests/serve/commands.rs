@@ -76,8 +76,8 @@ async fn node_commands_use_slurms_own_protocol() {
         .await
         .unwrap_err();
     assert!(matches!(gone, Error::Refused(Refusal::NoSuchNode)), "{gone:?}");
-    let told = fs::read_to_string(pod.path("told")).unwrap();
-    assert_eq!(told, "n1 Some(Drain) Some(\"scale in\")\nn9 None None\n");
+    let orders = fs::read_to_string(pod.path("orders")).unwrap();
+    assert_eq!(orders, "n1 Some(Drain) Some(\"scale in\")\nn9 None None\n");
 }
 
 /// An order for n1 that was planned on this state.
@@ -134,14 +134,14 @@ async fn an_order_to_a_manually_changed_node_is_rejected() {
         matches!(refused, Err(Error::Refused(Refusal::Changed { .. }))),
         "{refused:?}"
     );
-    assert!(!pod.path("told").exists(), "nothing was ordered");
+    assert!(!pod.path("orders").exists(), "nothing was ordered");
     live(&ours);
     client
         .command_node(&expecting(&ours, NodeAction::Undrain), fence(11))
         .await
         .unwrap();
-    let told = fs::read_to_string(pod.path("told")).unwrap();
-    assert_eq!(told, "n1 Some(Undrain) None\n");
+    let orders = fs::read_to_string(pod.path("orders")).unwrap();
+    assert_eq!(orders, "n1 Some(Undrain) None\n");
 }
 
 #[tokio::test]

@@ -174,7 +174,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_re
     fs::write(pod.path("nodes"), "").unwrap();
     let second = revision(2, "PartitionName=a Nodes=n1\nPartitionName=b Nodes=n1\n");
     let pushed = pod
-        .push_stopping_at("let go", &second, async |pod| pod.hang_volume())
+        .push_stopping_at("released", &second, async |pod| pod.hang_volume())
         .await
         .unwrap();
     let Outcome::Pending { reason } = &pushed.outcome else {

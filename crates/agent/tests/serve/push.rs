@@ -80,9 +80,7 @@ async fn a_revision_that_the_dry_run_rejects_changes_nothing() {
         pod.legacy_log()[1..],
         ["Reconfiguring Slurm...", "Failed to reconfigure, try again..."]
     );
-    let journal = Store::new(&host::Host::real(), &pod.path("state"), &uid())
-        .journal()
-        .entries();
+    let journal = Store::new(&host::Host::real(), &pod.path("state"), &uid()).journal();
     assert_eq!(journal.last().unwrap().refused.as_ref(), Some(rejected), "{journal:?}");
     pod.kill_agent();
     pod.serve();

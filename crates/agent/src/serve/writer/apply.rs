@@ -24,7 +24,7 @@ impl ConfigWriter {
             self.discard_attempt(Some(summary.sequence)).await;
             return Err(error);
         }
-        self.deps.config.renumber(&live, &summary)?;
+        self.services.config.renumber(&live, &summary)?;
         Ok(Applied::Live)
     }
 
@@ -41,14 +41,14 @@ impl ConfigWriter {
         self.show(Phase::Staged, true);
         let summary = revision.summary();
         self.note(&summary, Phase::Staged, None).await;
-        let mut rollout = Rollout::new(&self.deps.host, steps.clone());
+        let mut rollout = Rollout::new(&self.services.host, steps.clone());
         let applied = self.make_live(revision, live, steps, &mut rollout).await;
         if !matches!(applied, Ok(Applied::Live)) {
             self.discard_attempt(untried.then_some(sequence)).await;
             self.show(phase, false);
             return applied;
         }
-        let _ = self.deps.volume.ensure(VOLUME_TIMEOUT, Store::remove_pending).await;
+        let _ = self.volume.ensure(VOLUME_TIMEOUT, Store::remove_pending).await;
         self.show(Phase::Swapped, true);
         self.note(&summary, Phase::Swapped, None).await;
         steps.reach(Phase::Swapped);
@@ -73,7 +73,12 @@ impl ConfigWriter {
         rollout: &mut Rollout,
     ) -> Result<Applied, Error> {
         let plan = self.plan_partitions(&revision, live.as_ref());
-        let role = self.deps.slurmctld.role(&configuration_of(&revision.files)).await;
+        let role = self
+            .services
+            .channels
+            .slurmctld
+            .role(&configuration_of(&revision.files))
+            .await;
         // A live update starts from a slurmctld that is known to run with the live files.
         let known = live
             .as_ref()
@@ -98,11 +103,11 @@ impl ConfigWriter {
         steps: &mut Steps,
         rollout: &mut Rollout,
     ) -> Result<Applied, Error> {
-        let rejected = self.deps.checker.check(&revision).await?;
+        let rejected = self.services.checker.check(&revision).await?;
         steps.reach(Phase::Checked);
         if let Some(refused) = rejected {
-            legacy_log::print(&self.deps.host, &Event::Reconfiguring);
-            legacy_log::print(&self.deps.host, &Event::Failed);
+            legacy_log::print(&self.services.host, &Event::Reconfiguring);
+            legacy_log::print(&self.services.host, &Event::Failed);
             self.note(&revision.summary(), Phase::Staged, Some(refused.clone()))
                 .await;
             return Ok(Applied::Rejected(refused));
@@ -127,7 +132,7 @@ impl ConfigWriter {
     }
 
     pub(super) fn swap(&self, revision: &Revision, live: Option<Files>) -> Result<(), FileError> {
-        let config = &self.deps.config;
+        let config = &self.services.config;
         let files = config.write(revision)?;
         if let Err(error) = config.switch(&files) {
             config.remove(&files.name);
@@ -149,7 +154,7 @@ impl ConfigWriter {
         &self,
         work: impl FnOnce(&Store) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<T, Error> {
-        Ok(self.deps.volume.run(VOLUME_TIMEOUT, work).await??)
+        Ok(self.volume.run(VOLUME_TIMEOUT, work).await??)
     }
 
     /// See [`Volume::ensure`](super::super::volume::Volume::ensure).
@@ -157,6 +162,6 @@ impl ConfigWriter {
         &self,
         work: impl FnOnce(&Store) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<T, Error> {
-        Ok(self.deps.volume.ensure(VOLUME_TIMEOUT, work).await??)
+        Ok(self.volume.ensure(VOLUME_TIMEOUT, work).await??)
     }
 }

@@ -20,10 +20,10 @@ const RECONFIGURE_TIMEOUT: Duration = Duration::from_secs(90);
 impl ConfigWriter {
     /// Does one step and returns the wait before the next one.
     pub(super) async fn converge(&mut self, mut rollout: Rollout) -> Duration {
-        let Some(live) = self.deps.config.live() else {
+        let Some(live) = self.services.config.live() else {
             return self.wait(rollout, "there is no revision in the configuration directory");
         };
-        let state = match self.deps.supervisor.state().await {
+        let state = match self.services.supervisor.state().await {
             Ok(state) => state,
             Err(error) => return self.wait(rollout, &error.to_string()),
         };
@@ -43,7 +43,7 @@ impl ConfigWriter {
             },
         };
         rollout.action = Some(action);
-        let mut next = plan_next(&state, &live.name, &rollout, action, self.deps.host.instant());
+        let mut next = plan_next(&state, &live.name, &rollout, action, self.services.host.instant());
         if matches!(next, Next::Verify | Next::Partitions) && rollout.partitions.must_reconfigure {
             next = Next::Reconfigure;
         }
@@ -80,7 +80,7 @@ impl ConfigWriter {
             Next::Restart => {
                 info!(sequence, "restarting slurmctld, which the change needs");
                 self.enter_reconfiguring(&mut rollout, &live).await;
-                rollout.restarted = Some(self.deps.host.instant());
+                rollout.restarted = Some(self.services.host.instant());
                 self.restart_slurmctld(rollout, RESTARTING).await
             }
             Next::Reconfigure => self.reconfigure(rollout, live).await,
@@ -88,15 +88,21 @@ impl ConfigWriter {
     }
 
     async fn restart_slurmctld(&mut self, rollout: Rollout, reason: &str) -> Duration {
-        match self.deps.supervisor.restart().await {
+        match self.services.supervisor.restart().await {
             Ok(_) => self.wait(rollout, reason),
             Err(error) => self.wait(rollout, &error.to_string()),
         }
     }
 
     async fn role(&self, live: &Files) -> Role {
-        match self.deps.config.read(live) {
-            Some(revision) => self.deps.slurmctld.role(&configuration_of(&revision.files)).await,
+        match self.services.config.read(live) {
+            Some(revision) => {
+                self.services
+                    .channels
+                    .slurmctld
+                    .role(&configuration_of(&revision.files))
+                    .await
+            }
             None => Role::Primary,
         }
     }
@@ -104,14 +110,14 @@ impl ConfigWriter {
     /// Compares the live files with those that slurmctld has read last, according to itself or to what was live before. Fails while
     /// slurmctld may yet respond.
     async fn plan_action(&self, live: &Files) -> Result<Action, NoResponse> {
-        let config = &self.deps.config;
+        let config = &self.services.config;
         let Some(revision) = config.read(live) else {
             return Ok(Action::Reconfigure);
         };
         let configuration = configuration_of(&revision.files);
         let before = config.before(live).and_then(|before| config.read(&before));
         let before = before.map(|before| configuration_of(&before.files));
-        match (self.deps.slurmctld.loaded_config(&revision).await, before) {
+        match (self.services.channels.slurmctld.loaded_config(&revision).await, before) {
             (LoadedConfig::Known(loaded), _) => Ok(plan_action(Some((&loaded, &configuration)))),
             (LoadedConfig::NoResponse(reason), None) => Err(NoResponse(reason)),
             (_, Some(before)) => Ok(plan_action(Some((&before, &configuration)))),
@@ -122,11 +128,11 @@ impl ConfigWriter {
     /// The supervisor has seen slurmctld read files since these are live, and slurmctld confirms which. A manual reconfigure at
     /// the time of ours can look like ours.
     async fn verify(&mut self, mut rollout: Rollout, live: Files) -> Duration {
-        let Some(revision) = self.deps.config.read(&live) else {
+        let Some(revision) = self.services.config.read(&live) else {
             return self.wait(rollout, "the live files cannot be read");
         };
         let sequence = live.summary.sequence;
-        match self.deps.slurmctld.verify(&revision).await {
+        match self.services.channels.slurmctld.verify(&revision).await {
             Verification::Matches => {}
             Verification::Unavailable(reason) => info!(sequence, reason, "cannot verify slurmctld's configuration"),
             Verification::NoResponse(reason) => return self.wait(rollout, &reason),
@@ -171,7 +177,7 @@ impl ConfigWriter {
             sequence = live.summary.sequence,
             rolling_back, "reconfiguring slurmctld"
         );
-        match self.deps.supervisor.reconfigure(RECONFIGURE_TIMEOUT).await {
+        match self.services.supervisor.reconfigure(RECONFIGURE_TIMEOUT).await {
             Ok(Reconfigured::Done) => {
                 self.rollout = Some(rollout);
                 Duration::ZERO
@@ -187,13 +193,13 @@ impl ConfigWriter {
     /// slurmctld runs with the live files.
     pub(super) async fn complete(&mut self, mut rollout: Rollout, live: &Files) {
         self.set_manual_states(&mut rollout, live).await;
-        if let Err(file) = self.deps.config.check(live) {
+        if let Err(file) = self.services.config.check(live) {
             warn!(%file, "a live file has a manual change");
         }
         self.record_verified(live).await;
         self.note(&live.summary, Phase::Verified, rollout.rolled_back.clone())
             .await;
-        self.deps.config.remove_all_but(live);
+        self.services.config.remove_all_but(live);
         self.progress.send_modify(|progress| {
             progress.phase = Phase::Verified;
             progress.waiting.clear();
@@ -202,7 +208,7 @@ impl ConfigWriter {
         let (sequence, took) = (live.summary.sequence, rollout.age());
         info!(sequence, ?took, "slurmctld runs with this revision");
         if rollout.logged {
-            legacy_log::print(&self.deps.host, &Event::Success);
+            legacy_log::print(&self.services.host, &Event::Success);
         }
         rollout.steps.reach(Phase::Verified);
         rollout.respond(&Outcome::Applied);
@@ -221,7 +227,7 @@ impl ConfigWriter {
         if rollout.should_log() {
             warn!(reason, "slurmctld does not run with the live files yet");
             if rollout.logged {
-                legacy_log::print(&self.deps.host, &Event::Failed);
+                legacy_log::print(&self.services.host, &Event::Failed);
             }
         }
         if timed_out {

@@ -18,7 +18,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::{FileError, Host};
+use host::FileError;
 use slurm::Revision;
 use slurm::agent::{Fence, Outcome, PartitionInUse, Phase, Refusal, Refused};
 use slurm::revision::ControllerUid;
@@ -27,18 +27,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::admission::Admission;
-use super::checker::{Checker, refusal};
-use super::command_channels::CommandChannels;
+use super::Services;
+use super::checker::refusal;
 use super::fences::Subject;
 use super::plan::{PushPlan, plan_push};
 use super::rollout::{Caller, PushResponse, PushResult, Rollout};
-use super::slurm_tools::SlurmTools;
-use super::slurmctld::Slurmctld;
 use super::steps::Steps;
 use super::volume::{Unresponsive, Volume};
-use crate::config_dir::{ConfigDir, Files};
-use crate::control::Supervisor;
+use crate::config_dir::Files;
 use crate::dry_run;
 use crate::store::{self, Store, Verified};
 
@@ -107,7 +103,9 @@ pub(super) struct Handle {
 }
 
 pub(super) struct ConfigWriter {
-    deps: Dependencies,
+    services: Arc<Services>,
+    volume: Volume,
+    controller: ControllerUid,
     pushes: mpsc::Receiver<Push>,
     progress: watch::Sender<Progress>,
     /// `None` once slurmctld is known to run with the live files.
@@ -118,21 +116,8 @@ pub(super) struct ConfigWriter {
     process: Option<(Option<i32>, u64)>,
 }
 
-pub(super) struct Dependencies {
-    pub(super) host: Host,
-    pub(super) config: ConfigDir,
-    pub(super) volume: Volume,
-    pub(super) supervisor: Supervisor,
-    pub(super) checker: Arc<Checker>,
-    pub(super) slurm: Arc<SlurmTools>,
-    pub(super) slurmctld: Arc<Slurmctld>,
-    pub(super) channels: Arc<CommandChannels>,
-    pub(super) controller: ControllerUid,
-    pub(super) admission: Arc<Admission>,
-}
-
 impl ConfigWriter {
-    pub(super) fn new(deps: Dependencies) -> (Self, Handle) {
+    pub(super) fn new(services: Arc<Services>, volume: Volume, controller: ControllerUid) -> (Self, Handle) {
         let (sender, pushes) = mpsc::channel(1);
         let (progress, receiver) = watch::channel(Progress {
             phase: Phase::Swapped,
@@ -141,8 +126,10 @@ impl ConfigWriter {
             rolled_back: None,
         });
         let writer = Self {
-            rollout: Some(Rollout::at_start(&deps.host)),
-            deps,
+            rollout: Some(Rollout::at_start(&services.host)),
+            services,
+            volume,
+            controller,
             pushes,
             progress,
             verified: None,
@@ -176,16 +163,18 @@ impl ConfigWriter {
     /// Resumes what the previous agent left unfinished. Waits for the state volume, which decides over the live files.
     async fn resume(&mut self) {
         let read = |store: &Store| {
-            let last = store.journal().entries().pop();
+            let last = store.journal().pop();
             (store.verified(), store.closed(), last, store.newest(), store.pending())
         };
-        let found = self.deps.volume.wait(read, || self.show_unresponsive());
+        let found = self.volume.wait(read, || self.show_unresponsive());
         let Ok((verified, closed, last, newest, pending)) = found.await else {
             error!("cannot look for an interrupted push");
             return;
         };
         self.verified = verified;
-        let Some(live) = self.deps.config.live() else { return };
+        let Some(live) = self.services.config.live() else {
+            return;
+        };
         if let Some(rollout) = &mut self.rollout {
             rollout.partitions.manual_states.closed = closed;
         }
@@ -225,7 +214,7 @@ impl ConfigWriter {
         let sequence = revision.sequence;
         info!(sequence, "resuming an interrupted push");
         match self
-            .apply(revision, Some(live), &mut Steps::begin(&self.deps.host))
+            .apply(revision, Some(live), &mut Steps::begin(&self.services.host))
             .await
         {
             Ok(Applied::Live) => {}
@@ -240,7 +229,7 @@ impl ConfigWriter {
     async fn take(&mut self, push: Push) {
         let Push { revision, fence, reply } = push;
         let sequence = revision.sequence;
-        let mut steps = Steps::begin(&self.deps.host);
+        let mut steps = Steps::begin(&self.services.host);
         let applied = match self.apply_push(revision, fence, &mut steps).await {
             Ok(applied) => applied,
             Err(refusal) => {
@@ -265,15 +254,15 @@ impl ConfigWriter {
     }
 
     async fn apply_push(&mut self, revision: Revision, fence: Fence, steps: &mut Steps) -> Result<Applied, Refusal> {
-        self.deps.admission.check(fence, Subject::Configuration)?;
+        self.services.admission.check(fence, &Subject::Configuration)?;
         self.progress.send_modify(|progress| progress.busy = true);
         // Begins nothing that would have to be cleaned up after a hung volume responds again.
-        let responsive = self.deps.volume.run(VOLUME_TIMEOUT, |_| ()).await;
+        let responsive = self.volume.run(VOLUME_TIMEOUT, |_| ()).await;
         responsive.map_err(|error| Error::from(error).refusal())?;
-        let live = self.deps.config.live();
+        let live = self.services.config.live();
         let sequence = revision.sequence;
         let summary = live.as_ref().map(|live| &live.summary);
-        let applied = match (plan_push(summary, &self.deps.controller, &revision), live) {
+        let applied = match (plan_push(summary, &self.controller, &revision), live) {
             (PushPlan::Reject(refusal), _) => {
                 info!(sequence, %refusal, "push rejected");
                 return Err(refusal);
@@ -289,7 +278,7 @@ impl ConfigWriter {
     }
 
     fn is_unmodified(&self, live: &Files) -> bool {
-        self.deps.config.check(live).is_ok()
+        self.services.config.check(live).is_ok()
     }
 
     fn is_rolling_back(&self) -> bool {

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use slurm::Revision;
 use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, Way};
-use slurm::answer::decode;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
@@ -75,9 +74,9 @@ impl ConfigWriter {
     pub(super) async fn resume_partitions(&mut self, pending: Revision, live: Files) {
         if pending.sequence > live.summary.sequence {
             // A slurmctld that starts with this pod responds in a moment; without a response there is no live update.
-            let start = self.deps.host.instant();
-            while self.deps.host.instant().saturating_duration_since(start) < PUSH_TIMEOUT
-                && let LoadedConfig::NoResponse(_) = self.deps.slurmctld.loaded_config(&pending).await
+            let start = self.services.host.instant();
+            while self.services.host.instant().saturating_duration_since(start) < PUSH_TIMEOUT
+                && let LoadedConfig::NoResponse(_) = self.services.channels.slurmctld.loaded_config(&pending).await
             {
                 sleep(POLL_INTERVAL).await;
             }
@@ -88,12 +87,12 @@ impl ConfigWriter {
                 self.rollout = rollout;
             }
         }
-        let _ = self.deps.volume.ensure(VOLUME_TIMEOUT, Store::remove_pending).await;
+        let _ = self.volume.ensure(VOLUME_TIMEOUT, Store::remove_pending).await;
     }
 
     /// Plans the change of partitions from the live files to a revision.
     pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
-        let before = live.and_then(|live| self.deps.config.read(live));
+        let before = live.and_then(|live| self.services.config.read(live));
         before.map_or_else(PartitionPlan::default, |before| {
             PartitionPlan::between(&configuration_of(&before.files), &configuration_of(&revision.files))
         })
@@ -111,13 +110,13 @@ impl ConfigWriter {
         let Some(update) = &plan.live_update else {
             return Ok(None);
         };
-        let slurmctld = Arc::clone(&self.deps.slurmctld);
-        let members = slurmctld.lock_members().await;
+        let services = Arc::clone(&self.services);
+        let members = services.channels.slurmctld.lock_members().await;
         let sequence = revision.sequence;
-        for channel in self.deps.channels.to(&configuration_of(&revision.files)) {
+        for channel in services.channels.to(&configuration_of(&revision.files)) {
             let way = channel.way();
             let sent = self.send_update(&channel, revision, plan, update).await?;
-            self.deps.channels.remember(&channel);
+            services.channels.remember(&channel);
             let applied = match sent {
                 Sent::Unspoken(reason) => {
                     warn!(sequence, %way, reason, "slurmctld does not process commands by this channel");
@@ -178,7 +177,7 @@ impl ConfigWriter {
             "changing partitions"
         );
         let sent = send(channel, update, &before).await;
-        fail_point::reach("told");
+        fail_point::reach("updated");
         let applied = match sent {
             Told::Done => match self.release(channel, plan, &before, &plan.removed).await {
                 Ok(()) => return Ok(Sent::Taken),
@@ -207,14 +206,14 @@ impl ConfigWriter {
     async fn record_not_taken(&mut self, applied: &Applied, reverted: bool, live: &Files, steps: &Steps) {
         if !reverted {
             // The live files have the original partitions.
-            let mut rollout = Rollout::new(&self.deps.host, steps.clone());
+            let mut rollout = Rollout::new(&self.services.host, steps.clone());
             rollout.partitions.must_reconfigure = true;
             self.rollout = Some(rollout);
         }
         if let Applied::RolledBack(refused) = applied {
             warn!(sequence = refused.sequence, reason = %refused.reason, "slurmctld rejected a partition");
-            legacy_log::print(&self.deps.host, &Event::Reconfiguring);
-            legacy_log::print(&self.deps.host, &Event::Failed);
+            legacy_log::print(&self.services.host, &Event::Reconfiguring);
+            legacy_log::print(&self.services.host, &Event::Failed);
             self.progress
                 .send_modify(|progress| progress.rolled_back = Some(refused.clone()));
             self.note(&live.summary, Phase::Verified, Some(refused.clone())).await;
@@ -230,12 +229,12 @@ impl ConfigWriter {
         steps: &mut Steps,
         members: MutexGuard<'_, ()>,
     ) -> Result<(), Error> {
-        fail_point::reach("let go");
+        fail_point::reach("released");
         steps.reach(Phase::PartitionsLive);
         self.show(Phase::PartitionsLive, true);
         self.note(&revision.summary(), Phase::PartitionsLive, None).await;
         let sequence = revision.sequence;
-        let promoted = self.deps.volume.wait(
+        let promoted = self.volume.wait(
             move |store| store.promote_pending(sequence),
             || {
                 // Node commands wait for this lock.
@@ -264,14 +263,10 @@ impl ConfigWriter {
         if leaving.is_empty() {
             return Ok(());
         }
-        let slurm = &self.deps.slurm;
+        let tools = &self.services.channels.tools;
         let jobs = || async move {
-            match slurm.read(Read::Jobs).await {
-                Ok(json) => decode::<Vec<Job>>(&json)
-                    .map(|answer| answer.value)
-                    .map_err(|error| error.to_string()),
-                Err(refusal) => Err(refusal.to_string()),
-            }
+            let jobs = tools.list::<Vec<Job>>(Read::Jobs).await;
+            jobs.map_err(|refusal| refusal.to_string())
         };
         let released = release_partitions(channel, &leaving, jobs).await;
         if released.is_ok() {
@@ -298,7 +293,7 @@ impl ConfigWriter {
         revision: &Revision,
         plan: &PartitionPlan,
     ) -> Result<ManualStates, InUse> {
-        let (channel, before) = match self.deps.channels.reach(&configuration_of(&revision.files)).await {
+        let (channel, before) = match self.services.channels.reach(&configuration_of(&revision.files)).await {
             Ok(reached) => reached,
             // Without any channel only the operator checks for jobs.
             Err(failure) if failure.is_definite() => return Ok(ManualStates::default()),
@@ -331,7 +326,7 @@ impl ConfigWriter {
 
     /// The same for files that are live already, as an agent finds them when it starts.
     pub(super) async fn release_before_reconfigure(&self, live: &Files) -> Result<(), InUse> {
-        let Some(revision) = self.deps.config.read(live) else {
+        let Some(revision) = self.services.config.read(live) else {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
@@ -340,7 +335,7 @@ impl ConfigWriter {
 
     /// Sends what remains to a slurmctld that has read other partitions than the live files have.
     pub(super) async fn converge_partitions(&mut self, mut rollout: Rollout, live: Files) -> Duration {
-        let Some(revision) = self.deps.config.read(&live) else {
+        let Some(revision) = self.services.config.read(&live) else {
             return self.wait(rollout, "the live files cannot be read");
         };
         let configuration = configuration_of(&revision.files);
@@ -348,7 +343,7 @@ impl ConfigWriter {
             Some(remaining) => remaining,
             // Once verified, any difference is a manual change.
             None if self.is_verified(&live) => Remaining::default(),
-            None => match self.deps.slurmctld.loaded_config(&revision).await {
+            None => match self.services.channels.slurmctld.loaded_config(&revision).await {
                 LoadedConfig::Known(loaded) => PartitionPlan::between(&loaded, &configuration).all(),
                 LoadedConfig::NoResponse(reason) => return self.wait(rollout, &reason),
                 LoadedConfig::Unknown => return self.reconfigure_instead(rollout),
@@ -359,7 +354,7 @@ impl ConfigWriter {
         } else {
             Told::Unspoken(no_channel().to_string())
         };
-        for channel in self.deps.channels.to(&configuration) {
+        for channel in self.services.channels.to(&configuration) {
             if !matches!(sent, Told::Unspoken(_)) {
                 break;
             }
@@ -374,7 +369,7 @@ impl ConfigWriter {
                 Err(failure) if failure.asks_for_another_way() => Told::Unspoken(failure.to_string()),
                 Err(failure) => Told::Unknown(failure.to_string()),
             };
-            self.deps.channels.remember(&channel);
+            self.services.channels.remember(&channel);
             rollout.partitions.way = channel.way();
         }
         match sent {
@@ -431,10 +426,10 @@ impl ConfigWriter {
         if states.is_empty() {
             return;
         }
-        let Some(revision) = self.deps.config.read(live) else {
+        let Some(revision) = self.services.config.read(live) else {
             return;
         };
-        let Ok((channel, _)) = self.deps.channels.reach(&configuration_of(&revision.files)).await else {
+        let Ok((channel, _)) = self.services.channels.reach(&configuration_of(&revision.files)).await else {
             return;
         };
         let ManualStates { closed, opened } = states;
@@ -454,7 +449,7 @@ impl ConfigWriter {
                 }
             }
         }
-        let _ = self.deps.volume.ensure(VOLUME_TIMEOUT, Store::remove_closed).await;
+        let _ = self.volume.ensure(VOLUME_TIMEOUT, Store::remove_closed).await;
     }
 }
 

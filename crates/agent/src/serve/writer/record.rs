@@ -15,7 +15,7 @@ impl ConfigWriter {
     pub(super) async fn record_verified(&mut self, live: &Files) {
         let verified = Verified::from(&live.summary);
         self.verified = Some(verified);
-        let (config, live) = (self.deps.config.clone(), live.clone());
+        let (config, live) = (self.services.config.clone(), live.clone());
         let saved = self.ensure(move |store| {
             if store.verified() == Some(verified) {
                 return Ok(());
@@ -65,7 +65,7 @@ impl ConfigWriter {
 
     /// Adds a step to the journal. A disk that is full or hangs does not stop the change.
     pub(super) async fn note(&self, revision: &Summary, step: Phase, refused: Option<Refused>) {
-        let entry = Entry::new(&self.deps.host, revision, step, refused);
+        let entry = Entry::new(&self.services.host, revision, step, refused);
         if let Err(error) = self.on_volume(move |store| store.note(entry)).await {
             warn!(%error, %step, "cannot add a step to the journal");
         }

@@ -27,7 +27,7 @@ impl ConfigWriter {
     ) -> Duration {
         let sequence = live.summary.sequence;
         let reason = reason(&last_words);
-        legacy_log::print(&self.deps.host, &Event::Failed);
+        legacy_log::print(&self.services.host, &Event::Failed);
         let retry = match self.roll_back_target(live).await {
             Ok(Some(before)) => {
                 let refused = Refused {
@@ -61,7 +61,7 @@ impl ConfigWriter {
         if is_good(live) {
             return Ok(None);
         }
-        match self.deps.config.before(live) {
+        match self.services.config.before(live) {
             Some(before) if is_good(&before) => Ok(Some(before)),
             before => Ok(self.restore_verified(live).await?.or(before)),
         }
@@ -81,7 +81,7 @@ impl ConfigWriter {
     async fn restore_verified(&self, live: &Files) -> Result<Option<Files>, Unresponsive> {
         let Some(good) = self.verified else { return Ok(None) };
         let below = live.summary.sequence;
-        let found = self.deps.volume.run(VOLUME_TIMEOUT, move |store| {
+        let found = self.volume.run(VOLUME_TIMEOUT, move |store| {
             // The same bytes may have got a higher number since.
             let numbers = store.sequences().ok()?.into_iter().rev();
             numbers
@@ -90,7 +90,7 @@ impl ConfigWriter {
                 .find(|revision| revision.digest() == good.digest)
         });
         let Some(revision) = found.await? else { return Ok(None) };
-        let written = self.deps.config.write(&revision);
+        let written = self.services.config.write(&revision);
         let sequence = revision.sequence;
         Ok(written
             .inspect_err(|error| error!(%error, sequence, "cannot restore the last verified revision"))
@@ -118,11 +118,11 @@ impl ConfigWriter {
         if let Err(error) = self.ensure(move |store| store.remove(sequence)).await {
             error!(%error, "cannot remove a rejected revision from the state volume");
         }
-        if let Err(error) = self.deps.config.switch(before) {
+        if let Err(error) = self.services.config.switch(before) {
             error!(%error, "cannot roll back");
             return self.wait(rollout, &error.to_string());
         }
-        self.deps.config.remove(&live.name);
+        self.services.config.remove(&live.name);
         rollout.roll_back(refused);
         self.rollout = Some(rollout);
         Duration::ZERO

@@ -39,8 +39,8 @@ impl Pod {
     }
 
     fn orders(&self) -> Vec<String> {
-        let told = fs::read_to_string(self.path("told")).unwrap_or_default();
-        told.lines().map(str::to_owned).collect()
+        let orders = fs::read_to_string(self.path("orders")).unwrap_or_default();
+        orders.lines().map(str::to_owned).collect()
     }
 
     /// `squeue` shows one job of this partition, or none.

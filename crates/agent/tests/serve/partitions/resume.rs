@@ -9,8 +9,8 @@ async fn an_agent_killed_at_any_step_leaves_the_old_or_the_new_partitions() {
     for (step, expected) in [
         ("staged", BEFORE),
         ("pending", after),
-        ("told", after),
-        ("let go", after),
+        ("updated", after),
+        ("released", after),
         ("partitions live", after),
         ("durable", after),
         ("swapped", after),
@@ -65,7 +65,7 @@ async fn an_agent_killed_at_any_step_leaves_the_old_or_the_new_partitions() {
 #[tokio::test]
 async fn an_agent_killed_at_any_step_keeps_a_partition_with_jobs() {
     let after = "PartitionName=a Nodes=n1 MaxTime=9 Default=YES\nPartitionName=c Nodes=n2\n";
-    for step in ["staged", "pending", "told"] {
+    for step in ["staged", "pending", "updated"] {
         for whole_pod in [false, true] {
             let case = format!("{step}, {whole_pod}");
             let mut pod = Pod::running(&revision(1, BEFORE)).await;
