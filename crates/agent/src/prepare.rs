@@ -35,12 +35,6 @@ pub enum Error {
     Nothing { path: PathBuf },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    StateVolume,
-    Bundle,
-}
-
 pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
     let cli::Places {
         config_dir,
@@ -64,7 +58,7 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
     let (revision, source) = newer(stored, bundle).ok_or_else(|| Error::Nothing {
         path: options.bundle.clone(),
     })?;
-    info!(sequence = revision.sequence, digest = %revision.digest(), ?source, "filling the configuration directory");
+    info!(sequence = revision.sequence, digest = %revision.digest(), source, "filling the configuration directory");
     let config_dir = ConfigDir::new(host, config_dir, keys_dir);
     let files = config_dir.write(&revision)?;
     config_dir.switch(&files)?;
@@ -91,9 +85,9 @@ fn read_bundle(host: &Host, path: &Path, wanted: &ControllerUid) -> Result<Optio
     Ok(Some(revision))
 }
 
-fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, Source)> {
-    let stored = stored.map(|revision| (revision, Source::StateVolume));
-    let bundle = bundle.map(|revision| (revision, Source::Bundle));
+fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, &'static str)> {
+    let stored = stored.map(|revision| (revision, "state volume"));
+    let bundle = bundle.map(|revision| (revision, "bundle"));
     // max_by_key returns the last of two equal ones: the stored revision has been live here.
     bundle
         .into_iter()

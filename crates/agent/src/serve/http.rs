@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use host::Listener;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Bytes};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -77,11 +77,11 @@ pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible
                 let server = Arc::clone(&server);
                 async move { Ok::<_, Infallible>(server.respond(request).await) }
             });
-            let served = hyper::server::conn::http1::Builder::new()
+            let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(connection), service);
-            if let Err(error) = served.await {
+            if let Err(error) = serving.await {
                 debug!(%error, "connection ended");
             }
         };
@@ -124,11 +124,7 @@ impl From<Refusal> for Reply {
 }
 
 impl Server {
-    async fn respond<B>(&self, request: Request<B>) -> Response<Full<Bytes>>
-    where
-        B: Body,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (reply, proof) = match (request.method(), request.uri().path()) {
             (&Method::GET, path::HEALTHZ) => (text(StatusCode::OK, "ok\n"), None),
             (&Method::GET, path::READYZ) => (self.readiness(), None),
@@ -155,11 +151,7 @@ impl Server {
     }
 
     /// Responds to a caller that has the key.
-    async fn respond_authenticated<B>(&self, request: Request<B>) -> (Reply, Option<String>)
-    where
-        B: Body,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn respond_authenticated(&self, request: Request<Incoming>) -> (Reply, Option<String>) {
         let key = match self.key() {
             Ok(key) => key,
             Err(refusal) => return (refusal.into(), None),
@@ -188,11 +180,7 @@ impl Server {
         AgentKey::derive(&bytes.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
     }
 
-    async fn admit<B>(&self, key: &AgentKey, token: &str, request: Request<B>) -> Result<Authenticated, Refusal>
-    where
-        B: Body,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn admit(&self, key: &AgentKey, token: &str, request: Request<Incoming>) -> Result<Authenticated, Refusal> {
         let (head, body) = request.into_parts();
         let about = agent::Request {
             method: head.method.as_str(),
@@ -333,13 +321,11 @@ impl Server {
         };
         let push = Push { revision, fence, reply };
         self.writer.pushes.send(push).await.map_err(|_| stopping())?;
-        match timeout(PUSH_TIMEOUT, response).await {
-            Ok(response) => response.map_err(|_| stopping())?,
-            Err(_) => {
-                let reason = self.writer.progress.borrow().waiting.clone();
-                Ok(PushResult::without_action(Outcome::Pending { reason }, &[]))
-            }
-        }
+        let Ok(response) = timeout(PUSH_TIMEOUT, response).await else {
+            let reason = self.writer.progress.borrow().waiting.clone();
+            return Ok(PushResult::without_action(Outcome::Pending { reason }, &[]));
+        };
+        response.map_err(|_| stopping())?
     }
 
     /// Accepts a command and makes every older one stale.
@@ -405,7 +391,7 @@ fn malformed(error: &dyn std::fmt::Display) -> Refusal {
     }
 }
 
-fn bearer<B>(request: &Request<B>) -> Option<&str> {
+fn bearer(request: &Request<Incoming>) -> Option<&str> {
     request
         .headers()
         .get(AUTHORIZATION)?
@@ -414,11 +400,7 @@ fn bearer<B>(request: &Request<B>) -> Option<&str> {
         .strip_prefix("Bearer ")
 }
 
-async fn read_body<B>(body: B) -> Result<Bytes, Refusal>
-where
-    B: Body,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
     match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BUNDLE).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {

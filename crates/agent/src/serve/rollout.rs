@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::legacy_log::{self, Event};
 use super::partitions::{ManualStates, Remaining};
-use super::slurmctld::Verification;
+use super::slurmctld::Mismatch;
 use super::steps::Steps;
 
 /// How often a failure is logged: as often as upstream's script did, then with growing intervals.
@@ -84,7 +84,7 @@ pub(super) struct Rollout {
     pub(super) steps: Steps,
     pub(super) partitions: Partitions,
     /// The mismatch for which slurmctld was reconfigured a second time.
-    pub(super) mismatch: Option<Verification>,
+    pub(super) mismatch: Option<Mismatch>,
     /// The legacy log has its first line about this rollout.
     pub(super) logged: bool,
     pub(super) callers: Vec<Caller>,

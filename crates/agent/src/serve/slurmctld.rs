@@ -28,28 +28,25 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(30);
 /// May read files whatever SlurmUser is, and exists in every image.
 const USER: &str = "root";
 
-/// Whether slurmctld runs with a revision.
+/// How slurmctld's configuration differs from a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verification {
-    Matches,
+pub(super) enum Mismatch {
     /// It serves other bytes under this name.
-    FileDiffers(String),
+    File(String),
     /// It serves these files, and has read another slurm.conf.
-    HashDiffers,
-    /// It may be busy, or may never respond.
-    NoResponse(String),
-    /// It rejects the request, or cannot be reached from here.
-    Unavailable(String),
+    Hash,
 }
 
-/// The configuration that slurmctld has read last.
-#[derive(Debug)]
-pub(super) enum LoadedConfig {
-    Known(Box<Configuration>),
+/// Why slurmctld's configuration cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
     /// It may be busy, or may never respond.
-    NoResponse(String),
-    /// It serves other files than it runs with, or cannot be reached from here.
-    Unknown,
+    #[error(transparent)]
+    NoResponse(Error),
+    #[error(transparent)]
+    Rejected(Error),
+    #[error(transparent)]
+    NoClient(#[from] NoClient),
 }
 
 /// The role of one of several slurmctld.
@@ -105,29 +102,32 @@ impl Slurmctld {
     }
 
     /// Compares slurmctld's configuration with a revision.
-    pub(super) async fn verify(&self, revision: &Revision) -> Verification {
+    pub(super) async fn verify(&self, revision: &Revision) -> Result<Option<Mismatch>, ReadError> {
         let configuration = configuration_of(&revision.files);
-        let client = match self.client(&configuration, READ_TIMEOUT) {
-            Ok(client) => client,
-            Err(error) => return Verification::Unavailable(error.to_string()),
-        };
-        match read_config(&client).await {
-            Ok((served, conf)) => compare(revision, configuration.hash(), &served, conf),
-            Err(error) if error.is_definite() => Verification::Unavailable(error.to_string()),
-            Err(error) => Verification::NoResponse(error.to_string()),
+        let (served, conf) = self.read_config(&configuration).await?;
+        Ok(compare(revision, configuration.hash(), &served, conf))
+    }
+
+    /// The configuration that slurmctld has read last. `revision` is the live one. `None` if slurmctld serves other files than it
+    /// runs with, or cannot be reached from here; an error means that it may yet respond.
+    pub(super) async fn loaded_config(&self, revision: &Revision) -> Result<Option<Configuration>, Error> {
+        match self.read_config(&configuration_of(&revision.files)).await {
+            Ok((served, conf)) => Ok(loaded_config(revision, &served, conf)),
+            Err(ReadError::NoResponse(error)) => Err(error),
+            Err(ReadError::Rejected(_) | ReadError::NoClient(_)) => Ok(None),
         }
     }
 
-    /// The configuration that slurmctld has read last. `revision` is the live one.
-    pub(super) async fn loaded_config(&self, revision: &Revision) -> LoadedConfig {
-        let Ok(client) = self.client(&configuration_of(&revision.files), READ_TIMEOUT) else {
-            return LoadedConfig::Unknown;
-        };
-        match read_config(&client).await {
-            Ok((served, conf)) => loaded_config(revision, &served, conf),
-            Err(error) if error.is_definite() => LoadedConfig::Unknown,
-            Err(error) => LoadedConfig::NoResponse(error.to_string()),
-        }
+    async fn read_config(&self, configuration: &Configuration) -> Result<(Vec<ServedFile>, ServedConf), ReadError> {
+        let client = self.client(configuration, READ_TIMEOUT)?;
+        let read = tokio::try_join!(client.served_files(), client.live_conf());
+        read.map_err(|error| {
+            if error.is_definite() {
+                ReadError::Rejected(error)
+            } else {
+                ReadError::NoResponse(error)
+            }
+        })
     }
 
     pub(super) async fn role(&self, configuration: &Configuration) -> Role {
@@ -175,10 +175,6 @@ impl Slurmctld {
     }
 }
 
-async fn read_config(client: &Client) -> Result<(Vec<ServedFile>, ServedConf), Error> {
-    tokio::try_join!(client.served_files(), client.live_conf())
-}
-
 /// The address where slurmctld listens in this pod.
 fn address_of(configuration: &Configuration) -> Result<SocketAddr, NoClient> {
     if let Some(tls) = configuration
@@ -208,21 +204,19 @@ fn address_of(configuration: &Configuration) -> Result<SocketAddr, NoClient> {
 }
 
 /// `hash` is that of the revision's slurm.conf, if it can be computed.
-fn compare(revision: &Revision, hash: Option<u32>, served: &[ServedFile], conf: ServedConf) -> Verification {
+fn compare(revision: &Revision, hash: Option<u32>, served: &[ServedFile], conf: ServedConf) -> Option<Mismatch> {
     if !served.iter().any(|file| file.name == "slurm.conf") {
-        return Verification::FileDiffers("slurm.conf".to_owned());
+        return Some(Mismatch::File("slurm.conf".to_owned()));
     }
     if let Some(other) = served.iter().find(|file| !is_same(revision, file)) {
-        return Verification::FileDiffers(other.name.clone());
+        return Some(Mismatch::File(other.name.clone()));
     }
-    match hash {
-        Some(hash) if i64::from(hash) != conf.hash => Verification::HashDiffers,
-        _ => Verification::Matches,
-    }
+    let hash_differs = hash.is_some_and(|hash| i64::from(hash) != conf.hash);
+    hash_differs.then_some(Mismatch::Hash)
 }
 
 /// Files that slurmctld does not serve are taken from the revision: they contain no partitions.
-fn loaded_config(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> LoadedConfig {
+fn loaded_config(revision: &Revision, served: &[ServedFile], conf: ServedConf) -> Option<Configuration> {
     let mut files: BTreeMap<&str, &[u8]> = revision
         .files
         .iter()
@@ -235,10 +229,8 @@ fn loaded_config(revision: &Revision, served: &[ServedFile], conf: ServedConf) -
         }
     }
     let configuration = Configuration::parse(files);
-    match configuration.hash() {
-        Some(hash) if i64::from(hash) == conf.hash => LoadedConfig::Known(Box::new(configuration)),
-        _ => LoadedConfig::Unknown,
-    }
+    let hash = configuration.hash()?;
+    (i64::from(hash) == conf.hash).then_some(configuration)
 }
 
 fn is_same(revision: &Revision, served: &ServedFile) -> bool {
@@ -280,7 +272,7 @@ mod tests {
         files.iter().map(file).collect()
     }
 
-    fn verification(files: &[(&str, Option<&[u8]>)], hash: Option<u32>) -> Verification {
+    fn mismatch(files: &[(&str, Option<&[u8]>)], hash: Option<u32>) -> Option<Mismatch> {
         let ours = revision(&[
             ("slurm.conf", b"new"),
             ("cgroup.conf", b"c"),
@@ -304,13 +296,9 @@ mod tests {
             ("gres.conf", None),
             ("site.conf", Some(b"included from elsewhere")),
         ];
-        assert_eq!(verification(files, Some(7)), Verification::Matches);
-        assert_eq!(
-            verification(files, None),
-            Verification::Matches,
-            "where no hash can be computed"
-        );
-        assert_eq!(verification(files, Some(8)), Verification::HashDiffers);
+        assert_eq!(mismatch(files, Some(7)), None);
+        assert_eq!(mismatch(files, None), None, "where no hash can be computed");
+        assert_eq!(mismatch(files, Some(8)), Some(Mismatch::Hash));
     }
 
     #[test]
@@ -325,7 +313,7 @@ mod tests {
             // The revision has none.
             (&[conf, ("gres.conf", Some(b"Name=gpu"))], "gres.conf"),
         ] {
-            assert_eq!(verification(files, Some(7)), Verification::FileDiffers(name.to_owned()));
+            assert_eq!(mismatch(files, Some(7)), Some(Mismatch::File(name.to_owned())));
         }
     }
 
@@ -350,15 +338,12 @@ mod tests {
             ]);
             loaded_config(&ours, &served, conf)
         };
-        let LoadedConfig::Known(known) = loaded(hash.into()) else {
+        let Some(known) = loaded(hash.into()) else {
             panic!("{:?}", loaded(hash.into()))
         };
         let changes = slurm::conf::Changes::between(&known, &configuration_of(&ours.files));
         assert_eq!(changes.needs(), slurm::conf::keys::Needs::PartitionRpc, "{changes:?}");
-        assert!(
-            matches!(loaded(i64::from(!hash)), LoadedConfig::Unknown),
-            "it runs with another configuration"
-        );
+        assert!(loaded(i64::from(!hash)).is_none(), "it runs with another configuration");
     }
 
     #[test]

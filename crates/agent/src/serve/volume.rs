@@ -59,14 +59,7 @@ impl Volume {
         if self.progress.is_hung(limit) {
             return Err(Unresponsive);
         }
-        let (reply, response) = oneshot::channel();
-        self.submit(move |store| {
-            if !reply.is_closed() {
-                fail_point::hold_volume(store.host());
-                let _ = reply.send(work(store));
-            }
-        });
-        self.await_response(limit, response).await
+        self.await_response(limit, self.submit(false, work)).await
     }
 
     /// The same for work that must happen: it is done in its turn even if the caller has given up.
@@ -75,7 +68,7 @@ impl Volume {
         limit: Duration,
         work: impl FnOnce(&Store) -> T + Send + 'static,
     ) -> Result<T, Unresponsive> {
-        let response = self.begin(work);
+        let response = self.submit(true, work);
         if self.progress.is_hung(limit) {
             return Err(Unresponsive);
         }
@@ -88,7 +81,7 @@ impl Volume {
         work: impl FnOnce(&Store) -> T + Send + 'static,
         slow: impl FnOnce(),
     ) -> Result<T, Unresponsive> {
-        let mut response = self.begin(work);
+        let mut response = self.submit(true, work);
         let limit = if self.progress.is_hung(SLOW) {
             Duration::ZERO
         } else {
@@ -104,18 +97,22 @@ impl Volume {
         done.map_err(|_| Unresponsive)
     }
 
-    fn begin<T: Send + 'static>(&self, work: impl FnOnce(&Store) -> T + Send + 'static) -> oneshot::Receiver<T> {
+    /// Work that need not happen is dropped if its caller has given up before it begins.
+    fn submit<T: Send + 'static>(
+        &self,
+        must_happen: bool,
+        work: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (reply, response) = oneshot::channel();
-        self.submit(move |store| {
-            fail_point::hold_volume(store.host());
-            let _ = reply.send(work(store));
-        });
-        response
-    }
-
-    fn submit(&self, work: impl FnOnce(&Store) + Send + 'static) {
+        let work = move |store: &Store| {
+            if must_happen || !reply.is_closed() {
+                fail_point::hold_volume(store.host());
+                let _ = reply.send(work(store));
+            }
+        };
         // The thread outlives this handle.
         let _ = self.work.send(Box::new(work));
+        response
     }
 
     async fn await_response<T>(&self, limit: Duration, mut response: oneshot::Receiver<T>) -> Result<T, Unresponsive> {
@@ -188,7 +185,7 @@ mod tests {
     /// Work that lasts until the sender is dropped.
     fn hang(volume: &Volume) -> Sender<()> {
         let (release, held) = mpsc::channel();
-        drop(volume.begin(move |_| held.recv()));
+        drop(volume.submit(true, move |_| held.recv()));
         release
     }
 

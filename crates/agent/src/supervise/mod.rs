@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use host::Host;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
 use thiserror::Error;
@@ -45,7 +45,7 @@ use line_buffer::LineBuffer;
 use notify::Message;
 use process::{Ended, Launcher};
 use refused_peers::RefusedPeers;
-use signals::{Received, Signals};
+use signals::Signals;
 use socket::NotifySocket;
 use stderr_tail::StderrTail;
 use user::User;
@@ -146,8 +146,8 @@ impl Supervisor {
                 message = self.socket.recv() => self.handle_notification(&message?),
                 received = signals.next() => {
                     let code = match received {
-                        Received::Child => self.reap()?,
-                        Received::Other(signal) => self.forward_signal(signal),
+                        Signal::SIGCHLD => self.reap()?,
+                        signal => self.forward_signal(signal),
                     };
                     if let Some(code) = code {
                         return Ok(code);
@@ -235,7 +235,7 @@ impl Supervisor {
     fn handle_notification(&mut self, message: &Message) {
         let now = self.host.instant();
         if let Some(pid) = message.main_pid
-            && process::is_alive(pid)
+            && kill(pid, None).is_ok()
         {
             let files = config_dir::live_name(&self.host, &self.config_dir);
             let announced = self.daemon.announced(pid, files.as_deref(), now);
@@ -407,7 +407,7 @@ fn forward_output(text: &[u8]) {
 
 fn send(pid: Pid, signal: Signal) {
     info!(%signal, %pid, "sending a signal");
-    if let Err(error) = process::send(pid, signal) {
+    if let Err(error) = kill(pid, signal) {
         warn!(%error, %signal, %pid, "cannot send the signal");
     }
 }

@@ -1,4 +1,4 @@
-//! Starts, signals and reaps processes.
+//! Starts and reaps processes.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,7 +12,6 @@ use std::process::Command;
 use host::Host;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use thiserror::Error;
@@ -124,14 +123,6 @@ impl fmt::Display for Launcher {
         }
         Ok(())
     }
-}
-
-pub fn is_alive(pid: Pid) -> bool {
-    kill(pid, None).is_ok()
-}
-
-pub fn send(pid: Pid, signal: Signal) -> Result<(), Errno> {
-    kill(pid, signal)
 }
 
 /// A child that has exited.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use slurm::agent::{Action, DaemonState, Outcome, Phase};
+use slurm::rpc;
 use tracing::{info, warn};
 
 use super::super::legacy_log::{self, Event};
 use super::super::plan::{Next, RESTARTING, plan_action, plan_next};
 use super::super::rollout::Rollout;
-use super::super::slurmctld::{LoadedConfig, Role, Verification};
+use super::super::slurmctld::{Mismatch, ReadError, Role};
 use super::{ConfigWriter, PUSH_TIMEOUT};
 use crate::config_dir::Files;
 use crate::control::Reconfigured;
@@ -36,8 +37,8 @@ impl ConfigWriter {
             Some(action) => action,
             None => match self.plan_action(&live).await {
                 Ok(action) => action,
-                Err(NoResponse(reason)) if state.daemon.state == DaemonState::Ready => {
-                    return self.wait(rollout, &reason);
+                Err(error) if state.daemon.state == DaemonState::Ready => {
+                    return self.wait(rollout, &error.to_string());
                 }
                 Err(_) => Action::Reconfigure,
             },
@@ -109,7 +110,7 @@ impl ConfigWriter {
 
     /// Compares the live files with those that slurmctld has read last, according to itself or to what was live before. Fails while
     /// slurmctld may yet respond.
-    async fn plan_action(&self, live: &Files) -> Result<Action, NoResponse> {
+    async fn plan_action(&self, live: &Files) -> Result<Action, rpc::Error> {
         let config = &self.services.config;
         let Some(revision) = config.read(live) else {
             return Ok(Action::Reconfigure);
@@ -117,12 +118,12 @@ impl ConfigWriter {
         let configuration = configuration_of(&revision.files);
         let before = config.before(live).and_then(|before| config.read(&before));
         let before = before.map(|before| configuration_of(&before.files));
-        match (self.services.channels.slurmctld.loaded_config(&revision).await, before) {
-            (LoadedConfig::Known(loaded), _) => Ok(plan_action(Some((&loaded, &configuration)))),
-            (LoadedConfig::NoResponse(reason), None) => Err(NoResponse(reason)),
-            (_, Some(before)) => Ok(plan_action(Some((&before, &configuration)))),
-            (LoadedConfig::Unknown, None) => Ok(Action::Reconfigure),
-        }
+        let loaded = match (self.services.channels.slurmctld.loaded_config(&revision).await, before) {
+            (Ok(Some(loaded)), _) => Some(loaded),
+            (Err(error), None) => return Err(error),
+            (Ok(None) | Err(_), before) => before,
+        };
+        Ok(plan_action(loaded.as_ref().map(|loaded| (loaded, &configuration))))
     }
 
     /// The supervisor has seen slurmctld read files since these are live, and slurmctld confirms which. A manual reconfigure at
@@ -133,10 +134,10 @@ impl ConfigWriter {
         };
         let sequence = live.summary.sequence;
         match self.services.channels.slurmctld.verify(&revision).await {
-            Verification::Matches => {}
-            Verification::Unavailable(reason) => info!(sequence, reason, "cannot verify slurmctld's configuration"),
-            Verification::NoResponse(reason) => return self.wait(rollout, &reason),
-            mismatch @ (Verification::FileDiffers(_) | Verification::HashDiffers) if rollout.mismatch.is_none() => {
+            Ok(None) => {}
+            Err(ReadError::NoResponse(error)) => return self.wait(rollout, &error.to_string()),
+            Err(error) => info!(sequence, %error, "cannot verify slurmctld's configuration"),
+            Ok(Some(mismatch)) if rollout.mismatch.is_none() => {
                 warn!(
                     sequence,
                     ?mismatch,
@@ -145,13 +146,13 @@ impl ConfigWriter {
                 rollout.mismatch = Some(mismatch);
                 return self.reconfigure(rollout, live).await;
             }
-            Verification::FileDiffers(name) => {
+            Ok(Some(Mismatch::File(name))) => {
                 let reason =
                     format!("slurmctld serves another {name} than the live one, also after a second reconfigure");
                 return self.wait(rollout, &reason);
             }
             // A new process that has just read these files: our hash must be wrong.
-            Verification::HashDiffers => {
+            Ok(Some(Mismatch::Hash)) => {
                 warn!(sequence, "config hash differs although all files match; accepting");
             }
         }
@@ -239,6 +240,3 @@ impl ConfigWriter {
         interval
     }
 }
-
-/// slurmctld did not respond, for this reason.
-struct NoResponse(String);

@@ -29,7 +29,6 @@ use super::super::legacy_log::{self, Event};
 use super::super::partitions::{Created, LiveUpdate, ManualStates, PartitionPlan, Remaining, Updated};
 use super::super::rollout::Rollout;
 use super::super::slurm_tools::Read;
-use super::super::slurmctld::LoadedConfig;
 use super::super::steps::Steps;
 use super::{Applied, ConfigWriter, Error, PUSH_TIMEOUT, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
@@ -76,7 +75,7 @@ impl ConfigWriter {
             // A slurmctld that starts with this pod responds in a moment; without a response there is no live update.
             let start = self.services.host.instant();
             while self.services.host.instant().saturating_duration_since(start) < PUSH_TIMEOUT
-                && let LoadedConfig::NoResponse(_) = self.services.channels.slurmctld.loaded_config(&pending).await
+                && self.services.channels.slurmctld.loaded_config(&pending).await.is_err()
             {
                 sleep(POLL_INTERVAL).await;
             }
@@ -344,9 +343,9 @@ impl ConfigWriter {
             // Once verified, any difference is a manual change.
             None if self.is_verified(&live) => Remaining::default(),
             None => match self.services.channels.slurmctld.loaded_config(&revision).await {
-                LoadedConfig::Known(loaded) => PartitionPlan::between(&loaded, &configuration).all(),
-                LoadedConfig::NoResponse(reason) => return self.wait(rollout, &reason),
-                LoadedConfig::Unknown => return self.reconfigure_instead(rollout),
+                Ok(Some(loaded)) => PartitionPlan::between(&loaded, &configuration).all(),
+                Ok(None) => return self.reconfigure_instead(rollout),
+                Err(error) => return self.wait(rollout, &error.to_string()),
             },
         };
         let mut sent = if remaining == Remaining::default() {
