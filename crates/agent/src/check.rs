@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problems_are_told_with_file_and_line() {
+    fn problems_have_file_and_line() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(
             directory.path().join("slurm.conf"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn a_missing_directory_is_named() {
         let error = read_files(&Host::real(), Path::new("/no/such/directory")).unwrap_err();
         assert!(error.to_string().contains("/no/such/directory"), "{error}");
     }

@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 
 use host::{Durability, FileError, FileKind, Host};
 use slurm::Revision;
+use slurm::conf::Configuration;
 use slurm::revision::{Digest, File, FileName, Summary};
 use tracing::warn;
+
+use crate::dry_run::configuration_of;
 
 const DATA: &str = "..data";
 const SUMMARY: &str = "..revision";
@@ -53,6 +56,11 @@ impl ConfigDir {
     /// The live files; `None` if there are none, or none that an agent wrote.
     pub fn live(&self) -> Option<Files> {
         self.files(live_name(&self.host, &self.path)?)
+    }
+
+    /// The configuration in these files; `None` if a part of it cannot be read.
+    pub(crate) fn configuration(&self, files: &Files) -> Option<Configuration> {
+        Some(configuration_of(&self.read(files)?.files))
     }
 
     /// The live revision, read back.
@@ -291,7 +299,7 @@ mod tests {
             fs::read_to_string(self.config.path.join(name)).ok()
         }
 
-        /// What a person sees.
+        /// The visible names.
         fn names(&self) -> Vec<String> {
             let entries = fs::read_dir(&self.config.path).unwrap();
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -302,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_there_with_their_modes_and_the_keys_beside_them() {
+    fn files_have_their_modes_and_keys_are_linked_beside_them() {
         let place = place();
         let files = place.go(&revision(1, &[("slurm.conf", "A=1\n"), ("prolog.sh", "#!/bin/sh\n")]));
         assert_eq!(place.names(), ["prolog.sh", "slurm.conf", "slurm.key"]);
@@ -312,17 +320,17 @@ mod tests {
         assert_eq!(mode("slurm.conf"), 0o640);
         assert_eq!(mode("prolog.sh"), 0o750);
         let read = place.config.read(&files).unwrap();
-        assert_eq!(read.summary(), files.summary, "what was written, modes and all");
+        assert_eq!(read.summary(), files.summary, "the written revision with its modes");
         assert_eq!(place.config.live(), Some(files.clone()));
         assert_eq!(place.config.check(&files), Ok(()));
-        // As the kubelet would have it.
+        // As in the kubelet's layout.
         let link = |name: &str| fs::read_link(place.config.path.join(name)).unwrap();
         assert_eq!(link("slurm.conf"), Path::new("..data/slurm.conf"));
         assert_eq!(link("..data"), Path::new(&files.name));
     }
 
     #[test]
-    fn a_switch_brings_new_names_and_takes_old_ones_away() {
+    fn a_switch_adds_new_names_and_removes_old_ones() {
         let place = place();
         let first = place.go(&revision(1, &[("slurm.conf", "1"), ("gone.conf", "1")]));
         let second = place
@@ -334,7 +342,7 @@ mod tests {
         assert_eq!(place.names(), ["new.conf", "slurm.conf", "slurm.key"]);
         assert_eq!(place.read("slurm.conf").unwrap(), "2");
         assert_eq!(place.config.before(&second), Some(first.clone()));
-        // And back again.
+        // A roll back.
         place.config.switch(&first).unwrap();
         assert_eq!(place.names(), ["gone.conf", "slurm.conf", "slurm.key"]);
         place.config.remove_all_but(&first);
@@ -343,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_put_there_is_replaced_by_name_and_else_left_alone() {
+    fn foreign_files_are_replaced_by_name_and_otherwise_kept() {
         let place = place();
         fs::write(place.config.path.join("slurm.conf"), "by hand").unwrap();
         fs::write(place.config.path.join("notes.txt"), "mine").unwrap();
@@ -354,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_edited_on_the_spot_is_noticed() {
+    fn a_manually_edited_file_is_found() {
         let place = place();
         let files = place.go(&revision(1, &[("a.conf", "1"), ("b.conf", "1")]));
         fs::write(place.config.path.join("b.conf"), "2").unwrap();
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_wins_over_a_file_of_its_name() {
+    fn a_key_replaces_a_file_of_the_same_name() {
         let place = place();
         let files = place.go(&revision(1, &[("slurm.key", "not secret")]));
         assert_eq!(place.read("slurm.key").unwrap(), "secret");
@@ -372,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_was_interrupted_can_be_done_again() {
+    fn an_interrupted_switch_can_be_repeated() {
         let place = place();
         place.go(&revision(1, &[("slurm.conf", "1")]));
         symlink("nowhere", place.config.path.join(NEW)).unwrap();
@@ -381,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_see_all_of_one_revision_at_every_moment() {
+    fn readers_see_one_revision_at_any_time() {
         let place = place();
         place.go(&revision(0, &[("a", "0"), ("b", "0")]));
         let path = place.config.path.clone();
@@ -389,7 +397,7 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    // Through one name of the directory, as two opens could be either side of a switch.
+                    // Through one name of the directory: a switch may happen between two opens.
                     let data = fs::read_link(path.join(DATA)).unwrap();
                     let both = ["a", "b"].map(|name| fs::read_to_string(path.join(&data).join(name)).unwrap());
                     assert_eq!(both[0], both[1]);

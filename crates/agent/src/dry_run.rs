@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_all_files_and_a_key_of_its_own() {
+    fn a_dry_run_has_all_files_and_its_own_key() {
         let (place, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for name in ["slurm.key", "slurm.jwks", "ca_cert.pem"] {
             fs::write(keys.path().join(name), "real").unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_about_the_files_and_nothing_else() {
+    fn a_rejection_is_caused_by_the_files_alone() {
         let words = |line: &str| vec!["slurmctld: version 1".to_owned(), line.to_owned()];
         let fatal = words("slurmctld: fatal: no");
         assert_eq!(
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn words_name_the_files_where_they_will_lie() {
+    fn messages_name_the_live_paths() {
         let said = ["Parse error in file /run/x/slurm.conf line 3".to_owned()];
         assert_eq!(
             with_live_paths(&said, Path::new("/run/x")),

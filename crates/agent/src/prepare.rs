@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_directory_is_made_for_its_owner_alone() {
+    fn the_state_directory_is_created_for_its_owner_alone() {
         let (_directory, options) = pod();
         let state = &options.places.state_dir;
         fs::write(&options.bundle, revision(1, "bundle").to_bundle().unwrap()).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_starts_from_the_highest_number_wherever_it_lies() {
+    fn a_pod_starts_from_the_highest_revision_of_volume_and_bundle() {
         for (stored, bundle, expected) in [
             (None, Some(1), "bundle"),
             (Some(1), None, "stored"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_several_starts_from_its_own_or_from_what_was_accepted() {
+    fn one_of_several_pods_starts_from_its_own_revision_or_the_accepted_one() {
         let (_directory, mut options) = pod();
         options.places.pod_name = Some("slurm-controller-1".to_owned());
         let other = Store::new(&Host::real(), &options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-0"));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_revisions_of_another_controller_on_the_volume_do_not_count() {
+    fn revisions_of_another_controller_are_ignored() {
         let (_directory, options) = pod();
         let foreign = Revision {
             controller: uid("b"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_bundle_stops_only_a_pod_that_has_nothing_else() {
+    fn a_bad_bundle_stops_only_a_pod_without_a_stored_revision() {
         let foreign = Revision {
             controller: uid("b"),
             ..revision(100, "foreign")
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_to_start_from_it_says_so() {
+    fn a_pod_without_any_revision_fails_with_a_reason() {
         let (_directory, options) = pod();
         let error = run(&Host::real(), &options).unwrap_err();
         assert!(matches!(error, Error::Nothing { .. }), "{error}");
     }
 
     #[test]
-    fn a_pod_whose_sandbox_is_made_again_is_prepared_again() {
+    fn a_pod_with_a_new_sandbox_is_prepared_again() {
         let (_directory, options) = pod();
         fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
         started_with(&options);

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_are_kept_and_nothing_else_lies_about() {
+    fn the_last_revisions_are_kept_and_no_temporary_files() {
         let volume = tempfile::tempdir().unwrap();
         let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         for sequence in 1..=20 {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurmctld_last_ran_with_is_kept_however_many_come_after_it() {
+    fn the_verified_revision_is_never_pruned() {
         let volume = tempfile::tempdir().unwrap();
         let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         assert_eq!(store.verified(), None);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_is_nothing_to_start_from() {
+    fn a_pending_revision_is_not_started_from() {
         let volume = tempfile::tempdir().unwrap();
         let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(1)).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_foreign_file_is_passed_over() {
+    fn a_torn_or_foreign_file_is_skipped() {
         let volume = tempfile::tempdir().unwrap();
         let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(5)).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_revision_is_gone() {
+    fn a_rejected_revision_is_removed() {
         let volume = tempfile::tempdir().unwrap();
         let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(5)).unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_share_a_volume_know_nothing_of_each_other() {
+    fn pods_that_share_a_volume_have_separate_stores() {
         let volume = tempfile::tempdir().unwrap();
         let store = |pod| Store::new(&Host::real(), volume.path(), &uid("a")).of_pod(Some(pod));
         let (one, two) = (store("slurm-controller-0"), store("slurm-controller-1"));

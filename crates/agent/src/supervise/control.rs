@@ -46,7 +46,7 @@ impl Reply {
     }
 }
 
-/// Returns the requests as they come. Without a path there are none.
+/// Returns the incoming requests. Without a path there are none.
 pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<ControlRequest>, Error> {
     let (sender, receiver) = mpsc::channel(8);
     let listener = path.map(|path| bind(host, path)).transpose()?;

@@ -333,10 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reconfigure_fails_with_the_death_of_a_process_of_the_daemons_own() {
+    fn a_reconfigure_fails_when_one_of_the_daemons_own_processes_dies() {
         let (mut daemon, now) = running(10);
         daemon.reconfigure(Some("new".to_owned()), now);
-        // A prolog that a reconfigure kills.
+        // A reconfigure kills a prolog.
         let killed = Exit::Signal(Signal::SIGKILL);
         assert_eq!(daemon.reaped(pid(20), killed, false, now), ExitAction::Ignore);
         assert_eq!(daemon.reaped(pid(21), Exit::Code(0), true, now), ExitAction::Ignore);

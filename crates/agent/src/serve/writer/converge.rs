@@ -96,14 +96,8 @@ impl ConfigWriter {
     }
 
     async fn role(&self, live: &Files) -> Role {
-        match self.services.config.read(live) {
-            Some(revision) => {
-                self.services
-                    .channels
-                    .slurmctld
-                    .role(&configuration_of(&revision.files))
-                    .await
-            }
+        match self.services.config.configuration(live) {
+            Some(configuration) => self.services.channels.slurmctld.role(&configuration).await,
             None => Role::Primary,
         }
     }
@@ -116,8 +110,7 @@ impl ConfigWriter {
             return Ok(Action::Reconfigure);
         };
         let configuration = configuration_of(&revision.files);
-        let before = config.before(live).and_then(|before| config.read(&before));
-        let before = before.map(|before| configuration_of(&before.files));
+        let before = config.before(live).and_then(|before| config.configuration(&before));
         let loaded = match (self.services.channels.slurmctld.loaded_config(&revision).await, before) {
             (Ok(Some(loaded)), _) => Some(loaded),
             (Err(error), None) => return Err(error),

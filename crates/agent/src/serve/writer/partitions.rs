@@ -91,9 +91,9 @@ impl ConfigWriter {
 
     /// Plans the change of partitions from the live files to a revision.
     pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
-        let before = live.and_then(|live| self.services.config.read(live));
+        let before = live.and_then(|live| self.services.config.configuration(live));
         before.map_or_else(PartitionPlan::default, |before| {
-            PartitionPlan::between(&configuration_of(&before.files), &configuration_of(&revision.files))
+            PartitionPlan::between(&before, &configuration_of(&revision.files))
         })
     }
 
@@ -425,10 +425,10 @@ impl ConfigWriter {
         if states.is_empty() {
             return;
         }
-        let Some(revision) = self.services.config.read(live) else {
+        let Some(configuration) = self.services.config.configuration(live) else {
             return;
         };
-        let Ok((channel, _)) = self.services.channels.reach(&configuration_of(&revision.files)).await else {
+        let Ok((channel, _)) = self.services.channels.reach(&configuration).await else {
             return;
         };
         let ManualStates { closed, opened } = states;

@@ -19,7 +19,7 @@ use super::record::{Peer, Record, Snapshot};
 /// each of the others.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// For the last record. If it is not written, the others wait some seconds for this host in vain.
+/// For the last record. If it is not written, the others wait some seconds for this host.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A change of this host's own record.
@@ -171,7 +171,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Continues the record of before. An open request is fulfilled: no slurmctld runs on this host yet.
+    /// Continues the previous record. An open request is fulfilled: no slurmctld runs on this host yet.
     fn initialize(&mut self) -> Result<(), FileError> {
         let before = read(&self.host, &self.own_path)?.unwrap_or_default();
         let request = self.snapshot.first().map_or(0, |first| first.request);

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_first_primary_since_when_the_first_has_taken_primary() {
+    fn a_request_is_over_when_the_first_host_is_primary() {
         let settled = |first: Option<Record>| seen(1, &[first, Some(present())]).is_first_primary_since(9);
         assert!(settled(Some(Record {
             request: 9,
