@@ -17,6 +17,7 @@ use slurm::revision::{File, FileName};
 use thiserror::Error;
 use tracing::warn;
 
+use crate::supervise::stderr_tail::StderrTail;
 use process::Ended;
 
 /// A slurmctld that waits for a file or for a name says so once a second, for ten seconds or sixty.
@@ -58,8 +59,8 @@ pub enum Error {
     File(#[from] FileError),
     #[error("cannot find a free port for a dry run: {0}")]
     Port(#[source] io::Error),
-    #[error("cannot run {program} for a dry run: {source}")]
-    Run { program: &'static str, source: io::Error },
+    #[error("cannot run slurmctld for a dry run: {0}")]
+    Run(#[from] io::Error),
     #[error("the dry run did not finish within {TIMEOUT:?}: {last_words}")]
     Stuck { last_words: String },
     #[error("the dry run failed for another reason than the files: {reason}")]
@@ -101,19 +102,20 @@ impl DryRun {
         loop {
             let directory = self.prepare(files, &unexplained).await?;
             let path = directory.path().to_owned();
-            let ended = process::run(&self.host, directory, TIMEOUT).await?;
-            let last_words = with_live_paths(ended.last_words(), &path);
+            let mut tail = StderrTail::default();
+            let ended = process::run(&self.host, directory, &mut tail, TIMEOUT).await?;
+            let last_words = with_live_paths(tail.lines(), &path);
             match ended {
                 Ended::Primary => return Ok(Verdict::Accepted),
-                Ended::Stuck { .. } => {
+                Ended::Stuck => {
                     return Err(Error::Stuck {
                         last_words: last_words.last().cloned().unwrap_or_default(),
                     });
                 }
-                Ended::Exited { .. } if attempts > 1 && last_words.iter().any(|line| line.contains(PORT_IN_USE)) => {
+                Ended::Exited(_) if attempts > 1 && last_words.iter().any(|line| line.contains(PORT_IN_USE)) => {
                     attempts -= 1;
                 }
-                Ended::Exited { code, .. } => return judge(code, last_words),
+                Ended::Exited(code) => return judge(code, last_words),
             }
         }
     }
@@ -222,9 +224,8 @@ pub(crate) fn configuration_of(files: &BTreeMap<FileName, File>) -> Configuratio
 }
 
 /// Replaces the path of the dry run by that of the live files, which people know.
-fn with_live_paths(last_words: &[String], scratch: &Path) -> Vec<String> {
+fn with_live_paths(lines: impl Iterator<Item = String>, scratch: &Path) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
-    let lines = last_words.iter();
     lines.map(|line| line.replace(&*scratch, DIRECTORY)).collect()
 }
 
@@ -289,7 +290,7 @@ mod tests {
     fn messages_name_the_live_paths() {
         let said = ["Parse error in file /run/x/slurm.conf line 3".to_owned()];
         assert_eq!(
-            with_live_paths(&said, Path::new("/run/x")),
+            with_live_paths(said.into_iter(), Path::new("/run/x")),
             ["Parse error in file /etc/slurm/slurm.conf line 3"]
         );
     }

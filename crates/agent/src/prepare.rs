@@ -18,8 +18,6 @@ pub enum Error {
     File(#[from] FileError),
     #[error(transparent)]
     Store(#[from] store::Error),
-    #[error("cannot use the bundle: {0}")]
-    ReadBundle(#[source] FileError),
     #[error("cannot decode the bundle {path}: {source}", path = .path.display())]
     DecodeBundle { path: PathBuf, source: DecodeError },
     #[error(
@@ -69,7 +67,7 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
 fn read_bundle(host: &Host, path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
     let bytes = match host.files().read(path) {
         Err(error) if error.is_not_found() => return Ok(None),
-        other => other.map_err(Error::ReadBundle)?,
+        other => other?,
     };
     let revision = Revision::from_bundle(&bytes).map_err(|source| Error::DecodeBundle {
         path: path.to_owned(),

@@ -138,8 +138,9 @@ impl Host {
     }
 
     /// Creates a unix socket and listens on it.
-    pub fn listen_unix(&self, path: &Path) -> io::Result<Listener> {
-        self.0.listen_unix(path)
+    pub fn listen_unix(&self, path: &Path) -> Result<Listener, FileError> {
+        let listening = self.0.listen_unix(path);
+        listening.map_err(|source| FileError::new("listen on", path, source))
     }
 
     /// Opens a connection to a unix socket.

@@ -1,6 +1,5 @@
 //! The process of a dry run, and the processes it starts.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -18,8 +17,6 @@ use crate::supervise::PRIMARY;
 use crate::supervise::process::adopt_orphans;
 use crate::supervise::stderr_tail::StderrTail;
 
-const PROGRAM: &str = "slurmctld";
-
 /// 64 times what is kept of a line.
 const LONGEST_LINE: u64 = 64 * 1024;
 
@@ -31,31 +28,23 @@ pub(super) enum Ended {
     /// It became primary and was killed.
     Primary,
     /// It exited; without a code if a signal ended it.
-    Exited { code: Option<i32>, last_words: Vec<String> },
+    Exited(Option<i32>),
     /// It neither became primary nor exited, and was killed.
-    Stuck { last_words: Vec<String> },
-}
-
-impl Ended {
-    pub(super) fn last_words(&self) -> &[String] {
-        match self {
-            Self::Primary => &[],
-            Self::Exited { last_words, .. } | Self::Stuck { last_words } => last_words,
-        }
-    }
+    Stuck,
 }
 
 /// Runs slurmctld on the files in a directory, which is removed afterwards.
-pub(super) async fn run(host: &Host, directory: TemporaryDirectory, limit: Duration) -> Result<Ended, Error> {
-    let failed = |source| Error::Run {
-        program: PROGRAM,
-        source,
-    };
+pub(super) async fn run(
+    host: &Host,
+    directory: TemporaryDirectory,
+    tail: &mut StderrTail,
+    limit: Duration,
+) -> Result<Ended, Error> {
     // slurmscriptd outlives slurmctld for a moment, and the pod's first process may not reap it.
     adopt_orphans().map_err(|error| Error::Environment {
         reason: error.to_string(),
     })?;
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new("slurmctld")
         .args(["-D", "-c", "-f"])
         .arg(directory.path().join("slurm.conf"))
         // They name the live slurmctld's files, keys and service manager.
@@ -70,12 +59,10 @@ pub(super) async fn run(host: &Host, directory: TemporaryDirectory, limit: Durat
         // slurmscriptd is in the same group.
         .process_group(0)
         .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
+        .spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let mut tail = StderrTail::default();
     let observed = match child.stderr.take() {
-        Some(stderr) => timeout(limit, listen(stderr, &mut tail, &mut child)).await,
+        Some(stderr) => timeout(limit, listen(stderr, tail, &mut child)).await,
         None => Ok(Ok(None)),
     };
     if let Some(group) = group {
@@ -89,17 +76,11 @@ pub(super) async fn run(host: &Host, directory: TemporaryDirectory, limit: Durat
         host.spawn("dry-run", ending).detach();
         return Ok(Ended::Primary);
     }
-    ending.await.map_err(failed)?;
-    let last_words = tail.lines().collect();
-    match observed {
-        Err(_) => Ok(Ended::Stuck { last_words }),
-        Ok(Ok(None)) => Ok(Ended::Primary),
-        Ok(Ok(Some(status))) => Ok(Ended::Exited {
-            code: status.signal().is_none().then(|| status.code().unwrap_or_default()),
-            last_words,
-        }),
-        Ok(Err(error)) => Err(failed(error)),
-    }
+    ending.await?;
+    let Ok(observed) = observed else {
+        return Ok(Ended::Stuck);
+    };
+    Ok(observed?.map_or(Ended::Primary, |status| Ended::Exited(status.code())))
 }
 
 /// Waits for the process and its children, and then removes the files.

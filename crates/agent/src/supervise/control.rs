@@ -1,12 +1,11 @@
 //! The control socket of the supervisor: accepts requests and hands them to the loop that owns the daemon.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use host::{Connection, FileError, Host, Listener};
 use serde::Serialize;
-use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -18,14 +17,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After a failure to accept, which means a lack of memory or descriptors.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error("cannot listen on {path}: {source}", path = .path.display())]
-    Listen { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    File(#[from] FileError),
-}
 
 /// A request with the channel for its response.
 #[derive(Debug)]
@@ -47,7 +38,7 @@ impl Reply {
 }
 
 /// Returns the incoming requests. Without a path there are none.
-pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<ControlRequest>, Error> {
+pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<ControlRequest>, FileError> {
     let (sender, receiver) = mpsc::channel(8);
     let listener = path.map(|path| bind(host, path)).transpose()?;
     let accepting = {
@@ -64,13 +55,10 @@ pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<Control
     Ok(receiver)
 }
 
-fn bind(host: &Host, path: &Path) -> Result<Listener, Error> {
+fn bind(host: &Host, path: &Path) -> Result<Listener, FileError> {
     // The directory outlives the container, and with it the socket of an earlier run.
     host.files().remove_if_exists(path)?;
-    let listener = host.listen_unix(path).map_err(|source| Error::Listen {
-        path: path.to_owned(),
-        source,
-    })?;
+    let listener = host.listen_unix(path)?;
     host.files().set_mode(path, 0o600)?;
     Ok(listener)
 }

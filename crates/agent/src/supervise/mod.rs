@@ -24,7 +24,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use host::Host;
+use host::{FileError, Host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
@@ -57,7 +57,7 @@ pub enum Error {
     #[error(transparent)]
     Socket(#[from] socket::Error),
     #[error(transparent)]
-    Control(#[from] control::Error),
+    File(#[from] FileError),
     #[error(transparent)]
     Process(#[from] process::Error),
     #[error("cannot listen for signals: {0}")]

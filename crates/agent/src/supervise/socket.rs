@@ -21,10 +21,8 @@ use super::user::User;
 pub enum Error {
     #[error("no directory for the notify socket is writable, tried {}: {source}", list(.tried))]
     NoDirectory { tried: Vec<PathBuf>, source: FileError },
-    #[error("cannot create the notify socket {path}: {source}", path = .path.display())]
-    Bind { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Owner(#[from] FileError),
+    File(#[from] FileError),
     #[error("cannot read the notify socket: {0}")]
     Read(#[source] io::Error),
 }
@@ -50,10 +48,8 @@ impl NotifySocket {
     pub fn bind(host: &Host, user: Option<&User>) -> Result<Self, Error> {
         let directory = private_directory(host)?;
         let path = directory.path().join("notify");
-        let socket = UnixDatagram::bind(&path).map_err(|source| Error::Bind {
-            path: path.clone(),
-            source,
-        })?;
+        let socket =
+            UnixDatagram::bind(&path).map_err(|source| FileError::new("create the notify socket", &path, source))?;
         if let Some(User { uid, gid }) = user {
             host.files().set_owner(directory.path(), *uid, *gid)?;
             host.files().set_owner(&path, *uid, *gid)?;
