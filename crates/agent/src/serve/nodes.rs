@@ -177,21 +177,16 @@ fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal
 /// `None` for a deletion.
 fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
     let update = NodeUpdate::new(node.as_str());
-    let to = |state| NodeUpdate {
+    let to = |state, reason: Option<&Reason>| NodeUpdate {
         state: Some(state),
+        reason: reason.map(ToString::to_string),
         ..update.clone()
     };
     Some(match action {
-        NodeAction::Drain { reason } => NodeUpdate {
-            reason: reason.as_ref().map(ToString::to_string),
-            ..to(rest::NodeCommand::Drain)
-        },
-        NodeAction::Down { reason } => NodeUpdate {
-            reason: reason.as_ref().map(ToString::to_string),
-            ..to(rest::NodeCommand::Down)
-        },
-        NodeAction::Undrain => to(rest::NodeCommand::Undrain),
-        NodeAction::Resume => to(rest::NodeCommand::Resume),
+        NodeAction::Drain { reason } => to(rest::NodeCommand::Drain, reason.as_ref()),
+        NodeAction::Down { reason } => to(rest::NodeCommand::Down, reason.as_ref()),
+        NodeAction::Undrain => to(rest::NodeCommand::Undrain, None),
+        NodeAction::Resume => to(rest::NodeCommand::Resume, None),
         NodeAction::Describe(NodeDescription {
             comment,
             extra,

@@ -5,31 +5,23 @@
 pub(crate) fn reason(last_words: &[String]) -> String {
     let lines: Vec<Line> = last_words.iter().map(|line| Line::parse(line)).collect();
     let fatal = lines.iter().position(|line| line.text.starts_with("fatal:"));
-    let chosen: Vec<&str> = match fatal {
+    let chosen: Vec<&Line> = match fatal {
         Some(at) => {
             let (before, from) = lines.split_at(at);
             let cause = before.iter().rev().find(|line| line.is_error());
             // A fatal error may have several lines; only the first has a date.
             let rest = from.iter().skip(1).take_while(|line| !line.dated);
-            cause
-                .into_iter()
-                .chain(from.first())
-                .chain(rest)
-                .map(|line| line.text)
-                .collect()
+            cause.into_iter().chain(from.first()).chain(rest).collect()
         }
-        None if lines.iter().any(Line::is_error) => lines
-            .iter()
-            .filter(|line| line.is_error())
-            .map(|line| line.text)
-            .collect(),
-        None => lines.iter().map(|line| line.text).collect(),
+        None if lines.iter().any(Line::is_error) => lines.iter().filter(|line| line.is_error()).collect(),
+        None => lines.iter().collect(),
     };
-    let chosen: Vec<&str> = chosen.into_iter().filter(|text| !text.is_empty()).collect();
-    if chosen.is_empty() {
+    let texts = chosen.iter().map(|line| line.text);
+    let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
+    if texts.is_empty() {
         "slurmctld did not say why".to_owned()
     } else {
-        chosen.join("; ")
+        texts.join("; ")
     }
 }
 
@@ -42,15 +34,11 @@ impl<'a> Line<'a> {
     /// `[2026-11-15T05:25:09.733] fatal: …` or `slurmctld: fatal: …`.
     fn parse(line: &'a str) -> Self {
         let line = line.trim();
-        if let Some((_, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
-            return Self { dated: true, text };
-        }
-        match line.strip_prefix("slurmctld: ") {
-            Some(text) => Self { dated: true, text },
-            None => Self {
-                dated: false,
-                text: line,
-            },
+        let after_date = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        let text = after_date.map(|(_, text)| text).or(line.strip_prefix("slurmctld: "));
+        Self {
+            dated: text.is_some(),
+            text: text.unwrap_or(line),
         }
     }
 

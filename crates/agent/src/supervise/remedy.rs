@@ -9,8 +9,7 @@ const NEVER_WRITTEN: [&str; 2] = ["No Assoc usage file", "No Qos usage file"];
 const FORGIVE: &str = "-i";
 
 /// Returns the additional argument for the next start after a run that ended with these lines.
-pub fn remedy(last_words: impl Iterator<Item = String>) -> Option<&'static str> {
-    let mut last_words = last_words;
+pub fn remedy(mut last_words: impl Iterator<Item = String>) -> Option<&'static str> {
     last_words
         .any(|line| line.contains("fatal:") && NEVER_WRITTEN.iter().any(|words| line.contains(words)))
         .then_some(FORGIVE)
