@@ -1,10 +1,9 @@
-//! `slurm-agent check`: would slurmctld run with the files in a directory? Our own checker and a dry run say so.
+//! `slurm-agent check`: our checker and a dry run, on the files in a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use host::{FileError, FileKind, Host};
 use slurm::conf::{DIRECTORY, Known, Severity, check};
 use slurm::revision::{File, FileName};
 use thiserror::Error;
@@ -16,32 +15,33 @@ use crate::serve::slurm_tools::SlurmTools;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("cannot read {path}: {source}", path = .path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     DryRun(#[from] dry_run::Error),
 }
 
-/// What was found, in the order of the files.
+/// The findings in the order of the files, and whether one of them rejects the files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Findings {
     pub lines: Vec<String>,
     pub refused: bool,
 }
 
-pub async fn run(options: &cli::Check) -> Result<Findings, Error> {
-    let files = read_files(&options.directory)?;
-    let live = if is_same(&options.directory, Path::new(DIRECTORY)) {
+pub async fn run(host: &Host, options: &cli::Check) -> Result<Findings, Error> {
+    let files = read_files(host, &options.directory)?;
+    let live = if is_same(host, &options.directory, Path::new(DIRECTORY)) {
         None
     } else {
         // Without a live configuration nothing can contradict it.
-        read_files(Path::new(DIRECTORY)).ok().filter(|files| !files.is_empty())
+        let live = read_files(host, Path::new(DIRECTORY)).ok();
+        live.filter(|files| !files.is_empty())
     };
     let live = live.map(|files| configuration_of(&files));
     let nodes = SlurmTools::default().node_names().await;
     let mut findings = check_files(&files, live.as_ref(), nodes.as_ref());
     if !findings.refused {
-        let dry_run = DryRun::new(&options.scratch_dir, None);
+        let dry_run = DryRun::new(host, &options.scratch_dir, None);
         if let Verdict::Refused { last_words } = dry_run.run(&files, async || nodes).await? {
             findings.refused = true;
             findings.lines.push(format!("slurmctld: {}", reason(&last_words)));
@@ -73,29 +73,24 @@ fn check_files(
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    one == other
-        || fs::canonicalize(one)
-            .ok()
-            .is_some_and(|one| fs::canonicalize(other).ok() == Some(one))
+fn is_same(host: &Host, one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| host.files().canonicalize(path).ok();
+    one == other || canonical(one).is_some_and(|one| canonical(other) == Some(one))
 }
 
-/// Files and links to files. What is hidden belongs to the kubelet's layout, and keys are not looked at.
-pub(crate) fn read_files(directory: &Path) -> Result<BTreeMap<FileName, File>, Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Read { path, source }
-    };
+/// Reads the files and links to files in a directory, without keys and without the hidden files of the kubelet's layout.
+pub(crate) fn read_files(host: &Host, directory: &Path) -> Result<BTreeMap<FileName, File>, FileError> {
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(directory).map_err(failed(directory))? {
-        let path = entry.map_err(failed(directory))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let is_key = Path::new(&name)
+    for entry in host.files().entries(directory)? {
+        let path = directory.join(&entry.name);
+        let is_key = path
             .extension()
             .is_some_and(|extension| extension == "key" || extension == "jwks");
-        let Ok(name) = FileName::new(name) else { continue };
-        if !is_key && path.is_file() {
-            files.insert(name, File::config(fs::read(&path).map_err(failed(&path))?));
+        let Ok(name) = FileName::new(entry.name.to_string_lossy()) else {
+            continue;
+        };
+        if !is_key && host.files().is(FileKind::File, &path) {
+            files.insert(name, File::config(host.files().read(&path)?));
         }
     }
     Ok(files)
@@ -103,10 +98,12 @@ pub(crate) fn read_files(directory: &Path) -> Result<BTreeMap<FileName, File>, E
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn problems_are_told_with_file_and_line() {
+    fn problems_have_file_and_line() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(
             directory.path().join("slurm.conf"),
@@ -115,7 +112,7 @@ mod tests {
         .unwrap();
         fs::write(directory.path().join("slurm.key"), "secret").unwrap();
         fs::create_dir(directory.path().join("..2026")).unwrap();
-        let files = read_files(directory.path()).unwrap();
+        let files = read_files(&Host::real(), directory.path()).unwrap();
         assert_eq!(files.len(), 1, "{files:?}");
         let findings = check_files(&files, None, None);
         assert!(findings.refused);
@@ -129,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
-        let error = read_files(Path::new("/no/such/directory")).unwrap_err();
+    fn a_missing_directory_is_named() {
+        let error = read_files(&Host::real(), Path::new("/no/such/directory")).unwrap_err();
         assert!(error.to_string().contains("/no/such/directory"), "{error}");
     }
 }

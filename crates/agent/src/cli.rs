@@ -10,7 +10,7 @@ use slurm::revision::ControllerUid;
 /// Where Slurm looks for its files.
 const CONFIG_DIR: &str = "/etc/slurm";
 
-/// Memory that a slurmctld pod has anyway, and may write to.
+/// A memory volume that every slurmctld pod has.
 const SCRATCH_DIR: &str = "/run";
 
 #[derive(Debug, Parser)]
@@ -26,13 +26,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a Slurm daemon that was told `--systemd`, follow its main process and restart it when it dies
+    /// Run a Slurm daemon with `--systemd`, follow its main process and restart it when it dies
     Supervise(Supervise),
-    /// Take revisions from the operator and make slurmctld run with them; answer what the operator asks of Slurm
+    /// Take revisions from the operator and make slurmctld run with them; pass the operator's requests on to Slurm
     Serve(Serve),
-    /// Fill /etc/slurm with the newest revision there is, before any daemon starts
+    /// Fill /etc/slurm with the newest revision, before any daemon starts
     Prepare(Prepare),
-    /// Tell whether slurmctld would run with the files in a directory, without touching the one that runs
+    /// Check whether slurmctld would run with the files in a directory, without affecting the running one
     Check(Check),
     /// Copy this program into a directory that other containers mount
     Install(Install),
@@ -51,11 +51,11 @@ pub struct Supervise {
     #[arg(long, env = "SLURM_AGENT_CONTROL", value_name = "PATH")]
     pub control: Option<PathBuf>,
 
-    /// Where the daemon's files are
+    /// The directory of the daemon's files
     #[arg(long, env = "SLURM_AGENT_CONFIG_DIR", default_value = CONFIG_DIR, value_name = "DIR")]
     pub config_dir: PathBuf,
 
-    /// This machine among the `SlurmctldHost` lines, in place of its own name
+    /// The name of this machine in the `SlurmctldHost` lines, instead of its hostname
     #[arg(long, env = "SLURM_AGENT_HOSTNAME", value_name = "NAME", hide = true)]
     pub hostname: Option<String>,
 
@@ -64,10 +64,10 @@ pub struct Supervise {
     pub command: Vec<OsString>,
 }
 
-/// Where a revision comes from and goes to.
+/// The directories of revisions and keys.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Places {
-    /// Where Slurm looks for its files; the agent makes kubelet's layout of it
+    /// Where Slurm looks for its files; the agent writes the kubelet's layout to it
     #[arg(long, env = "SLURM_AGENT_CONFIG_DIR", default_value = CONFIG_DIR, value_name = "DIR")]
     pub config_dir: PathBuf,
 
@@ -79,7 +79,7 @@ pub struct Places {
     #[arg(long, env = "SLURM_AGENT_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
 
-    /// The UID of the Controller object this pod belongs to
+    /// The UID of the Controller object that this pod belongs to
     #[arg(long, env = "SLURM_AGENT_CONTROLLER_UID", value_name = "UID")]
     pub controller_uid: ControllerUid,
 
@@ -93,7 +93,7 @@ pub struct Prepare {
     #[command(flatten)]
     pub places: Places,
 
-    /// The mounted bundle, the last revision that was accepted
+    /// The mounted bundle with the last accepted revision
     #[arg(long, env = "SLURM_AGENT_BUNDLE", value_name = "FILE")]
     pub bundle: PathBuf,
 }
@@ -111,11 +111,11 @@ pub struct Serve {
     #[arg(long, env = "SLURM_AGENT_SCRATCH_DIR", default_value = SCRATCH_DIR, value_name = "DIR")]
     pub scratch_dir: PathBuf,
 
-    /// Where slurmctld is asked what it runs with, in place of the port in slurm.conf on this machine
+    /// slurmctld's address, instead of the port in slurm.conf on this machine
     #[arg(long, env = "SLURM_AGENT_SLURMCTLD", value_name = "ADDRESS", hide = true)]
     pub slurmctld: Option<SocketAddr>,
 
-    /// The mounted candidate, by which a revision comes when the operator cannot reach this pod
+    /// The mounted candidate, for revisions while the operator cannot reach this pod
     #[arg(long, env = "SLURM_AGENT_CANDIDATE", value_name = "DIR")]
     pub candidate: Option<PathBuf>,
 

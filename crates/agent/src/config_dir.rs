@@ -1,76 +1,74 @@
-//! /etc/slurm, in the layout the kubelet gives to mounted ConfigMaps: the files lie in a directory of their own, `..data`
+//! /etc/slurm, in the layout the kubelet gives to mounted ConfigMaps: the files are in a directory of their own, `..data`
 //! links to it, and each name in /etc/slurm links through `..data`. One rename switches all of them.
 //!
-//! Beside the files lies `..revision`, which tells what they are. A directory is there from before it goes live until
-//! slurmctld runs with its successor, so a change that has not ended can be taken back.
+//! `..revision`, beside the files, says which revision they are. A directory exists from before it goes live until slurmctld
+//! runs with its successor, so that an unfinished change can be rolled back.
 //!
-//! Nothing here is synced to the disk: whenever the pod's node was down, the pod's init containers run again, and fill an
-//! empty or torn directory from the state volume.
+//! Nothing here is synced: whenever the pod's node was down, the pod's init containers run again, and fill an empty or torn
+//! directory from the state volume.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use host::{Durability, FileError, FileKind, Host};
 use slurm::Revision;
+use slurm::conf::Configuration;
 use slurm::revision::{Digest, File, FileName, Summary};
-use thiserror::Error;
 use tracing::warn;
+
+use crate::dry_run::configuration_of;
 
 const DATA: &str = "..data";
 const SUMMARY: &str = "..revision";
-/// What a link or file of ours is called before it is renamed into its place.
+/// The name of a link before it is renamed into place.
 const NEW: &str = "..new";
 
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error("cannot read {path}: {source}", path = .path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {path}: {source}", path = .path.display())]
-    Write { path: PathBuf, source: io::Error },
-}
-
-/// Files in the configuration directory that are all of one revision.
+/// The files of one revision in the configuration directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
-    /// Of their directory. No two have ever had the same.
+    /// The name of their directory, which is never used twice.
     pub name: String,
     pub summary: Summary,
 }
 
 #[derive(Debug, Clone)]
 pub struct ConfigDir {
+    host: Host,
     path: PathBuf,
     keys: PathBuf,
 }
 
-/// The name of the directory that is live, whatever is in it.
-pub fn live_name(config_dir: &Path) -> Option<String> {
-    let target = fs::read_link(config_dir.join(DATA)).ok()?;
+/// Returns the name of the live directory, whatever is in it.
+pub fn live_name(host: &Host, config_dir: &Path) -> Option<String> {
+    let target = host.files().read_link(&config_dir.join(DATA)).ok()?;
     target.file_name().map(|name| name.to_string_lossy().into_owned())
 }
 
 impl ConfigDir {
-    pub fn new(path: &Path, keys: &Path) -> Self {
+    pub fn new(host: &Host, path: &Path, keys: &Path) -> Self {
         Self {
+            host: host.clone(),
             path: path.to_owned(),
             keys: keys.to_owned(),
         }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// What is live; `None` if that is nothing, or nothing of ours.
+    /// The live files; `None` if there are none, or none that an agent wrote.
     pub fn live(&self) -> Option<Files> {
-        self.files(live_name(&self.path)?)
+        self.files(live_name(&self.host, &self.path)?)
     }
 
-    /// What was live before, as long as slurmctld has not been seen to run with what is live.
+    /// The configuration in these files; `None` if a part of it cannot be read.
+    pub(crate) fn configuration(&self, files: &Files) -> Option<Configuration> {
+        Some(configuration_of(&self.read(files)?.files))
+    }
+
+    /// The live revision, read back.
+    pub fn live_revision(&self) -> Option<Revision> {
+        self.read(&self.live()?)
+    }
+
+    /// The files that were live before; `None` once slurmctld was seen to run with the live ones.
     pub fn before(&self, live: &Files) -> Option<Files> {
         self.directories()
             .ok()?
@@ -80,81 +78,77 @@ impl ConfigDir {
             .max_by_key(|files| files.summary.sequence)
     }
 
-    /// Puts the files there, where nobody looks yet.
-    pub fn write(&self, revision: &Revision) -> Result<Files, Error> {
+    /// Writes the files to a directory that is not live yet.
+    pub fn write(&self, revision: &Revision) -> Result<Files, FileError> {
         let name = self.new_directory()?;
         let directory = self.path.join(&name);
+        let create = |name: &str, file: &File| {
+            // Not for others: a prolog may hold a password.
+            let mode = if file.executable { 0o750 } else { 0o640 };
+            self.host.files().create(&directory.join(name), &file.content, mode)
+        };
         for (name, file) in &revision.files {
-            write_file(&directory.join(name.as_str()), file)?;
+            create(name.as_str(), file)?;
         }
         let summary = revision.summary();
-        let text = File::config(serde_json::to_vec(&summary).unwrap_or_default());
-        write_file(&directory.join(SUMMARY), &text)?;
+        create(SUMMARY, &File::config(to_json(&summary)))?;
         Ok(Files { name, summary })
     }
 
-    /// Makes them live. Names that are new get their link before, and names that are gone lose it after: at no time can a
-    /// file be seen that is neither of the old nor of the new revision.
-    pub fn switch(&self, files: &Files) -> Result<(), Error> {
+    /// Makes the files live. New names get their link before the switch, and old names lose theirs after it, so that every file
+    /// is of the old or of the new revision at any time.
+    pub fn switch(&self, files: &Files) -> Result<(), FileError> {
         let links = self.links(&files.summary)?;
         for (name, target) in &links {
-            self.link(name.as_str().as_ref(), target)?;
+            self.link(name.as_str(), target)?;
         }
-        self.link(DATA.as_ref(), Path::new(&files.name))?;
+        self.link(DATA, Path::new(&files.name))?;
         self.remove_links_but(&links)
     }
 
-    /// The same bytes under another number.
-    pub fn renumber(&self, files: &Files, summary: &Summary) -> Result<(), Error> {
-        let directory = self.path.join(&files.name);
-        let (new, path) = (directory.join(NEW), directory.join(SUMMARY));
-        let text = serde_json::to_vec(summary).unwrap_or_default();
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(|source| Error::Write { path, source })
+    /// Gives the same bytes another number.
+    pub fn renumber(&self, files: &Files, summary: &Summary) -> Result<(), FileError> {
+        let path = self.path.join(&files.name).join(SUMMARY);
+        let text = to_json(summary);
+        self.host.files().replace(&path, &text, 0o640, Durability::Unsynced)
     }
 
-    /// Removes what is not live: the way back is closed.
-    pub fn forget_all_but(&self, live: &Files) {
+    /// Removes all directories that are not live. There is nothing to roll back to after that.
+    pub fn remove_all_but(&self, live: &Files) {
         for name in self.directories().unwrap_or_default() {
             if name != live.name {
-                self.forget(&name);
+                self.remove(&name);
             }
         }
     }
 
-    pub fn forget(&self, name: &str) {
-        let path = self.path.join(name);
-        if let Err(error) = fs::remove_dir_all(&path) {
-            warn!(path = %path.display(), %error, "old files stay");
+    pub fn remove(&self, name: &str) {
+        if let Err(error) = self.host.files().remove_tree(&self.path.join(name)) {
+            warn!(%error, "cannot remove old files");
         }
     }
 
-    /// Whether a reader of the directory finds these very bytes; else the first file that differs.
+    /// Compares what a reader of the directory finds with the revision. Returns the first file that differs.
     pub fn check(&self, files: &Files) -> Result<(), FileName> {
         let differs = |name: &FileName, digest: &Digest| {
-            let bytes = fs::read(self.path.join(name.as_str()));
+            let bytes = self.host.files().read(&self.path.join(name.as_str()));
             !bytes.is_ok_and(|bytes| Digest::of(&bytes) == *digest)
         };
         let keys = self.key_names().unwrap_or_default();
-        match files
-            .summary
-            .files
-            .iter()
-            .find(|(name, digest)| !keys.contains(name) && differs(name, digest))
-        {
+        let mut all = files.summary.files.iter();
+        match all.find(|(name, digest)| !keys.contains(name) && differs(name, digest)) {
             Some((name, _)) => Err(name.clone()),
             None => Ok(()),
         }
     }
 
-    /// What lies there, read; `None` if a part of it cannot be.
+    /// Reads the revision back; `None` if a part of it cannot be read.
     pub fn read(&self, files: &Files) -> Option<Revision> {
         let directory = self.path.join(&files.name);
         let read = |name: &FileName| {
             let path = directory.join(name.as_str());
-            let content = fs::read(&path).ok()?;
-            let executable = fs::metadata(&path).ok()?.permissions().mode() & 0o100 != 0;
+            let content = self.host.files().read(&path).ok()?;
+            let executable = self.host.files().metadata(&path).ok()?.mode & 0o100 != 0;
             Some((name.clone(), File { content, executable }))
         };
         Some(Revision {
@@ -166,36 +160,32 @@ impl ConfigDir {
     }
 
     fn files(&self, name: String) -> Option<Files> {
-        let text = fs::read(self.path.join(&name).join(SUMMARY)).ok()?;
+        let text = self.host.files().read(&self.path.join(&name).join(SUMMARY)).ok()?;
         let summary = serde_json::from_slice(&text).ok()?;
         Some(Files { name, summary })
     }
 
-    fn directories(&self) -> Result<Vec<String>, Error> {
-        let names = entries(&self.path)?;
-        Ok(names
-            .into_iter()
-            .filter(|name| {
-                name.starts_with("..") && self.path.join(name).symlink_metadata().is_ok_and(|at| at.is_dir())
-            })
-            .collect())
+    fn directories(&self) -> Result<Vec<String>, FileError> {
+        let entries = self.host.files().entries(&self.path)?.into_iter();
+        let directories = entries.filter(|entry| entry.kind == FileKind::Directory);
+        let names = directories.filter_map(|entry| entry.name.into_string().ok());
+        Ok(names.filter(|name| name.starts_with("..")).collect())
     }
 
-    fn new_directory(&self) -> Result<String, Error> {
+    fn new_directory(&self) -> Result<String, FileError> {
         loop {
-            // As the kubelet names its own; the fraction makes it unlike all before it.
-            let name = Timestamp::now().strftime("..%Y_%m_%d_%H_%M_%S.%9f").to_string();
-            let path = self.path.join(&name);
-            match DirBuilder::new().mode(0o755).create(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(source) => return Err(Error::Write { path, source }),
+            // As the kubelet names its own; the fraction makes it unique.
+            let name = self.host.timestamp().strftime("..%Y_%m_%d_%H_%M_%S.%9f").to_string();
+            match self.host.files().create_directory(&self.path.join(&name), 0o755) {
+                Err(error) if error.is_already_exists() => {}
+                Err(error) => return Err(error),
                 Ok(()) => return Ok(name),
             }
         }
     }
 
-    /// Each name in the directory with what it links to. A key takes the place of a file.
-    fn links(&self, summary: &Summary) -> Result<BTreeMap<FileName, PathBuf>, Error> {
+    /// Returns each name in the directory with the target of its link. A key replaces a file of the same name.
+    fn links(&self, summary: &Summary) -> Result<BTreeMap<FileName, PathBuf>, FileError> {
         let mut links: BTreeMap<_, _> = summary
             .files
             .keys()
@@ -204,82 +194,60 @@ impl ConfigDir {
         for name in self.key_names()? {
             let target = self.keys.join(name.as_str());
             if links.insert(name.clone(), target).is_some() {
-                warn!(%name, "the revision has a file with the name of a key, which is not used");
+                warn!(%name, "the revision has a file with the name of a key; using the key");
             }
         }
         Ok(links)
     }
 
-    fn key_names(&self) -> Result<Vec<FileName>, Error> {
-        let names = entries(&self.keys)?;
-        Ok(names.into_iter().filter_map(|name| FileName::new(name).ok()).collect())
+    fn key_names(&self) -> Result<Vec<FileName>, FileError> {
+        self.file_names(&self.keys)
     }
 
-    fn link(&self, name: &OsStr, target: &Path) -> Result<(), Error> {
+    /// Names that no revision can have are left out.
+    fn file_names(&self, directory: &Path) -> Result<Vec<FileName>, FileError> {
+        let entries = self.host.files().entries(directory)?.into_iter();
+        let names = entries.filter_map(|entry| entry.name.into_string().ok());
+        Ok(names.filter_map(|name| FileName::new(name).ok()).collect())
+    }
+
+    fn link(&self, name: &str, target: &Path) -> Result<(), FileError> {
+        let files = self.host.files();
         let path = self.path.join(name);
-        if fs::read_link(&path).is_ok_and(|existing| existing == target) {
+        if files.read_link(&path).is_ok_and(|existing| existing == target) {
             return Ok(());
         }
         let new = self.path.join(NEW);
-        let made = match symlink(target, &new) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(&new).and_then(|()| symlink(target, &new))
-            }
-            other => other,
-        };
-        made.and_then(|()| fs::rename(&new, &path))
-            .map_err(|source| Error::Write { path, source })
+        // An interrupted switch may have left one.
+        files.remove_if_exists(&new)?;
+        files.symlink(target, &new)?;
+        files.rename(&new, &path)
     }
 
-    /// Only links of our own making go.
-    fn remove_links_but(&self, links: &BTreeMap<FileName, PathBuf>) -> Result<(), Error> {
-        for name in entries(&self.path)? {
-            let path = self.path.join(&name);
-            let Ok(name) = FileName::new(name) else { continue };
-            let Ok(target) = fs::read_link(&path) else { continue };
+    /// Removes the agent's own links only.
+    fn remove_links_but(&self, links: &BTreeMap<FileName, PathBuf>) -> Result<(), FileError> {
+        let files = self.host.files();
+        for name in self.file_names(&self.path)? {
+            let path = self.path.join(name.as_str());
+            let Ok(target) = files.read_link(&path) else { continue };
             let ours = target.starts_with(DATA) || target.starts_with(&self.keys);
             if ours && !links.contains_key(&name) {
-                fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
+                files.remove(&path)?;
             }
         }
         Ok(())
     }
 }
 
-fn write_file(path: &Path, file: &File) -> Result<(), Error> {
-    // Neither is for others: a prolog may hold a password. Set apart from creating, since the umask has a say in that.
-    let mode = if file.executable { 0o750 } else { 0o640 };
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut target| {
-            target.write_all(&file.content)?;
-            target.set_permissions(Permissions::from_mode(mode))
-        });
-    written.map_err(|source| Error::Write {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Names that are no text are not ours.
-fn entries(path: &Path) -> Result<Vec<String>, Error> {
-    let failed = |source| Error::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
-        names.extend(entry.map_err(failed)?.file_name().into_string().ok());
-    }
-    Ok(names)
+/// Serializing our own types cannot fail.
+fn to_json(summary: &Summary) -> Vec<u8> {
+    serde_json::to_vec(summary).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use slurm::revision::ControllerUid;
     use tempfile::TempDir;
@@ -299,7 +267,7 @@ mod tests {
         fs::write(keys.join("slurm.key"), "secret").unwrap();
         fs::create_dir(keys.join("..2026")).unwrap();
         Place {
-            config: ConfigDir::new(&config, &keys),
+            config: ConfigDir::new(&Host::real(), &config, &keys),
             directory,
         }
     }
@@ -331,17 +299,18 @@ mod tests {
             fs::read_to_string(self.config.path.join(name)).ok()
         }
 
-        /// What a person sees.
+        /// The visible names.
         fn names(&self) -> Vec<String> {
-            let mut names = entries(&self.config.path).unwrap();
-            names.retain(|name| !name.starts_with(".."));
+            let entries = fs::read_dir(&self.config.path).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.filter(|name| !name.starts_with("..")).collect();
             names.sort();
             names
         }
     }
 
     #[test]
-    fn the_files_are_there_with_their_modes_and_the_keys_beside_them() {
+    fn files_have_their_modes_and_keys_are_linked_beside_them() {
         let place = place();
         let files = place.go(&revision(1, &[("slurm.conf", "A=1\n"), ("prolog.sh", "#!/bin/sh\n")]));
         assert_eq!(place.names(), ["prolog.sh", "slurm.conf", "slurm.key"]);
@@ -351,17 +320,17 @@ mod tests {
         assert_eq!(mode("slurm.conf"), 0o640);
         assert_eq!(mode("prolog.sh"), 0o750);
         let read = place.config.read(&files).unwrap();
-        assert_eq!(read.summary(), files.summary, "what was written, modes and all");
+        assert_eq!(read.summary(), files.summary, "the written revision with its modes");
         assert_eq!(place.config.live(), Some(files.clone()));
         assert_eq!(place.config.check(&files), Ok(()));
-        // As the kubelet would have it.
+        // As in the kubelet's layout.
         let link = |name: &str| fs::read_link(place.config.path.join(name)).unwrap();
         assert_eq!(link("slurm.conf"), Path::new("..data/slurm.conf"));
         assert_eq!(link("..data"), Path::new(&files.name));
     }
 
     #[test]
-    fn a_switch_brings_new_names_and_takes_old_ones_away() {
+    fn a_switch_adds_new_names_and_removes_old_ones() {
         let place = place();
         let first = place.go(&revision(1, &[("slurm.conf", "1"), ("gone.conf", "1")]));
         let second = place
@@ -373,16 +342,16 @@ mod tests {
         assert_eq!(place.names(), ["new.conf", "slurm.conf", "slurm.key"]);
         assert_eq!(place.read("slurm.conf").unwrap(), "2");
         assert_eq!(place.config.before(&second), Some(first.clone()));
-        // And back again.
+        // A roll back.
         place.config.switch(&first).unwrap();
         assert_eq!(place.names(), ["gone.conf", "slurm.conf", "slurm.key"]);
-        place.config.forget_all_but(&first);
+        place.config.remove_all_but(&first);
         assert_eq!(place.config.directories().unwrap(), [first.name.as_str()]);
         assert_eq!(place.config.before(&first), None);
     }
 
     #[test]
-    fn what_somebody_else_put_there_is_replaced_by_name_and_else_left_alone() {
+    fn foreign_files_are_replaced_by_name_and_otherwise_kept() {
         let place = place();
         fs::write(place.config.path.join("slurm.conf"), "by hand").unwrap();
         fs::write(place.config.path.join("notes.txt"), "mine").unwrap();
@@ -393,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_edited_on_the_spot_is_noticed() {
+    fn a_manually_edited_file_is_found() {
         let place = place();
         let files = place.go(&revision(1, &[("a.conf", "1"), ("b.conf", "1")]));
         fs::write(place.config.path.join("b.conf"), "2").unwrap();
@@ -403,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_wins_over_a_file_of_its_name() {
+    fn a_key_replaces_a_file_of_the_same_name() {
         let place = place();
         let files = place.go(&revision(1, &[("slurm.key", "not secret")]));
         assert_eq!(place.read("slurm.key").unwrap(), "secret");
@@ -411,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_was_interrupted_can_be_done_again() {
+    fn an_interrupted_switch_can_be_repeated() {
         let place = place();
         place.go(&revision(1, &[("slurm.conf", "1")]));
         symlink("nowhere", place.config.path.join(NEW)).unwrap();
@@ -420,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_see_all_of_one_revision_at_every_moment() {
+    fn readers_see_one_revision_at_any_time() {
         let place = place();
         place.go(&revision(0, &[("a", "0"), ("b", "0")]));
         let path = place.config.path.clone();
@@ -428,7 +397,7 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    // Through one name of the directory, as two opens could be either side of a switch.
+                    // Through one name of the directory: a switch may happen between two opens.
                     let data = fs::read_link(path.join(DATA)).unwrap();
                     let both = ["a", "b"].map(|name| fs::read_to_string(path.join(&data).join(name)).unwrap());
                     assert_eq!(both[0], both[1]);

@@ -1,32 +1,32 @@
-//! What `serve` and `supervise` say to each other: one line of JSON each way, over a unix socket that only the pod's own
-//! user can open. Both are the same binary, so there are no versions.
+//! The protocol between `serve` and `supervise`: one line of JSON each way, over a unix socket that only the pod's own user can
+//! open. Both are the same binary, so there are no versions.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use host::Host;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slurm::agent::Daemon;
 use thiserror::Error;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
 
-/// A line is a state with twenty last words of a kilobyte each.
-pub const LONGEST_LINE: u64 = 256 * 1024;
+/// Ten times a state with twenty log lines of a kilobyte each.
+pub const MAX_LINE: u64 = 256 * 1024;
 
-/// For what the supervisor knows by itself.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// For requests that the supervisor responds to at once.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
-    /// Answered by [`State`].
+    /// The response is a [`State`].
     Status,
-    /// Answered by [`Reconfigured`], when it is over.
+    /// The response is a [`Reconfigured`], once the reconfigure is over.
     Reconfigure,
-    /// Answered by [`State`]. A daemon that is between two lives starts at once.
+    /// The response is a [`State`]. A daemon that waits for its next start is started at once.
     Restart,
 }
 
@@ -34,11 +34,11 @@ pub enum Request {
 #[serde(rename_all = "camelCase")]
 pub struct State {
     pub daemon: Daemon,
-    /// The directory in /etc/slurm whose files it runs with.
+    /// The directory in /etc/slurm whose files the daemon runs with.
     pub files: Option<String>,
     pub reconfiguring: bool,
-    /// How often in a row it ended by itself, with these files, before it was ready.
-    pub stillborn: u32,
+    /// How often in a row the daemon exited, with these files, before it was ready.
+    pub failed_starts: u32,
 }
 
 /// How a reconfigure ended.
@@ -46,55 +46,59 @@ pub struct State {
 #[serde(rename_all = "camelCase")]
 pub enum Reconfigured {
     Done,
-    /// The daemon goes on with what it had.
+    /// The daemon continues with its old configuration.
     Failed {
         last_words: Vec<String>,
     },
-    /// It died, of this or of something else, and is started again.
+    /// The daemon died, of this or of something else, and is restarted.
     Died,
-    /// Nobody is there to be told, or is busy with another.
-    Away,
+    /// The daemon does not run, is not ready, or is reconfiguring already.
+    NotReady,
 }
 
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("the supervisor at {path} does not answer: {source}", path = .path.display())]
+    #[error("the supervisor at {path} does not respond: {source}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("the supervisor's answer makes no sense: {0}")]
+    #[error("cannot decode the supervisor's response: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// Where the supervisor listens.
+/// A client of the supervisor.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
+    host: Host,
     path: PathBuf,
 }
 
 impl Supervisor {
-    pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+    pub fn new(host: &Host, path: &Path) -> Self {
+        Self {
+            host: host.clone(),
+            path: path.to_owned(),
+        }
     }
 
     pub async fn state(&self) -> Result<State, Error> {
-        self.ask(Request::Status, AT_ONCE).await
+        self.request(Request::Status, TIMEOUT).await
     }
 
     pub async fn restart(&self) -> Result<State, Error> {
-        self.ask(Request::Restart, AT_ONCE).await
+        self.request(Request::Restart, TIMEOUT).await
     }
 
-    /// Waits for it to end, up to `patience`. It goes on after that.
-    pub async fn reconfigure(&self, patience: Duration) -> Result<Reconfigured, Error> {
-        self.ask(Request::Reconfigure, patience).await
+    /// Waits for the end of the reconfigure, which continues after the timeout.
+    pub async fn reconfigure(&self, limit: Duration) -> Result<Reconfigured, Error> {
+        self.request(Request::Reconfigure, limit).await
     }
 
-    async fn ask<T: DeserializeOwned>(&self, request: Request, patience: Duration) -> Result<T, Error> {
+    async fn request<T: DeserializeOwned>(&self, request: Request, limit: Duration) -> Result<T, Error> {
         let exchange = async {
-            let mut stream = UnixStream::connect(&self.path).await?;
-            write_line(&mut stream, &request).await?;
-            read_line(stream).await
+            let mut connection = self.host.connect_unix(&self.path).await?;
+            write_line(&mut connection, serde_json::to_vec(&request)?).await?;
+            read_line(connection).await
         };
-        let line = timeout(patience, exchange)
+        let line = timeout(limit, exchange)
             .await
             .unwrap_or_else(|late| Err(io::Error::new(io::ErrorKind::TimedOut, late)))
             .map_err(|source| Error::Io {
@@ -105,16 +109,14 @@ impl Supervisor {
     }
 }
 
-pub async fn write_line(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
+pub async fn write_line(stream: &mut (impl AsyncWrite + Unpin), mut line: Vec<u8>) -> io::Result<()> {
     line.push(b'\n');
     stream.write_all(&line).await
 }
 
-pub async fn read_line(stream: impl tokio::io::AsyncRead + Unpin) -> io::Result<Vec<u8>> {
-    use tokio::io::AsyncReadExt as _;
+pub async fn read_line(stream: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    BufReader::new(stream.take(LONGEST_LINE))
+    BufReader::new(stream.take(MAX_LINE))
         .read_until(b'\n', &mut line)
         .await?;
     Ok(line)

@@ -1,205 +1,218 @@
-//! Lets a slurmctld of its own say whether it would run with a set of files, while the live one knows nothing of it.
+//! Dry run: a second slurmctld that starts with a set of files, isolated from the live one.
 //!
-//! What it reads is made safe by [`slurm::conf::render_scratch`]. It says "Running as primary controller" after 14 to 22 ms,
-//! and is killed on the spot; a file it cannot run with ends it sooner.
+//! [`slurm::conf::render_scratch`] makes the files safe to start with. slurmctld writes "Running as primary controller" after
+//! 14 to 22 ms and is then killed; files it cannot run with end it sooner.
 
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use host::{FileError, Host, TemporaryDirectory};
 use slurm::conf::{Configuration, DIRECTORY, Scratch, render_scratch, undefined_nodes};
 use slurm::revision::{File, FileName};
-use tempfile::TempDir;
 use thiserror::Error;
 use tracing::warn;
 
+use crate::supervise::stderr_tail::StderrTail;
 use process::Ended;
 
 /// A slurmctld that waits for a file or for a name says so once a second, for ten seconds or sixty.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Somebody else may take the port between our look and its start.
+/// Another process may take the port between our choice and slurmctld's start.
 const ATTEMPTS: usize = 3;
-const PORT_IS_TAKEN: &str = "Unable to listen to file descriptors";
+const PORT_IN_USE: &str = "Unable to listen to file descriptors";
 
-/// Of a dry run whose agent was killed.
-const LEFT_BEHIND: Duration = Duration::from_mins(1);
+/// Older directories belong to a dry run whose agent was killed.
+const ABANDONED: Duration = Duration::from_mins(1);
 const PREFIX: &str = "slurm-dry-run.";
 
-/// Keys it must not have: it gets one of its own.
-const ITS_KEY: &str = "slurm.key";
-const OTHER_KEYS: &str = "slurm.jwks";
+/// The live cluster's keys. A dry run gets a `slurm.key` of its own instead.
+const KEY: &str = "slurm.key";
+const KEYS: [&str; 2] = [KEY, "slurm.jwks"];
 
-/// What it cannot help, whatever the files say.
-const NOT_THE_FILES: [&str; 3] = [
+/// Failures of the environment, which other files would not prevent.
+const ENVIRONMENT: [&str; 4] = [
     "No space left on device",
     "Cannot allocate memory",
     "Too many open files",
+    PORT_IN_USE,
 ];
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accepted,
-    /// In slurmctld's own words, oldest first.
+    /// With the last lines of slurmctld's log, oldest first.
     Refused {
         last_words: Vec<String>,
     },
 }
 
-/// Nothing is known about the files.
+/// The dry run says nothing about the files.
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("cannot write {path} for a dry run: {source}", path = .path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error("cannot run {program} for a dry run: {source}")]
-    Run { program: &'static str, source: io::Error },
-    #[error("the dry run came to no end within {PATIENCE:?}: {last_words}")]
+    #[error("cannot prepare a dry run: {0}")]
+    File(#[from] FileError),
+    #[error("cannot find a free port for a dry run: {0}")]
+    Port(#[source] io::Error),
+    #[error("cannot run slurmctld for a dry run: {0}")]
+    Run(#[from] io::Error),
+    #[error("the dry run did not finish within {TIMEOUT:?}: {last_words}")]
     Stuck { last_words: String },
-    #[error("the dry run failed for another reason than the files: {why}")]
-    Environment { why: String },
-    #[error("the dry run could not be prepared: {0}")]
-    Task(#[from] tokio::task::JoinError),
+    #[error("the dry run failed for another reason than the files: {reason}")]
+    Environment { reason: String },
 }
 
 #[derive(Debug, Clone)]
 pub struct DryRun {
-    /// Where it may write.
-    place: PathBuf,
+    host: Host,
+    scratch: PathBuf,
     /// The mounted keys, beside which plugins look for certificates.
     keys: Option<PathBuf>,
 }
 
 impl DryRun {
-    pub fn new(place: &Path, keys: Option<&Path>) -> Self {
+    /// `scratch` is a directory that dry runs may write to.
+    pub fn new(host: &Host, scratch: &Path, keys: Option<&Path>) -> Self {
         Self {
-            place: place.to_owned(),
+            host: host.clone(),
+            scratch: scratch.to_owned(),
             keys: keys.map(Path::to_owned),
         }
     }
 
-    /// `nodes` tells which nodes slurmctld has; it is asked only if the files name some that they do not define.
+    /// `nodes` returns the nodes that slurmctld has. It is called only if the files name nodes that they do not define.
     pub async fn run(
         &self,
         files: &BTreeMap<FileName, File>,
         nodes: impl AsyncFnOnce() -> Option<BTreeSet<String>>,
     ) -> Result<Verdict, Error> {
-        let unexplained = undefined_nodes(&configuration_of(files));
-        let nodes = if unexplained.is_empty() {
-            unexplained
-        } else {
-            match nodes().await {
-                Some(known) => unexplained.intersection(&known).cloned().collect(),
-                // Who cannot be asked is not to be the reason for a refusal.
-                None => unexplained,
-            }
-        };
+        let mut unexplained = undefined_nodes(&configuration_of(files));
+        // Without a response all of them are taken for real: it must not be the reason for a rejection.
+        if !unexplained.is_empty()
+            && let Some(known) = nodes().await
+        {
+            unexplained.retain(|node| known.contains(node));
+        }
         let mut attempts = ATTEMPTS;
         loop {
-            let directory = self.fill(files.clone(), nodes.clone()).await?;
-            let scratch = directory.path().to_owned();
-            let ended = process::run(directory, PATIENCE).await?;
-            let last_words = as_in_place(ended.last_words(), &scratch);
+            let directory = self.prepare(files, &unexplained).await?;
+            let path = directory.path().to_owned();
+            let mut tail = StderrTail::default();
+            let ended = process::run(&self.host, directory, &mut tail, TIMEOUT).await?;
+            let last_words = with_live_paths(tail.lines(), &path);
             match ended {
-                Ended::InCharge => return Ok(Verdict::Accepted),
-                Ended::Stuck { .. } => {
+                Ended::Primary => return Ok(Verdict::Accepted),
+                Ended::Stuck => {
                     return Err(Error::Stuck {
                         last_words: last_words.last().cloned().unwrap_or_default(),
                     });
                 }
-                Ended::Exited { .. } if last_words.iter().any(|line| line.contains(PORT_IS_TAKEN)) && attempts > 1 => {
+                Ended::Exited(_) if attempts > 1 && last_words.iter().any(|line| line.contains(PORT_IN_USE)) => {
                     attempts -= 1;
                 }
-                Ended::Exited { code, .. } => return judge(code, last_words),
+                Ended::Exited(code) => return judge(code, last_words),
             }
         }
     }
 
-    async fn fill(&self, files: BTreeMap<FileName, File>, nodes: BTreeSet<String>) -> Result<TempDir, Error> {
-        let this = self.clone();
-        tokio::task::spawn_blocking(move || this.write(&files, &nodes)).await?
+    async fn prepare(
+        &self,
+        files: &BTreeMap<FileName, File>,
+        nodes: &BTreeSet<String>,
+    ) -> Result<TemporaryDirectory, Error> {
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let free = self.host.listen(any).await.map_err(Error::Port)?;
+        let port = free.address().map_or(0, |address| address.port());
+        drop(free);
+        self.remove_abandoned();
+        Ok(self.write(files, nodes, port)?)
     }
 
-    fn write(&self, files: &BTreeMap<FileName, File>, nodes: &BTreeSet<String>) -> Result<TempDir, Error> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::Write { path, source }
-        };
-        remove_left_behind(&self.place);
-        let directory = tempfile::Builder::new()
-            .prefix(PREFIX)
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir_in(&self.place)
-            .map_err(failed(&self.place))?;
+    fn write(
+        &self,
+        files: &BTreeMap<FileName, File>,
+        nodes: &BTreeSet<String>,
+        port: u16,
+    ) -> Result<TemporaryDirectory, FileError> {
+        let directory = self.host.temporary_directory(&self.scratch, PREFIX)?;
         let path = directory.path();
-        let state = path.join("state");
-        DirBuilder::new().mode(0o700).create(&state).map_err(failed(&state))?;
-        let port = free_port().map_err(failed(path))?;
-        let place = path.to_string_lossy();
-        let host = crate::durable::hostname();
-        let scratch = render_scratch(
+        self.host.files().create_directory(&path.join("state"), 0o700)?;
+        let create = |name: &str, content: &[u8], mode| self.host.files().create(&path.join(name), content, mode);
+        let hostname = self.host.hostname();
+        let rendered = render_scratch(
             &configuration_of(files),
             &Scratch {
-                directory: &place,
-                host: host.split('.').next().unwrap_or_default(),
+                directory: &path.to_string_lossy(),
+                host: hostname.split('.').next().unwrap_or_default(),
                 port,
                 nodes,
             },
         );
-        for (name, text) in &scratch {
-            let path = path.join(name);
-            write_file(&path, text.as_bytes(), 0o600).map_err(failed(&path))?;
+        for (name, text) in &rendered {
+            create(name, text.as_bytes(), 0o600)?;
         }
-        let as_they_are = files.iter().filter(|(name, _)| !scratch.contains_key(name.as_str()));
-        for (name, file) in as_they_are.filter(|(name, _)| !is_key(name.as_str())) {
-            let path = path.join(name.as_str());
-            let mode = if file.executable { 0o700 } else { 0o600 };
-            write_file(&path, &file.content, mode).map_err(failed(&path))?;
+        for (name, file) in files {
+            let name = name.as_str();
+            if !rendered.contains_key(name) && !KEYS.contains(&name) {
+                create(name, &file.content, if file.executable { 0o700 } else { 0o600 })?;
+            }
         }
-        self.link_keys(path);
-        let key = path.join(ITS_KEY);
-        random_bytes()
-            .and_then(|bytes| write_file(&key, &bytes, 0o600))
-            .map_err(failed(&key))?;
+        self.link_certificates(path);
+        let mut key = [0; 1024];
+        self.host.fill(&mut key);
+        create(KEY, &key, 0o600)?;
         Ok(directory)
     }
 
-    /// A certificate that is missing here is one that the dry run complains of; no reason to fail before it.
-    fn link_keys(&self, to: &Path) {
+    /// Links everything beside the keys. slurmctld reports a certificate that is missing.
+    fn link_certificates(&self, to: &Path) {
         let Some(keys) = &self.keys else { return };
-        let names = fs::read_dir(keys).into_iter().flatten().flatten();
-        for name in names.map(|entry| entry.file_name()) {
-            if !is_key(&name.to_string_lossy()) {
-                let _ = symlink(keys.join(&name), to.join(&name));
+        for entry in self.host.files().entries(keys).unwrap_or_default() {
+            if !KEYS.iter().any(|key| *entry.name == **key) {
+                let _ = self
+                    .host
+                    .files()
+                    .symlink(&keys.join(&entry.name), &to.join(&entry.name));
+            }
+        }
+    }
+
+    fn remove_abandoned(&self) {
+        let files = self.host.files();
+        for entry in files.entries(&self.scratch).unwrap_or_default() {
+            let path = self.scratch.join(&entry.name);
+            let age = |path: &Path| self.host.now().duration_since(files.metadata(path).ok()?.modified).ok();
+            if entry.name.to_string_lossy().starts_with(PREFIX)
+                && age(&path).is_some_and(|age| age > ABANDONED)
+                && let Err(error) = files.remove_tree(&path)
+            {
+                warn!(%error, "cannot remove the files of an old dry run");
             }
         }
     }
 }
 
 fn judge(code: Option<i32>, last_words: Vec<String>) -> Result<Verdict, Error> {
-    match (code, not_the_files(&last_words)) {
-        (_, Some(line)) => Err(Error::Environment { why: line.to_owned() }),
+    match (code, environment_failure(&last_words)) {
+        (_, Some(line)) => Err(Error::Environment {
+            reason: line.to_owned(),
+        }),
         (None, None) => Err(Error::Environment {
-            why: "slurmctld was killed".to_owned(),
+            reason: "slurmctld was killed".to_owned(),
         }),
         (Some(_), None) => Ok(Verdict::Refused { last_words }),
     }
 }
 
-/// What a slurmctld died of, if that is nothing its files could help.
-pub(crate) fn not_the_files(last_words: &[String]) -> Option<&str> {
-    let helpless =
-        |line: &&String| line.contains(PORT_IS_TAKEN) || NOT_THE_FILES.iter().any(|words| line.contains(words));
-    last_words.iter().find(helpless).map(String::as_str)
-}
-
-fn is_key(name: &str) -> bool {
-    name == ITS_KEY || name == OTHER_KEYS
+/// Returns the line that shows that slurmctld died of its environment and not of its files.
+pub(crate) fn environment_failure(last_words: &[String]) -> Option<&str> {
+    let is_failure = |line: &&String| ENVIRONMENT.iter().any(|text| line.contains(text));
+    last_words.iter().find(is_failure).map(String::as_str)
 }
 
 pub(crate) fn configuration_of(files: &BTreeMap<FileName, File>) -> Configuration {
@@ -210,49 +223,17 @@ pub(crate) fn configuration_of(files: &BTreeMap<FileName, File>) -> Configuratio
     )
 }
 
-/// People know their files by where they will lie.
-fn as_in_place(last_words: &[String], scratch: &Path) -> Vec<String> {
+/// Replaces the path of the dry run by that of the live files, which people know.
+fn with_live_paths(lines: impl Iterator<Item = String>, scratch: &Path) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
-    last_words
-        .iter()
-        .map(|line| line.replace(&*scratch, DIRECTORY))
-        .collect()
-}
-
-fn free_port() -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    Ok(listener.local_addr()?.port())
-}
-
-fn random_bytes() -> io::Result<[u8; 1024]> {
-    let mut bytes = [0; 1024];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn write_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(content)
-}
-
-fn remove_left_behind(place: &Path) {
-    let is_old = |path: &Path| {
-        let changed = fs::metadata(path).and_then(|about| about.modified());
-        changed.is_ok_and(|at| SystemTime::now().duration_since(at).unwrap_or_default() > LEFT_BEHIND)
-    };
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && is_old(&path)
-            && let Err(error) = fs::remove_dir_all(&path)
-        {
-            warn!(path = %path.display(), %error, "what a dry run left behind stays");
-        }
-    }
+    lines.map(|line| line.replace(&*scratch, DIRECTORY)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn files(files: &[(&str, &str)]) -> BTreeMap<FileName, File> {
@@ -261,18 +242,18 @@ mod tests {
     }
 
     #[test]
-    fn it_has_all_files_and_a_key_of_its_own() {
+    fn a_dry_run_has_all_files_and_its_own_key() {
         let (place, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for name in ["slurm.key", "slurm.jwks", "ca_cert.pem"] {
             fs::write(keys.path().join(name), "real").unwrap();
         }
-        let dry_run = DryRun::new(place.path(), Some(keys.path()));
+        let dry_run = DryRun::new(&Host::real(), place.path(), Some(keys.path()));
         let files = files(&[
             ("slurm.conf", "MailProg=/x\n"),
             ("gres.conf", "Name=gpu\n"),
             ("slurm.key", "x"),
         ]);
-        let directory = dry_run.write(&files, &BTreeSet::new()).unwrap();
+        let directory = dry_run.write(&files, &BTreeSet::new(), 1).unwrap();
         let read = |name: &str| fs::read(directory.path().join(name));
         assert_eq!(read("gres.conf").unwrap(), b"Name=gpu\n");
         assert!(read("slurm.conf").unwrap().starts_with(b"\n"));
@@ -287,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_about_the_files_and_nothing_else() {
+    fn a_rejection_is_caused_by_the_files_alone() {
         let words = |line: &str| vec!["slurmctld: version 1".to_owned(), line.to_owned()];
         let fatal = words("slurmctld: fatal: no");
         assert_eq!(
@@ -306,10 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn words_name_the_files_where_they_will_lie() {
+    fn messages_name_the_live_paths() {
         let said = ["Parse error in file /run/x/slurm.conf line 3".to_owned()];
         assert_eq!(
-            as_in_place(&said, Path::new("/run/x")),
+            with_live_paths(said.into_iter(), Path::new("/run/x")),
             ["Parse error in file /etc/slurm/slurm.conf line 3"]
         );
     }

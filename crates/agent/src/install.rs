@@ -1,13 +1,11 @@
-//! Copies the agent to where the pod's other containers find it, so that it runs in any image.
+//! Copies the agent to a directory that the pod's other containers mount, so that it runs in any image.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use host::{FileError, Host};
 use thiserror::Error;
 
-/// What the file is called there.
+/// The name of the copy.
 pub const NAME: &str = "slurm-agent";
 
 #[derive(Debug, Error)]
@@ -15,13 +13,13 @@ pub const NAME: &str = "slurm-agent";
 pub struct Error {
     from: PathBuf,
     to: PathBuf,
-    source: io::Error,
+    source: FileError,
 }
 
-/// Copies `program` into `directory`; the path it has there. One that is running there goes on as it was.
-pub fn install(program: &Path, directory: &Path) -> Result<PathBuf, Error> {
+/// Copies `program` into `directory` and returns the path of the copy. A process that runs an earlier copy is not disturbed.
+pub fn install(host: &Host, program: &Path, directory: &Path) -> Result<PathBuf, Error> {
     let to = directory.join(NAME);
-    copy(program, directory, &to).map_err(|source| Error {
+    copy(host, program, directory, &to).map_err(|source| Error {
         from: program.to_owned(),
         to: to.clone(),
         source,
@@ -29,19 +27,24 @@ pub fn install(program: &Path, directory: &Path) -> Result<PathBuf, Error> {
     Ok(to)
 }
 
-fn copy(program: &Path, directory: &Path, to: &Path) -> io::Result<()> {
-    // Renamed into its place, since a program that runs cannot be written to.
-    let mut file = tempfile::Builder::new()
-        .prefix(".slurm-agent-")
-        .tempfile_in(directory)?;
-    io::copy(&mut fs::File::open(program)?, &mut file)?;
-    file.as_file().set_permissions(fs::Permissions::from_mode(0o755))?;
-    file.persist(to)?;
-    Ok(())
+fn copy(host: &Host, program: &Path, directory: &Path, to: &Path) -> Result<(), FileError> {
+    let files = host.files();
+    // Renamed into place, since a program that runs cannot be written to.
+    let temporary = directory.join(format!(".{NAME}-{:016x}", host.random().u64()));
+    let copied = files
+        .create(&temporary, &files.read(program)?, 0o755)
+        .and_then(|()| files.rename(&temporary, to));
+    if copied.is_err() {
+        let _ = files.remove(&temporary);
+    }
+    copied
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -52,7 +55,7 @@ mod tests {
         fs::create_dir(&to).unwrap();
         for content in ["one", "two"] {
             fs::write(&program, content).unwrap();
-            let installed = install(&program, &to).unwrap();
+            let installed = install(&Host::real(), &program, &to).unwrap();
             assert_eq!(installed, to.join("slurm-agent"));
             assert_eq!(fs::read_to_string(&installed).unwrap(), content);
             assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o777, 0o755);
@@ -62,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_an_error_in_one_sentence() {
-        let error = install(Path::new("/proc/self/exe"), Path::new("/no/such")).unwrap_err();
+        let error = install(&Host::real(), Path::new("/proc/self/exe"), Path::new("/no/such")).unwrap_err();
         assert!(
             error
                 .to_string()

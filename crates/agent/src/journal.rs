@@ -1,40 +1,34 @@
-//! How far each change came, on the state volume: for the agent that starts in the middle of one, and for people.
+//! The last steps of each change, on the state volume: for people, and for an agent that starts in the middle of a change.
 //!
-//! One line of JSON per step, the last few. It is written on the way and never waited for: whatever decides over a start
-//! (the revisions, and which of them is [verified](crate::store::Store::verified)) is on the disk by itself, and an agent
-//! that finds no journal, or an older one, goes by what it finds in the directories.
+//! One line of JSON per step. It is not synced: what decides over a start (the revisions, and which of them is
+//! [verified](crate::store::Store::verified)) is synced by itself, and an agent that finds no journal, or an old one, goes by
+//! the directories.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
-use jiff::Timestamp;
+use host::Host;
 use serde::{Deserialize, Serialize};
 use slurm::agent::{Phase, Refused};
 use slurm::revision::{Digest, Summary};
 
-use crate::durable;
-
-/// Four or five changes: the one that matters, and how it came there.
+/// Four or five changes: the last one, and those that led to it.
 const KEPT: usize = 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// As RFC 3339 has it.
+    /// RFC 3339.
     pub when: String,
     pub sequence: u64,
     pub digest: Digest,
     pub step: Phase,
-    /// What a dry run refused (`staged`), or what was rolled back to come here, and why.
+    /// The revision that a dry run rejected (`staged`) or that was rolled back, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
 }
 
 impl Entry {
-    pub fn new(revision: &Summary, step: Phase, refused: Option<Refused>) -> Self {
+    pub fn new(host: &Host, revision: &Summary, step: Phase, refused: Option<Refused>) -> Self {
         Self {
-            when: Timestamp::now().to_string(),
+            when: host.timestamp().to_string(),
             sequence: revision.sequence,
             digest: revision.digest,
             step,
@@ -43,38 +37,19 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Clone)]
-pub struct Journal {
-    pub(crate) path: PathBuf,
+/// Returns the entries in a journal, oldest first. Lines that cannot be read are left out.
+pub(crate) fn parse(journal: &str) -> Vec<Entry> {
+    let lines = journal.lines();
+    lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-impl Journal {
-    pub fn new(directory: &Path) -> Self {
-        Self {
-            path: directory.join("journal"),
-        }
-    }
-
-    /// Oldest first. What cannot be read is left out.
-    pub fn entries(&self) -> Vec<Entry> {
-        let text = fs::read_to_string(&self.path).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
-    }
-
-    /// See [`Store::note`](crate::store::Store::note).
-    pub(crate) fn note(&self, entry: Entry) -> io::Result<()> {
-        let mut entries = self.entries();
-        entries.push(entry);
-        let (_, kept) = entries.split_at(entries.len().saturating_sub(KEPT));
-        let mut text = String::new();
-        for entry in kept {
-            text.push_str(&serde_json::to_string(entry)?);
-            text.push('\n');
-        }
-        durable::replace_unsynced(&self.path, text.as_bytes(), 0o640)
-    }
+/// Returns the journal with another entry, and without the oldest ones.
+pub(crate) fn append(journal: &str, entry: Entry) -> String {
+    let mut entries = parse(journal);
+    entries.push(entry);
+    let (_, kept) = entries.split_at(entries.len().saturating_sub(KEPT));
+    let lines = kept.iter().filter_map(|entry| serde_json::to_string(entry).ok());
+    lines.map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
@@ -90,31 +65,26 @@ mod tests {
             digest: Digest::of(b""),
             files: std::collections::BTreeMap::new(),
         };
-        Entry::new(&revision, Phase::Swapped, None)
+        Entry::new(&Host::real(), &revision, Phase::Swapped, None)
     }
 
     #[test]
     fn the_last_steps_are_kept() {
-        let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path());
-        assert_eq!(journal.entries(), []);
+        let mut journal = String::new();
+        assert_eq!(parse(&journal), []);
         for sequence in 1..=50 {
-            journal.note(entry(sequence)).unwrap();
+            journal = append(&journal, entry(sequence));
         }
-        let entries = journal.entries();
+        let entries = parse(&journal);
         assert_eq!(entries.len(), KEPT);
         assert_eq!(entries.last().unwrap().sequence, 50);
     }
 
     #[test]
-    fn a_torn_line_is_passed_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path());
-        journal.note(entry(1)).unwrap();
-        let text = fs::read_to_string(&journal.path).unwrap();
-        fs::write(&journal.path, format!("{text}{}", &text[..20])).unwrap();
-        journal.note(entry(2)).unwrap();
-        let sequences: Vec<u64> = journal.entries().iter().map(|entry| entry.sequence).collect();
+    fn a_torn_line_is_skipped() {
+        let text = append("", entry(1));
+        let journal = append(&format!("{text}{}", &text[..20]), entry(2));
+        let sequences: Vec<u64> = parse(&journal).iter().map(|entry| entry.sequence).collect();
         assert_eq!(sequences, [1, 2]);
     }
 }

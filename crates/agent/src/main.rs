@@ -1,7 +1,10 @@
+#![warn(clippy::disallowed_methods)]
+
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::Parser as _;
+use host::Host;
 use slurm_agent::cli::{Args, Command};
 use slurm_agent::{check, install, pause, prepare, serve, supervise};
 
@@ -9,7 +12,7 @@ fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            // Our errors quote what caused them.
+            // The agent's errors quote their sources.
             eprintln!("slurm-agent: {error}");
             ExitCode::FAILURE
         }
@@ -22,29 +25,29 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    // One thread: a supervisor waits, and a pod should not pay for more.
+    let host = Host::real();
+    // One thread: the agent mostly waits.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start the event loop: {error}"))?;
     runtime.block_on(async {
         match args.command {
-            Command::Supervise(options) => Ok(ExitCode::from(supervise::run(&options).await?)),
+            Command::Supervise(options) => Ok(ExitCode::from(supervise::run(host, &options).await?)),
             Command::Prepare(options) => {
-                prepare::run(&options)?;
+                prepare::run(&host, &options)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Install(options) => {
-                let program =
-                    std::env::current_exe().map_err(|error| anyhow!("cannot tell where this program is: {error}"))?;
-                install::install(&program, &options.to)?;
+                let program = std::env::current_exe().map_err(|error| anyhow!("cannot find this program: {error}"))?;
+                install::install(&host, &program, &options.to)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Serve(options) => {
-                serve::run(options).await?;
+                serve::run(host, options).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::Check(options) => Ok(check(&options).await),
+            Command::Check(options) => Ok(check(&host, &options).await),
             Command::Pause => {
                 pause::run().await?;
                 Ok(ExitCode::SUCCESS)
@@ -53,9 +56,9 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// 1 means that the files are refused, 2 that nothing is known about them.
-async fn check(options: &slurm_agent::cli::Check) -> ExitCode {
-    match check::run(options).await {
+/// Exit code 1 means that the files are rejected, 2 that the check failed.
+async fn check(host: &Host, options: &slurm_agent::cli::Check) -> ExitCode {
+    match check::run(host, options).await {
         Ok(findings) => {
             for line in &findings.lines {
                 println!("{line}");

@@ -1,4 +1,4 @@
-//! `slurm-agent pause`: the first process of a pod's sandbox. It reaps what is left to it and ends when told to.
+//! `slurm-agent pause`: the first process of a pod's sandbox. It reaps orphans and exits on SIGTERM.
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};

@@ -1,31 +1,27 @@
 //! `slurm-agent prepare`: an init container that fills /etc/slurm before any daemon starts.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use host::{FileError, Host};
 use slurm::Revision;
 use slurm::revision::{ControllerUid, DecodeError};
 use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::cli;
-use crate::config_dir::{self, ConfigDir};
+use crate::config_dir::ConfigDir;
 use crate::store::{self, Store};
 
 #[derive(Debug, Error)]
 pub enum Error {
     #[error(transparent)]
-    ConfigDir(#[from] config_dir::Error),
+    File(#[from] FileError),
     #[error(transparent)]
     Store(#[from] store::Error),
-    #[error("cannot read the bundle {path}: {source}", path = .path.display())]
-    ReadBundle { path: PathBuf, source: io::Error },
-    #[error("the bundle {path} is of no use: {source}", path = .path.display())]
+    #[error("cannot decode the bundle {path}: {source}", path = .path.display())]
     DecodeBundle { path: PathBuf, source: DecodeError },
     #[error(
-        "the bundle {path} belongs to Controller {found} and this pod to {wanted}; the operator replaces it, and this is tried again",
+        "the bundle {path} belongs to Controller {found} and this pod to {wanted}; retrying until the operator replaces it",
         path = .path.display()
     )]
     ForeignBundle {
@@ -37,13 +33,7 @@ pub enum Error {
     Nothing { path: PathBuf },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    StateVolume,
-    Bundle,
-}
-
-pub fn run(options: &cli::Prepare) -> Result<(), Error> {
+pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
     let cli::Places {
         config_dir,
         keys_dir,
@@ -51,12 +41,12 @@ pub fn run(options: &cli::Prepare) -> Result<(), Error> {
         controller_uid,
         pod_name,
     } = &options.places;
-    create_state_dir(state_dir)?;
-    let stored = Store::new(state_dir, controller_uid)
-        .of_pod(pod_name.as_deref())
-        .newest()?;
-    let bundle = match read_bundle(&options.bundle, controller_uid) {
-        // The state volume is at least as new as the bundle ever was.
+    // A volume that lives with the pod is mounted one level up, and everybody may write there.
+    host.files().create_directories(state_dir, 0o700)?;
+    let store = Store::new(host, state_dir, controller_uid).of_pod(pod_name.as_deref());
+    let stored = store.newest()?;
+    let bundle = match read_bundle(host, &options.bundle, controller_uid) {
+        // The state volume is at least as new as the bundle.
         Err(error) if stored.is_some() => {
             warn!(%error, "starting without the bundle");
             None
@@ -66,30 +56,18 @@ pub fn run(options: &cli::Prepare) -> Result<(), Error> {
     let (revision, source) = newer(stored, bundle).ok_or_else(|| Error::Nothing {
         path: options.bundle.clone(),
     })?;
-    info!(sequence = revision.sequence, digest = %revision.digest(), ?source, "filling the configuration directory");
-    let config_dir = ConfigDir::new(config_dir, keys_dir);
+    info!(sequence = revision.sequence, digest = %revision.digest(), source, "filling the configuration directory");
+    let config_dir = ConfigDir::new(host, config_dir, keys_dir);
     let files = config_dir.write(&revision)?;
     config_dir.switch(&files)?;
-    config_dir.forget_all_but(&files);
+    config_dir.remove_all_but(&files);
     Ok(())
 }
 
-/// A volume that lives with the pod is mounted above it, since anybody may write to that.
-fn create_state_dir(path: &Path) -> Result<(), store::Error> {
-    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    created.map_err(|source| store::Error::Write {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn read_bundle(path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|source| Error::ReadBundle {
-            path: path.to_owned(),
-            source,
-        })?,
+fn read_bundle(host: &Host, path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
+    let bytes = match host.files().read(path) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        other => other?,
     };
     let revision = Revision::from_bundle(&bytes).map_err(|source| Error::DecodeBundle {
         path: path.to_owned(),
@@ -105,10 +83,10 @@ fn read_bundle(path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, 
     Ok(Some(revision))
 }
 
-fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, Source)> {
-    let stored = stored.map(|revision| (revision, Source::StateVolume));
-    let bundle = bundle.map(|revision| (revision, Source::Bundle));
-    // Of two equal ones the later is taken: what lay on the volume has been live here.
+fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, &'static str)> {
+    let stored = stored.map(|revision| (revision, "state volume"));
+    let bundle = bundle.map(|revision| (revision, "bundle"));
+    // max_by_key returns the last of two equal ones: the stored revision has been live here.
     bundle
         .into_iter()
         .chain(stored)
@@ -118,6 +96,7 @@ fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use slurm::revision::{File, FileName};
@@ -158,26 +137,26 @@ mod tests {
     }
 
     fn started_with(options: &cli::Prepare) -> String {
-        run(options).unwrap();
+        run(&Host::real(), options).unwrap();
         fs::read_to_string(options.places.config_dir.join("slurm.conf")).unwrap()
     }
 
     #[test]
-    fn the_state_directory_is_made_for_its_owner_alone() {
+    fn the_state_directory_is_created_for_its_owner_alone() {
         let (_directory, options) = pod();
         let state = &options.places.state_dir;
         fs::write(&options.bundle, revision(1, "bundle").to_bundle().unwrap()).unwrap();
         fs::remove_dir(state).unwrap();
-        run(&options).unwrap();
+        run(&Host::real(), &options).unwrap();
         assert_eq!(fs::metadata(state).unwrap().permissions().mode() & 0o777, 0o700);
         fs::set_permissions(state, fs::Permissions::from_mode(0o775)).unwrap();
-        run(&options).unwrap();
+        run(&Host::real(), &options).unwrap();
         let kept = fs::metadata(state).unwrap().permissions().mode() & 0o777;
         assert_eq!(kept, 0o775, "a volume's own directory is left as it is");
     }
 
     #[test]
-    fn a_pod_starts_from_the_highest_number_wherever_it_lies() {
+    fn a_pod_starts_from_the_highest_revision_of_volume_and_bundle() {
         for (stored, bundle, expected) in [
             (None, Some(1), "bundle"),
             (Some(1), None, "stored"),
@@ -187,7 +166,7 @@ mod tests {
         ] {
             let (_directory, options) = pod();
             if let Some(sequence) = stored {
-                let store = Store::new(&options.places.state_dir, &uid("a"));
+                let store = Store::new(&Host::real(), &options.places.state_dir, &uid("a"));
                 store.save(&revision(sequence, "stored")).unwrap();
             }
             if let Some(sequence) = bundle {
@@ -198,32 +177,34 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_several_starts_from_its_own_or_from_what_was_accepted() {
+    fn one_of_several_pods_starts_from_its_own_revision_or_the_accepted_one() {
         let (_directory, mut options) = pod();
         options.places.pod_name = Some("slurm-controller-1".to_owned());
-        let other = Store::new(&options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-0"));
+        let other = Store::new(&Host::real(), &options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-0"));
         other.save(&revision(9, "of the other")).unwrap();
         fs::write(&options.bundle, revision(8, "accepted").to_bundle().unwrap()).unwrap();
         assert_eq!(started_with(&options), "accepted");
-        let own = Store::new(&options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-1"));
+        let own = Store::new(&Host::real(), &options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-1"));
         own.save(&revision(9, "own")).unwrap();
         assert_eq!(started_with(&options), "own");
     }
 
     #[test]
-    fn the_revisions_of_another_controller_on_the_volume_do_not_count() {
+    fn revisions_of_another_controller_are_ignored() {
         let (_directory, options) = pod();
         let foreign = Revision {
             controller: uid("b"),
             ..revision(100, "foreign")
         };
-        Store::new(&options.places.state_dir, &uid("b")).save(&foreign).unwrap();
+        Store::new(&Host::real(), &options.places.state_dir, &uid("b"))
+            .save(&foreign)
+            .unwrap();
         fs::write(&options.bundle, revision(1, "ours").to_bundle().unwrap()).unwrap();
         assert_eq!(started_with(&options), "ours");
     }
 
     #[test]
-    fn a_bad_bundle_stops_only_a_pod_that_has_nothing_else() {
+    fn a_bad_bundle_stops_only_a_pod_without_a_stored_revision() {
         let foreign = Revision {
             controller: uid("b"),
             ..revision(100, "foreign")
@@ -231,22 +212,22 @@ mod tests {
         for bundle in [b"garbage".to_vec(), foreign.to_bundle().unwrap()] {
             let (_directory, options) = pod();
             fs::write(&options.bundle, bundle).unwrap();
-            run(&options).unwrap_err();
-            let store = Store::new(&options.places.state_dir, &uid("a"));
+            run(&Host::real(), &options).unwrap_err();
+            let store = Store::new(&Host::real(), &options.places.state_dir, &uid("a"));
             store.save(&revision(1, "stored")).unwrap();
             assert_eq!(started_with(&options), "stored");
         }
     }
 
     #[test]
-    fn with_nothing_to_start_from_it_says_so() {
+    fn a_pod_without_any_revision_fails_with_a_reason() {
         let (_directory, options) = pod();
-        let error = run(&options).unwrap_err();
+        let error = run(&Host::real(), &options).unwrap_err();
         assert!(matches!(error, Error::Nothing { .. }), "{error}");
     }
 
     #[test]
-    fn a_pod_whose_sandbox_is_made_again_is_prepared_again() {
+    fn a_pod_with_a_new_sandbox_is_prepared_again() {
         let (_directory, options) = pod();
         fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
         started_with(&options);

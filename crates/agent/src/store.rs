@@ -1,62 +1,86 @@
-//! The revisions of one Controller on slurmctld's state volume: what a pod starts from when it died right after a change.
+//! The revisions of one Controller on slurmctld's state volume. A pod that was lost right after a change starts from them.
 //!
-//! `.slurm-operator/<uid>/<sequence>.bundle`, each durable before it goes live; `verified`, which of them slurmctld was last
-//! seen to run with; `fence`, the highest term of a leader; and `journal`, see [`Journal`]. Where standbys share the volume each
-//! pod has all that in a directory of its own, `<uid>/<pod>/`: what one of them refuses is nothing the others lose.
+//! `.slurm-operator/<uid>/<sequence>.bundle`, each synced before it goes live; `verified`, the revision that slurmctld was last
+//! seen to run with; `fence`, the highest term of a leader; and [`journal`]. Where standbys share the volume, each
+//! pod has all of that in a directory of its own, `<uid>/<pod>/`: the others do not lose what one of them rejects.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use host::{Durability, FileError, FileKind, Host};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use slurm::Revision;
 use slurm::agent::KeptState;
 use slurm::revision::{ControllerUid, DecodeError, Digest, Summary, TooLarge};
 use thiserror::Error;
 use tracing::warn;
 
-use crate::durable;
-use crate::journal::{Entry, Journal};
+use crate::journal::{self, Entry};
 
-/// What is live, what was live before, and one more for a person who looks.
+/// The live one, the one before it, and one more for a person who investigates.
 const KEPT: usize = 3;
 
 const SUFFIX: &str = "bundle";
+/// A change of partitions that was begun. No pod starts from it.
+const PENDING: &str = "pending";
+/// Partitions that a person has closed, before slurmctld reads files that open them.
+const CLOSED: &str = "closed";
+const FENCE: &str = "fence";
+const VERIFIED: &str = "verified";
+const JOURNAL: &str = "journal";
 
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("cannot read {path}: {source}", path = .path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {path}: {source}", path = .path.display())]
-    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
 
-/// Last known good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Why a stored revision is not used.
+#[derive(Debug, Error)]
+enum Unusable {
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("it holds revision {sequence} of Controller {controller}")]
+    Foreign { sequence: u64, controller: ControllerUid },
+}
+
+/// The last revision that slurmctld was seen to run with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 pub struct Verified {
     pub sequence: u64,
     pub digest: Digest,
 }
 
+impl From<&Summary> for Verified {
+    fn from(revision: &Summary) -> Self {
+        Self {
+            sequence: revision.sequence,
+            digest: revision.digest,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Store {
+    host: Host,
     volume: PathBuf,
     directory: PathBuf,
     controller: ControllerUid,
 }
 
 impl Store {
-    pub fn new(state_volume: &Path, controller: &ControllerUid) -> Self {
+    pub fn new(host: &Host, state_volume: &Path, controller: &ControllerUid) -> Self {
         Self {
+            host: host.clone(),
             volume: state_volume.to_owned(),
             directory: state_volume.join(".slurm-operator").join(controller.as_str()),
             controller: controller.clone(),
         }
     }
 
-    /// What this pod knows, where it is one of several.
+    /// The store of one pod of several.
     #[must_use]
     pub fn of_pod(mut self, pod: Option<&str>) -> Self {
         if let Some(pod) = pod {
@@ -65,218 +89,211 @@ impl Store {
         self
     }
 
-    /// On the disk when it returns.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Saves a revision that a pod may start from. It is synced.
     pub fn save(&self, revision: &Revision) -> Result<(), Error> {
-        let bundle = revision.to_bundle()?;
-        self.create_directory()?;
-        let path = self.path_of(revision.sequence);
-        durable::replace(&path, &bundle, 0o640).map_err(|source| Error::Write { path, source })?;
+        self.write(&bundle_name(revision.sequence), &revision.to_bundle()?)?;
         self.prune();
         Ok(())
     }
 
-    /// For the agent after this one to finish what this one has begun with slurmctld. No pod starts from it.
+    /// Saves a change that slurmctld is about to get, for the next agent to finish. No pod starts from it.
     pub fn save_pending(&self, revision: &Revision) -> Result<(), Error> {
-        let bundle = revision.to_bundle()?;
-        self.create_directory()?;
-        let path = self.path_of_pending();
-        durable::replace(&path, &bundle, 0o640).map_err(|source| Error::Write { path, source })
+        self.write(PENDING, &revision.to_bundle()?)
     }
 
-    /// From here on a pod may start from it.
+    /// Makes the pending change a revision that a pod may start from.
     pub fn promote_pending(&self, sequence: u64) -> Result<(), Error> {
-        let path = self.path_of(sequence);
-        fs::rename(self.path_of_pending(), &path)
-            .and_then(|()| durable::sync_directory(&self.directory))
-            .map_err(|source| Error::Write { path, source })?;
+        let files = self.host.files();
+        files.rename(&self.path(PENDING), &self.path(&bundle_name(sequence)))?;
+        files.sync_directory(&self.directory)?;
         self.prune();
         Ok(())
     }
 
     pub fn pending(&self) -> Option<Revision> {
-        let bundle = fs::read(self.path_of_pending()).ok()?;
-        let revision = Revision::from_bundle(&bundle).ok()?;
+        let revision = Revision::from_bundle(&self.read(PENDING)?).ok()?;
         (revision.controller == self.controller).then_some(revision)
     }
 
     pub fn remove_pending(&self) {
-        let path = self.path_of_pending();
-        if let Err(error) = durable::remove(&path) {
-            warn!(path = %path.display(), %error, "a change that has ended stays on the state volume");
-        }
+        self.remove_or_warn(PENDING);
     }
 
-    /// Partitions that somebody has closed, before files are read that have them open.
+    /// Saves the partitions that a person has closed, before slurmctld reads files that open them.
     pub fn save_closed(&self, closed: &[KeptState]) -> Result<(), Error> {
-        self.create_directory()?;
-        let path = self.path_of_closed();
-        let text = serde_json::to_vec(closed).unwrap_or_default();
-        durable::replace(&path, &text, 0o640).map_err(|source| Error::Write { path, source })
+        self.write_json(CLOSED, &closed)
     }
 
     pub fn closed(&self) -> Vec<KeptState> {
-        let text = fs::read(self.path_of_closed()).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+        self.read_json(CLOSED).unwrap_or_default()
     }
 
     pub fn remove_closed(&self) {
-        let path = self.path_of_closed();
-        if let Err(error) = durable::remove(&path) {
-            warn!(path = %path.display(), %error, "what was closed by hand stays on the state volume");
-        }
+        self.remove_or_warn(CLOSED);
     }
 
-    /// A revision that slurmctld refused must not be what the next pod starts from.
+    /// Removes a revision that slurmctld rejected: the next pod must not start from it.
     pub fn remove(&self, sequence: u64) -> Result<(), Error> {
-        let path = self.path_of(sequence);
-        durable::remove(&path).map_err(|source| Error::Write { path, source })
+        self.remove_file(&bundle_name(sequence))
     }
 
-    /// The highest that can be read. One that cannot, or belongs to somebody else, is passed over with a word in the log.
+    /// The highest revision that can be read. Others are skipped with a warning.
     pub fn newest(&self) -> Result<Option<Revision>, Error> {
         for sequence in self.sequences()?.into_iter().rev() {
-            let path = self.path_of(sequence);
-            let bundle = fs::read(&path).map_err(|source| Error::Read {
-                path: path.clone(),
-                source,
-            })?;
-            match self.check(sequence, Revision::from_bundle(&bundle)) {
+            let path = self.path(&bundle_name(sequence));
+            match self.decode(sequence, &self.host.files().read(&path)?) {
                 Ok(revision) => return Ok(Some(revision)),
-                Err(why) => warn!(path = %path.display(), %why, "revision passed over"),
+                Err(error) => warn!(path = %path.display(), %error, "skipping a revision"),
             }
         }
         Ok(None)
     }
 
-    /// `None` if it is not there, or of no use.
+    /// `None` if the revision is missing or unusable.
     pub fn load(&self, sequence: u64) -> Option<Revision> {
-        let bundle = fs::read(self.path_of(sequence)).ok()?;
-        self.check(sequence, Revision::from_bundle(&bundle)).ok()
+        self.decode(sequence, &self.read(&bundle_name(sequence))?).ok()
     }
 
-    fn check(&self, sequence: u64, decoded: Result<Revision, DecodeError>) -> Result<Revision, String> {
-        let revision = decoded.map_err(|error| error.to_string())?;
+    fn decode(&self, sequence: u64, bundle: &[u8]) -> Result<Revision, Unusable> {
+        let revision = Revision::from_bundle(bundle)?;
         if revision.controller != self.controller || revision.sequence != sequence {
-            return Err(format!(
-                "it holds revision {} of Controller {}",
-                revision.sequence, revision.controller
-            ));
+            return Err(Unusable::Foreign {
+                sequence: revision.sequence,
+                controller: revision.controller,
+            });
         }
         Ok(revision)
     }
 
-    /// Ascending.
+    /// The numbers of all stored revisions, ascending.
     pub fn sequences(&self) -> Result<Vec<u64>, Error> {
-        let failed = |source| Error::Read {
-            path: self.directory.clone(),
-            source,
+        let entries = match self.host.files().entries(&self.directory) {
+            Err(error) if error.is_not_found() => return Ok(Vec::new()),
+            other => other?,
         };
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(failed)?,
+        let sequence = |name: &Path| {
+            let is_bundle = name.extension().is_some_and(|suffix| suffix == SUFFIX);
+            is_bundle.then(|| name.file_stem()?.to_str()?.parse().ok()).flatten()
         };
-        let mut sequences = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            let name = Path::new(&name);
-            if name.extension().is_some_and(|suffix| suffix == SUFFIX)
-                && let Some(sequence) = name.file_stem().and_then(|stem| stem.to_str()?.parse().ok())
-            {
-                sequences.push(sequence);
-            }
-        }
+        let names = entries.iter().map(|entry| Path::new(&entry.name));
+        let mut sequences: Vec<u64> = names.filter_map(sequence).collect();
         sequences.sort_unstable();
         Ok(sequences)
     }
 
-    /// The highest term of a leader that has been heard; 0 if none has.
+    /// The highest term of a leader that was seen; 0 if there was none.
     pub fn term(&self) -> u64 {
-        let text = fs::read_to_string(self.directory.join("fence")).unwrap_or_default();
-        text.trim().parse().unwrap_or(0)
+        self.read_text(FENCE).trim().parse().unwrap_or(0)
     }
 
     pub fn save_term(&self, term: u64) -> Result<(), Error> {
-        self.create_directory()?;
-        let path = self.directory.join("fence");
-        durable::replace(&path, format!("{term}\n").as_bytes(), 0o640).map_err(|source| Error::Write { path, source })
+        self.write(FENCE, format!("{term}\n").as_bytes())
     }
 
-    /// What slurmctld was last seen to run with.
+    /// The revision that slurmctld was last seen to run with.
     pub fn verified(&self) -> Option<Verified> {
-        let text = fs::read(self.directory.join("verified")).ok()?;
-        serde_json::from_slice(&text).ok()
+        self.read_json(VERIFIED)
     }
 
-    /// On the disk when it returns.
     pub fn save_verified(&self, revision: &Summary) -> Result<(), Error> {
-        let verified = Verified {
-            sequence: revision.sequence,
-            digest: revision.digest,
-        };
-        self.create_directory()?;
-        let path = self.directory.join("verified");
-        let text = serde_json::to_vec(&verified).unwrap_or_default();
-        durable::replace(&path, &text, 0o640).map_err(|source| Error::Write { path, source })
+        self.write_json(VERIFIED, &Verified::from(revision))
     }
 
-    pub fn journal(&self) -> Journal {
-        Journal::new(&self.directory)
+    /// The last steps, oldest first.
+    pub fn journal(&self) -> Vec<Entry> {
+        journal::parse(&self.read_text(JOURNAL))
     }
 
+    /// Adds a step to the journal, which is not synced.
     pub fn note(&self, entry: Entry) -> Result<(), Error> {
+        let journal = journal::append(&self.read_text(JOURNAL), entry);
+        self.replace(JOURNAL, journal.as_bytes(), Durability::Unsynced)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn read(&self, name: &str) -> Option<Vec<u8>> {
+        self.host.files().read(&self.path(name)).ok()
+    }
+
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&self.read(name)?).ok()
+    }
+
+    /// Empty if the file is missing.
+    fn read_text(&self, name: &str) -> String {
+        self.host.files().read_text(&self.path(name)).unwrap_or_default()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.replace(name, bytes, Durability::Synced)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<(), Error> {
         self.create_directory()?;
-        let journal = self.journal();
-        journal.note(entry).map_err(|source| Error::Write {
-            path: journal.path,
-            source,
-        })
+        let path = self.path(name);
+        Ok(self.host.files().replace(&path, bytes, 0o640, durability)?)
     }
 
-    fn path_of(&self, sequence: u64) -> PathBuf {
-        self.directory.join(format!("{sequence}.{SUFFIX}"))
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
+        // Serializing our own types cannot fail.
+        self.write(name, &serde_json::to_vec(value).unwrap_or_default())
     }
 
-    fn path_of_pending(&self) -> PathBuf {
-        self.directory.join("pending")
+    fn remove_file(&self, name: &str) -> Result<(), Error> {
+        if self.host.files().remove_if_exists(&self.path(name))? {
+            self.host.files().sync_directory(&self.directory)?;
+        }
+        Ok(())
     }
 
-    fn path_of_closed(&self) -> PathBuf {
-        self.directory.join("closed")
+    fn remove_or_warn(&self, name: &str) {
+        if let Err(error) = self.remove_file(name) {
+            warn!(%error, "an outdated file stays on the state volume");
+        }
     }
 
     fn create_directory(&self) -> Result<(), Error> {
-        if self.directory.is_dir() {
+        let files = self.host.files();
+        if files.is(FileKind::Directory, &self.directory) {
             return Ok(());
         }
-        let failed = |source| Error::Write {
-            path: self.directory.clone(),
-            source,
-        };
-        fs::create_dir_all(&self.directory).map_err(failed)?;
-        // The names of all new directories stand in the ones above them.
-        self.directory
-            .ancestors()
-            .take_while(|above| above.starts_with(&self.volume))
-            .try_for_each(durable::sync_directory)
-            .map_err(failed)
+        files.create_directories(&self.directory, 0o777)?;
+        // A new directory is an entry of its parent, up to the volume.
+        let mut ancestors = self.directory.ancestors();
+        while let Some(directory) = ancestors.next().filter(|above| above.starts_with(&self.volume)) {
+            files.sync_directory(directory)?;
+        }
+        Ok(())
     }
 
     fn prune(&self) {
         let sequences = self.sequences().unwrap_or_default();
         let (old, _) = sequences.split_at(sequences.len().saturating_sub(KEPT));
-        let good = self.verified().map(|verified| verified.sequence);
-        for sequence in old.iter().filter(|sequence| Some(**sequence) != good) {
-            // A change does not wait for the disk to forget: one that is there again after a crash has the lowest number.
-            if let Err(error) = fs::remove_file(self.path_of(*sequence)) {
-                warn!(%error, sequence, "an old revision stays");
+        let verified = self.verified().map(|verified| verified.sequence);
+        for sequence in old.iter().filter(|sequence| Some(**sequence) != verified) {
+            // Not synced: one that is back after a crash has the lowest number and is not used.
+            if let Err(error) = self.host.files().remove(&self.path(&bundle_name(*sequence))) {
+                warn!(%error, sequence, "cannot remove an old revision");
             }
         }
     }
 }
 
+fn bundle_name(sequence: u64) -> String {
+    format!("{sequence}.{SUFFIX}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
+    use std::fs;
 
     use slurm::revision::{File, FileName};
 
@@ -301,19 +318,22 @@ mod tests {
     #[test]
     fn the_newest_is_the_one_with_the_highest_number() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         assert_eq!(store.newest().unwrap(), None);
         for sequence in [9, 10, 8] {
             store.save(&revision(sequence)).unwrap();
         }
         assert_eq!(store.newest().unwrap(), Some(revision(10)));
-        assert_eq!(Store::new(volume.path(), &uid("b")).newest().unwrap(), None);
+        assert_eq!(
+            Store::new(&Host::real(), volume.path(), &uid("b")).newest().unwrap(),
+            None
+        );
     }
 
     #[test]
-    fn a_few_are_kept_and_nothing_else_lies_about() {
+    fn the_last_revisions_are_kept_and_no_temporary_files() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         for sequence in 1..=20 {
             store.save(&revision(sequence)).unwrap();
         }
@@ -323,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn what_slurmctld_last_ran_with_is_kept_however_many_come_after_it() {
+    fn the_verified_revision_is_never_pruned() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         assert_eq!(store.verified(), None);
         store.save(&revision(1)).unwrap();
         store.save_verified(&revision(1).summary()).unwrap();
@@ -338,9 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_is_nothing_to_start_from() {
+    fn a_pending_revision_is_not_started_from() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(1)).unwrap();
         store.save_pending(&revision(2)).unwrap();
         assert_eq!(store.newest().unwrap(), Some(revision(1)));
@@ -355,26 +375,26 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_foreign_file_is_passed_over() {
+    fn a_torn_or_foreign_file_is_skipped() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(5)).unwrap();
         let bundle = revision(5).to_bundle().unwrap();
-        fs::write(store.path_of(6), &bundle[..bundle.len() / 2]).unwrap();
-        fs::write(store.path_of(7), &bundle).unwrap();
+        fs::write(store.path(&bundle_name(6)), &bundle[..bundle.len() / 2]).unwrap();
+        fs::write(store.path(&bundle_name(7)), &bundle).unwrap();
         let foreign = Revision {
             controller: uid("b"),
             ..revision(8)
         };
-        fs::write(store.path_of(8), foreign.to_bundle().unwrap()).unwrap();
+        fs::write(store.path(&bundle_name(8)), foreign.to_bundle().unwrap()).unwrap();
         fs::write(store.directory.join("9.bundle.tmp"), "").unwrap();
         assert_eq!(store.newest().unwrap(), Some(revision(5)));
     }
 
     #[test]
-    fn a_refused_revision_is_gone() {
+    fn a_rejected_revision_is_removed() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         store.save(&revision(5)).unwrap();
         store.save(&revision(6)).unwrap();
         store.remove(6).unwrap();
@@ -383,9 +403,9 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_share_a_volume_know_nothing_of_each_other() {
+    fn pods_that_share_a_volume_have_separate_stores() {
         let volume = tempfile::tempdir().unwrap();
-        let store = |pod| Store::new(volume.path(), &uid("a")).of_pod(Some(pod));
+        let store = |pod| Store::new(&Host::real(), volume.path(), &uid("a")).of_pod(Some(pod));
         let (one, two) = (store("slurm-controller-0"), store("slurm-controller-1"));
         one.save(&revision(5)).unwrap();
         two.save(&revision(5)).unwrap();
@@ -394,15 +414,18 @@ mod tests {
         assert_eq!(one.newest().unwrap(), None);
         assert_eq!(one.verified(), None);
         assert_eq!(two.newest().unwrap(), Some(revision(5)));
-        assert_eq!(Store::new(volume.path(), &uid("a")).newest().unwrap(), None);
+        assert_eq!(
+            Store::new(&Host::real(), volume.path(), &uid("a")).newest().unwrap(),
+            None
+        );
     }
 
     #[test]
     fn the_term_outlives_the_pod() {
         let volume = tempfile::tempdir().unwrap();
-        let store = Store::new(volume.path(), &uid("a"));
+        let store = Store::new(&Host::real(), volume.path(), &uid("a"));
         assert_eq!(store.term(), 0);
         store.save_term(7).unwrap();
-        assert_eq!(Store::new(volume.path(), &uid("a")).term(), 7);
+        assert_eq!(Store::new(&Host::real(), volume.path(), &uid("a")).term(), 7);
     }
 }

@@ -1,7 +1,7 @@
-//! `slurm-agent supervise` around a daemon that behaves as Slurm's do under `--systemd`.
+//! `slurm-agent supervise` with a daemon that behaves as Slurm's do under `--systemd`.
 //!
-//! The daemon is this very test binary, run again with `FAKE_DAEMON` set (see [`the_daemon`]): it notifies, moves to another
-//! process on SIGHUP, and ends with 7 on SIGTERM.
+//! The daemon is this test binary, run again with `FAKE_DAEMON` set (see [`the_daemon`]): it notifies, moves to another process on
+//! SIGHUP, and exits with 7 on SIGTERM.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,8 +22,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// Much longer than anything here takes; a busy machine should not fail a test.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Far above what anything here takes, for busy machines.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_daemon() {
@@ -54,14 +54,14 @@ impl Supervised {
         Self { supervisor, directory }
     }
 
-    /// Every process that was the daemon, oldest first.
+    /// Every main process of the daemon, oldest first.
     fn lives(&self) -> Vec<Pid> {
         let text = fs::read_to_string(self.directory.path().join("lives")).unwrap_or_default();
         text.lines().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
     }
 
     fn life(&self, nth: usize) -> Pid {
-        eventually("the daemon's next life", || self.lives().get(nth).copied())
+        eventually("the next run of the daemon", || self.lives().get(nth).copied())
     }
 
     fn log(&self) -> String {
@@ -73,7 +73,7 @@ impl Supervised {
     }
 
     fn exit_code(&mut self) -> i32 {
-        let status = eventually("the supervisor's end", || self.supervisor.try_wait().unwrap());
+        let status = eventually("the exit of the supervisor", || self.supervisor.try_wait().unwrap());
         status.code().unwrap()
     }
 }
@@ -94,7 +94,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         sleep(Duration::from_millis(5));
     }
 }
@@ -110,7 +110,7 @@ fn a_reconfigured_daemon_is_followed_to_its_new_process() {
     supervised.signal(Signal::SIGHUP);
     let second = supervised.life(1);
     eventually("the old process to be reaped", || is_gone(first).then_some(()));
-    // Another time, from the process that was found by its MAINPID alone.
+    // Again, from the process that is known by its MAINPID alone.
     supervised.signal(Signal::SIGHUP);
     let third = supervised.life(2);
     eventually("the second process to be reaped", || is_gone(second).then_some(()));
@@ -133,7 +133,7 @@ fn a_killed_daemon_is_restarted_at_once() {
     let killed = Instant::now();
     let second = supervised.life(1);
     assert_ne!(first, second);
-    // The supervisor waits 50 ms; the rest is room for a busy machine.
+    // The supervisor waits 50 ms; the rest is for busy machines.
     assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
 }
 
@@ -164,7 +164,7 @@ fn a_failed_reconfigure_changes_nothing() {
 }
 
 #[test]
-fn a_stop_is_passed_on_and_the_exit_code_kept() {
+fn a_stop_is_forwarded_and_the_exit_code_kept() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut supervised = Supervised::start(&[]);
         let daemon = supervised.life(0);
@@ -186,7 +186,7 @@ fn other_signals_reach_the_daemon() {
     });
 }
 
-/// One of two on a volume that both have, by its place in Slurm's order.
+/// Starts one of two hosts with a common volume, by its index in Slurm's order.
 fn start_one_of_two(volume: &Path, index: usize) -> Supervised {
     let files = volume.join("etc");
     fs::create_dir_all(&files).unwrap();
@@ -209,17 +209,17 @@ fn term(volume: &Path, index: usize) -> Option<u64> {
 }
 
 #[test]
-fn the_first_starts_when_the_one_in_charge_has_ended() {
+fn the_first_host_starts_when_the_primary_has_stopped() {
     let volume = tempfile::tempdir().unwrap();
     let second = start_one_of_two(volume.path(), 1);
     let in_charge = second.life(0);
     second.signal(Signal::SIGUSR1);
-    eventually("the second in charge", || term(volume.path(), 1));
+    eventually("the second host as primary", || term(volume.path(), 1));
     let mut first = start_one_of_two(volume.path(), 0);
     first.life(0);
     assert!(is_gone(in_charge), "{}", second.log());
     let standby = second.life(1);
-    eventually("the first in charge", || {
+    eventually("the first host as primary", || {
         term(volume.path(), 0).filter(|term| *term == 2)
     });
 
@@ -228,18 +228,18 @@ fn the_first_starts_when_the_one_in_charge_has_ended() {
     assert_eq!(term(volume.path(), 0), None);
     assert!(
         !is_gone(standby),
-        "only one that starts is a reason to stand back:\n{}",
+        "only a starting host makes others yield:\n{}",
         second.log()
     );
 }
 
 #[test]
-fn one_that_was_stopped_while_another_took_charge_is_killed_and_takes_its_place_again() {
+fn a_primary_that_hung_during_a_takeover_is_killed_and_restarts() {
     let volume = tempfile::tempdir().unwrap();
     let first = start_one_of_two(volume.path(), 0);
     let hanging = first.life(0);
-    // One that starts beside it would stand back.
-    eventually("the first in charge", || term(volume.path(), 0));
+    // Started earlier it would yield.
+    eventually("the first host as primary", || term(volume.path(), 0));
     let second = start_one_of_two(volume.path(), 1);
     let standby = second.life(0);
     kill(hanging, Signal::SIGSTOP).unwrap();
@@ -251,14 +251,14 @@ fn one_that_was_stopped_while_another_took_charge_is_killed_and_takes_its_place_
         first.log(),
         second.log()
     );
-    assert!(first.log().contains("took charge after this one"), "{}", first.log());
+    assert!(first.log().contains("became primary after this one"), "{}", first.log());
     second.life(1);
 }
 
 #[test]
-fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
+fn the_log_of_a_crash_quotes_the_daemons_last_lines() {
     let mut supervised = Supervised::start(&[("FAKE_FATAL", "fatal: no key")]);
-    let line = eventually("the death notice", || {
+    let line = eventually("the log of the crash", || {
         supervised
             .log()
             .lines()
@@ -266,14 +266,14 @@ fn what_a_dying_daemon_said_is_repeated_when_its_death_is_logged() {
             .map(str::to_owned)
     });
     assert!(line.contains("fatal: no key"), "{line}");
-    // It keeps dying and coming back. The stop finds it away, so that its last code stands, or in its short life.
+    // It keeps crashing. The stop comes between two runs, and its last code is used, or during a run.
     supervised.signal(Signal::SIGTERM);
     let code = supervised.exit_code();
     assert!([1, 128 + 15].contains(&code), "{code}");
 }
 
 #[test]
-fn a_daemon_that_would_die_for_ever_of_a_file_it_never_wrote_is_told_to_do_without() {
+fn a_daemon_that_dies_of_a_file_it_never_wrote_is_started_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
     let script = r#"case "$*" in
@@ -287,9 +287,9 @@ fn a_daemon_that_would_die_for_ever_of_a_file_it_never_wrote_is_told_to_do_witho
         .spawn()
         .unwrap();
     let text = || fs::read_to_string(&log).unwrap();
-    // The word is in its command too, which is logged.
+    // The word is also in its command, which is logged.
     let forgiven = || text().lines().any(|line| line == "forgiven");
-    eventually("its second life", || forgiven().then_some(()));
+    eventually("its second run", || forgiven().then_some(()));
     kill(Pid::from_raw(supervisor.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     supervisor.wait().unwrap();
     let deaths = text().lines().filter(|line| line.starts_with("fatal:")).count();

@@ -1,23 +1,41 @@
-//! What a process gets from its machine: time, randomness, connections and tasks.
+//! What a process gets from its machine: time, randomness, connections, files and tasks.
 //!
 //! Operator, agent and Slurm's clients take all of it from one [`Host`], and clippy rejects every other way
 //! (`disallowed-methods` in `clippy.toml`). A simulation can therefore replace the machine: it implements [`Machine`]
 //! and runs the production code under tokio's paused clock.
 
+#![warn(clippy::disallowed_methods)]
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod connection;
+mod files;
+mod listener;
 mod random;
 mod real;
 mod task;
+mod temporary;
 
-use std::{fmt, future::Future, io, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    future::Future,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 pub use self::{
     connection::{Connection, Stream},
+    files::{Durability, Entry, FileError, FileKind, Files, Metadata},
+    listener::{Accept, Listener},
     random::Random,
     task::Task,
+    temporary::TemporaryDirectory,
 };
 
 /// The machine this process runs on. A clone is the same machine.
@@ -32,11 +50,28 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// Random bytes that are good enough for keys.
     fn fill(&self, bytes: &mut [u8]);
 
+    /// The name of the machine.
+    fn hostname(&self) -> String;
+
+    fn files(&self) -> &dyn Files;
+
     /// Opens a TCP connection to `host:port`.
     fn connect(&self, address: String) -> BoxFuture<'static, io::Result<Connection>>;
 
+    /// Opens a connection to a unix socket.
+    fn connect_unix(&self, path: PathBuf) -> BoxFuture<'static, io::Result<Connection>>;
+
+    /// Listens for TCP connections.
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Listener>>;
+
+    /// Creates a unix socket and listens on it.
+    fn listen_unix(&self, path: &Path) -> io::Result<Listener>;
+
     /// Starts a task. `name` is for logs.
     fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) -> tokio::task::JoinHandle<()>;
+
+    /// Starts a thread for work that blocks.
+    fn spawn_thread(&self, name: &'static str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
 impl Host {
@@ -53,6 +88,16 @@ impl Host {
     /// The wall clock. It can jump; [`Host::instant`] measures durations.
     pub fn now(&self) -> SystemTime {
         self.0.now()
+    }
+
+    /// The wall clock as the time since 1970.
+    pub fn unix_time(&self) -> Duration {
+        self.now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    /// The wall clock for people and for files.
+    pub fn timestamp(&self) -> Timestamp {
+        Timestamp::try_from(self.now()).unwrap_or_default()
     }
 
     /// The monotonic clock, which is tokio's: a simulation pauses it.
@@ -72,6 +117,37 @@ impl Host {
         self.0.fill(bytes);
     }
 
+    /// The name of the machine.
+    pub fn hostname(&self) -> String {
+        self.0.hostname()
+    }
+
+    /// The file system.
+    pub fn files(&self) -> &dyn Files {
+        self.0.files()
+    }
+
+    /// Creates a directory in `parent`, under a name that begins with `prefix`.
+    pub fn temporary_directory(&self, parent: &Path, prefix: &str) -> Result<TemporaryDirectory, FileError> {
+        TemporaryDirectory::create(self, parent, prefix)
+    }
+
+    /// Listens for TCP connections.
+    pub async fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
+        self.0.listen(address).await
+    }
+
+    /// Creates a unix socket and listens on it.
+    pub fn listen_unix(&self, path: &Path) -> Result<Listener, FileError> {
+        let listening = self.0.listen_unix(path);
+        listening.map_err(|source| FileError::new("listen on", path, source))
+    }
+
+    /// Opens a connection to a unix socket.
+    pub async fn connect_unix(&self, path: &Path) -> io::Result<Connection> {
+        self.0.connect_unix(path.to_owned()).await
+    }
+
     /// Opens a TCP connection to `host:port`.
     pub async fn connect(&self, address: impl Into<String>) -> io::Result<Connection> {
         self.0.connect(address.into()).await
@@ -80,6 +156,11 @@ impl Host {
     /// Starts a task that runs until its future completes, or until the returned [`Task`] is dropped.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> Task {
         Task::new(self.0.spawn(name, Box::pin(task)))
+    }
+
+    /// Starts a thread for work that blocks. It ends when the work does.
+    pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.0.spawn_thread(name, Box::new(work))
     }
 }
 

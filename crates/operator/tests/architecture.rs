@@ -179,7 +179,11 @@ fn the_files_that_the_architecture_names_exist() {
     let (_, table) = document.split_once("## Where is the rule for").unwrap();
     let rows: Vec<&str> = table.lines().filter(|line| line.contains("| `crates/")).collect();
     assert!(rows.len() >= 30, "{} rules", rows.len());
-    for path in rows.iter().flat_map(|row| row.split('`')).filter(|word| word.starts_with("crates/")) {
+    for path in rows
+        .iter()
+        .flat_map(|row| row.split('`'))
+        .filter(|word| word.starts_with("crates/"))
+    {
         assert!(root.join(path).exists(), "{path}");
     }
     let glossary = document.split("## Crates").next().unwrap();

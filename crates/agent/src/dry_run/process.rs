@@ -1,62 +1,53 @@
-//! The process of a dry run: started, listened to, killed with all it has started.
+//! The process of a dry run, and the processes it starts.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use host::{Host, TemporaryDirectory};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::{sleep, timeout};
 
 use super::Error;
-use crate::supervise::IN_CHARGE;
-use crate::supervise::last_words::LastWords;
+use crate::supervise::PRIMARY;
 use crate::supervise::process::adopt_orphans;
+use crate::supervise::stderr_tail::StderrTail;
 
-const PROGRAM: &str = "slurmctld";
-
-/// Lines are cut well before this where they are kept.
+/// 64 times what is kept of a line.
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// For what it started to end after a KILL: until the kernel gets to it.
-const REAPING: Duration = Duration::from_secs(2);
+/// The kernel ends a killed process within milliseconds.
+const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It said that it would run, and was killed.
-    InCharge,
-    /// `None`: by a signal.
-    Exited { code: Option<i32>, last_words: Vec<String> },
-    /// It said neither yes nor no, and was killed.
-    Stuck { last_words: Vec<String> },
+    /// It became primary and was killed.
+    Primary,
+    /// It exited; without a code if a signal ended it.
+    Exited(Option<i32>),
+    /// It neither became primary nor exited, and was killed.
+    Stuck,
 }
 
-impl Ended {
-    pub(super) fn last_words(&self) -> &[String] {
-        match self {
-            Self::InCharge => &[],
-            Self::Exited { last_words, .. } | Self::Stuck { last_words } => last_words,
-        }
-    }
-}
-
-/// On the files in a directory that is gone when it is.
-pub(super) async fn run(directory: TempDir, patience: Duration) -> Result<Ended, Error> {
-    let failed = |source| Error::Run {
-        program: PROGRAM,
-        source,
-    };
-    // Its helper outlives it for a moment, and whoever is the first process here may reap nobody but its own children.
-    adopt_orphans().map_err(|error| Error::Environment { why: error.to_string() })?;
-    let mut child = Command::new(PROGRAM)
+/// Runs slurmctld on the files in a directory, which is removed afterwards.
+pub(super) async fn run(
+    host: &Host,
+    directory: TemporaryDirectory,
+    tail: &mut StderrTail,
+    limit: Duration,
+) -> Result<Ended, Error> {
+    // slurmscriptd outlives slurmctld for a moment, and the pod's first process may not reap it.
+    adopt_orphans().map_err(|error| Error::Environment {
+        reason: error.to_string(),
+    })?;
+    let mut child = Command::new("slurmctld")
         .args(["-D", "-c", "-f"])
         .arg(directory.path().join("slurm.conf"))
-        // What tells the live one where its files, keys and service manager are.
+        // They name the live slurmctld's files, keys and service manager.
         .env_remove("SLURM_CONF")
         .env_remove("SLURM_CONF_SERVER")
         .env_remove("SLURM_SACK_KEY")
@@ -65,42 +56,35 @@ pub(super) async fn run(directory: TempDir, patience: Duration) -> Result<Ended,
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        // Its helper (slurmscriptd) is in the same group.
+        // slurmscriptd is in the same group.
         .process_group(0)
         .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
+        .spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let mut words = LastWords::default();
-    let heard = match child.stderr.take() {
-        Some(stderr) => timeout(patience, listen(stderr, &mut words, &mut child)).await,
-        None => Ok(Ok(Heard::InCharge)),
+    let observed = match child.stderr.take() {
+        Some(stderr) => timeout(limit, listen(stderr, tail, &mut child)).await,
+        None => Ok(Ok(None)),
     };
     if let Some(group) = group {
-        // Gone already, if it ended by itself and had no helper yet.
+        // The group is gone if slurmctld exited and had not started slurmscriptd.
         let _ = killpg(group, Signal::SIGKILL);
     }
     let ending = end(child, group, directory);
-    if let Ok(Ok(Heard::InCharge)) = heard {
-        // It has said all that it was asked, and the change goes on.
-        tokio::spawn(ending);
-        return Ok(Ended::InCharge);
+    if let Ok(Ok(None)) = observed {
+        // The verdict is known: the change does not wait for the rest.
+        let ending = async { drop(ending.await) };
+        host.spawn("dry-run", ending).detach();
+        return Ok(Ended::Primary);
     }
-    ending.await.map_err(failed)?;
-    let last_words = words.lines().collect();
-    match heard {
-        Err(_) => Ok(Ended::Stuck { last_words }),
-        Ok(Ok(Heard::InCharge)) => Ok(Ended::InCharge),
-        Ok(Ok(Heard::End(status))) => Ok(Ended::Exited {
-            code: status.signal().is_none().then(|| status.code().unwrap_or_default()),
-            last_words,
-        }),
-        Ok(Err(error)) => Err(failed(error)),
-    }
+    ending.await?;
+    let Ok(observed) = observed else {
+        return Ok(Ended::Stuck);
+    };
+    Ok(observed?.map_or(Ended::Primary, |status| Ended::Exited(status.code())))
 }
 
-/// Sees it gone, and then its files.
-async fn end(mut child: Child, group: Option<Pid>, directory: TempDir) -> std::io::Result<()> {
+/// Waits for the process and its children, and then removes the files.
+async fn end(mut child: Child, group: Option<Pid>, directory: TemporaryDirectory) -> std::io::Result<()> {
     child.wait().await?;
     if let Some(group) = group {
         reap(group).await;
@@ -109,40 +93,36 @@ async fn end(mut child: Child, group: Option<Pid>, directory: TempDir) -> std::i
     Ok(())
 }
 
-enum Heard {
-    InCharge,
-    End(ExitStatus),
-}
-
-async fn listen(stderr: ChildStderr, words: &mut LastWords, child: &mut Child) -> std::io::Result<Heard> {
+/// Returns the status of an exit; `None` once slurmctld is primary.
+async fn listen(stderr: ChildStderr, tail: &mut StderrTail, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
         if read == 0 {
-            return Ok(Heard::End(child.wait().await?));
+            return child.wait().await.map(Some);
         }
-        words.push(&line);
-        if String::from_utf8_lossy(&line).contains(IN_CHARGE) {
-            return Ok(Heard::InCharge);
+        tail.push(&line);
+        if String::from_utf8_lossy(&line).contains(PRIMARY) {
+            return Ok(None);
         }
     }
 }
 
-/// Its orphans come to us.
+/// Reaps the orphans of the group, which became our children.
 async fn reap(group: Pid) {
-    let look = async {
+    let reap_all = async {
         loop {
             match waitid(Id::PGid(group), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
                 Ok(WaitStatus::StillAlive) => sleep(Duration::from_millis(1)).await,
                 Ok(_) | Err(Errno::EINTR) => {}
-                // No child of ours is in the group any more.
+                // No child is left in the group.
                 Err(_) => return,
             }
         }
     };
-    let _ = timeout(REAPING, look).await;
+    let _ = timeout(REAP_TIMEOUT, reap_all).await;
 }
 
 #[cfg(test)]
@@ -150,8 +130,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_to_reap_is_no_wait() {
-        // Of no process: numbers end at 2^22.
+    async fn an_empty_group_is_not_waited_for() {
+        // No process has this number: they end at 2^22.
         timeout(Duration::from_millis(500), reap(Pid::from_raw(4_194_304)))
             .await
             .unwrap();

@@ -1,4 +1,4 @@
-//! Lets commands pass, by [`Fences`] and by the term on the state volume.
+//! Accepts or rejects commands, by [`Fences`] and by the term on the state volume.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::fences::{Fences, Stale, Subject};
 use super::volume::Volume;
 use crate::store::Store;
 
-/// Below the 5 s that the operator gives a question, so that it hears what is the matter.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Below the operator's timeout of 5 s for a request, so that it gets the reason.
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Admission {
     volume: Volume,
-    /// `None` until the volume has said which term an agent before this one heard of.
+    /// `None` until the term that an earlier agent saved has been read.
     fences: Mutex<Option<Fences>>,
 }
 
@@ -28,26 +28,26 @@ impl Admission {
         }
     }
 
-    /// Reads the term of before, so that the status has it before the first command comes.
-    pub(super) async fn learn(&self) {
+    /// Reads the saved term, so that the status has it before the first command.
+    pub(super) async fn load_term(&self) {
         if let Ok(term) = self.volume.wait(Store::term, || {}).await {
             self.raise(term);
         }
     }
 
-    /// Lets a command pass, and makes every older one stale. Commands of the term that is in force need no volume. Those of a new
-    /// one are refused while the volume hangs: an agent after this one could not tell them from an older leader's.
-    pub(super) async fn admit(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Refusal> {
+    /// Accepts a command and makes every older one stale. Commands of the current term need no volume. Those of a new term are
+    /// rejected while the volume hangs: the next agent could not tell them from an older leader's.
+    pub(super) async fn admit(&self, fence: Fence, subject: &Subject) -> Result<(), Refusal> {
         let term = fence.term;
         let is_new = self.lock().as_ref().is_none_or(|fences| fences.is_new(fence));
         if is_new {
-            let saved = self.volume.run(PATIENCE, move |store| {
+            let saved = self.volume.run(VOLUME_TIMEOUT, move |store| {
                 let highest = store.term();
-                // A full disk must not keep a node from being drained: the term counts here and now.
+                // A full disk must not prevent a drain: the term is in force for this agent.
                 if highest < term
                     && let Err(error) = store.save_term(term)
                 {
-                    warn!(%error, term, "the term of the new leader is not on the state volume");
+                    warn!(%error, term, "cannot save the term of the new leader on the state volume");
                 }
                 highest.max(term)
             });
@@ -62,8 +62,8 @@ impl Admission {
         admitted.map_err(|Stale(highest)| Refusal::StaleFence { highest })
     }
 
-    /// Whether a command that was admitted has not been overtaken since.
-    pub(super) fn check(&self, fence: Fence, subject: Subject<'_>) -> Result<(), Refusal> {
+    /// Returns whether an accepted command has not become stale since.
+    pub(super) fn check(&self, fence: Fence, subject: &Subject) -> Result<(), Refusal> {
         match self.lock().as_ref().map(|fences| fences.check(fence, subject)) {
             Some(Err(Stale(highest))) => Err(Refusal::StaleFence { highest }),
             Some(Ok(())) | None => Ok(()),
@@ -93,7 +93,7 @@ mod tests {
 
     fn admission() -> (TempDir, Store, Admission) {
         let directory = tempfile::tempdir().unwrap();
-        let store = Store::new(directory.path(), &ControllerUid::new("a").unwrap());
+        let store = Store::new(&host::Host::real(), directory.path(), &ControllerUid::new("a").unwrap());
         let admission = Admission::new(Volume::open(store.clone()).unwrap());
         (directory, store, admission)
     }
@@ -103,33 +103,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_is_saved_before_it_is_in_force_and_never_goes_down() {
+    async fn a_term_is_saved_before_it_is_in_force_and_never_decreases() {
         let (_directory, store, admission) = admission();
-        admission.admit(fence(4), Subject::Leadership).await.unwrap();
+        admission.admit(fence(4), &Subject::Leadership).await.unwrap();
         assert_eq!(store.term(), 4);
-        // A leader after that, whose term was written when nobody waited for it any longer.
+        // The term of a later leader, written after its caller had timed out.
         store.save_term(6).unwrap();
-        admission.admit(fence(4), Subject::Job).await.unwrap();
-        let stale = admission.admit(fence(5), Subject::Leadership).await.unwrap_err();
+        admission.admit(fence(4), &Subject::Job).await.unwrap();
+        let stale = admission.admit(fence(5), &Subject::Leadership).await.unwrap_err();
         let highest = Fence { term: 6, sequence: 0 };
         assert_eq!(stale, Refusal::StaleFence { highest });
         assert_eq!((store.term(), admission.highest()), (6, highest));
     }
 
     #[tokio::test]
-    async fn the_first_command_is_measured_by_the_term_on_the_volume() {
+    async fn the_first_command_is_compared_with_the_term_on_the_volume() {
         let (_directory, store, admission) = admission();
         store.save_term(6).unwrap();
-        assert!(admission.admit(fence(5), Subject::Job).await.is_err());
-        admission.admit(fence(6), Subject::Job).await.unwrap();
+        assert!(admission.admit(fence(5), &Subject::Job).await.is_err());
+        admission.admit(fence(6), &Subject::Job).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_volume_that_refuses_to_be_written_keeps_nobody_from_commanding() {
+    async fn a_volume_that_cannot_be_written_does_not_block_commands() {
         let (directory, _, admission) = admission();
-        // No directory can be made here.
+        // No directory can be created here.
         std::fs::write(directory.path().join(".slurm-operator"), "").unwrap();
-        admission.admit(fence(4), Subject::Job).await.unwrap();
+        admission.admit(fence(4), &Subject::Job).await.unwrap();
         assert_eq!(admission.highest().term, 4);
     }
 }

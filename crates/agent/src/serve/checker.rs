@@ -1,5 +1,5 @@
-//! Asks a dry run, for a push and for who only wants to know; and remembers what was refused, so that the next leader does not
-//! have to ask again.
+//! Runs dry runs, for pushes and for checks, and remembers the rejected revisions, so that a new leader does not have them tried
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use super::reason::reason;
 use super::slurm_tools::SlurmTools;
 use crate::dry_run::{self, DryRun, Verdict};
 
-/// More than it takes to find out which of many inputs is the bad one, by halves.
+/// More than a binary search for the bad one of many inputs takes.
 const REMEMBERED: usize = 20;
 
 #[derive(Debug)]
 pub(super) struct Checker {
     dry_run: DryRun,
     slurm: Arc<SlurmTools>,
-    /// As long as this agent lives, and thus in this very image; the newest last.
+    /// Since this agent started, and thus of this image; the newest last.
     refused: Mutex<VecDeque<Refused>>,
 }
 
@@ -32,14 +32,14 @@ impl Checker {
         }
     }
 
-    /// Why slurmctld would not run with it, if so.
+    /// Returns why slurmctld would not run with the revision, if so.
     pub(super) async fn check(&self, revision: &Revision) -> Result<Option<Refused>, dry_run::Error> {
         let verdict = self.dry_run.run(&revision.files, || self.slurm.node_names()).await?;
         let Verdict::Refused { last_words } = verdict else {
             return Ok(None);
         };
         let (sequence, reason) = (revision.sequence, reason(&last_words));
-        warn!(sequence, %reason, "the dry run refused the revision");
+        warn!(sequence, %reason, "the dry run rejected the revision");
         let refused = Refused {
             sequence,
             digest: Some(revision.digest()),
@@ -50,7 +50,7 @@ impl Checker {
         Ok(Some(refused))
     }
 
-    /// The last ones that were refused, oldest first.
+    /// The last rejected revisions, oldest first.
     pub(super) fn refused(&self) -> Vec<Refused> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.iter().cloned().collect()
@@ -66,7 +66,7 @@ impl Checker {
     }
 }
 
-/// What is said to who asked for a dry run that came to no end.
+/// The response for a dry run without a verdict.
 pub(super) fn refusal(error: &dry_run::Error) -> Refusal {
     let detail = error.to_string();
     match error {
@@ -82,8 +82,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_refusals_are_remembered_each_once() {
-        let checker = Checker::new(DryRun::new(std::path::Path::new("/nowhere"), None), Arc::default());
+    fn the_last_rejections_are_remembered_once_each() {
+        let checker = Checker::new(
+            DryRun::new(&host::Host::real(), std::path::Path::new("/nowhere"), None),
+            Arc::default(),
+        );
         let refused = |number: usize, sequence| Refused {
             sequence,
             digest: Some(Digest::of(&number.to_le_bytes())),

@@ -1,37 +1,38 @@
 //! `slurm-agent serve`: the container named `reconfigure`. It takes revisions from the operator, makes slurmctld run with
-//! them, and answers what the operator asks of Slurm.
+//! them, and passes the operator's reads and commands on to Slurm.
 //!
-//! [`keeper`] is the one writer of /etc/slurm; [`http`] lets in who may come in, [`candidate`] what comes by a mounted
-//! ConfigMap, and [`admission`] what is not stale. Only [`volume`] touches the state volume. [`checker`] asks dry runs. [`fences`], [`partitions`], [`plan`], [`reason`] and [`story`] decide and know nothing of files and sockets;
-//! [`slurm_tools`] runs Slurm's own programs, [`served`] asks slurmctld what it runs with, [`nodes`] commands nodes, [`restore`] partitions;
-//! [`ways`] are those by which partitions are told, of which [`scontrol`] is one.
+//! [`writer`] is the single writer of /etc/slurm. [`http`] authenticates requests, [`candidate`] polls a mounted ConfigMap for a
+//! revision, and [`admission`] rejects stale commands. Only [`volume`] accesses the state volume. [`checker`] runs dry runs.
+//! [`fences`], [`partitions`], [`plan`], [`reason`] and [`legacy_log`] know nothing of files and sockets. [`slurm_tools`] runs
+//! Slurm's own programs, [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
+//! [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
 
 mod admission;
 mod candidate;
 mod checker;
+mod command_channels;
 mod fences;
 mod http;
-mod keeper;
+mod legacy_log;
 mod nodes;
 mod partitions;
 mod plan;
 pub(crate) mod reason;
 mod restore;
+mod rollout;
 mod scontrol;
-mod served;
 pub(crate) mod slurm_tools;
+mod slurmctld;
 mod steps;
-mod story;
-mod unsettled;
 mod volume;
-mod ways;
+mod writer;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use host::{Host, Listener};
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -42,12 +43,12 @@ use crate::dry_run::DryRun;
 use crate::store::Store;
 use admission::Admission;
 use checker::Checker;
-use keeper::{Keeper, Surroundings};
+use command_channels::CommandChannels;
 use nodes::Nodes;
-use served::Slurmctld;
 use slurm_tools::SlurmTools;
+use slurmctld::Slurmctld;
 use volume::Volume;
-use ways::Ways;
+use writer::ConfigWriter;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -59,8 +60,19 @@ pub enum Error {
     Volume(#[source] io::Error),
 }
 
-/// Runs until it is told to end. A change under way is found and gone on with by the next one that starts.
-pub async fn run(options: cli::Serve) -> Result<(), Error> {
+/// What writer and server share.
+#[derive(Debug)]
+struct Services {
+    host: Host,
+    config: ConfigDir,
+    supervisor: Supervisor,
+    admission: Admission,
+    checker: Checker,
+    channels: CommandChannels,
+}
+
+/// Runs until SIGTERM or SIGINT. The next agent resumes an unfinished change.
+pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let cli::Serve {
@@ -72,72 +84,57 @@ pub async fn run(options: cli::Serve) -> Result<(), Error> {
         pod_uid,
         listen,
     } = options;
-    let listener = bind(listen).await?;
-    let config = ConfigDir::new(&places.config_dir, &places.keys_dir);
-    let store = Store::new(&places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
-    let supervisor = Supervisor::new(&control);
+    let listener = bind(&host, listen).await?;
+    let store = Store::new(&host, &places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
     let volume = Volume::open(store).map_err(Error::Volume)?;
-    let admission = Arc::new(Admission::new(volume.clone()));
-    let slurm = Arc::new(SlurmTools::default());
-    let slurmctld = Arc::new(Slurmctld::new(&places.keys_dir, slurmctld));
-    let dry_run = DryRun::new(&scratch_dir, Some(&places.keys_dir));
-    let checker = Arc::new(Checker::new(dry_run, Arc::clone(&slurm)));
-    let ways = Arc::new(Ways {
-        slurmctld: Arc::clone(&slurmctld),
-        tools: Arc::clone(&slurm),
+    let tools = Arc::new(SlurmTools::default());
+    let dry_run = DryRun::new(&host, &scratch_dir, Some(&places.keys_dir));
+    let services = Arc::new(Services {
+        config: ConfigDir::new(&host, &places.config_dir, &places.keys_dir),
+        supervisor: Supervisor::new(&host, &control),
+        admission: Admission::new(volume.clone()),
+        checker: Checker::new(dry_run, Arc::clone(&tools)),
+        channels: CommandChannels {
+            slurmctld: Slurmctld::new(&host, &places.keys_dir, slurmctld),
+            tools,
+        },
+        host: host.clone(),
     });
-    let (keeper, handle) = Keeper::new(Surroundings {
-        config: config.clone(),
-        volume,
-        supervisor: supervisor.clone(),
-        checker: Arc::clone(&checker),
-        slurm: Arc::clone(&slurm),
-        slurmctld: Arc::clone(&slurmctld),
-        ways: Arc::clone(&ways),
-        controller: places.controller_uid,
-        admission: Arc::clone(&admission),
-    });
-    let door = Arc::new(http::Door {
+    let (writer, handle) = ConfigWriter::new(Arc::clone(&services), volume, places.controller_uid);
+    let server = Arc::new(http::Server {
         pod: pod_uid,
         keys: places.keys_dir,
         nodes: Nodes {
-            config: config.clone(),
-            slurmctld,
-            tools: Arc::clone(&slurm),
-            ways: Arc::clone(&ways),
+            services: Arc::clone(&services),
             step: tokio::sync::Mutex::default(),
         },
-        ways,
-        config,
-        supervisor,
-        admission: Arc::clone(&admission),
-        keeper: handle,
-        checker,
-        slurm,
+        writer: handle,
+        services: Arc::clone(&services),
     });
-    let address = listener.local_addr().unwrap_or(listen);
+    let address = listener.address().unwrap_or(listen);
     info!(%address, "serving");
-    story::tell(&story::Event::Start(&places.config_dir));
-    tokio::spawn(async move { admission.learn().await });
+    legacy_log::print(&host, &legacy_log::Event::Start(&places.config_dir));
+    let load_term = async move { services.admission.load_term().await };
+    host.spawn("load term", load_term).detach();
     tokio::select! {
-        never = keeper.run() => match never {},
-        never = http::serve(listener, Arc::clone(&door)) => match never {},
-        never = candidate::follow(candidate, door) => match never {},
+        never = writer.run() => match never {},
+        never = http::serve(listener, Arc::clone(&server)) => match never {},
+        never = candidate::poll(&host, candidate, server) => match never {},
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    info!("told to end");
+    info!("stopping");
     Ok(())
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    match TcpListener::bind(address).await {
-        // A node without IPv6 has no "any address" of it; any address is what was asked for.
+async fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
+    let failed = |address| move |source| Error::Listen { address, source };
+    match host.listen(address).await {
+        // A node without IPv6 has no unspecified IPv6 address.
         Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
             let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-            TcpListener::bind(address).await.map_err(|source| (address, source))
+            host.listen(address).await.map_err(failed(address))
         }
-        other => other.map_err(|source| (address, source)),
+        other => other.map_err(failed(address)),
     }
-    .map_err(|(address, source)| Error::Listen { address, source })
 }

@@ -1,8 +1,8 @@
-//! Commands to nodes: by Slurm's own protocol, and by scontrol where that cannot be spoken.
+//! Commands to nodes: by Slurm's own protocol, and by scontrol where that does not work.
 //!
-//! Slurm has no compare-and-swap. So an order that changes what was ordered of a node names the state it was planned on, and
-//! reading, comparing and ordering are one step here, next to slurmctld. An order given by somebody else in the meantime is kept.
-//! What is left is the time between two RPCs, less than a millisecond.
+//! Slurm has no compare-and-swap. An order that changes a node's administrative state therefore names the state it was planned
+//! on, and reading, comparing and ordering are one step here, next to slurmctld. A manual change in the meantime is kept.
+//! The remaining window is the time between two RPCs, less than a millisecond.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,24 +17,19 @@ use slurm::{AdminState, Hostlist, NodeDescription, NodeFeatures, SingleLine};
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
-use super::served::Slurmctld;
-use super::slurm_tools::SlurmTools;
-use super::ways::Ways;
-use crate::config_dir::ConfigDir;
+use super::Services;
+use super::slurmctld::NoClient;
 use crate::dry_run::configuration_of;
 
 #[derive(Debug)]
 pub(super) struct Nodes {
-    pub(super) config: ConfigDir,
-    pub(super) slurmctld: Arc<Slurmctld>,
-    pub(super) tools: Arc<SlurmTools>,
-    pub(super) ways: Arc<Ways>,
-    /// Held from the look at a node to the end of the order.
+    pub(super) services: Arc<Services>,
+    /// Held from reading a node to the end of the order.
     pub(super) step: Mutex<()>,
 }
 
 impl Nodes {
-    /// Waits for its turn. Whether the leader has said something newer meanwhile is asked only then.
+    /// Waits for earlier commands. The caller checks its fence after that.
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.step.lock().await
     }
@@ -43,54 +38,52 @@ impl Nodes {
         let way = match self.by_rpc(command).await {
             Ok(()) => Way::Rpc,
             Err(Failed::Refused(refusal)) => return Err(refusal),
-            Err(Failed::Unspoken(why)) => {
-                debug!(why, "commanding a node by scontrol");
+            Err(Failed::Unspoken(error)) => {
+                debug!(error, "sending a node command by scontrol");
                 self.by_scontrol(command).await?;
                 Way::Scontrol
             }
         };
-        match self.gather_members(command).await {
-            Ok(()) => Ok(way),
-            Err(failure) => Err(Refusal::Slurm {
-                detail: failure.to_string(),
-            }),
-        }
+        let updated = self.update_members(command).await;
+        updated.map(|()| way).map_err(|failure| Refusal::Slurm {
+            detail: failure.to_string(),
+        })
     }
 
     async fn by_rpc(&self, command: &NodeCommand) -> Result<(), Failed> {
-        let client = self.client().map_err(Failed::Unspoken)?;
+        let client = self.client().map_err(|error| Failed::Unspoken(error.to_string()))?;
         let node = command.node.as_str();
         if let Some(expected) = &command.expect {
             let now = client.admin_state(node).await.map_err(|error| failed(&error))?;
             compare(now, expected).map_err(Failed::Refused)?;
         }
-        info!(node, action = ?command.action, "commanding a node");
+        info!(node, action = ?command.action, "sending a node command");
         let done = match message(command) {
             Some(update) => client.update_node(&update).await,
             None => client.delete_nodes(node).await,
         };
-        self.slurmctld.remember_version(&client);
+        self.services.channels.slurmctld.remember_version(&client);
         done.map_err(|error| failed(&error))
     }
 
     async fn by_scontrol(&self, command: &NodeCommand) -> Result<(), Refusal> {
         let Some(expected) = &command.expect else {
-            return self.tools.command_node(command).await;
+            return self.services.channels.tools.command_node(command).await;
         };
-        let now = self.tools.admin_state(&command.node).await?;
+        let now = self.services.channels.tools.admin_state(&command.node).await?;
         compare(now, expected)?;
         let mut command = command.clone();
-        // scontrol insists on a reason.
+        // scontrol requires a reason.
         if let NodeAction::Drain { reason } | NodeAction::Down { reason } = &mut command.action
             && reason.is_none()
         {
             *reason = Reason::new(expected.reason.clone()).ok();
         }
-        self.tools.command_node(&command).await
+        self.services.channels.tools.command_node(&command).await
     }
 
-    /// Has partitions look again who their members are, which Slurm does not do when a node gets a feature.
-    async fn gather_members(&self, NodeCommand { node, action, .. }: &NodeCommand) -> Result<(), Failure> {
+    /// Makes partitions update their members, which Slurm does not do when a node gets a feature.
+    async fn update_members(&self, NodeCommand { node, action, .. }: &NodeCommand) -> Result<(), Failure> {
         let NodeAction::Describe(NodeDescription {
             features: Some(features),
             ..
@@ -99,35 +92,37 @@ impl Nodes {
             return Ok(());
         };
         let node = node.as_str();
-        let _lock = self.slurmctld.lock_members().await;
-        let Some(live) = self.config.live().and_then(|live| self.config.read(&live)) else {
+        let _lock = self.services.channels.slurmctld.lock_members().await;
+        let Some(live) = self.services.config.live_revision() else {
             return Ok(());
         };
         let configuration = configuration_of(&live.files);
-        let wanted = without_node(&configuration, features);
+        let wanted = partitions_by_feature(&configuration, features);
         if wanted.is_empty() {
             return Ok(());
         }
-        let (commander, partitions) = self.ways.reach(&configuration).await?;
+        let (channel, partitions) = self.services.channels.reach(&configuration).await?;
         for update in wanted {
             let shown = partitions.iter().find(|partition| partition.name == update.name);
             if shown.is_some_and(|shown| lacks(shown, &update, node)) {
-                info!(node, partition = %update.name, "having a partition gather its members");
-                commander.update_partition(&update).await?;
+                info!(node, partition = %update.name, "making a partition update its members");
+                channel.update_partition(&update).await?;
             }
         }
         Ok(())
     }
 
-    fn client(&self) -> Result<Client, String> {
-        let live = self.config.live().and_then(|live| self.config.read(&live));
-        let live = live.ok_or("there is no revision in the configuration directory")?;
-        self.slurmctld.commander(&configuration_of(&live.files))
+    fn client(&self) -> Result<Client, NoClient> {
+        let live = self.services.config.live_revision().ok_or(NoClient::NoRevision)?;
+        self.services
+            .channels
+            .slurmctld
+            .command_client(&configuration_of(&live.files))
     }
 }
 
-/// Partitions whose nodes are told by one of these features, as their lines say it.
-fn without_node(configuration: &Configuration, features: &NodeFeatures) -> Vec<PartitionUpdate> {
+/// The partitions that get their nodes by one of these features, with the nodes of their lines.
+fn partitions_by_feature(configuration: &Configuration, features: &NodeFeatures) -> Vec<PartitionUpdate> {
     let conf = configuration.slurm_conf_document();
     let has = |feature: &str| features.available.iter().any(|line| line.as_str() == feature);
     let sets: BTreeSet<&str> = conf
@@ -148,7 +143,7 @@ fn without_node(configuration: &Configuration, features: &NodeFeatures) -> Vec<P
         .collect()
 }
 
-/// Whether slurmctld has the partition as its line says but for this node. One that somebody changed by hand is left alone.
+/// Returns whether only this node is missing in the partition. A partition with a manual change is left alone.
 fn lacks(shown: &LivePartition, update: &PartitionUpdate, node: &str) -> bool {
     let has_node = Hostlist::parse(&shown.nodes).is_ok_and(|nodes| nodes.contains(node));
     !has_node && !shown.node_sets.is_empty() && update.differences(shown).is_empty()
@@ -156,14 +151,14 @@ fn lacks(shown: &LivePartition, update: &PartitionUpdate, node: &str) -> bool {
 
 enum Failed {
     Refused(Refusal),
-    /// Nothing has happened, and somebody else may be understood.
+    /// slurmctld did not process the request; scontrol may succeed.
     Unspoken(String),
 }
 
 fn failed(error: &Error) -> Failed {
     match error {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
-        // scontrol has a protocol and a key of its own, and finds the slurmctld that is active.
+        // scontrol has its own protocol version and key, and finds the active slurmctld.
         _ if error.is_not_understood() => Failed::Unspoken(error.to_string()),
         _ => Failed::Refused(Refusal::Slurm {
             detail: error.to_string(),
@@ -179,24 +174,19 @@ fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal
     }
 }
 
-/// `None` for a node that is to go.
+/// `None` for a deletion.
 fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
     let update = NodeUpdate::new(node.as_str());
-    let to = |state| NodeUpdate {
+    let to = |state, reason: Option<&Reason>| NodeUpdate {
         state: Some(state),
+        reason: reason.map(ToString::to_string),
         ..update.clone()
     };
     Some(match action {
-        NodeAction::Drain { reason } => NodeUpdate {
-            reason: reason.as_ref().map(ToString::to_string),
-            ..to(rest::NodeCommand::Drain)
-        },
-        NodeAction::Down { reason } => NodeUpdate {
-            reason: reason.as_ref().map(ToString::to_string),
-            ..to(rest::NodeCommand::Down)
-        },
-        NodeAction::Undrain => to(rest::NodeCommand::Undrain),
-        NodeAction::Resume => to(rest::NodeCommand::Resume),
+        NodeAction::Drain { reason } => to(rest::NodeCommand::Drain, reason.as_ref()),
+        NodeAction::Down { reason } => to(rest::NodeCommand::Down, reason.as_ref()),
+        NodeAction::Undrain => to(rest::NodeCommand::Undrain, None),
+        NodeAction::Resume => to(rest::NodeCommand::Resume, None),
         NodeAction::Describe(NodeDescription {
             comment,
             extra,
@@ -228,8 +218,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_slurms_own() {
-        let told = |action| {
+    fn node_commands_are_slurms_own_messages() {
+        let sent = |action| {
             message(&NodeCommand {
                 node: NodeName::new("n1").unwrap(),
                 expect: None,
@@ -239,7 +229,7 @@ mod tests {
         let reason = || Some(Reason::new("scale in").unwrap());
         let n1 = || NodeUpdate::new("n1");
         assert_eq!(
-            told(NodeAction::Drain { reason: reason() }),
+            sent(NodeAction::Drain { reason: reason() }),
             Some(NodeUpdate {
                 state: Some(rest::NodeCommand::Drain),
                 reason: Some("scale in".to_owned()),
@@ -247,24 +237,24 @@ mod tests {
             })
         );
         assert_eq!(
-            told(NodeAction::Down { reason: None }),
+            sent(NodeAction::Down { reason: None }),
             Some(NodeUpdate {
                 state: Some(rest::NodeCommand::Down),
                 ..n1()
             }),
-            "the reason that stands there stays"
+            "the current reason stays"
         );
         assert_eq!(
-            told(NodeAction::Undrain),
+            sent(NodeAction::Undrain),
             Some(NodeUpdate {
                 state: Some(rest::NodeCommand::Undrain),
                 ..n1()
             })
         );
-        assert_eq!(told(NodeAction::Delete), None);
+        assert_eq!(sent(NodeAction::Delete), None);
         let line = |text: &str| SingleLine::new(text).unwrap();
         assert_eq!(
-            told(NodeAction::Describe(NodeDescription {
+            sent(NodeAction::Describe(NodeDescription {
                 comment: Some(line("")),
                 extra: None,
                 features: Some(NodeFeatures {
@@ -285,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_gathers_its_members_when_a_node_got_the_feature_it_lacks() {
+    fn a_partition_updates_its_members_when_a_node_gets_its_feature() {
         let conf =
             "NodeSet=a Feature=a\nNodeSet=p.m Feature=p.m\nPartitionName=p Nodes=p.m,x1\nPartitionName=q Nodes=x1\n";
         let conf = Configuration::parse([("slurm.conf", conf.as_bytes())]);
@@ -293,8 +283,8 @@ mod tests {
             available: names.iter().map(|name| SingleLine::new(*name).unwrap()).collect(),
             active: vec![],
         };
-        assert_eq!(without_node(&conf, &features(&["a", "k8s/z"])), []);
-        let updates = without_node(&conf, &features(&["a", "p.m"]));
+        assert_eq!(partitions_by_feature(&conf, &features(&["a", "k8s/z"])), []);
+        let updates = partitions_by_feature(&conf, &features(&["a", "p.m"]));
         assert_eq!(updates.len(), 1);
         assert_eq!(
             (updates[0].name.as_str(), updates[0].nodes.as_deref()),
@@ -310,16 +300,16 @@ mod tests {
         assert!(!lacks(&shown("x1,n[1-2]", "p.m"), &updates[0], "n2"), "it has it");
         assert!(
             !lacks(&shown("n1", "p.m"), &updates[0], "n2"),
-            "another list is on its way"
+            "another list is being applied"
         );
         assert!(
             !lacks(&shown("x1,n1", ""), &updates[0], "n2"),
-            "somebody made it a plain list"
+            "a person made it a plain list"
         );
     }
 
     #[test]
-    fn only_where_nothing_has_happened_is_somebody_else_asked() {
+    fn scontrol_is_used_only_where_slurmctld_did_not_process_the_request() {
         let unspoken = |error| matches!(failed(&error), Failed::Unspoken(_));
         let refused = |code| Error::Refused { code, said: None };
         assert!(unspoken(Error::Unsupported));

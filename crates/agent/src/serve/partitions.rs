@@ -1,4 +1,4 @@
-//! What the change from one configuration to another means for partitions. Pure.
+//! Plans the change of partitions from one configuration to another. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,41 +11,41 @@ use slurm::rpc::{LivePartition, PartitionUpdate, plan_partition, plan_partition_
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PartitionPlan {
-    /// Whose lines are gone.
+    /// Partitions that have no line any more.
     pub(super) removed: Vec<String>,
-    /// The rest, if that is all there is to the change and each of it can be said to a running slurmctld.
-    pub(super) by_rpc: Option<ByRpc>,
-    /// The same in both files, so that nobody has asked for a change of that.
+    /// The other changes, if only partitions change and RPCs can express all of it.
+    pub(super) live_update: Option<LiveUpdate>,
+    /// States that are the same in both files.
     states: BTreeMap<String, PartitionStateName>,
-    /// All names of the new one.
+    /// All names in the new configuration.
     names: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ByRpc {
+pub(super) struct LiveUpdate {
     pub(super) created: Vec<Created>,
     pub(super) updated: Vec<Updated>,
 }
 
-/// What there is to see to once the files are live.
+/// What remains to be checked and sent once the files are live.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Rest {
-    pub(super) wanted: Vec<PartitionUpdate>,
-    /// A slurmctld that died since it let them go has read the old files, and has them again.
-    pub(super) gone: Vec<String>,
+pub(super) struct Remaining {
+    pub(super) updates: Vec<PartitionUpdate>,
+    /// A slurmctld that restarted after it deleted them has read the old files, and has them again.
+    pub(super) removed: Vec<String>,
 }
 
-/// States that people have set in the running slurmctld, and that it has to have again when it has read its files.
+/// Manual states in the running slurmctld, which have to be set again after slurmctld has read its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ByHand {
-    /// Closed, or closed more than in the file. The next agent knows of them, too.
+pub(super) struct ManualStates {
+    /// Stricter than in the file. They are saved for the next agent.
     pub(super) closed: Vec<KeptState>,
-    /// Opened, where the file has an earlier closing by hand. The next agent could not tell whether somebody has closed one of them
-    /// again since, so it is not told: what is closed in doubt is opened by whoever opens it again.
+    /// Less strict than in the file, where the file's state is an earlier manual one. They are not saved: the next agent could not
+    /// tell whether a person has closed the partition again since, and in doubt it stays closed.
     pub(super) opened: Vec<KeptState>,
 }
 
-impl ByHand {
+impl ManualStates {
     pub(super) fn is_empty(&self) -> bool {
         self.closed.is_empty() && self.opened.is_empty()
     }
@@ -58,17 +58,17 @@ impl ByHand {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Created {
-    /// What the line says, and its state in any case. All else is as Slurm makes it.
+    /// The settings of the line, and always its state. Slurm's defaults apply to the rest.
     pub(super) line: PartitionUpdate,
-    /// What makes one of that name so that is there already.
-    pub(super) whole: PartitionUpdate,
+    /// All settings, for a partition of that name that exists already.
+    pub(super) complete: PartitionUpdate,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Updated {
-    pub(super) there: PartitionUpdate,
-    /// `None` if only a reconfigure leads back.
-    pub(super) back: Option<PartitionUpdate>,
+    pub(super) update: PartitionUpdate,
+    /// `None` if only a reconfigure can undo the update.
+    pub(super) revert: Option<PartitionUpdate>,
 }
 
 impl PartitionPlan {
@@ -82,54 +82,54 @@ impl PartitionPlan {
             let before = state_of(old_partitions.by_name.get(name)?)?;
             (state == before).then(|| (name.clone(), state))
         });
-        // Then a partition that does not say DisableRootJobs has it all the same, which an RPC does not know.
+        // With this a partition without DisableRootJobs disables root jobs, too, which an RPC cannot express.
         let no_root_by_default = new
             .value("DisableRootJobs")
             .is_some_and(|value| value.eq_ignore_ascii_case("YES"));
         let only_partitions = Changes::between(old, new).needs() == Needs::PartitionRpc;
         Self {
             removed: removed.map(str::to_owned).collect(),
-            by_rpc: only_partitions
-                .then(|| plan_by_rpc(&old_partitions, &new_partitions, no_root_by_default))
+            live_update: only_partitions
+                .then(|| plan_live_update(&old_partitions, &new_partitions, no_root_by_default))
                 .flatten(),
             states: states.collect(),
             names: new_partitions.names().map(str::to_owned).collect(),
         }
     }
 
-    /// After all has been told: new partitions are closed until then.
-    pub(super) fn rest(&self) -> Rest {
-        let created = self.by_rpc.iter().flat_map(|by_rpc| &by_rpc.created);
-        Rest {
-            wanted: created.map(|created| created.line.clone()).collect(),
-            gone: self.removed.clone(),
+    /// What remains after a live update: new partitions are closed until then.
+    pub(super) fn remaining(&self) -> Remaining {
+        let created = self.live_update.iter().flat_map(|live_update| &live_update.created);
+        Remaining {
+            updates: created.map(|created| created.line.clone()).collect(),
+            removed: self.removed.clone(),
         }
     }
 
-    /// The same where nobody knows what has been told.
-    pub(super) fn all(&self) -> Rest {
-        let updated = self.by_rpc.iter().flat_map(|by_rpc| &by_rpc.updated);
-        let mut all = self.rest();
-        all.wanted.extend(updated.map(|updated| updated.there.clone()));
+    /// What remains where it is unknown which updates slurmctld got.
+    pub(super) fn all(&self) -> Remaining {
+        let updated = self.live_update.iter().flat_map(|live_update| &live_update.updated);
+        let mut all = self.remaining();
+        all.updates.extend(updated.map(|updated| updated.update.clone()));
         all
     }
 
-    /// What slurmctld has and would have no more after it has read the new file.
-    pub(super) fn would_vanish<'a>(&self, live: &'a [LivePartition]) -> Vec<&'a LivePartition> {
+    /// The partitions that slurmctld would lose by reading the new file.
+    pub(super) fn lost_by_reconfigure<'a>(&self, live: &'a [LivePartition]) -> Vec<&'a LivePartition> {
         live.iter()
             .filter(|partition| !self.names.contains(&partition.name))
             .collect()
     }
 
-    /// Whether somebody made it by hand, as opposed to a line of the old file.
-    pub(super) fn is_made_by_hand(&self, partition: &str) -> bool {
+    /// Returns whether a person created the partition, as opposed to a line of the old file.
+    pub(super) fn is_manual(&self, partition: &str) -> bool {
         !self.removed.iter().any(|name| name == partition)
     }
 
-    /// Partitions whose state somebody has set by hand, which a reconfigure would undo. `lifted` are those whose state in the file is
-    /// somebody's, too: there the last hand counts. All others are opened by whoever writes the files, and by nobody else.
-    pub(super) fn set_by_hand(&self, live: &[LivePartition], lifted: &BTreeSet<String>) -> ByHand {
-        let mut by_hand = ByHand::default();
+    /// Returns the manual states that a reconfigure would undo. `manual_in_file` are the partitions whose state in the file is a
+    /// manual one, too: there the last manual state counts. All others are opened by the files only.
+    pub(super) fn manual_states(&self, live: &[LivePartition], manual_in_file: &BTreeSet<String>) -> ManualStates {
+        let mut states = ManualStates::default();
         for LivePartition { name, state, .. } in live {
             let (Some(file), Some(state)) = (self.states.get(name), state.name()) else {
                 continue;
@@ -139,16 +139,16 @@ impl PartitionPlan {
                 state: state.to_string(),
             };
             if state.strictness() > file.strictness() {
-                by_hand.closed.push(kept);
-            } else if state != *file && lifted.contains(name) {
-                by_hand.opened.push(kept);
+                states.closed.push(kept);
+            } else if state != *file && manual_in_file.contains(name) {
+                states.opened.push(kept);
             }
         }
-        by_hand
+        states
     }
 
-    /// What an earlier change has yet to set again, as far as this one leaves the state to people, too.
-    pub(super) fn still_by_hand(&self, earlier: &ByHand, mut now: ByHand) -> ByHand {
+    /// Adds the states that an earlier change has not set again yet, unless this change sets the state itself.
+    pub(super) fn carry_over(&self, earlier: &ManualStates, mut now: ManualStates) -> ManualStates {
         let is_left = |kept: &&KeptState| self.states.contains_key(&kept.partition) && !now.names(&kept.partition);
         let closed: Vec<KeptState> = earlier.closed.iter().filter(is_left).cloned().collect();
         let opened: Vec<KeptState> = earlier.opened.iter().filter(is_left).cloned().collect();
@@ -172,7 +172,7 @@ fn is_default(settings: &Settings) -> bool {
 
 struct Partitions {
     by_name: BTreeMap<String, Settings>,
-    /// Each line is of one partition, and each partition of one line.
+    /// Each line defines one partition, and each partition has one line.
     plain: bool,
 }
 
@@ -207,37 +207,37 @@ impl Partitions {
     }
 }
 
-fn plan_by_rpc(old: &Partitions, new: &Partitions, no_root_by_default: bool) -> Option<ByRpc> {
+fn plan_live_update(old: &Partitions, new: &Partitions, no_root_by_default: bool) -> Option<LiveUpdate> {
     if !old.plain || !new.plain {
         return None;
     }
-    // Of several in a file the last one is the default, of several that are told the one told last.
+    // Of several defaults the last one in the file counts, and the last one that an RPC sets.
     if new.defaults().len() > 1 && new.defaults() != old.defaults() {
         return None;
     }
-    let says_root = |settings: &Settings| settings.keys().any(|key| *key == *"DisableRootJobs");
-    let mut plan = ByRpc::default();
+    let sets_root = |settings: &Settings| settings.keys().any(|key| *key == *"DisableRootJobs");
+    let mut plan = LiveUpdate::default();
     for (name, settings) in &new.by_name {
         match old.by_name.get(name) {
             Some(before) if before == settings => {}
-            Some(before) if no_root_by_default && says_root(before) && !says_root(settings) => return None,
+            Some(before) if no_root_by_default && sets_root(before) && !sets_root(settings) => return None,
             Some(before) => plan.updated.push(Updated {
-                there: readable(plan_partition_update(name, before, settings).ok()?)?,
-                back: plan_partition_update(name, settings, before).ok(),
+                update: readable(plan_partition_update(name, before, settings).ok()?)?,
+                revert: plan_partition_update(name, settings, before).ok(),
             }),
             None => plan.created.push(Created {
                 line: PartitionUpdate {
                     state: Some(state_of(settings)?),
                     ..readable(plan_partition_update(name, &Settings::new(), settings).ok()?)?
                 },
-                whole: plan_partition(name, settings).ok()?,
+                complete: plan_partition(name, settings).ok()?,
             }),
         }
     }
     Some(plan)
 }
 
-/// slurmctld does not tell a partition's topology, so nobody could know whether it was taken.
+/// slurmctld does not report a partition's topology, so that the update could not be verified.
 fn readable(update: PartitionUpdate) -> Option<PartitionUpdate> {
     update.topology.is_none().then_some(update)
 }
@@ -260,43 +260,43 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_partitions_alone_can_be_said() {
+    fn a_change_of_partitions_alone_is_a_live_update() {
         let plan = plan(
             "NodeSet=s Feature=f\nPartitionName=a Nodes=s MaxTime=5\nPartitionName=b Nodes=s\nPartitionName=c Nodes=s",
             "NodeSet=s Feature=f\nPartitionName=a Nodes=s MaxTime=9\nPartitionName=b Nodes=s\nPartitionName=d Nodes=s",
         );
         assert_eq!(plan.removed, ["c"]);
-        let by_rpc = plan.by_rpc.unwrap();
-        assert_eq!(by_rpc.updated.len(), 1, "the others are left alone");
-        assert_eq!(by_rpc.updated[0].there.max_time, Some(9));
-        assert_eq!(by_rpc.updated[0].back.as_ref().unwrap().max_time, Some(5));
-        assert_eq!(by_rpc.created.len(), 1);
-        let Created { line, whole } = &by_rpc.created[0];
+        let live_update = plan.live_update.unwrap();
+        assert_eq!(live_update.updated.len(), 1, "the others are left alone");
+        assert_eq!(live_update.updated[0].update.max_time, Some(9));
+        assert_eq!(live_update.updated[0].revert.as_ref().unwrap().max_time, Some(5));
+        assert_eq!(live_update.created.len(), 1);
+        let Created { line, complete } = &live_update.created[0];
         assert_eq!((line.name.as_str(), line.nodes.as_deref()), ("d", Some("s")));
         assert_eq!((line.state, line.max_time), (Some(PartitionStateName::Up), None));
-        assert_eq!(whole.max_time, Some(u32::MAX), "whatever it had before");
+        assert_eq!(complete.max_time, Some(u32::MAX), "whatever the existing one had");
     }
 
     #[test]
-    fn what_a_key_of_the_cluster_gives_to_partitions_is_no_matter_for_an_rpc() {
+    fn a_partition_setting_that_a_global_key_implies_needs_a_reconfigure() {
         let (old, new) = ("PartitionName=a DisableRootJobs=NO\n", "PartitionName=a\n");
-        assert!(plan(old, new).by_rpc.is_some());
+        assert!(plan(old, new).live_update.is_some());
         let global = |text: &str| format!("DisableRootJobs=YES\n{text}");
-        assert_eq!(plan(&global(old), &global(new)).by_rpc, None);
-        assert!(plan(&global(new), &global(old)).by_rpc.is_some());
+        assert_eq!(plan(&global(old), &global(new)).live_update, None);
+        assert!(plan(&global(new), &global(old)).live_update.is_some());
     }
 
     #[test]
-    fn defaults_of_other_lines_count() {
+    fn settings_of_default_lines_count() {
         let plan = plan(
             "PartitionName=DEFAULT MaxTime=5\nPartitionName=a Nodes=n",
             "PartitionName=DEFAULT MaxTime=7\nPartitionName=a Nodes=n",
         );
-        assert_eq!(plan.by_rpc.unwrap().updated[0].there.max_time, Some(7));
+        assert_eq!(plan.live_update.unwrap().updated[0].update.max_time, Some(7));
     }
 
     #[test]
-    fn anything_else_takes_a_reconfigure_and_the_removed_are_still_known() {
+    fn any_other_change_takes_a_reconfigure_and_removed_partitions_are_still_known() {
         for (old, new) in [
             ("PartitionName=a Nodes=n\nMaxJobCount=5", "MaxJobCount=6"),
             (
@@ -308,49 +308,49 @@ mod tests {
             ("PartitionName=a Nodes=n", "PartitionName=b[1-2] Nodes=n"),
         ] {
             let plan = plan(old, new);
-            assert_eq!(plan.by_rpc, None, "{new}");
+            assert_eq!(plan.live_update, None, "{new}");
             assert_eq!(plan.removed, ["a"], "{new}");
         }
         assert_eq!(
-            plan("PartitionName=a Nodes=n", "# why\nPartitionName=a Nodes=n").by_rpc,
+            plan("PartitionName=a Nodes=n", "# why\nPartitionName=a Nodes=n").live_update,
             None
         );
     }
 
     #[test]
-    fn which_of_several_is_the_default_is_up_to_the_file() {
+    fn several_defaults_need_a_reconfigure() {
         let one = "PartitionName=a\nPartitionName=b Default=YES\n";
         let two = "PartitionName=a Default=YES\nPartitionName=b Default=YES\n";
-        assert_eq!(plan(one, two).by_rpc, None);
-        assert!(plan(two, one).by_rpc.is_some());
-        assert!(plan(two, &two.replace("b ", "b MaxTime=5 ")).by_rpc.is_some());
+        assert_eq!(plan(one, two).live_update, None);
+        assert!(plan(two, one).live_update.is_some());
+        assert!(plan(two, &two.replace("b ", "b MaxTime=5 ")).live_update.is_some());
     }
 
     #[test]
-    fn a_way_without_a_way_back_is_known() {
+    fn an_update_that_cannot_be_reverted_is_known() {
         let plan = plan("PartitionName=a Nodes=n", "PartitionName=a Nodes=n DefaultTime=5");
-        let updated = &plan.by_rpc.unwrap().updated[0];
-        assert_eq!(updated.there.default_time, Some(5));
-        assert_eq!(updated.back, None);
+        let updated = &plan.live_update.unwrap().updated[0];
+        assert_eq!(updated.update.default_time, Some(5));
+        assert_eq!(updated.revert, None);
     }
 
     #[test]
-    fn what_no_file_has_would_vanish() {
+    fn partitions_without_a_line_are_lost_by_a_reconfigure() {
         let plan = plan("PartitionName=a\nPartitionName=b", "PartitionName=b\nMaxJobCount=5");
         let up = PartitionStateName::Up;
         let partitions = [live("a", up), live("b", up), live("hand", up)];
         let names: Vec<&str> = plan
-            .would_vanish(&partitions)
+            .lost_by_reconfigure(&partitions)
             .iter()
             .map(|partition| partition.name.as_str())
             .collect();
         assert_eq!(names, ["a", "hand"]);
-        assert!(plan.is_made_by_hand("hand"));
-        assert!(!plan.is_made_by_hand("a"));
+        assert!(plan.is_manual("hand"));
+        assert!(!plan.is_manual("a"));
     }
 
     #[test]
-    fn a_partition_closed_by_hand_is_seen_unless_the_files_change_its_state() {
+    fn a_manually_closed_partition_is_found_unless_the_files_change_its_state() {
         use PartitionStateName::{Down, Drain, Inactive, Up};
         for (old, new, state, kept) in [
             ("", "", Drain, true),
@@ -365,14 +365,14 @@ mod tests {
         ] {
             let conf = |state: &str| format!("PartitionName=a {state}\n");
             let plan = plan(&conf(old), &conf(new));
-            let by_hand = plan.set_by_hand(&[live("a", state)], &BTreeSet::new());
-            assert_eq!(!by_hand.closed.is_empty(), kept, "{old} to {new}, {state}");
-            assert_eq!(by_hand.opened, [], "it is not known to be anybody's");
+            let states = plan.manual_states(&[live("a", state)], &BTreeSet::new());
+            assert_eq!(!states.closed.is_empty(), kept, "{old} to {new}, {state}");
+            assert_eq!(states.opened, [], "the state in the file is not a manual one");
         }
     }
 
     #[test]
-    fn a_partition_opened_by_hand_is_seen_where_its_closing_was_by_hand() {
+    fn a_manually_opened_partition_is_found_where_it_was_closed_manually() {
         use PartitionStateName::{Down, Drain, Inactive, Up};
         for (old, new, state, expected) in [
             ("State=DRAIN", "State=DRAIN", Up, "opened"),
@@ -380,18 +380,18 @@ mod tests {
             ("State=INACTIVE", "State=INACTIVE", Drain, "opened"),
             ("State=DRAIN", "State=DRAIN", Drain, ""),
             ("State=DRAIN", "State=DRAIN", Inactive, "closed"),
-            // slurmctld may not have been closed yet when it was looked at.
+            // slurmctld may not have closed it yet when it was read.
             ("", "State=DRAIN", Up, ""),
             ("", "State=DRAIN", Down, ""),
             ("State=DRAIN", "", Up, ""),
-            // Its line cannot be written to, so that only slurmctld has the closing.
+            // Its line cannot be changed, so that only slurmctld has the manual state.
             ("", "", Drain, "closed"),
             ("", "", Up, ""),
         ] {
             let conf = |state: &str| format!("PartitionName=a {state}\nPartitionName=b State=DRAIN\n");
             let plan = plan(&conf(old), &conf(new));
-            let lifted = BTreeSet::from(["a".to_owned()]);
-            let by_hand = plan.set_by_hand(&[live("a", state), live("b", Up)], &lifted);
+            let manual_in_file = BTreeSet::from(["a".to_owned()]);
+            let states = plan.manual_states(&[live("a", state), live("b", Up)], &manual_in_file);
             let kept = KeptState {
                 partition: "a".to_owned(),
                 state: state.to_string(),
@@ -399,7 +399,7 @@ mod tests {
             let only = |list: &str| if list == expected { vec![kept.clone()] } else { vec![] };
             let case = format!("{old} to {new}, {state}");
             assert_eq!(
-                (by_hand.closed, by_hand.opened),
+                (states.closed, states.opened),
                 (only("closed"), only("opened")),
                 "{case}"
             );
@@ -407,28 +407,28 @@ mod tests {
     }
 
     #[test]
-    fn what_has_yet_to_be_set_again_is_not_forgotten_for_the_next_change() {
+    fn states_that_were_not_set_again_yet_are_carried_over_to_the_next_change() {
         let kept = |partition: &str, state: &str| KeptState {
             partition: partition.to_owned(),
             state: state.to_owned(),
         };
         let old = "PartitionName=a\nPartitionName=b\nPartitionName=c\nPartitionName=d State=DRAIN\n";
         let new = old.replace("=b", "=b State=DRAIN");
-        let earlier = ByHand {
+        let earlier = ManualStates {
             closed: vec![kept("a", "DOWN"), kept("b", "DRAIN"), kept("c", "DRAIN")],
             opened: vec![kept("d", "UP")],
         };
-        let now = ByHand {
+        let now = ManualStates {
             closed: vec![kept("a", "INACTIVE")],
             opened: vec![],
         };
         assert_eq!(
-            plan(old, &new).still_by_hand(&earlier, now),
-            ByHand {
+            plan(old, &new).carry_over(&earlier, now),
+            ManualStates {
                 closed: vec![kept("a", "INACTIVE"), kept("c", "DRAIN")],
                 opened: vec![kept("d", "UP")],
             },
-            "of a there is newer word, and b is what the files say"
+            "a has a newer state, and the files set the state of b"
         );
     }
 }

@@ -1,35 +1,27 @@
-//! Why slurmctld refused, out of its own last words.
+//! Extracts from slurmctld's last log lines why it rejected its files.
 
-/// What it died of, with the error that led there; else all errors; else all it said. It complains at every start about
-/// things that do not matter, so earlier errors are left out; they are in the last words.
+/// Returns the fatal error with the error before it; otherwise all errors; otherwise all lines. slurmctld logs harmless errors at
+/// every start, so earlier ones are left out.
 pub(crate) fn reason(last_words: &[String]) -> String {
     let lines: Vec<Line> = last_words.iter().map(|line| Line::parse(line)).collect();
     let fatal = lines.iter().position(|line| line.text.starts_with("fatal:"));
-    let chosen: Vec<&str> = match fatal {
+    let chosen: Vec<&Line> = match fatal {
         Some(at) => {
             let (before, from) = lines.split_at(at);
-            let led_there = before.iter().rev().find(|line| line.is_error());
-            // What it died of may go on for some lines, which have no date of their own.
+            let cause = before.iter().rev().find(|line| line.is_error());
+            // A fatal error may have several lines; only the first has a date.
             let rest = from.iter().skip(1).take_while(|line| !line.dated);
-            led_there
-                .into_iter()
-                .chain(from.first())
-                .chain(rest)
-                .map(|line| line.text)
-                .collect()
+            cause.into_iter().chain(from.first()).chain(rest).collect()
         }
-        None if lines.iter().any(Line::is_error) => lines
-            .iter()
-            .filter(|line| line.is_error())
-            .map(|line| line.text)
-            .collect(),
-        None => lines.iter().map(|line| line.text).collect(),
+        None if lines.iter().any(Line::is_error) => lines.iter().filter(|line| line.is_error()).collect(),
+        None => lines.iter().collect(),
     };
-    let chosen: Vec<&str> = chosen.into_iter().filter(|text| !text.is_empty()).collect();
-    if chosen.is_empty() {
+    let texts = chosen.iter().map(|line| line.text);
+    let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
+    if texts.is_empty() {
         "slurmctld did not say why".to_owned()
     } else {
-        chosen.join("; ")
+        texts.join("; ")
     }
 }
 
@@ -42,15 +34,11 @@ impl<'a> Line<'a> {
     /// `[2026-11-15T05:25:09.733] fatal: …` or `slurmctld: fatal: …`.
     fn parse(line: &'a str) -> Self {
         let line = line.trim();
-        if let Some((_, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
-            return Self { dated: true, text };
-        }
-        match line.strip_prefix("slurmctld: ") {
-            Some(text) => Self { dated: true, text },
-            None => Self {
-                dated: false,
-                text: line,
-            },
+        let after_date = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        let text = after_date.map(|(_, text)| text).or(line.strip_prefix("slurmctld: "));
+        Self {
+            dated: text.is_some(),
+            text: text.unwrap_or(line),
         }
     }
 
@@ -69,7 +57,7 @@ mod tests {
 
     /// Slurm 26.05.5, a partition of an unknown node.
     #[test]
-    fn the_reason_is_what_it_died_of_and_what_led_there() {
+    fn the_reason_is_the_fatal_error_and_the_error_before_it() {
         assert_eq!(
             of(&[
                 "[2026-11-15T05:44:15.333] Reconfigure signal (SIGHUP) received",
@@ -85,7 +73,7 @@ mod tests {
 
     /// Slurm 26.05.5, another ClusterName.
     #[test]
-    fn what_it_died_of_may_go_on_for_some_lines() {
+    fn a_fatal_error_may_have_several_lines() {
         assert_eq!(
             of(&[
                 "[2026-11-15T05:44:15.718] fatal: CLUSTER NAME MISMATCH.",
@@ -97,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_death_all_errors_count_and_without_those_everything() {
+    fn without_a_fatal_error_all_errors_count_and_without_errors_all_lines() {
         assert_eq!(
             of(&["[x] a", "[x] error: b", "slurmctld: error: c"]),
             "error: b; error: c"

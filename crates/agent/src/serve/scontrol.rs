@@ -1,4 +1,4 @@
-//! Partitions by scontrol, which lies beside slurmctld and speaks whatever that speaks.
+//! Partition commands by scontrol, which has slurmctld's version and key.
 
 use slurm::Partition;
 use slurm::agent::Refusal;
@@ -8,25 +8,25 @@ use tracing::info;
 
 use super::slurm_tools::{Read, SlurmTools};
 
-/// Slurm's text for error 2000; its programs do not tell the number.
+/// Slurm's text for error 2000; its programs do not print the number.
 const NO_SUCH_PARTITION: &str = "Invalid partition name specified";
 
-/// How scontrol begins to tell what slurmctld said. All else is its own complaint, and slurmctld has heard nothing.
-const ANSWERS: [&str; 3] = [
+/// How scontrol introduces a response of slurmctld. Any other message is its own, and slurmctld got no request.
+const RESPONSES: [&str; 3] = [
     "slurm_update error: ",
     "Error creating the partition: ",
     "delete_partition ",
 ];
 
-/// An answer of slurmctld's, which has not listened.
-const NOT_LET_IN: [&str; 3] = [
+/// Responses of a slurmctld that did not process the request.
+const NOT_PROCESSED: [&str; 3] = [
     "Protocol authentication error",
     "Incompatible versions of client and server code",
     "Slurm backup controller in standby mode",
 ];
 
-/// It may have happened before.
-const NO_ANSWER: [&str; 5] = [
+/// No response: the command may have taken effect.
+const NO_RESPONSE: [&str; 5] = [
     "Unable to contact slurm controller",
     "Socket timed out on send/recv operation",
     "Zero Bytes were transmitted or received",
@@ -46,20 +46,20 @@ impl PartitionCommands for SlurmTools {
     }
 
     async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        self.tell("create", partition.to_scontrol()?).await
+        self.run_scontrol("create", partition.to_scontrol()?).await
     }
 
     async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        self.tell("update", partition.to_scontrol()?).await
+        self.run_scontrol("update", partition.to_scontrol()?).await
     }
 
     async fn delete_partition(&self, name: &str) -> Result<(), Failure> {
-        self.tell("delete", vec![format!("PartitionName={name}")]).await
+        self.run_scontrol("delete", vec![format!("PartitionName={name}")]).await
     }
 }
 
 impl SlurmTools {
-    async fn tell(&self, verb: &str, settings: Vec<String>) -> Result<(), Failure> {
+    async fn run_scontrol(&self, verb: &str, settings: Vec<String>) -> Result<(), Failure> {
         if settings.is_empty() {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl SlurmTools {
             .into_iter()
             .chain(settings)
             .collect();
-        info!(command = %words.join(" "), "commanding a partition");
+        info!(command = %words.join(" "), "sending a partition command");
         self.run(&words).await.map(drop).map_err(failure)
     }
 }
@@ -76,13 +76,13 @@ impl SlurmTools {
 fn failure(refusal: Refusal) -> Failure {
     let has = |detail: &str, texts: &[&str]| texts.iter().any(|text| detail.contains(text));
     match refusal {
-        Refusal::Slurm { detail } if has(&detail, &NO_ANSWER) => Failure::Unknown(detail),
-        Refusal::Slurm { detail } if has(&detail, &NOT_LET_IN) || !has(&detail, &ANSWERS) => {
+        Refusal::Slurm { detail } if has(&detail, &NO_RESPONSE) => Failure::Unknown(detail),
+        Refusal::Slurm { detail } if has(&detail, &NOT_PROCESSED) || !has(&detail, &RESPONSES) => {
             Failure::NotUnderstood(detail)
         }
         Refusal::Slurm { detail } if detail.contains(NO_SUCH_PARTITION) => Failure::NoSuchPartition(detail),
         Refusal::Slurm { detail } => Failure::Refused(detail),
-        // There is no such program.
+        // The image has no scontrol.
         other => Failure::NotUnderstood(other.to_string()),
     }
 }
@@ -91,9 +91,9 @@ fn failure(refusal: Refusal) -> Failure {
 mod tests {
     use super::*;
 
-    /// As scontrol 26.05.5 said it.
+    /// Messages of scontrol 26.05.5.
     #[test]
-    fn scontrols_words_are_told_apart() {
+    fn scontrols_messages_are_classified() {
         let said = |detail: &str| {
             failure(Refusal::Slurm {
                 detail: detail.to_owned(),

@@ -5,36 +5,36 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand};
-use slurm::answer::decode;
+use slurm::answer::{Payload, decode};
 use slurm::{AdminState, Node, NodeDescription, NodeFeatures, ReservationRequest, SingleLine};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::info;
 
-/// Slurm's programs wait 10 s for slurmctld (`MessageTimeout`) and then say so.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Slurm's programs fail by themselves after 10 s (`MessageTimeout`).
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A slurmctld that answers tells its nodes within this; one that does not is not waited for.
-const NODES_PATIENCE: Duration = Duration::from_secs(2);
+/// A slurmctld that responds returns its nodes within this time.
+const NODES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Each loads all nodes or jobs; more at once would only slow slurmctld down.
-const AT_ONCE: usize = 4;
+/// Each program loads all nodes or jobs; more at once would only slow slurmctld down.
+const MAX_CONCURRENT: usize = 4;
 
-/// Slurm's text for error 2018; its programs do not tell the number.
+/// Slurm's text for error 2018; its programs do not print the number.
 const NO_SUCH_NODE: &str = "Invalid node name specified";
 
-/// The same for 2017.
+/// Slurm's text for error 2017.
 const NO_SUCH_JOB: &str = "Invalid job id specified";
 
-/// For 2053: there is no reservation of that name.
+/// Slurm's text for error 2053.
 const NO_SUCH_RESERVATION: &str = "Requested reservation is invalid";
 
-/// For 2024 and 2021: the job runs no more.
-const RUNS_NO_MORE: [&str; 2] = ["Job is pending execution", "Job/step already completing or completed"];
+/// Slurm's texts for errors 2024 and 2021.
+const NOT_RUNNING: [&str; 2] = ["Job is pending execution", "Job/step already completing or completed"];
 
-/// What is quoted of a complaint.
-const LONGEST_COMPLAINT: usize = 2048;
+/// How much of an error message is quoted.
+const MAX_MESSAGE: usize = 2048;
 
 #[derive(Debug)]
 pub(crate) struct SlurmTools {
@@ -44,12 +44,12 @@ pub(crate) struct SlurmTools {
 impl Default for SlurmTools {
     fn default() -> Self {
         Self {
-            free: Semaphore::new(AT_ONCE),
+            free: Semaphore::new(MAX_CONCURRENT),
         }
     }
 }
 
-/// What can be read. All of it: partitions and their nodes and jobs can be hidden from whoever does not ask so.
+/// What can be read. `--all` includes hidden partitions with their nodes and jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Read {
     Nodes,
@@ -74,45 +74,46 @@ impl Read {
 }
 
 impl SlurmTools {
-    /// The names of the nodes slurmctld has; `None` if it does not say.
+    /// The names of slurmctld's nodes; `None` without a response.
     pub(crate) async fn node_names(&self) -> Option<BTreeSet<String>> {
-        let json = timeout(NODES_PATIENCE, self.read(Read::Nodes)).await.ok()?.ok()?;
-        let nodes = decode::<Vec<Node>>(&json).ok()?.value;
+        let nodes: Vec<Node> = timeout(NODES_TIMEOUT, self.list(Read::Nodes)).await.ok()?.ok()?;
         Some(nodes.into_iter().map(|node| node.name).collect())
     }
 
-    /// JSON, as the program printed it.
+    /// Returns the JSON that the program printed.
     pub(super) async fn read(&self, read: Read) -> Result<Vec<u8>, Refusal> {
         let command: Vec<String> = read.command().iter().map(|word| (*word).to_owned()).collect();
         self.run(&command).await
     }
 
+    pub(super) async fn list<T: Payload>(&self, read: Read) -> Result<T, Refusal> {
+        parse(&self.read(read).await?)
+    }
+
     pub(super) async fn command_node(&self, command: &NodeCommand) -> Result<(), Refusal> {
         let words = words_for_node(command);
-        info!(node = %command.node, command = %words.join(" "), "commanding a node");
+        info!(node = %command.node, command = %words.join(" "), "sending a node command");
         self.run(&words).await.map(drop).map_err(of_node)
     }
 
-    /// What was ordered of a node; `None` if slurmctld has no such node.
+    /// The administrative state of a node; `None` if slurmctld has no such node.
     pub(super) async fn admin_state(&self, node: &NodeName) -> Result<Option<AdminState>, Refusal> {
         let words = to_words(&["scontrol", "show", "node", "--json"], [node.to_string()]);
         let shown = match self.run(&words).await.map_err(of_node) {
             Err(Refusal::NoSuchNode) => return Ok(None),
             shown => shown?,
         };
-        let nodes = decode::<Vec<Node>>(&shown).map_err(|error| Refusal::Slurm {
-            detail: error.to_string(),
-        })?;
-        let node = nodes.value.iter().find(|shown| shown.name == node.as_str());
+        let nodes: Vec<Node> = parse(&shown)?;
+        let node = nodes.iter().find(|shown| shown.name == node.as_str());
         Ok(node.map(Node::admin_state))
     }
 
     pub(super) async fn command_job(&self, command: &JobCommand) -> Result<(), Refusal> {
         let words = words_for_job(command);
-        info!(job = %command.job, command = %words.join(" "), "commanding a job");
+        info!(job = %command.job, command = %words.join(" "), "sending a job command");
         match self.run(&words).await {
             Ok(_) => Ok(()),
-            Err(Refusal::Slurm { detail }) if RUNS_NO_MORE.iter().any(|words| detail.contains(words)) => Ok(()),
+            Err(Refusal::Slurm { detail }) if NOT_RUNNING.iter().any(|words| detail.contains(words)) => Ok(()),
             Err(Refusal::Slurm { detail }) if detail.contains(NO_SUCH_JOB) => Err(Refusal::NoSuchThing),
             Err(other) => Err(other),
         }
@@ -120,7 +121,7 @@ impl SlurmTools {
 
     pub(super) async fn command_reservation(&self, command: &ReservationCommand) -> Result<(), Refusal> {
         let run = async |words: Vec<String>| {
-            info!(reservation = %command.name(), command = %words.join(" "), "commanding a reservation");
+            info!(reservation = %command.name(), command = %words.join(" "), "sending a reservation command");
             self.run(&words).await.map(drop).map_err(|refusal| match refusal {
                 Refusal::Slurm { detail } if detail.contains(NO_SUCH_RESERVATION) => Refusal::NoSuchThing,
                 other => other,
@@ -146,24 +147,31 @@ impl SlurmTools {
         let mut command = Command::new(program);
         command
             .args(arguments)
-            // Meant for people at a terminal; they change what is shown.
+            // They are for people at a terminal, and change the output.
             .env_remove("SLURM_CLUSTERS")
             .env_remove("SQUEUE_FORMAT")
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        match timeout(PATIENCE, command.output()).await {
+        match timeout(TIMEOUT, command.output()).await {
             Err(_) => Err(Refusal::Slurm {
-                detail: format!("{program} did not end within {PATIENCE:?}"),
+                detail: format!("{program} did not end within {TIMEOUT:?}"),
             }),
             Ok(Err(error)) => Err(Refusal::Failed {
                 detail: format!("cannot run {program}: {error}"),
             }),
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
             Ok(Ok(output)) => Err(Refusal::Slurm {
-                detail: complaint(&output),
+                detail: error_message(&output),
             }),
         }
     }
+}
+
+fn parse<T: Payload>(json: &[u8]) -> Result<T, Refusal> {
+    let answer = decode(json).map_err(|error| Refusal::Slurm {
+        detail: error.to_string(),
+    });
+    answer.map(|answer| answer.value)
 }
 
 fn of_node(refusal: Refusal) -> Refusal {
@@ -239,7 +247,7 @@ fn reservation_settings(request: &ReservationRequest) -> Vec<String> {
     let list = |key: &str, values: &[SingleLine]| (!values.is_empty()).then(|| format!("{key}={}", joined(values)));
     [format!("ReservationName={name}")]
         .into_iter()
-        // Seconds since 1970; without the prefix it would be a time of the pod's own time zone.
+        // Seconds since 1970; without the prefix it would be a time in the pod's time zone.
         .chain(start.map(|start| format!("StartTime=uts{start}")))
         .chain(minutes.map(|minutes| format!("Duration={minutes}")))
         .chain(list("Nodes", nodes))
@@ -253,15 +261,15 @@ fn joined(lines: &[SingleLine]) -> String {
     lines.join(",")
 }
 
-fn complaint(output: &Output) -> String {
-    let said = if output.stderr.is_empty() {
+fn error_message(output: &Output) -> String {
+    let printed = if output.stderr.is_empty() {
         &output.stdout
     } else {
         &output.stderr
     };
-    let text = String::from_utf8_lossy(said);
+    let text = String::from_utf8_lossy(printed);
     let text: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let text: String = text.join("; ").chars().take(LONGEST_COMPLAINT).collect();
+    let text: String = text.join("; ").chars().take(MAX_MESSAGE).collect();
     if text.is_empty() {
         output.status.to_string()
     } else {
@@ -276,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_scontrols() {
+    fn node_commands_are_scontrol_updates() {
         let reason = || Some(Reason::new("scale in: 3 → 2").unwrap());
         for (action, expected) in [
             (
@@ -332,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_keeps_what_is_not_said() {
+    fn a_reservation_keeps_settings_that_are_not_given() {
         let request = ReservationRequest::new(ReservationName::new("r").unwrap());
         assert_eq!(reservation_settings(&request).join("|"), "ReservationName=r");
         let request = ReservationRequest {
@@ -350,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_said_when_it_failed_is_the_reason() {
+    async fn the_error_message_of_a_program_is_the_reason() {
         let tools = SlurmTools::default();
         let run = async |script: &str| tools.run(&["sh", "-c", script].map(str::to_owned)).await;
         assert_eq!(run("echo out; echo err >&2").await, Ok(b"out\n".to_vec()));
@@ -368,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_program_is_a_fault_of_the_image() {
+    async fn a_missing_program_is_a_failure_of_the_agent() {
         let tools = SlurmTools::default();
         let failed = tools.run(&["/no/such/program".to_owned()]).await;
         assert!(matches!(failed, Err(Refusal::Failed { .. })), "{failed:?}");

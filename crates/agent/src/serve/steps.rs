@@ -1,26 +1,28 @@
-//! What took how long.
+//! The duration of each step of a change.
 
-use std::time::Instant;
-
+use host::Host;
 use slurm::agent::{Phase, StepTime};
+use tokio::time::Instant;
 
-/// The steps of one change, as they are reached.
+/// The steps that one change has reached.
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
+    host: Host,
     last: Instant,
     reached: Vec<StepTime>,
 }
 
 impl Steps {
-    pub(super) fn begin() -> Self {
+    pub(super) fn begin(host: &Host) -> Self {
         Self {
-            last: Instant::now(),
+            host: host.clone(),
+            last: host.instant(),
             reached: Vec::new(),
         }
     }
 
     pub(super) fn reach(&mut self, step: Phase) {
-        let now = Instant::now();
+        let now = self.host.instant();
         let took = now.duration_since(self.last);
         self.last = now;
         self.reached.push(StepTime {

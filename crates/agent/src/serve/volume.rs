@@ -1,15 +1,15 @@
-//! Access to the state volume, which may hang: a network file system that does not respond blocks its callers for minutes or forever.
+//! Access to the state volume, which may hang: a network file system that does not respond blocks its callers for minutes or
+//! forever.
 //!
-//! One thread owns the [`Store`], so nothing else in `serve` can touch the volume. It does one piece of work after the other: writes
-//! keep their order, and a volume that hangs holds up this one thread.
-//! A caller gives up after its patience. Work that has not begun by then is dropped, except for what must happen
-//! ([`Volume::ensure`]); work that has begun may still succeed later, and does so before anything that is asked for after it.
+//! One thread owns the [`Store`], so nothing else in `serve` accesses the volume. It does one piece of work after the other:
+//! writes keep their order, and a hung volume blocks this one thread.
+//! A caller gives up after its timeout. Work that has not begun by then is dropped, except for work that must happen
+//! ([`Volume::ensure`]); work that has begun may still succeed later, before any work that is submitted after it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -24,19 +24,19 @@ use crate::store::Store;
 const SLOW: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the state volume does not answer")]
-pub(super) struct NoAnswer;
+#[error("the state volume does not respond")]
+pub(super) struct Unresponsive;
 
 type Work = Box<dyn FnOnce(&Store) + Send>;
 
-/// A handle to the thread. Pending work is bounded: once a caller has given up, others are refused at once until the volume answers.
+/// A handle to the thread. Pending work is bounded: once a caller has given up, others fail at once until the volume responds.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
     work: Sender<Work>,
     progress: Arc<Progress>,
 }
 
-/// While the thread works: the longest time that a caller has waited for it in vain.
+/// While the thread works: the longest time that a caller has waited before it gave up.
 #[derive(Debug, Default)]
 struct Progress(Mutex<Option<Duration>>);
 
@@ -45,92 +45,88 @@ impl Volume {
         let (sender, work) = mpsc::channel();
         let progress = Arc::new(Progress::default());
         let shared = Arc::clone(&progress);
-        thread::Builder::new()
-            .name("volume".to_owned())
-            .spawn(move || shared.run(&store, &work))?;
+        let host = store.host().clone();
+        host.spawn_thread("volume", move || shared.run(&store, &work))?;
         Ok(Self { work: sender, progress })
     }
 
-    /// Fails after `patience`, and immediately if another caller has already waited that long for the current operation.
+    /// Fails after `limit`, and at once if another caller has already waited that long for the current operation.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        patience: Duration,
+        limit: Duration,
         work: impl FnOnce(&Store) -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
-        if self.progress.is_hung(patience) {
-            return Err(NoAnswer);
+    ) -> Result<T, Unresponsive> {
+        if self.progress.is_hung(limit) {
+            return Err(Unresponsive);
         }
-        let (reply, answer) = oneshot::channel();
-        self.submit(move |store| {
-            if !reply.is_closed() {
-                fail_point::hold_volume();
-                let _ = reply.send(work(store));
-            }
-        });
-        self.await_answer(patience, answer).await
+        self.await_response(limit, self.submit(false, work)).await
     }
 
     /// The same for work that must happen: it is done in its turn even if the caller has given up.
     pub(super) async fn ensure<T: Send + 'static>(
         &self,
-        patience: Duration,
+        limit: Duration,
         work: impl FnOnce(&Store) -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
-        let answer = self.begin(work);
-        if self.progress.is_hung(patience) {
-            return Err(NoAnswer);
+    ) -> Result<T, Unresponsive> {
+        let response = self.submit(true, work);
+        if self.progress.is_hung(limit) {
+            return Err(Unresponsive);
         }
-        self.await_answer(patience, answer).await
+        self.await_response(limit, response).await
     }
 
-    /// Waits as long as it takes, and calls `slow` once if that is long.
+    /// Waits without a limit, and calls `slow` once if that takes long.
     pub(super) async fn wait<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> T + Send + 'static,
         slow: impl FnOnce(),
-    ) -> Result<T, NoAnswer> {
-        let mut answer = self.begin(work);
-        let patience = if self.progress.is_hung(SLOW) {
+    ) -> Result<T, Unresponsive> {
+        let mut response = self.submit(true, work);
+        let limit = if self.progress.is_hung(SLOW) {
             Duration::ZERO
         } else {
             SLOW
         };
-        let answered = if let Ok(answered) = timeout(patience, &mut answer).await {
-            answered
+        let done = if let Ok(done) = timeout(limit, &mut response).await {
+            done
         } else {
             self.progress.give_up(SLOW);
             slow();
-            answer.await
+            response.await
         };
-        answered.map_err(|_| NoAnswer)
+        done.map_err(|_| Unresponsive)
     }
 
-    fn begin<T: Send + 'static>(&self, work: impl FnOnce(&Store) -> T + Send + 'static) -> oneshot::Receiver<T> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(move |store| {
-            fail_point::hold_volume();
-            let _ = reply.send(work(store));
-        });
-        answer
-    }
-
-    fn submit(&self, work: impl FnOnce(&Store) + Send + 'static) {
-        // The thread ends after us.
+    /// Work that need not happen is dropped if its caller has given up before it begins.
+    fn submit<T: Send + 'static>(
+        &self,
+        must_happen: bool,
+        work: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (reply, response) = oneshot::channel();
+        let work = move |store: &Store| {
+            if must_happen || !reply.is_closed() {
+                fail_point::hold_volume(store.host());
+                let _ = reply.send(work(store));
+            }
+        };
+        // The thread outlives this handle.
         let _ = self.work.send(Box::new(work));
+        response
     }
 
-    async fn await_answer<T>(&self, patience: Duration, mut answer: oneshot::Receiver<T>) -> Result<T, NoAnswer> {
-        let answered = if let Ok(answered) = timeout(patience, &mut answer).await {
-            answered.ok()
+    async fn await_response<T>(&self, limit: Duration, mut response: oneshot::Receiver<T>) -> Result<T, Unresponsive> {
+        let done = if let Ok(done) = timeout(limit, &mut response).await {
+            done.ok()
         } else {
-            // After this the thread knows that nobody waits; an answer of the last moment counts.
-            answer.close();
-            answer.try_recv().ok()
+            // From here on the thread drops the work; a response of the last moment counts.
+            response.close();
+            response.try_recv().ok()
         };
-        if answered.is_none() {
-            self.progress.give_up(patience);
+        if done.is_none() {
+            self.progress.give_up(limit);
         }
-        answered.ok_or(NoAnswer)
+        done.ok_or(Unresponsive)
     }
 }
 
@@ -138,23 +134,23 @@ impl Progress {
     fn run(&self, store: &Store, all: &Receiver<Work>) {
         for work in all {
             *self.lock() = Some(Duration::ZERO);
-            // The panic is in the log, and whoever waits hears that there is no answer.
+            // The panic is in the log, and the caller gets an error.
             let _ = catch_unwind(AssertUnwindSafe(|| work(store)));
             if self.lock().take().is_some_and(|in_vain| !in_vain.is_zero()) {
-                info!("the state volume answers again");
+                info!("the state volume responds again");
             }
         }
     }
 
-    fn is_hung(&self, patience: Duration) -> bool {
-        self.lock().is_some_and(|in_vain| in_vain >= patience)
+    fn is_hung(&self, limit: Duration) -> bool {
+        self.lock().is_some_and(|in_vain| in_vain >= limit)
     }
 
     fn give_up(&self, waited: Duration) {
         let mut progress = self.lock();
         if let Some(in_vain) = progress.as_mut() {
             if in_vain.is_zero() {
-                warn!(?waited, "the state volume does not answer");
+                warn!(?waited, "the state volume does not respond");
             }
             *in_vain = waited.max(*in_vain);
         }
@@ -174,17 +170,22 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(200);
+    const LIMIT: Duration = Duration::from_millis(200);
 
     fn volume() -> Volume {
         let controller = ControllerUid::new("a").unwrap();
-        Volume::open(Store::new(std::path::Path::new("/nowhere"), &controller)).unwrap()
+        Volume::open(Store::new(
+            &host::Host::real(),
+            std::path::Path::new("/nowhere"),
+            &controller,
+        ))
+        .unwrap()
     }
 
     /// Work that lasts until the sender is dropped.
     fn hang(volume: &Volume) -> Sender<()> {
         let (release, held) = mpsc::channel();
-        drop(volume.begin(move |_| held.recv()));
+        drop(volume.submit(true, move |_| held.recv()));
         release
     }
 
@@ -192,15 +193,15 @@ mod tests {
     async fn a_caller_gives_up_in_time_and_the_next_at_once() {
         let volume = volume();
         let release = hang(&volume);
-        assert_eq!(volume.run(PATIENCE, |_| ()).await, Err(NoAnswer));
-        let begun = Instant::now();
+        assert_eq!(volume.run(LIMIT, |_| ()).await, Err(Unresponsive));
+        let start = Instant::now();
         for _ in 0..1000 {
-            assert_eq!(volume.run(PATIENCE, |_| ()).await, Err(NoAnswer));
+            assert_eq!(volume.run(LIMIT, |_| ()).await, Err(Unresponsive));
         }
-        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
         drop(release);
         assert_eq!(volume.wait(|_| 1, || {}).await, Ok(1));
-        assert_eq!(volume.run(PATIENCE, |_| 2).await, Ok(2));
+        assert_eq!(volume.run(LIMIT, |_| 2).await, Ok(2));
     }
 
     #[tokio::test]
@@ -212,33 +213,33 @@ mod tests {
             let done = Arc::clone(&done);
             move |_: &Store| done.fetch_add(amount, Ordering::SeqCst)
         };
-        assert_eq!(volume.run(PATIENCE, add(1)).await, Err(NoAnswer));
-        assert_eq!(volume.ensure(PATIENCE, add(10)).await, Err(NoAnswer));
+        assert_eq!(volume.run(LIMIT, add(1)).await, Err(Unresponsive));
+        assert_eq!(volume.ensure(LIMIT, add(10)).await, Err(Unresponsive));
         drop(release);
         assert_eq!(volume.wait(|_| (), || {}).await, Ok(()));
         assert_eq!(done.load(Ordering::SeqCst), 10);
     }
 
     #[tokio::test]
-    async fn who_is_more_patient_waits_longer() {
+    async fn a_caller_with_a_longer_timeout_waits_longer() {
         let volume = volume();
         let release = hang(&volume);
-        assert_eq!(volume.run(PATIENCE, |_| ()).await, Err(NoAnswer));
+        assert_eq!(volume.run(LIMIT, |_| ()).await, Err(Unresponsive));
         let patient = volume.run(Duration::from_secs(20), |_| 1);
         let (answer, ()) = tokio::join!(patient, async {
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(LIMIT).await;
             drop(release);
         });
         assert_eq!(answer, Ok(1));
     }
 
     #[tokio::test]
-    async fn work_that_panics_holds_up_nobody() {
+    async fn work_that_panics_does_not_block_other_work() {
         let volume = volume();
         assert_eq!(
-            volume.run(PATIENCE, |_| panic!("as the test wants it")).await,
-            Err::<(), _>(NoAnswer)
+            volume.run(LIMIT, |_| panic!("as the test wants it")).await,
+            Err::<(), _>(Unresponsive)
         );
-        assert_eq!(volume.run(PATIENCE, |_| 1).await, Ok(1));
+        assert_eq!(volume.run(LIMIT, |_| 1).await, Ok(1));
     }
 }

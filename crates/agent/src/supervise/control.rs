@@ -1,106 +1,97 @@
-//! The supervisor's ear: takes requests from its socket and hands them to the loop that knows the daemon.
+//! The control socket of the supervisor: accepts requests and hands them to the loop that owns the daemon.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use thiserror::Error;
-use tokio::net::{UnixListener, UnixStream};
+use host::{Connection, FileError, Host, Listener};
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use crate::control::{Reconfigured, Request, State, read_line, write_line};
+use crate::control::{Request, read_line, write_line};
 
 /// For the one line of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After a failure to accept, which is one of memory or descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// After a failure to accept, which means a lack of memory or descriptors.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Error)]
-#[error("cannot listen on {path}: {source}", path = .path.display())]
-pub struct Error {
-    path: PathBuf,
-    source: io::Error,
-}
-
-/// A request with the place for its answer.
+/// A request with the channel for its response.
 #[derive(Debug)]
-pub enum Asked {
-    Status(oneshot::Sender<State>),
-    Reconfigure(oneshot::Sender<Reconfigured>),
-    Restart(oneshot::Sender<State>),
+pub struct ControlRequest {
+    pub request: Request,
+    pub reply: Reply,
 }
 
-/// Requests as they come. Without a path there are none, ever.
-pub fn listen(path: Option<&Path>) -> Result<mpsc::Receiver<Asked>, Error> {
+/// The channel for one response.
+#[derive(Debug)]
+pub struct Reply(oneshot::Sender<Vec<u8>>);
+
+impl Reply {
+    /// Sends the response, unless the caller has timed out.
+    pub fn send(self, response: &impl Serialize) {
+        // Serializing our own types cannot fail.
+        let _ = self.0.send(serde_json::to_vec(response).unwrap_or_default());
+    }
+}
+
+/// Returns the incoming requests. Without a path there are none.
+pub fn listen(host: &Host, path: Option<&Path>) -> Result<mpsc::Receiver<ControlRequest>, FileError> {
     let (sender, receiver) = mpsc::channel(8);
-    let listener = path.map(bind).transpose()?;
-    tokio::spawn(async move {
-        match listener {
-            Some(listener) => accept(&listener, &sender).await,
-            // Keeps the channel open.
-            None => sender.closed().await,
+    let listener = path.map(|path| bind(host, path)).transpose()?;
+    let accepting = {
+        let host = host.clone();
+        async move {
+            match listener {
+                Some(listener) => accept(&host, &listener, &sender).await,
+                // Keeps the channel open.
+                None => sender.closed().await,
+            }
         }
-    });
+    };
+    host.spawn("control", accepting).detach();
     Ok(receiver)
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Error> {
-    let failed = |source| Error {
-        path: path.to_owned(),
-        source,
-    };
-    // Of a life before this one: the directory outlives the container.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+fn bind(host: &Host, path: &Path) -> Result<Listener, FileError> {
+    // The directory outlives the container, and with it the socket of an earlier run.
+    host.files().remove_if_exists(path)?;
+    let listener = host.listen_unix(path)?;
+    host.files().set_mode(path, 0o600)?;
     Ok(listener)
 }
 
-async fn accept(listener: &UnixListener, sender: &mpsc::Sender<Asked>) {
+async fn accept(host: &Host, listener: &Listener, sender: &mpsc::Sender<ControlRequest>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(connection) => {
                 let sender = sender.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &sender).await {
-                        warn!(%error, "cannot answer on the control socket");
+                let respond = async move {
+                    if let Err(error) = respond(connection, &sender).await {
+                        warn!(%error, "cannot respond on the control socket");
                     }
-                });
+                };
+                host.spawn("control request", respond).detach();
             }
             Err(error) => {
                 warn!(%error, "cannot accept on the control socket");
-                sleep(PAUSE).await;
+                sleep(RETRY_INTERVAL).await;
             }
         }
     }
 }
 
-async fn answer(mut stream: UnixStream, sender: &mpsc::Sender<Asked>) -> io::Result<()> {
-    let line = timeout(PATIENCE, read_line(&mut stream)).await??;
-    match serde_json::from_slice(&line)? {
-        Request::Status => forward(&mut stream, sender, Asked::Status).await,
-        Request::Reconfigure => forward(&mut stream, sender, Asked::Reconfigure).await,
-        Request::Restart => forward(&mut stream, sender, Asked::Restart).await,
-    }
-}
-
-async fn forward<T: serde::Serialize>(
-    stream: &mut UnixStream,
-    sender: &mpsc::Sender<Asked>,
-    asked: impl FnOnce(oneshot::Sender<T>) -> Asked,
-) -> io::Result<()> {
-    let (reply, answer) = oneshot::channel();
-    // The loop ends only with the process.
-    let _ = sender.send(asked(reply)).await;
-    match answer.await {
-        Ok(answer) => write_line(stream, &answer).await,
+async fn respond(mut connection: Connection, sender: &mpsc::Sender<ControlRequest>) -> io::Result<()> {
+    let line = timeout(READ_TIMEOUT, read_line(&mut connection)).await??;
+    let request = serde_json::from_slice(&line)?;
+    let (reply, response) = oneshot::channel();
+    let reply = Reply(reply);
+    // The receiving loop ends only with the process.
+    let _ = sender.send(ControlRequest { request, reply }).await;
+    match response.await {
+        Ok(response) => write_line(&mut connection, response).await,
         Err(_) => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
-//! Whole lines only: what the daemon writes and what we write go to the same place, and must not mix within a line.
+//! Buffers the daemon's output up to the end of a line: the supervisor writes to the same stream, and lines must not mix.
 
-/// A line without end is passed on in pieces of this size.
+/// A longer line is forwarded in pieces of this size.
 const LONGEST: usize = 8192;
 
 #[derive(Debug, Default)]
@@ -9,7 +9,7 @@ pub struct LineBuffer {
 }
 
 impl LineBuffer {
-    /// What can be passed on now; the start of an unfinished line is held back.
+    /// Returns the complete lines; an incomplete one is held back.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         let ready = match self.held.iter().rposition(|byte| *byte == b'\n') {
@@ -21,7 +21,7 @@ impl LineBuffer {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The unfinished line, with an end; nothing if there is none.
+    /// Returns the incomplete line, completed; empty if there is none.
     pub fn take(&mut self) -> Vec<u8> {
         if !self.held.is_empty() {
             self.held.push(b'\n');
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unfinished_line_waits_for_its_end() {
+    fn an_incomplete_line_waits_for_its_end() {
         let mut buffer = LineBuffer::default();
         assert_eq!(buffer.push(b"one\ntw"), b"one\n");
         assert_eq!(buffer.push(b"o"), b"");
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_not_held_for_ever() {
+    fn a_line_without_end_is_not_held_forever() {
         let mut buffer = LineBuffer::default();
         assert_eq!(buffer.push(&[b'x'; LONGEST]).len(), LONGEST);
     }

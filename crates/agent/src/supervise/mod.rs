@@ -1,15 +1,15 @@
-//! `slurm-agent supervise`: plays systemd for one Slurm daemon.
+//! `slurm-agent supervise`: the service manager of one Slurm daemon.
 //!
-//! A daemon started with `--systemd` survives a reconfigure it cannot digest, which one started with `-D` does not. In
-//! return it wants a service manager: a notify socket, somebody who follows its main process from one re-execution to the
-//! next, and a parent for the processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`refused_peers`],
-//! [`last_words`] and [`line_buffer`] decide and know no system calls; [`socket`] and [`process`] talk to the kernel and decide nothing.
-//! [`standing`] keeps several slurmctld from writing to one volume.
+//! A daemon started with `--systemd` survives a failed reconfigure, which one started with `-D` does not. In return it needs a
+//! service manager: a notify socket, a supervisor that follows its main process across re-executions, and a parent for the
+//! processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`refused_peers`], [`stderr_tail`] and
+//! [`line_buffer`] decide and make no system calls; [`socket`] and [`process`] make system calls and decide nothing.
+//! [`arbitration`] prevents several slurmctld from writing to one volume.
 
+pub mod arbitration;
 pub mod backoff;
 pub mod control;
 pub mod daemon;
-pub mod last_words;
 pub mod line_buffer;
 pub mod notify;
 pub mod process;
@@ -17,37 +17,37 @@ pub mod refused_peers;
 pub mod remedy;
 pub mod signals;
 pub mod socket;
-pub mod standing;
+pub mod stderr_tail;
 pub mod user;
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::sys::signal::Signal;
+use host::{FileError, Host};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use slurm::agent::{Daemon as Shown, KeyDigest};
+use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
 use thiserror::Error;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::cli;
 use crate::config_dir;
-use crate::control::{Reconfigured, State};
-use crate::durable::hostname;
-use control::Asked;
-use daemon::{Announced, Daemon, Verdict};
-use last_words::LastWords;
+use crate::control::{Reconfigured, Request, State};
+use arbitration::{Action, Arbiter};
+use control::{ControlRequest, Reply};
+use daemon::{Announced, Daemon, ExitAction};
 use line_buffer::LineBuffer;
 use notify::Message;
 use process::{Ended, Launcher};
 use refused_peers::RefusedPeers;
-use signals::{Received, Signals};
+use signals::Signals;
 use socket::NotifySocket;
-use standing::{Order, Standing};
+use stderr_tail::StderrTail;
 use user::User;
 
 #[derive(Debug, Error)]
@@ -57,7 +57,7 @@ pub enum Error {
     #[error(transparent)]
     Socket(#[from] socket::Error),
     #[error(transparent)]
-    Control(#[from] control::Error),
+    File(#[from] FileError),
     #[error(transparent)]
     Process(#[from] process::Error),
     #[error("cannot listen for signals: {0}")]
@@ -66,133 +66,133 @@ pub enum Error {
     Stderr(#[source] std::io::Error),
 }
 
-/// Runs until the daemon has been told to stop and has stopped; the result is the code to exit with.
-pub async fn run(options: &cli::Supervise) -> Result<u8, Error> {
-    let user = options.as_user.as_deref().map(User::find).transpose()?;
+/// Runs until the daemon has stopped on request; returns the exit code.
+pub async fn run(host: Host, options: &cli::Supervise) -> Result<u8, Error> {
+    let user = options.as_user.as_deref().map(|name| User::find(&host, name));
+    let user = user.transpose()?;
     // Before the first child, so that none of its signals is missed.
     let signals = Signals::listen().map_err(Error::Signals)?;
     process::adopt_orphans()?;
-    let socket = NotifySocket::bind(user.as_ref())?;
+    let socket = NotifySocket::bind(&host, user.as_ref())?;
     let launcher = Launcher::new(&options.command, user, socket.path())?;
     let stderr = launcher.stderr().map_err(Error::Stderr)?;
-    let asked = control::listen(options.control.as_deref())?;
+    let requests = control::listen(&host, options.control.as_deref())?;
+    let hostname = options.hostname.clone().unwrap_or_else(|| host.hostname());
     let mut supervisor = Supervisor {
         daemon: Daemon::default(),
         config_dir: options.config_dir.clone(),
-        begun: None,
-        waiting: Vec::new(),
+        started_at: None,
+        reconfigure_callers: Vec::new(),
         launcher,
         socket,
-        words: LastWords::default(),
+        tail: StderrTail::default(),
         lines: LineBuffer::default(),
         refused_peers: RefusedPeers::default(),
         restart_at: None,
-        standing: Standing::new(
-            options.config_dir.clone(),
-            options.hostname.clone().unwrap_or_else(hostname),
-        ),
+        arbiter: Arbiter::new(host.clone(), options.config_dir.clone(), hostname),
+        host,
     };
     if !supervisor.must_wait() {
-        // A command that cannot be run at all is a mistake in the pod, which the kubelet reports better than we could.
+        // A command that cannot be executed is a mistake in the pod, which the kubelet reports.
         supervisor.start()?;
     }
-    let ended = supervisor.follow(signals, stderr, asked).await;
-    supervisor.standing.leave().await;
-    ended
+    let exited = supervisor.run(signals, stderr, requests).await;
+    supervisor.arbiter.leave().await;
+    exited
 }
 
-/// slurmctld's words when it has acted on all its files and takes requests.
-pub(crate) const IN_CHARGE: &str = "Running as primary controller";
-/// slurmctld's words when it waits to take over.
+/// slurmctld's log line once it has acted on all its files and accepts requests.
+pub(crate) const PRIMARY: &str = "Running as primary controller";
+/// slurmctld's log line when it waits to take over.
 const STANDBY: &str = "slurmctld running in background mode";
-/// slurmctld's and slurmd's words when they go on with what they had.
+/// slurmctld's and slurmd's log line when they continue with their old configuration.
 const FAILED: &str = "reconfigure failed";
 
 /// Beside slurm.conf.
 const KEY_FILE: &str = "slurm.key";
 
 struct Supervisor {
+    host: Host,
     daemon: Daemon,
     config_dir: PathBuf,
-    /// When the daemon's life began.
-    begun: Option<SystemTime>,
-    /// Who wants to know how the reconfigure under way ends.
-    waiting: Vec<oneshot::Sender<Reconfigured>>,
+    /// When the current run of the daemon began.
+    started_at: Option<SystemTime>,
+    /// The callers that wait for the end of a reconfigure.
+    reconfigure_callers: Vec<Reply>,
     launcher: Launcher,
     socket: NotifySocket,
-    words: LastWords,
+    tail: StderrTail,
     lines: LineBuffer,
     refused_peers: RefusedPeers,
     restart_at: Option<Instant>,
-    standing: Standing,
+    arbiter: Arbiter,
 }
 
 impl Supervisor {
-    async fn follow(
+    async fn run(
         &mut self,
         mut signals: Signals,
         mut stderr: Receiver,
-        mut asked: mpsc::Receiver<Asked>,
+        mut requests: mpsc::Receiver<ControlRequest>,
     ) -> Result<u8, Error> {
         let mut chunk = [0; 8192];
         loop {
-            let now = Instant::now();
-            let pause = self.restart_at.map(|at| at.saturating_duration_since(now));
-            let due = self.standing.deadline(now).map(|at| at.saturating_duration_since(now));
+            let now = self.host.instant();
+            let restart = self.restart_at.map(|at| at.saturating_duration_since(now));
+            let deadline = self.arbiter.deadline(now);
+            let deadline = deadline.map(|at| at.saturating_duration_since(now));
             tokio::select! {
                 biased;
-                message = self.socket.recv() => self.heard(&message?),
-                received = signals.next() => match received {
-                    Received::Child => {
-                        if let Some(code) = self.reap()? {
-                            return Ok(code);
-                        }
+                message = self.socket.recv() => self.handle_notification(&message?),
+                received = signals.next() => {
+                    let code = match received {
+                        Signal::SIGCHLD => self.reap()?,
+                        signal => self.forward_signal(signal),
+                    };
+                    if let Some(code) = code {
+                        return Ok(code);
                     }
-                    Received::Other(signal) => {
-                        if let Some(code) = self.pass_on(signal) {
-                            return Ok(code);
-                        }
-                    }
-                },
+                }
                 read = stderr.read(&mut chunk) => {
                     let read = read.map_err(Error::Stderr)?;
-                    self.said(chunk.get(..read).unwrap_or_default());
+                    self.handle_output(chunk.get(..read).unwrap_or_default());
                 }
-                Some(asked) = asked.recv() => self.answer(asked),
-                () = self.standing.changed() => {
-                    if self.standing.is_beating() {
-                        self.took_charge();
+                Some(request) = requests.recv() => self.handle_request(request),
+                () = self.arbiter.changed() => {
+                    if self.arbiter.is_primary_by_heartbeat() {
+                        self.record_primary();
                     }
-                    self.keep_standing();
+                    self.arbitrate();
                 }
-                () = sleep(due.unwrap_or(Duration::ZERO)), if due.is_some() => self.keep_standing(),
-                () = sleep(pause.unwrap_or(Duration::ZERO)), if pause.is_some() => self.restart(),
+                () = sleep(deadline.unwrap_or(Duration::ZERO)), if deadline.is_some() => self.arbitrate(),
+                () = sleep(restart.unwrap_or(Duration::ZERO)), if restart.is_some() => self.restart(),
             }
         }
     }
 
-    /// Whether the daemon starts later, when others have stood back.
+    /// Returns whether the daemon has to wait until other slurmctld have yielded.
     fn must_wait(&mut self) -> bool {
-        self.standing.must_wait(self.daemon.last_life(), Instant::now())
+        self.arbiter.must_wait(self.daemon.previous_run(), self.host.instant())
     }
 
-    fn took_charge(&mut self) {
-        if self.daemon.said_primary() {
-            self.standing.took_charge();
+    fn record_primary(&mut self) {
+        if self.daemon.mark_primary() {
+            self.arbiter.record_primary();
         }
     }
 
-    fn keep_standing(&mut self) {
-        match self.standing.order(self.daemon.is_in_charge(), Instant::now()) {
+    fn arbitrate(&mut self) {
+        let now = self.host.instant();
+        match self.arbiter.next_action(self.daemon.is_primary(), now) {
             None => {}
-            // One that was taken for dead may have come back meanwhile.
-            Some(Order::Start) if self.daemon.main().is_some() => {}
-            Some(Order::Start) => self.start_or_retry(),
-            Some(Order::StandBack) => match self.daemon.restart() {
+            // A daemon that was taken for dead may have notified meanwhile.
+            Some(Action::Start) if self.daemon.main().is_some() => {}
+            Some(Action::Start) => self.start_or_retry(),
+            Some(Action::Yield) => match self.daemon.restart() {
                 Some(pid) => send(pid, Signal::SIGTERM),
-                None => self.standing.ended(Instant::now()),
+                None => self.arbiter.record_exit(now),
             },
-            Some(Order::Kill) => {
+            Some(Action::Kill) => {
                 if let Some(pid) = self.daemon.main() {
                     send(pid, Signal::SIGKILL);
                 }
@@ -201,17 +201,17 @@ impl Supervisor {
     }
 
     fn start(&mut self) -> Result<(), process::Error> {
-        let remedy = remedy::remedy(self.words.lines());
+        let remedy = remedy::remedy(self.tail.lines());
         if let Some(remedy) = remedy {
-            warn!(last_words = %self.words, "starting it with {remedy}, or it would die of this for ever");
+            warn!(last_words = %self.tail, "starting the daemon with {remedy}, since it would die of the same error again");
         }
-        self.words.clear();
-        // Before it starts: if others are put there while it does, what it has read is not known to be those.
-        let files = config_dir::live_name(&self.config_dir);
-        self.note_key();
+        self.tail.clear();
+        // Before the start: if the files change during it, the daemon's files are not known to be the new ones.
+        let files = config_dir::live_name(&self.host, &self.config_dir);
+        self.read_key();
         let pid = self.launcher.launch(remedy)?;
-        self.daemon.started(pid, files, Instant::now());
-        self.begun = Some(SystemTime::now());
+        self.daemon.started(pid, files, self.host.instant());
+        self.started_at = Some(self.host.now());
         info!(%pid, command = %self.launcher, "daemon started");
         Ok(())
     }
@@ -227,44 +227,43 @@ impl Supervisor {
         self.restart_at = None;
         if let Err(error) = self.start() {
             let after = self.daemon.failed_to_start();
-            warn!(%error, ?after, "daemon does not start, trying again");
-            self.restart_at = Some(Instant::now() + after);
+            warn!(%error, ?after, "cannot start the daemon, retrying");
+            self.restart_at = Some(self.host.instant() + after);
         }
     }
 
-    fn heard(&mut self, message: &Message) {
-        let now = Instant::now();
+    fn handle_notification(&mut self, message: &Message) {
+        let now = self.host.instant();
         if let Some(pid) = message.main_pid
-            && process::is_alive(pid)
+            && kill(pid, None).is_ok()
         {
-            let files = config_dir::live_name(&self.config_dir);
-            match self.daemon.announced(pid, files.as_deref(), now) {
-                Announced::Known => {}
-                Announced::Moved => self.moved(pid),
-                Announced::Reconfigured => {
-                    self.moved(pid);
-                    self.tell(&Reconfigured::Done);
-                }
+            let files = config_dir::live_name(&self.host, &self.config_dir);
+            let announced = self.daemon.announced(pid, files.as_deref(), now);
+            if announced != Announced::Known {
+                self.handle_new_main(pid);
+            }
+            if announced == Announced::Reconfigured {
+                self.report_reconfigured(&Reconfigured::Done);
             }
         }
         if message.ready {
-            self.daemon.said_ready(now);
+            self.daemon.mark_ready(now);
         }
         if let Some(status) = &message.status {
             info!(%status, "daemon reports");
         }
     }
 
-    /// A daemon reads its key when it starts and when it executes itself anew.
-    fn note_key(&mut self) {
-        let key = std::fs::read(self.config_dir.join(KEY_FILE)).ok();
-        self.refused_peers.has_read(key.map(|key| KeyDigest::of(&key)));
+    /// A daemon reads its key when it starts and when it re-executes itself.
+    fn read_key(&mut self) {
+        let key = self.host.files().read(&self.config_dir.join(KEY_FILE)).ok();
+        self.refused_peers.set_key(key.map(|key| KeyDigest::of(&key)));
     }
 
-    fn moved(&mut self, pid: Pid) {
-        self.note_key();
+    fn handle_new_main(&mut self, pid: Pid) {
+        self.read_key();
         self.restart_at = None;
-        self.begun.get_or_insert_with(SystemTime::now);
+        self.started_at.get_or_insert_with(|| self.host.now());
         info!(%pid, "main process changed");
         if self.daemon.is_stopping() {
             // The signal went to the process before it.
@@ -272,133 +271,128 @@ impl Supervisor {
         }
     }
 
-    fn said(&mut self, bytes: &[u8]) {
-        self.words.push(bytes);
+    fn handle_output(&mut self, bytes: &[u8]) {
+        self.tail.push(bytes);
         let lines = self.lines.push(bytes);
-        let (now, unix) = (Instant::now(), unix_seconds());
+        let (now, unix) = (self.host.instant(), self.host.unix_time().as_secs());
         for line in String::from_utf8_lossy(&lines).lines() {
-            self.refused_peers.hear(line, now, unix);
-            if line.contains(IN_CHARGE) {
-                self.took_charge();
+            self.refused_peers.observe(line, now, unix);
+            if line.contains(PRIMARY) {
+                self.record_primary();
             }
             if line.contains(STANDBY) {
-                self.daemon.said_standby();
-                self.standing.stood_back();
+                self.daemon.mark_standby();
+                self.arbiter.record_standby();
             }
             if line.contains(FAILED) && self.daemon.reconfigure_failed() {
-                self.reconfigure_failed();
+                self.report_reconfigure_failed();
             }
         }
-        pass_on_text(&lines);
+        forward_output(&lines);
     }
 
     fn reap(&mut self) -> Result<Option<u8>, Error> {
-        // The old main process ends right after the new one has announced itself: what it said comes before its death.
+        // The old main process exits right after the new one has notified: the notification comes first.
         while let Some(message) = self.socket.try_recv()? {
-            self.heard(&message);
+            self.handle_notification(&message);
         }
-        for Ended { pid, exit, name } in process::reap_all() {
+        for Ended { pid, exit, name } in process::reap_all(&self.host) {
             let own = self.launcher.is_own(&name);
-            match self.daemon.reaped(pid, exit, own, Instant::now()) {
-                Verdict::Other => {}
-                Verdict::ReconfigureFailed => {
-                    self.drain();
-                    self.reconfigure_failed();
-                }
-                Verdict::Finished(code) => {
-                    self.drain();
+            let now = self.host.instant();
+            let action = self.daemon.reaped(pid, exit, own, now);
+            if action != ExitAction::Ignore {
+                self.read_pending_output();
+            }
+            match action {
+                ExitAction::Ignore => {}
+                ExitAction::ReconfigureFailed => self.report_reconfigure_failed(),
+                ExitAction::Exit(code) => {
                     info!(%pid, %exit, "daemon stopped");
                     return Ok(Some(code));
                 }
-                Verdict::Restart(after) => {
-                    self.drain();
-                    warn!(%pid, %exit, ?after, last_words = %self.words, "daemon died, restarting it");
-                    self.restart_at = Some(Instant::now() + after);
-                    self.begun = None;
-                    self.standing.ended(Instant::now());
-                    self.tell(&Reconfigured::Died);
+                ExitAction::Restart(after) => {
+                    warn!(%pid, %exit, ?after, last_words = %self.tail, "daemon exited, restarting it");
+                    self.restart_at = Some(now + after);
+                    self.started_at = None;
+                    self.arbiter.record_exit(now);
+                    self.report_reconfigured(&Reconfigured::Died);
                 }
             }
         }
         Ok(None)
     }
 
-    fn reconfigure_failed(&mut self) {
-        warn!(last_words = %self.words, "reconfigure failed, the daemon goes on with what it had");
-        let last_words = self.words.lines().collect();
-        self.tell(&Reconfigured::Failed { last_words });
+    fn report_reconfigure_failed(&mut self) {
+        warn!(last_words = %self.tail, "reconfigure failed, the daemon continues with its old configuration");
+        let last_words = self.tail.lines().collect();
+        self.report_reconfigured(&Reconfigured::Failed { last_words });
     }
 
-    fn tell(&mut self, outcome: &Reconfigured) {
-        for waiting in self.waiting.drain(..) {
-            // Whoever asked may be gone.
-            let _ = waiting.send(outcome.clone());
+    fn report_reconfigured(&mut self, outcome: &Reconfigured) {
+        for caller in self.reconfigure_callers.drain(..) {
+            caller.send(outcome);
         }
     }
 
-    fn answer(&mut self, asked: Asked) {
-        match asked {
-            Asked::Status(reply) => {
-                let _ = reply.send(self.state());
-            }
-            Asked::Reconfigure(reply) => {
-                let files = config_dir::live_name(&self.config_dir);
-                match self.daemon.reconfigure(files, Instant::now()) {
+    fn handle_request(&mut self, ControlRequest { request, reply }: ControlRequest) {
+        let now = self.host.instant();
+        match request {
+            Request::Status => reply.send(&self.state()),
+            Request::Reconfigure => {
+                let files = config_dir::live_name(&self.host, &self.config_dir);
+                match self.daemon.reconfigure(files, now) {
                     Some(pid) => {
-                        self.words.clear();
-                        self.waiting.push(reply);
+                        self.tail.clear();
+                        self.reconfigure_callers.push(reply);
                         send(pid, Signal::SIGHUP);
                     }
-                    None => {
-                        let _ = reply.send(Reconfigured::Away);
-                    }
+                    None => reply.send(&Reconfigured::NotReady),
                 }
             }
-            Asked::Restart(reply) => {
+            Request::Restart => {
                 match self.daemon.restart() {
                     Some(pid) => send(pid, Signal::SIGTERM),
-                    None if self.standing.is_waiting() => {}
-                    None if !self.daemon.is_stopping() => self.restart_at = Some(Instant::now()),
-                    None => {}
+                    None if self.arbiter.is_waiting() || self.daemon.is_stopping() => {}
+                    None => self.restart_at = Some(now),
                 }
-                let _ = reply.send(self.state());
+                reply.send(&self.state());
             }
         }
     }
 
     fn state(&self) -> State {
-        let since = self.begun.and_then(|begun| begun.duration_since(UNIX_EPOCH).ok());
-        let now = Instant::now();
+        let since = self.started_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let now = self.host.instant();
         State {
-            daemon: Shown {
+            daemon: DaemonStatus {
                 state: self.daemon.state(now),
                 pid: self.daemon.main().map(Pid::as_raw),
                 since: since.map(|since| since.as_secs()),
                 restarts: self.daemon.restarts(),
-                last_words: self.words.lines().collect(),
+                last_words: self.tail.lines().collect(),
                 key: self.refused_peers.key(),
-                refused_peers: self.refused_peers.list(unix_seconds()),
+                refused_peers: self.refused_peers.list(self.host.unix_time().as_secs()),
             },
             files: self.daemon.files().map(str::to_owned),
             reconfiguring: self.daemon.is_reconfiguring(now),
-            stillborn: self.daemon.stillborn(),
+            failed_starts: self.daemon.failed_starts(),
         }
     }
 
-    /// Its last words may still be in the pipe when it is reaped.
-    fn drain(&mut self) {
+    /// Reads the output that is still in the pipe when the daemon is reaped.
+    fn read_pending_output(&mut self) {
         let mut chunk = [0; 8192];
-        while let Ok(read @ 1..) = self.launcher.read_waiting(&mut chunk) {
-            self.said(chunk.get(..read).unwrap_or_default());
+        while let Ok(read @ 1..) = self.launcher.read_pending(&mut chunk) {
+            self.handle_output(chunk.get(..read).unwrap_or_default());
         }
-        pass_on_text(&self.lines.take());
+        forward_output(&self.lines.take());
     }
 
-    fn pass_on(&mut self, signal: Signal) -> Option<u8> {
+    fn forward_signal(&mut self, signal: Signal) -> Option<u8> {
         if matches!(signal, Signal::SIGTERM | Signal::SIGINT)
             && let Some(code) = self.daemon.stop()
         {
-            info!(%signal, "told to stop while no daemon runs");
+            info!(%signal, "stopping while no daemon runs");
             return Some(code);
         }
         send(self.daemon.main()?, signal);
@@ -406,20 +400,14 @@ impl Supervisor {
     }
 }
 
-fn unix_seconds() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
-fn pass_on_text(text: &[u8]) {
-    // Nobody is left to be told when our own standard error is gone.
+fn forward_output(text: &[u8]) {
+    // Nothing can be reported once our own standard error is closed.
     let _ = std::io::stderr().write_all(text);
 }
 
 fn send(pid: Pid, signal: Signal) {
-    info!(%signal, %pid, "passing a signal on");
-    if let Err(error) = process::send(pid, signal) {
-        warn!(%error, %signal, %pid, "cannot pass the signal on");
+    info!(%signal, %pid, "sending a signal");
+    if let Err(error) = kill(pid, signal) {
+        warn!(%error, %signal, %pid, "cannot send the signal");
     }
 }

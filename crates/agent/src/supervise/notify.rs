@@ -2,8 +2,8 @@
 
 use nix::unistd::Pid;
 
-/// What a message says that a supervisor of Slurm acts on. `BARRIER=1` is answered by closing the descriptor that comes
-/// with it, whatever the text says.
+/// The fields of a message that matter for Slurm. The response to `BARRIER=1` is to close the descriptor that comes with it,
+/// whatever the text says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub ready: bool,
@@ -12,7 +12,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Never fails: what is not understood is for another version.
+    /// Never fails: unknown fields belong to another version.
     pub fn parse(datagram: &[u8]) -> Self {
         let text = String::from_utf8_lossy(datagram);
         let mut message = Self::default();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_passed_over() {
+    fn unknown_fields_are_ignored() {
         assert_eq!(Message::parse(b"BARRIER=1"), Message::default());
         assert_eq!(Message::parse(b"\xff\xfe\0garbage\n\n=\n"), Message::default());
     }

@@ -1,17 +1,17 @@
-//! Starting, signalling and reaping processes.
+//! Starts and reaps processes.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fmt, fs};
 
+use host::Host;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpid};
 use thiserror::Error;
@@ -20,8 +20,8 @@ use tokio::net::unix::pipe::Receiver;
 use super::daemon::Exit;
 use super::user::User;
 
-/// Of a program's name, in bytes (`TASK_COMM_LEN` less its end).
-const KERNEL_KEEPS: usize = 15;
+/// How much the kernel keeps of a program's name (`TASK_COMM_LEN` without the final NUL).
+const COMM_LENGTH: usize = 15;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -33,7 +33,8 @@ pub enum Error {
     Launch { command: OsString, source: io::Error },
 }
 
-/// A reconfigured daemon is a grandchild whose parent has ended: it must come to us, as it comes to a PID 1 by itself.
+/// Makes this process the parent of orphans, which PID 1 is anyway: a reconfigured daemon is a grandchild whose parent has
+/// exited.
 pub fn adopt_orphans() -> Result<(), Error> {
     if getpid().as_raw() == 1 {
         return Ok(());
@@ -41,14 +42,14 @@ pub fn adopt_orphans() -> Result<(), Error> {
     set_child_subreaper(true).map_err(Error::Subreaper)
 }
 
-/// Starts the daemon, the same way each time.
+/// Starts the daemon.
 #[derive(Debug)]
 pub struct Launcher {
     program: OsString,
     arguments: Vec<OsString>,
     user: Option<User>,
     notify: PathBuf,
-    // One pipe for all lives of the daemon: job steps of an earlier one may still hold it, and must not die of writing.
+    // One pipe for all runs of the daemon: job steps of an earlier one may still write to it, and must not get a SIGPIPE.
     reader: PipeReader,
     writer: PipeWriter,
 }
@@ -57,7 +58,7 @@ impl Launcher {
     pub fn new(command: &[OsString], user: Option<User>, notify: &Path) -> Result<Self, Error> {
         let (reader, writer) = io::pipe().map_err(Error::Pipe)?;
         if let Some(user) = user {
-            // So that a log file named /dev/stderr can be opened by the daemon.
+            // The daemon may have to open a log file named /dev/stderr.
             fchown(&writer, Some(user.uid), Some(user.gid)).map_err(Error::Pipe)?;
         }
         let (program, arguments) = command.split_first().unzip();
@@ -71,30 +72,29 @@ impl Launcher {
         })
     }
 
-    /// What all the daemon's processes write to standard error.
+    /// The standard error of all the daemon's processes.
     pub fn stderr(&self) -> io::Result<Receiver> {
         Receiver::from_owned_fd(OwnedFd::from(self.reader.try_clone()?))
     }
 
-    /// What has been written and not yet been read. Asks the kernel, where the receiver would answer from what it last
-    /// heard of the pipe; [`Launcher::stderr`] has made it non-blocking.
-    pub fn read_waiting(&self, chunk: &mut [u8]) -> io::Result<usize> {
+    /// Reads what is in the pipe. The receiver of [`Launcher::stderr`], which made the pipe non-blocking, may not have seen it yet.
+    pub fn read_pending(&self, chunk: &mut [u8]) -> io::Result<usize> {
         (&self.reader).read(chunk)
     }
 
-    /// Whether a process of this name is one of the daemon's own. Debian's slurmctld goes on as `slurmctld-wlm` when it has
-    /// executed itself anew.
+    /// Returns whether a process of this name is one of the daemon's own. Debian's slurmctld is named `slurmctld-wlm` after it
+    /// has re-executed itself.
     pub fn is_own(&self, name: &str) -> bool {
         let program = Path::new(&self.program)
             .file_name()
             .unwrap_or_default()
             .to_string_lossy();
-        let kept: String = program.chars().take(KERNEL_KEEPS).collect();
+        let kept: String = program.chars().take(COMM_LENGTH).collect();
         !kept.is_empty() && name.starts_with(&kept)
     }
 
-    /// `more` is for this life only.
-    pub fn launch(&self, more: Option<&str>) -> Result<Pid, Error> {
+    /// `extra` is an argument for this run only.
+    pub fn launch(&self, extra: Option<&str>) -> Result<Pid, Error> {
         let failed = |source| Error::Launch {
             command: self.program.clone(),
             source,
@@ -102,7 +102,7 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
-            .args(more)
+            .args(extra)
             .env("NOTIFY_SOCKET", &self.notify);
         command.stderr(self.writer.try_clone().map_err(failed)?);
         if let Some(User { uid, gid }) = self.user {
@@ -110,7 +110,7 @@ impl Launcher {
             command.uid(uid).gid(gid);
         }
         let child = command.spawn().map_err(failed)?;
-        // Process numbers are positive and below 2^22.
+        // Process IDs are positive and below 2^22.
         Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
     }
 }
@@ -125,15 +125,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-pub fn is_alive(pid: Pid) -> bool {
-    kill(pid, None).is_ok()
-}
-
-pub fn send(pid: Pid, signal: Signal) -> Result<(), Errno> {
-    kill(pid, signal)
-}
-
-/// A child that has ended.
+/// A child that has exited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub pid: Pid,
@@ -142,20 +134,21 @@ pub struct Ended {
     pub name: String,
 }
 
-/// Every child that has ended and not been waited for.
-pub fn reap_all() -> Vec<Ended> {
+/// Reaps every child that has exited.
+pub fn reap_all(host: &Host) -> Vec<Ended> {
     let mut ended = Vec::new();
     loop {
-        // Looked at before it is reaped: its name goes with it.
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let status = match waitid(Id::All, look) {
+        // Its name is gone once it is reaped.
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = match waitid(Id::All, peek) {
             Err(Errno::EINTR) => continue,
-            // No other error than "no children" exists for these arguments; the rest is left to the next SIGCHLD.
+            // These arguments allow only "no children"; the next SIGCHLD handles anything else.
             Err(_) | Ok(WaitStatus::StillAlive) => return ended,
             Ok(status) => status,
         };
         let Some(pid) = status.pid() else { return ended };
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let comm = format!("/proc/{pid}/comm");
+        let name = host.files().read_text(Path::new(&comm)).unwrap_or_default();
         if waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
             return ended;
         }

@@ -1,16 +1,15 @@
-//! What helps a slurmctld that would die of the same thing for ever. Pure.
+//! The argument that helps a slurmctld that would die of the same cause at every start. Pure.
 
-/// With accounting, slurmctld writes these every five minutes and when it is told to end. Killed before the first time, it
-/// dies at every start of their absence (measured, 26.05), though nothing but the usage of its first minutes is missing.
+/// With accounting, slurmctld writes these files every five minutes and on SIGTERM. If it is killed before the first time, it
+/// dies at every start because they are missing (measured, 26.05), although only the usage of its first minutes is lost.
 /// Files with jobs, nodes and reservations are not among them.
 const NEVER_WRITTEN: [&str; 2] = ["No Assoc usage file", "No Qos usage file"];
 
-/// Ignore errors in state files. Those that are there were each renamed into their place when they were whole.
+/// Ignores errors in state files. Each existing one is complete, since it was renamed into place.
 const FORGIVE: &str = "-i";
 
-/// What the next start is told, in addition, after a life that ended with these words.
-pub fn remedy(last_words: impl Iterator<Item = String>) -> Option<&'static str> {
-    let mut last_words = last_words;
+/// Returns the additional argument for the next start after a run that ended with these lines.
+pub fn remedy(mut last_words: impl Iterator<Item = String>) -> Option<&'static str> {
     last_words
         .any(|line| line.contains("fatal:") && NEVER_WRITTEN.iter().any(|words| line.contains(words)))
         .then_some(FORGIVE)
@@ -31,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_never_written_is_done_without() {
+    fn only_files_that_were_never_written_are_ignored() {
         assert_eq!(
             after("[2026-11-15T12:06:11.600] fatal: No Assoc usage file (/s/assoc_usage) to recover"),
             Some("-i")
@@ -40,7 +39,7 @@ mod tests {
         assert_eq!(
             after("No Assoc usage file (/s/assoc_usage) to recover"),
             None,
-            "it went on"
+            "it is not fatal"
         );
     }
 }

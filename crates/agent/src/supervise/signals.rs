@@ -1,48 +1,37 @@
-//! The signals a supervisor hears.
+//! The signals that a supervisor handles.
 
 use std::io;
+use std::task::Poll;
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// A child ended.
-    Child,
-    /// For the daemon.
-    Other(Signal),
-}
+/// All but SIGCHLD are forwarded to the daemon.
+const HANDLED: [Signal; 6] = [
+    Signal::SIGCHLD,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 
 #[derive(Debug)]
-pub struct Signals {
-    child: Stream,
-    terminate: Stream,
-    interrupt: Stream,
-    hangup: Stream,
-    user1: Stream,
-    user2: Stream,
-}
+pub struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
     pub fn listen() -> io::Result<Self> {
-        Ok(Self {
-            child: signal(SignalKind::child())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            user1: signal(SignalKind::user_defined1())?,
-            user2: signal(SignalKind::user_defined2())?,
-        })
+        let listen = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind as i32))?));
+        HANDLED.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    pub async fn next(&mut self) -> Received {
-        tokio::select! {
-            _ = self.child.recv() => Received::Child,
-            _ = self.terminate.recv() => Received::Other(Signal::SIGTERM),
-            _ = self.interrupt.recv() => Received::Other(Signal::SIGINT),
-            _ = self.hangup.recv() => Received::Other(Signal::SIGHUP),
-            _ = self.user1.recv() => Received::Other(Signal::SIGUSR1),
-            _ = self.user2.recv() => Received::Other(Signal::SIGUSR2),
-        }
+    pub async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            let ready =
+                |(signal, stream): &mut (Signal, Stream)| stream.poll_recv(context).is_ready().then_some(*signal);
+            let received = self.0.iter_mut().find_map(ready);
+            received.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }

@@ -3,14 +3,13 @@
 use std::env;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
+use host::{FileError, Host, TemporaryDirectory};
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::close;
-use tempfile::TempDir;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -21,9 +20,9 @@ use super::user::User;
 #[derive(Debug, Error)]
 pub enum Error {
     #[error("no directory for the notify socket is writable, tried {}: {source}", list(.tried))]
-    NoDirectory { tried: Vec<PathBuf>, source: io::Error },
-    #[error("cannot make the notify socket {path}: {source}", path = .path.display())]
-    Bind { path: PathBuf, source: io::Error },
+    NoDirectory { tried: Vec<PathBuf>, source: FileError },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("cannot read the notify socket: {0}")]
     Read(#[source] io::Error),
 }
@@ -40,28 +39,25 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
-    // Removed with the value. A directory of our own, since containers of a pod may share /run and each has a process 1.
-    _dir: TempDir,
+    // A directory of its own, since containers of a pod may share /run and each has a process 1.
+    _directory: TemporaryDirectory,
 }
 
 impl NotifySocket {
-    /// Only the daemon's user can reach it: whoever writes here names the process that gets our signals.
-    pub fn bind(user: Option<&User>) -> Result<Self, Error> {
-        let dir = private_dir()?;
-        let path = dir.path().join("notify");
-        let failed = |source| Error::Bind {
-            path: path.clone(),
-            source,
-        };
-        let socket = UnixDatagram::bind(&path).map_err(failed)?;
-        if let Some(user) = user {
-            chown(dir.path(), Some(user.uid), Some(user.gid)).map_err(failed)?;
-            chown(&path, Some(user.uid), Some(user.gid)).map_err(failed)?;
+    /// Only the daemon's user can write to it: a message names the process that gets the supervisor's signals.
+    pub fn bind(host: &Host, user: Option<&User>) -> Result<Self, Error> {
+        let directory = private_directory(host)?;
+        let path = directory.path().join("notify");
+        let socket =
+            UnixDatagram::bind(&path).map_err(|source| FileError::new("create the notify socket", &path, source))?;
+        if let Some(User { uid, gid }) = user {
+            host.files().set_owner(directory.path(), *uid, *gid)?;
+            host.files().set_owner(&path, *uid, *gid)?;
         }
         Ok(Self {
             socket,
             path,
-            _dir: dir,
+            _directory: directory,
         })
     }
 
@@ -76,9 +72,9 @@ impl NotifySocket {
             .map_err(Error::Read)
     }
 
-    /// A message that is already there.
+    /// The next message, if one has arrived.
     pub fn try_recv(&self) -> Result<Option<Message>, Error> {
-        // Not try_io: it answers from the last known readiness, and a message that came with a SIGCHLD must be seen now.
+        // Not try_io, which uses the last known readiness: a message that came with a SIGCHLD must be seen now.
         match receive(self.socket.as_raw_fd()) {
             Ok(message) => Ok(Some(message)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -87,35 +83,30 @@ impl NotifySocket {
     }
 }
 
-/// The first place that takes a directory: the service's own, the usual one, the temporary one.
-fn private_dir() -> Result<TempDir, Error> {
+/// Creates a directory in the service's own runtime directory, in /run, or in the directory for temporary files.
+fn private_directory(host: &Host) -> Result<TemporaryDirectory, Error> {
     let runtime = env::var_os("RUNTIME_DIRECTORY")
         .and_then(|value| env::split_paths(&value).next())
         .filter(|path| path.is_absolute());
-    let places: Vec<PathBuf> = runtime
-        .into_iter()
-        .chain([PathBuf::from("/run"), env::temp_dir()])
-        .collect();
-    let mut refused = io::Error::from(io::ErrorKind::NotFound);
-    for place in &places {
-        match tempfile::Builder::new().prefix("slurm-agent-").tempdir_in(place) {
-            Ok(dir) => return Ok(dir),
-            Err(error) => refused = error,
-        }
+    let last = env::temp_dir();
+    let create = |parent: &Path| host.temporary_directory(parent, "slurm-agent-");
+    let mut tried: Vec<PathBuf> = runtime.into_iter().chain([PathBuf::from("/run")]).collect();
+    if let Some(directory) = tried.iter().find_map(|parent| create(parent).ok()) {
+        return Ok(directory);
     }
-    Err(Error::NoDirectory {
-        tried: places,
-        source: refused,
+    create(&last).map_err(|source| {
+        tried.push(last);
+        Error::NoDirectory { tried, source }
     })
 }
 
-/// Reads one datagram and closes what came with it, which is the answer to `BARRIER=1`: messages are handled in order, so
-/// whatever the sender wanted to be sure of has been seen.
+/// Reads one datagram and closes the descriptors that came with it, which is the response to `BARRIER=1`: messages are handled
+/// in order, so the earlier ones have been handled by then.
 fn receive(socket: RawFd) -> io::Result<Message> {
     // Slurm's longest message has two short lines.
     let mut text = [0; 4096];
     let mut parts = [IoSliceMut::new(&mut text)];
-    // A barrier carries one descriptor; the kernel closes what does not fit.
+    // A barrier carries one descriptor; the kernel closes those that do not fit.
     let mut control = cmsg_space!([RawFd; 16]);
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let received = loop {

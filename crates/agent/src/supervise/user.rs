@@ -1,14 +1,17 @@
-//! Users of the image. Read from /etc/passwd and not asked of the C library, whose lookup needs shared objects of its own
-//! version and so does not work in a static binary in a foreign image.
+//! Users of the image, read from /etc/passwd: the C library's lookup needs shared objects of its own version, which a static
+//! binary does not find in a foreign image.
 
+use std::path::Path;
+
+use host::{FileError, Host};
 use thiserror::Error;
 
 const PASSWD: &str = "/etc/passwd";
 
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("cannot read {PASSWD}: {0}")]
-    Read(#[source] std::io::Error),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{PASSWD} has no user {0:?}")]
     Unknown(String),
 }
@@ -20,8 +23,8 @@ pub struct User {
 }
 
 impl User {
-    pub fn find(name: &str) -> Result<Self, Error> {
-        let passwd = std::fs::read_to_string(PASSWD).map_err(Error::Read)?;
+    pub fn find(host: &Host, name: &str) -> Result<Self, Error> {
+        let passwd = host.files().read_text(Path::new(PASSWD))?;
         Self::find_in(&passwd, name).ok_or_else(|| Error::Unknown(name.to_owned()))
     }
 

@@ -1,9 +1,9 @@
-//! What slurmctld and slurmd do under `--systemd`, as seen from a service manager (Slurm 26.05).
+//! A daemon that behaves as slurmctld and slurmd do under `--systemd`, as a service manager sees them (Slurm 26.05).
 //!
-//! A reconfigure is a child of a child, so that the new main process is an orphan; it reads its files, announces itself,
-//! waits at a barrier until that has been heard, and tells the old one, which ends with 0. If it dies instead, the old one
-//! goes on. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` has the word in it. [`port`] is what it
-//! says of itself.
+//! A reconfigure is a child of a child, so that the new main process is an orphan; it reads its files, notifies the service manager,
+//! waits at a barrier until the notification was handled, and signals the old process, which exits with 0. If it dies instead, the
+//! old process continues. Its files are bad if there is one named `bad`, or if `etc/slurm.conf` contains the word. [`port`] is its
+//! RPC port.
 
 mod partitions;
 mod port;
@@ -20,15 +20,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) const EXIT_CODE: i32 = 7;
 
-/// As whom scontrol comes.
+/// The user of scontrol's tokens.
 pub(crate) const SCONTROL: &str = "scontrol";
 
-const IN_CHARGE: &str = "[2026-11-15T05:25:07.740] Running as primary controller";
+const PRIMARY: &str = "[2026-11-15T05:25:07.740] Running as primary controller";
 
-/// What it says with `FAKE_STANDBY`, until SIGUSR1 makes it take over.
-const IN_BACKGROUND: &str = "[2026-11-15T05:25:07.740] slurmctld running in background mode";
+/// Its log line with `FAKE_STANDBY`, until SIGUSR1 makes it take over.
+const STANDBY: &str = "[2026-11-15T05:25:07.740] slurmctld running in background mode";
 
-/// In the environment of a process on its way to become the main one: how many forks it is away from that.
+/// In the environment of a process that is to become the main one: `child`, then `grandchild`.
 const STAGE: &str = "FAKE_STAGE";
 
 pub(crate) fn main(directory: &Path) -> ! {
@@ -46,7 +46,7 @@ pub(crate) fn main(directory: &Path) -> ! {
             serve(directory, announce)
         }
         Err(_) => {
-            // slurmctld says so before it acts on its files.
+            // slurmctld notifies before it acts on its files.
             notify("READY=1", &[]);
             read_files(directory);
             serve(directory, || ())
@@ -77,7 +77,7 @@ fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
         record(directory);
         port::open(directory);
         let standby = std::env::var_os("FAKE_STANDBY").is_some();
-        eprintln!("{}", if standby { IN_BACKGROUND } else { IN_CHARGE });
+        eprintln!("{}", if standby { STANDBY } else { PRIMARY });
         announce();
         print!("serving");
         std::io::stdout().flush().unwrap();
@@ -86,7 +86,7 @@ fn serve(directory: &Path, announce: impl FnOnce()) -> ! {
                 _ = hangup.recv() => reconfigure(),
                 _ = terminate.recv() => exit(EXIT_CODE),
                 _ = interrupt.recv() => exit(EXIT_CODE),
-                _ = user1.recv() => eprintln!("{}", if standby { IN_CHARGE } else { "heard USR1" }),
+                _ = user1.recv() => eprintln!("{}", if standby { PRIMARY } else { "heard USR1" }),
                 _ = user2.recv() => eprintln!("heard USR2"),
             }
         }
@@ -97,11 +97,11 @@ fn reconfigure() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let child = again("child", writer.into());
     child.wait_with_output().unwrap();
-    let mut said = String::new();
+    let mut output = String::new();
     let mut byte = [0];
     while reader.read(&mut byte).unwrap() == 1 {
-        said.push(char::from(byte[0]));
-        if said.ends_with("serving") {
+        output.push(char::from(byte[0]));
+        if output.ends_with("serving") {
             exit(0);
         }
     }
@@ -122,7 +122,7 @@ fn announce() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     notify("BARRIER=1", &[writer.as_raw_fd()]);
     drop(writer);
-    // Ends when the supervisor has closed its copy.
+    // Returns when the supervisor has closed its copy.
     reader.read_to_end(&mut Vec::new()).unwrap();
 }
 

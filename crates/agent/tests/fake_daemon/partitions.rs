@@ -1,8 +1,8 @@
 //! slurmctld's partitions: from slurm.conf when it reads that, and changed by RPC since then.
 //!
-//! What it has and what it was told stand in the files `partitions` and `told`. A partition that the file `busy` names
-//! is not deleted, and with one named `careless` it says that all is well and passes over a DefaultTime. There is no node `nowhere`.
-//! Of nodes it knows only with a file `nodes`, which may name what was ordered of all of them, and none that is `n9`.
+//! The files `partitions` and `orders` show its partitions and the orders it got. A partition that the file `busy` names is not
+//! deleted; with a file `careless` it reports success and ignores a DefaultTime. There is no node `nowhere`. It has nodes only with a
+//! file `nodes`, which may contain their administrative state, and no node `n9`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -65,10 +65,10 @@ impl Partitions {
             }
             MessageType::UPDATE_NODE | MessageType::DELETE_NODE if self.is("nodes") => {
                 let node = NodeUpdate::unpack(*version, body).unwrap();
-                self.tell(&format!("{} {:?} {:?}", node.names, node.state, node.reason));
+                self.record(&format!("{} {:?} {:?}", node.names, node.state, node.reason));
                 if node.names == "n9" { NO_SUCH_NODE } else { 0 }
             }
-            // As one whose plugins are others.
+            // As a slurmctld with other plugins.
             MessageType::NODE_INFO_SINGLE | MessageType::UPDATE_NODE | MessageType::DELETE_NODE => NOT_OURS,
             _ => return None,
         };
@@ -77,7 +77,7 @@ impl Partitions {
     }
 
     fn create(&self, wanted: &PartitionUpdate) -> i32 {
-        self.tell(&format!("create {}", wanted.name));
+        self.record(&format!("create {}", wanted.name));
         let mut all = self.all.lock().unwrap();
         if all.iter().any(|partition| partition.name == wanted.name) {
             return NO_SUCH_PARTITION;
@@ -91,7 +91,7 @@ impl Partitions {
     }
 
     fn update(&self, wanted: &PartitionUpdate) -> i32 {
-        self.tell(&format!("update {}", wanted.name));
+        self.record(&format!("update {}", wanted.name));
         let mut all = self.all.lock().unwrap();
         match all.iter_mut().find(|partition| partition.name == wanted.name) {
             Some(partition) => change(partition, wanted, self.is("careless")),
@@ -100,7 +100,7 @@ impl Partitions {
     }
 
     fn delete(&self, name: &str) -> i32 {
-        self.tell(&format!("delete {name}"));
+        self.record(&format!("delete {name}"));
         let mut all = self.all.lock().unwrap();
         let Some(at) = all.iter().position(|partition| partition.name == name) else {
             return NO_SUCH_PARTITION;
@@ -116,13 +116,13 @@ impl Partitions {
         self.directory.join(name).exists()
     }
 
-    fn tell(&self, what: &str) {
-        let mut told = OpenOptions::new()
+    fn record(&self, what: &str) {
+        let mut orders = OpenOptions::new()
             .append(true)
             .create(true)
-            .open(self.directory.join("told"))
+            .open(self.directory.join("orders"))
             .unwrap();
-        told.write_all(format!("{what}\n").as_bytes()).unwrap();
+        orders.write_all(format!("{what}\n").as_bytes()).unwrap();
     }
 
     fn show(&self) {
@@ -144,7 +144,7 @@ fn unset(name: &str) -> LivePartition {
     }
 }
 
-/// As slurmctld does it: an error leaves what came before it changed.
+/// As in slurmctld, an error does not undo the changes before it.
 fn change(partition: &mut LivePartition, wanted: &PartitionUpdate, careless: bool) -> i32 {
     fn set<T: Clone>(field: &mut T, wanted: Option<&T>) {
         if let Some(wanted) = wanted {

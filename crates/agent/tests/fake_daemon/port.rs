@@ -1,9 +1,8 @@
-//! slurmctld's port: which files this process has read and their hash, as slurmctld 26.05 tells them.
+//! slurmctld's RPC port: the files that this process has read and their hash, as slurmctld 26.05 reports them.
 //!
-//! A file named `mute` keeps it from answering. With one named `lie` it serves what stands there as its slurm.conf, and
-//! with one named `miscount` it gives a wrong hash; each counts for one life, unless it has the word "always" in it. One named `tongue`
-//! says how it answers what is about partitions: as a slurmctld of another version, with another key, or by garbage. scontrol it
-//! understands always.
+//! With a file `mute` it does not respond. With `lie` it serves the content of that file as its slurm.conf, and with `miscount` it
+//! reports a wrong hash; each holds for one run, unless the file contains "always". `dialect` selects its response to partition
+//! requests: that of another version, of another key, or garbage. scontrol always works.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use super::partitions::Partitions;
 
 struct Port {
     mute: PathBuf,
-    tongue: PathBuf,
+    dialect: PathBuf,
     key: Vec<u8>,
     files: Vec<ServedFile>,
     hash: u32,
@@ -34,7 +33,7 @@ pub(super) fn open(directory: &Path) {
     };
     let port = Port::read(directory);
     tokio::spawn(async move {
-        // The process before this one has it for a moment longer.
+        // The previous process releases the port a moment later.
         let listener = loop {
             match TcpListener::bind(&address).await {
                 Ok(listener) => break listener,
@@ -73,7 +72,7 @@ impl Port {
         }
         Self {
             mute: directory.join("mute"),
-            tongue: directory.join("tongue"),
+            dialect: directory.join("dialect"),
             key: fs::read(directory.join("keys/jwt.key")).unwrap_or_default(),
             files,
             hash: if once(&directory.join("miscount")).is_some() {
@@ -87,13 +86,13 @@ impl Port {
 
     async fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
         let length = stream.read_u32().await?;
-        let mut question = vec![0; length.try_into().unwrap()];
-        stream.read_exact(&mut question).await?;
+        let mut request = vec![0; length.try_into().unwrap()];
+        stream.read_exact(&mut request).await?;
         if self.mute.exists() {
             return Ok(());
         }
-        let asked = Frame::unpack(&question).unwrap();
-        let token = Frame::token(&question).unwrap();
+        let asked = Frame::unpack(&request).unwrap();
+        let token = Frame::token(&request).unwrap();
         let is_scontrol = self.knows(SCONTROL, &token);
         let about_partitions = [
             MessageType::PARTITION_INFO,
@@ -101,15 +100,15 @@ impl Port {
             MessageType::UPDATE_PARTITION,
             MessageType::DELETE_PARTITION,
         ];
-        let is_misunderstood = about_partitions.contains(&asked.kind) && !is_scontrol;
-        let tongue = fs::read_to_string(&self.tongue).unwrap_or_default();
-        match tongue.as_str() {
-            "other version" if is_misunderstood => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
-            "garbage" if is_misunderstood => return stream.write_all(b"\0\0\0\x08gibberis").await,
+        let is_rejected = about_partitions.contains(&asked.kind) && !is_scontrol;
+        let dialect = fs::read_to_string(&self.dialect).unwrap_or_default();
+        match dialect.as_str() {
+            "other version" if is_rejected => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
+            "garbage" if is_rejected => return stream.write_all(b"\0\0\0\x08gibberis").await,
             _ => {}
         }
         let (kind, body) = match asked.kind {
-            _ if is_misunderstood && tongue == "other key" => code(1007),
+            _ if is_rejected && dialect == "other key" => code(1007),
             _ if !is_scontrol && !self.knows("root", &token) => code(1007),
             MessageType::CONFIG => (MessageType::RESPONSE_CONFIG, pack_served_files(&self.files).unwrap()),
             MessageType::BUILD_INFO => {
@@ -126,7 +125,7 @@ impl Port {
         stream.write_all(&Frame { version, kind, body }.pack("").unwrap()).await
     }
 
-    /// Whether the token is this user's, signed with the cluster's key in these last seconds.
+    /// Returns whether the token is this user's, signed with the cluster's key within the last seconds.
     fn knows(&self, user: &str, token: &str) -> bool {
         let key = SigningKey::new(&self.key).unwrap();
         let lifetime = Duration::from_secs(30);

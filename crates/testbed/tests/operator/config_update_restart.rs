@@ -53,7 +53,7 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
     namespace.wait("create", "configmap/slurm-config").unwrap();
     rejected("DryRun", "sched/nonsense");
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
-    assert_eq!(log.matches("the dry run refused").count(), 1, "{log}");
+    assert_eq!(log.matches("the dry run rejected").count(), 1, "{log}");
     assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
 
     // A dry run writes no logs, so it does not detect that slurmctld fails with this one. The pod is restarted for it
@@ -69,7 +69,7 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
     let live = slurm(&namespace, "cat /etc/slurm/slurm.conf; scontrol ping").unwrap();
     assert!(!live.contains("/nowhere") && live.contains("is UP"), "{live}");
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
-    assert!(log.contains("slurmctld refused the revision, rolling back"), "{log}");
+    assert!(log.contains("slurmctld rejected the revision, rolling back"), "{log}");
     let about = "--field-selector=reason=ConfigRejected,involvedObject.kind=Controller";
     let events = namespace.ask(&["get", "events", about, "-o", "json"]).unwrap();
     let events: Value = serde_json::from_str(&events).unwrap();

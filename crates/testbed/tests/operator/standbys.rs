@@ -173,7 +173,7 @@ fn a_change_reaches_the_standby_which_takes_over_with_it() {
     wait_active(&namespace, ACTIVE);
     eventually("the job runs", SOON, || runs(ACTIVE)).unwrap();
     let log = namespace.ask(&["logs", ACTIVE, "--container=slurmctld"]).unwrap();
-    assert!(log.contains("another slurmctld took charge after this one"), "{log}");
+    assert!(log.contains("another slurmctld became primary after this one"), "{log}");
     let shown = on(&namespace, ACTIVE, &format!("scontrol show job {job}")).unwrap();
     assert!(shown.contains("Restarts=0"), "{shown}");
 }

@@ -1,8 +1,9 @@
-//! The log as people know it: the lines that the script this agent replaces wrote, dated as that dated them. Diagnostics
-//! and habits rest on these words, so they stand beside our own lines, on standard output.
+//! The log lines of upstream's `reconfigure` script, with its dates. Diagnostics and runbooks match them, so the agent prints
+//! them to standard output besides its own log, and they do not change.
 
 use std::path::Path;
 
+use host::Host;
 use jiff::Timestamp;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub(super) enum Event<'a> {
     Failed,
 }
 
-pub(super) fn tell(event: &Event<'_>) {
-    println!("{}", line(event, Timestamp::now()));
+pub(super) fn print(host: &Host, event: &Event<'_>) {
+    println!("{}", line(event, host.timestamp()));
 }
 
 fn line(event: &Event<'_>, now: Timestamp) -> String {
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_are_those_people_know() {
+    fn the_lines_are_those_of_the_script() {
         let now: Timestamp = "2026-01-09T10:00:05Z".parse().unwrap();
         for (event, expected) in [
             (

@@ -1,21 +1,21 @@
-//! The last lines a daemon wrote to standard error: why it died, in its own words.
+//! The last lines that a daemon wrote to standard error, which say why it died.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// A Slurm daemon that gives up says so in one to three lines; the rest is what led there.
+/// A Slurm daemon reports a fatal error in one to three lines; the rest is what led to it.
 const LINES: usize = 20;
-/// Longer lines are cut: they are quoted in log lines and, later, in conditions.
+/// Longer lines are cut: they are quoted in log lines and conditions.
 const LINE_BYTES: usize = 1024;
 
 #[derive(Debug, Default)]
-pub struct LastWords {
+pub struct StderrTail {
     lines: VecDeque<Vec<u8>>,
-    /// A line is still being written: the next bytes belong to the last one.
+    /// The last line is incomplete: the next bytes belong to it.
     open: bool,
 }
 
-impl LastWords {
+impl StderrTail {
     pub fn clear(&mut self) {
         self.lines.clear();
         self.open = false;
@@ -44,7 +44,7 @@ impl LastWords {
     }
 }
 
-impl fmt::Display for LastWords {
+impl fmt::Display for StderrTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, line) in self.lines().enumerate() {
             let separator = if n == 0 { "" } else { " | " };
@@ -60,20 +60,20 @@ mod tests {
 
     #[test]
     fn a_line_may_arrive_in_pieces() {
-        let mut words = LastWords::default();
+        let mut tail = StderrTail::default();
         for piece in ["fat", "al: no", " key\nerr", "or"] {
-            words.push(piece.as_bytes());
+            tail.push(piece.as_bytes());
         }
-        assert_eq!(words.to_string(), "fatal: no key | error");
+        assert_eq!(tail.to_string(), "fatal: no key | error");
     }
 
     #[test]
     fn only_the_last_lines_are_kept() {
-        let mut words = LastWords::default();
+        let mut tail = StderrTail::default();
         for n in 0..100 {
-            words.push(format!("{n}\n").as_bytes());
+            tail.push(format!("{n}\n").as_bytes());
         }
-        let lines: Vec<_> = words.lines().collect();
+        let lines: Vec<_> = tail.lines().collect();
         assert_eq!(lines.len(), LINES);
         assert_eq!(lines.first().map(String::as_str), Some("80"));
         assert_eq!(lines.last().map(String::as_str), Some("99"));
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn a_line_without_end_does_not_fill_the_memory() {
-        let mut words = LastWords::default();
+        let mut tail = StderrTail::default();
         for _ in 0..100 {
-            words.push(&[b'x'; 4096]);
+            tail.push(&[b'x'; 4096]);
         }
-        assert_eq!(words.to_string().len(), LINE_BYTES);
+        assert_eq!(tail.to_string().len(), LINE_BYTES);
     }
 }

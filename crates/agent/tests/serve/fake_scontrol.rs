@@ -1,7 +1,7 @@
-//! scontrol beside the daemon that plays slurmctld, which understands it whatever it makes of others.
+//! A fake scontrol beside the fake slurmctld, which accepts its requests in every dialect.
 //!
-//! A script in the pod's PATH starts this process again with its words in the environment; what it has to say stands in files, since a
-//! test's own output has more in it.
+//! A script in the pod's PATH starts this process again with its arguments in the environment; the output is passed in files, since
+//! the test harness prints to standard output, too.
 
 use std::fs;
 use std::path::Path;
@@ -75,7 +75,7 @@ pub(crate) async fn main() {
     }
 }
 
-/// scontrol's words are those of slurm.conf.
+/// scontrol's arguments have the syntax of slurm.conf.
 fn update(words: &[&str]) -> PartitionUpdate {
     let document = Document::parse(&words.join(" "));
     let (name, settings) = document.effective(RecordKind::Partition).remove(0);

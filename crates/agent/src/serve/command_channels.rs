@@ -1,5 +1,5 @@
-//! The ways by which slurmctld is told about partitions, in the order they are tried: Slurm's own protocol, and scontrol where
-//! that cannot be spoken (TLS, another key, a release with a newer protocol).
+//! The channels by which partition commands reach slurmctld, in the order they are tried: Slurm's own protocol, and scontrol
+//! where that does not work (TLS, another key, a release with a newer protocol).
 
 use std::sync::Arc;
 
@@ -8,65 +8,61 @@ use slurm::conf::Configuration;
 use slurm::rpc::{Client, Failure, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::debug;
 
-use super::served::Slurmctld;
 use super::slurm_tools::SlurmTools;
+use super::slurmctld::Slurmctld;
 
 #[derive(Debug)]
-pub(super) struct Ways {
-    pub(super) slurmctld: Arc<Slurmctld>,
+pub(super) struct CommandChannels {
+    pub(super) slurmctld: Slurmctld,
     pub(super) tools: Arc<SlurmTools>,
 }
 
-/// One of them.
+/// One channel.
 #[derive(Debug)]
-pub(super) enum Commander {
+pub(super) enum Channel {
     Rpc(Box<Client>),
     Scontrol(Arc<SlurmTools>),
 }
 
-impl Ways {
-    /// Those that there are, the best first.
-    pub(super) fn to(&self, configuration: &Configuration) -> Vec<Commander> {
-        let by_rpc = self.slurmctld.commander(configuration);
-        if let Err(why) = &by_rpc {
-            debug!(why, "slurmctld cannot be told by Slurm's own protocol");
-        }
-        // Of several it finds the one that is active, which may be another pod's.
+impl CommandChannels {
+    /// The channels to a slurmctld with this configuration, the preferred one first.
+    pub(super) fn to(&self, configuration: &Configuration) -> Vec<Channel> {
+        let rpc = self.slurmctld.command_client(configuration);
+        let rpc = rpc.inspect_err(|error| debug!(%error, "cannot use Slurm's own protocol"));
+        let rpc = rpc.ok().map(|client| Channel::Rpc(Box::new(client)));
+        // Of several slurmctld scontrol finds the active one, which may be another pod's.
         let is_alone = configuration.values("SlurmctldHost").count() < 2;
-        let by_scontrol = is_alone.then(|| Commander::Scontrol(Arc::clone(&self.tools)));
-        by_rpc
-            .ok()
-            .map(|client| Commander::Rpc(Box::new(client)))
-            .into_iter()
-            .chain(by_scontrol)
-            .collect()
+        let scontrol = is_alone.then(|| Channel::Scontrol(Arc::clone(&self.tools)));
+        rpc.into_iter().chain(scontrol).collect()
     }
 
-    /// The first by which slurmctld tells its partitions, and these. Otherwise why the best one does not lead there.
-    pub(super) async fn reach(
-        &self,
-        configuration: &Configuration,
-    ) -> Result<(Commander, Vec<LivePartition>), Failure> {
+    /// Returns the first channel that works, and slurmctld's partitions; otherwise the failure of the preferred channel.
+    pub(super) async fn reach(&self, configuration: &Configuration) -> Result<(Channel, Vec<LivePartition>), Failure> {
         let mut failed = None;
-        for commander in self.to(configuration) {
-            match commander.partitions().await {
-                Ok(partitions) => return Ok((commander, partitions)),
+        for channel in self.to(configuration) {
+            match channel.partitions().await {
+                Ok(partitions) => return Ok((channel, partitions)),
                 Err(failure) if failure.needs_another_channel() => drop(failed.get_or_insert(failure)),
                 Err(failure) => return Err(failure),
             }
         }
-        Err(failed.unwrap_or_else(|| Failure::NotUnderstood("there is no way to tell it".to_owned())))
+        Err(failed.unwrap_or_else(no_channel))
     }
 
-    /// So that the next one does not have to find out which version slurmctld speaks.
-    pub(super) fn remember(&self, commander: &Commander) {
-        if let Commander::Rpc(client) = commander {
+    /// Remembers the protocol version that slurmctld understood.
+    pub(super) fn remember(&self, channel: &Channel) {
+        if let Channel::Rpc(client) = channel {
             self.slurmctld.remember_version(client);
         }
     }
 }
 
-impl Commander {
+/// The failure where there is no channel at all.
+pub(super) fn no_channel() -> Failure {
+    Failure::NotUnderstood("neither Slurm's own protocol nor scontrol can be used".to_owned())
+}
+
+impl Channel {
     pub(super) const fn way(&self) -> Way {
         match self {
             Self::Rpc(_) => Way::Rpc,
@@ -75,7 +71,7 @@ impl Commander {
     }
 }
 
-impl PartitionCommands for Commander {
+impl PartitionCommands for Channel {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
         match self {
             Self::Rpc(client) => PartitionCommands::partitions(client.as_ref()).await,

@@ -1,17 +1,17 @@
-//! A state volume that does not answer, as one over the network may do for minutes, and answers again.
+//! A state volume that hangs, as a network volume may do for minutes, and then responds again.
 
 use super::*;
 
-/// Above what any command waits for the volume, below what the operator waits for an answer.
+/// Above the timeout of any command for the volume, below the operator's timeout.
 const SOON: Duration = Duration::from_secs(4);
 
 impl Pod {
-    /// Whatever touches the volume from now on hangs.
+    /// Blocks every access to the volume from now on.
     fn hang_volume(&self) {
         fs::write(self.path("held"), "").unwrap();
     }
 
-    /// What hung goes on and succeeds.
+    /// Lets the blocked work continue.
     fn release_volume(&self) {
         fs::remove_file(self.path("held")).unwrap();
     }
@@ -28,22 +28,22 @@ impl Pod {
     }
 
     fn term(&self) -> u64 {
-        Store::new(&self.path("state"), &uid()).term()
+        Store::new(&host::Host::real(), &self.path("state"), &uid()).term()
     }
 
-    /// As the operator does: again, until the volume answers.
+    /// Retries as the operator does, until the volume responds.
     async fn claim(&self, fence: Fence) -> Status {
         let start = Instant::now();
         loop {
             match self.client().claim(fence).await {
                 Ok(status) => return status,
-                Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(start.elapsed() < TIMEOUT, "{error}"),
             }
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Likewise: what is on the volume can be seen before its thread is free again.
+    /// Likewise: a file can be seen on the volume before its thread is free again.
     async fn push_again(&self, revision: &Revision) -> Pushed {
         let start = Instant::now();
         loop {
@@ -51,7 +51,7 @@ impl Pod {
             if !is_failure_of_volume(&pushed) {
                 return pushed.unwrap();
             }
-            assert!(start.elapsed() < PATIENCE, "{pushed:?}");
+            assert!(start.elapsed() < TIMEOUT, "{pushed:?}");
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -59,14 +59,14 @@ impl Pod {
     async fn stored_soon(&self, expected: &[u64]) {
         let start = Instant::now();
         while self.stored() != expected || self.path("state/.slurm-operator/controller-1/pending").exists() {
-            assert!(start.elapsed() < PATIENCE, "{:?}", self.stored());
+            assert!(start.elapsed() < TIMEOUT, "{:?}", self.stored());
             sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
 fn is_failure_of_volume<T>(answer: &Result<T, Error>) -> bool {
-    matches!(answer, Err(Error::Refused(Refusal::Failed { detail })) if detail.contains("the state volume does not answer"))
+    matches!(answer, Err(Error::Refused(Refusal::Failed { detail })) if detail.contains("the state volume does not respond"))
 }
 
 async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
@@ -77,7 +77,7 @@ async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -
 }
 
 #[tokio::test]
-async fn probes_status_and_commands_of_the_leader_are_answered_while_the_volume_hangs() {
+async fn probes_status_and_commands_of_the_leader_work_while_the_volume_hangs() {
     let pod = Pod::running(&revision(1, "PartitionName=a Nodes=n1\n")).await;
     fs::write(pod.path("nodes"), "").unwrap();
     pod.drain(fence(1)).await.unwrap();
@@ -96,7 +96,7 @@ async fn probes_status_and_commands_of_the_leader_are_answered_while_the_volume_
         assert!(matches!(busy, Error::Refused(Refusal::Busy { .. })), "{busy:?}");
         let drained = within(moment, "a drain", pod.drain(fence(3))).await;
         assert_eq!(drained.unwrap(), Way::Rpc);
-        // An agent after this one could not tell the new leader from the old one.
+        // The next agent could not tell the new leader from the old one.
         let new = Fence { term: 2, sequence: 1 };
         let answer = within(SOON, "a new leader's drain", pod.drain(new)).await;
         assert!(is_failure_of_volume(&answer), "{answer:?}");
@@ -121,9 +121,9 @@ async fn probes_status_and_commands_of_the_leader_are_answered_while_the_volume_
     );
 }
 
-/// The operator has a few connections. These are more than the agent takes at once.
+/// More connections than the agent accepts at once.
 #[tokio::test]
-async fn many_commands_of_a_new_leader_do_not_keep_probes_out_for_long() {
+async fn many_commands_of_a_new_leader_do_not_block_probes_for_long() {
     let pod = Pod::running(&revision(1, "one")).await;
     pod.hang_volume();
     let commands: Vec<_> = (0..300)
@@ -146,10 +146,10 @@ async fn many_commands_of_a_new_leader_do_not_keep_probes_out_for_long() {
 }
 
 #[tokio::test]
-async fn a_revision_that_comes_onto_the_volume_too_late_is_taken_from_it_again() {
+async fn a_revision_that_the_volume_saves_too_late_is_removed_again() {
     let mut pod = Pod::running(&revision(1, "one")).await;
     let second = revision(2, "two");
-    // Its next piece of work is the revision itself.
+    // The next piece of work is the revision itself.
     let answer = pod
         .push_stopping_at("staged", &second, async |pod| pod.hang_volume())
         .await;
@@ -157,7 +157,7 @@ async fn a_revision_that_comes_onto_the_volume_too_late_is_taken_from_it_again()
     assert_eq!(pod.stored(), [1]);
     pod.release_volume();
     pod.stored_soon(&[1]).await;
-    // One that is written now comes after all that was late.
+    // This write comes after the late ones.
     pod.claim(Fence { term: 2, sequence: 1 }).await;
     assert_eq!(pod.stored(), [1], "the next pod must not start from it");
     let pod = pod.replaced().await;
@@ -169,18 +169,18 @@ async fn a_revision_that_comes_onto_the_volume_too_late_is_taken_from_it_again()
 }
 
 #[tokio::test]
-async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_answers() {
+async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_responds() {
     let mut pod = Pod::running(&revision(1, "PartitionName=a Nodes=n1\n")).await;
     fs::write(pod.path("nodes"), "").unwrap();
     let second = revision(2, "PartitionName=a Nodes=n1\nPartitionName=b Nodes=n1\n");
     let pushed = pod
-        .push_stopping_at("let go", &second, async |pod| pod.hang_volume())
+        .push_stopping_at("released", &second, async |pod| pod.hang_volume())
         .await
         .unwrap();
     let Outcome::Pending { reason } = &pushed.outcome else {
         panic!("{pushed:?}")
     };
-    assert_eq!(reason, "the state volume does not answer");
+    assert_eq!(reason, "the state volume does not respond");
     assert_eq!(pod.conf(), "PartitionName=a Nodes=n1\n");
     let described = NodeCommand {
         node: NodeName::new("n1").unwrap(),
@@ -205,7 +205,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_an
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_on_a_hung_volume_answers_and_ends_and_forgets_no_leader() {
+async fn an_agent_that_starts_on_a_hung_volume_responds_stops_and_knows_the_leader() {
     let mut pod = Pod::running(&revision(1, "one")).await;
     let term = |term, sequence| Fence { term, sequence };
     pod.client().claim(term(5, 1)).await.unwrap();

@@ -1,0 +1,211 @@
+//! The exchange of records on the shared volume.
+//!
+//! A network volume may not respond for minutes, so a thread of its own accesses it. The thread polls: no file system
+//! reports changes that another machine has made.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use host::{Durability, FileError, Host};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracing::warn;
+
+use super::heartbeat::{self, Heartbeat};
+use super::membership::Membership;
+use super::record::{Peer, Record, Snapshot};
+
+/// Bounds how long two slurmctld may write at once, and is a large part of the time a hand-over takes. A poll is one `open` for
+/// each of the others.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// For the last record. If it is not written, the others wait some seconds for this host.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A change of this host's own record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// With the number of the takeover.
+    BecamePrimary(u64),
+    NoLongerPrimary,
+    Requested(u64),
+    Noticed(u64),
+    Yielded(u64),
+    Left,
+}
+
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) membership: Membership,
+    changes: Sender<Change>,
+    snapshots: UnboundedReceiver<Snapshot>,
+}
+
+impl Exchange {
+    /// No slurmctld may run on this host yet.
+    pub(super) fn open(host: &Host, membership: Membership) -> std::io::Result<Self> {
+        let (changes, to_apply) = mpsc::channel();
+        let (sender, snapshots) = unbounded_channel();
+        let worker = Worker::new(host.clone(), &membership, sender);
+        host.spawn_thread("arbitration", move || worker.run(&to_apply))?;
+        Ok(Self {
+            membership,
+            changes,
+            snapshots,
+        })
+    }
+
+    pub(super) fn send(&self, change: Change) {
+        // The thread outlives this handle.
+        let _ = self.changes.send(change);
+    }
+
+    /// The next snapshot that differs from the one before.
+    pub(super) async fn next(&mut self) -> Option<Snapshot> {
+        self.snapshots.recv().await
+    }
+
+    pub(super) async fn leave(mut self) {
+        self.send(Change::Left);
+        let left = async { while self.snapshots.recv().await.is_some_and(|seen| seen.own.present) {} };
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, left).await;
+    }
+}
+
+struct Worker {
+    host: Host,
+    directory: PathBuf,
+    own_path: PathBuf,
+    heartbeat: PathBuf,
+    snapshot: Snapshot,
+    /// This host's record as the volume has it.
+    written: Option<Record>,
+    /// The daemon became primary and has no term yet.
+    takeover: Option<u64>,
+    initialized: bool,
+    snapshots: UnboundedSender<Snapshot>,
+}
+
+impl Worker {
+    fn new(host: Host, membership: &Membership, snapshots: UnboundedSender<Snapshot>) -> Self {
+        // A hidden name, since the directory above lists Controllers.
+        let directory = membership.state_dir.join(".slurm-operator").join(".standing");
+        let peer = |(index, host): (usize, &String)| Peer {
+            index,
+            host: host.clone(),
+            record: None,
+        };
+        let all = membership.hosts.iter().enumerate().map(peer);
+        let (own, peers): (Vec<_>, Vec<_>) = all.partition(|peer| peer.index == membership.own);
+        Self {
+            host,
+            own_path: directory.join(own.first().map_or("", |own| &own.host)),
+            directory,
+            heartbeat: membership.state_dir.join(heartbeat::FILE),
+            snapshot: Snapshot {
+                index: membership.own,
+                own: Record::default(),
+                takeover: 0,
+                heartbeat: None,
+                peers,
+            },
+            written: None,
+            takeover: None,
+            initialized: false,
+            snapshots,
+        }
+    }
+
+    fn run(mut self, changes: &Receiver<Change>) {
+        let mut failing = false;
+        let mut sent = None;
+        loop {
+            match self.poll() {
+                Ok(()) => failing = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        warn!(%error, "cannot exchange records with the supervisors of the other slurmctld");
+                    }
+                }
+            }
+            if sent.as_ref() != Some(&self.snapshot) {
+                if self.snapshots.send(self.snapshot.clone()).is_err() {
+                    return;
+                }
+                sent = Some(self.snapshot.clone());
+            }
+            match changes.recv_timeout(POLL_INTERVAL) {
+                Ok(change) => self.apply(change),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Reads the others' records, then writes the own one if it has changed.
+    fn poll(&mut self) -> Result<(), FileError> {
+        let heartbeat = self.host.files().read(&self.heartbeat).unwrap_or_default();
+        self.snapshot.heartbeat = Heartbeat::parse(&heartbeat);
+        for peer in &mut self.snapshot.peers {
+            // A record that cannot be read stays as it was.
+            peer.record = read(&self.host, &self.directory.join(&peer.host))?;
+        }
+        if !self.initialized {
+            self.initialize()?;
+        }
+        let own = &mut self.snapshot.own;
+        if let Some(takeover) = self.takeover.take() {
+            // All terms are known here, so that no earlier one is above it.
+            own.primary = true;
+            self.snapshot.takeover = takeover;
+            self.snapshot.own.term = self.snapshot.next_term();
+        }
+        if self.written.as_ref() != Some(&self.snapshot.own) {
+            let files = self.host.files();
+            files.create_directories(&self.directory, 0o777)?;
+            // Serializing our own types cannot fail.
+            let bytes = serde_json::to_vec(&self.snapshot.own).unwrap_or_default();
+            files.replace(&self.own_path, &bytes, 0o640, Durability::Unsynced)?;
+            self.written = Some(self.snapshot.own.clone());
+        }
+        Ok(())
+    }
+
+    /// Continues the previous record. An open request is fulfilled: no slurmctld runs on this host yet.
+    fn initialize(&mut self) -> Result<(), FileError> {
+        let before = read(&self.host, &self.own_path)?.unwrap_or_default();
+        let request = self.snapshot.first().map_or(0, |first| first.request);
+        let own = &mut self.snapshot.own;
+        own.present = true;
+        own.term = own.term.max(before.term);
+        if own.noticed == 0 {
+            own.yielded = request;
+        }
+        self.initialized = true;
+        Ok(())
+    }
+
+    fn apply(&mut self, change: Change) {
+        let own = &mut self.snapshot.own;
+        match change {
+            Change::BecamePrimary(takeover) => self.takeover = Some(takeover),
+            Change::NoLongerPrimary | Change::Left => {
+                self.takeover = None;
+                own.primary = false;
+                own.present &= change != Change::Left;
+            }
+            Change::Requested(number) => own.request = number,
+            Change::Noticed(number) => own.noticed = number,
+            Change::Yielded(number) => own.yielded = number,
+        }
+    }
+}
+
+/// `None` if there is no record, or one that cannot be decoded: records are replaced atomically.
+fn read(host: &Host, path: &Path) -> Result<Option<Record>, FileError> {
+    match host.files().read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,169 @@
+//! Manual changes and manual states.
+
+use super::*;
+
+#[tokio::test]
+async fn manual_changes_are_restored_to_the_files() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let by_hand = PartitionUpdate {
+        max_time: Some(9),
+        default_time: Some(3),
+        priority_tier: Some(7),
+        ..PartitionUpdate::new("a")
+    };
+    pod.by_hand().update_partition(&by_hand).await.unwrap();
+    let client = pod.client();
+    let order = |partition: &str, keys: &[&str]| PartitionCommand {
+        partition: partition.to_owned(),
+        restore: keys.iter().map(ToString::to_string).collect(),
+    };
+    let restore = order("a", &["MaxTime", "DefaultTime"]);
+    let restored = client.command_partition(&restore, fence(20)).await.unwrap();
+    let left: Vec<&String> = restored.left.keys().collect();
+    assert_eq!(left, ["DefaultTime"], "no RPC removes it: {restored:?}");
+    let a = pod.partition("a").unwrap();
+    assert_eq!((a.max_time, a.default_time, a.priority_tier), (5, 3, 7), "no other key");
+    assert_eq!(pod.lives().len(), 1, "no reconfigure");
+
+    let nobody = client.command_partition(&order("x", &["MaxTime"]), fence(21)).await;
+    assert!(
+        matches!(nobody, Err(Error::Refused(Refusal::NoSuchThing))),
+        "{nobody:?}"
+    );
+    fs::write(pod.path("mute"), "").unwrap();
+    let silent = client.command_partition(&restore, fence(22)).await;
+    assert!(
+        matches!(silent, Err(Error::Refused(Refusal::Slurm { .. }))),
+        "{silent:?}"
+    );
+    let replaced = Fence { term: 0, sequence: 23 };
+    let stale = client.command_partition(&restore, replaced).await;
+    assert!(matches!(stale, Err(Error::StaleFence { .. })), "{stale:?}");
+}
+
+#[tokio::test]
+async fn manual_changes_survive_a_reconfigure() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let client = pod.slurmctld();
+    let hand = slurm::rpc::PartitionUpdate {
+        nodes: Some("n7".to_owned()),
+        ..slurm::rpc::PartitionUpdate::new("hand")
+    };
+    client.create_partition(&hand).await.unwrap();
+    let drain = slurm::rpc::PartitionUpdate {
+        state: Some(PartitionStateName::Drain),
+        ..slurm::rpc::PartitionUpdate::new("a")
+    };
+    client.update_partition(&drain).await.unwrap();
+    pod.jobs("hand", "RUNNING");
+
+    // The change of another partition affects neither.
+    let other = BEFORE.replace("PartitionName=b Nodes=n1", "PartitionName=b Nodes=n1 MaxTime=3");
+    let pushed = pod.push(&revision(2, &other)).await;
+    assert_eq!(
+        (pushed.outcome, pushed.action),
+        (Outcome::Applied, Action::PartitionRpc)
+    );
+    assert!(pod.partition("hand").is_some());
+
+    let more = format!("{other}MaxJobCount=5\n");
+    let pushed = pod.push(&revision(3, &more)).await;
+    let Outcome::PartitionsInUse { partitions } = &pushed.outcome else {
+        panic!("{pushed:?}")
+    };
+    assert_eq!(partitions[0].name, "hand");
+    assert!(partitions[0].made_by_hand);
+    assert_eq!(pod.lives().len(), 1);
+    assert_eq!(pod.conf(), other);
+
+    // With its line in the file it blocks nothing, and the manual state is kept.
+    let adopted = format!("{more}{}\n", partitions[0].line);
+    let pushed = pod.push(&revision(4, &adopted)).await;
+    assert_eq!(
+        (&pushed.outcome, pushed.action),
+        (&Outcome::Applied, Action::Reconfigure)
+    );
+    assert_eq!(
+        pushed.kept_states,
+        [KeptState {
+            partition: "a".to_owned(),
+            state: "DRAIN".to_owned()
+        }]
+    );
+    assert_eq!(pod.lives().len(), 2);
+    assert_eq!(pod.partition("hand").unwrap().nodes, "n7");
+    assert_eq!(
+        pod.partition("a").unwrap().state.name(),
+        Some(PartitionStateName::Drain)
+    );
+}
+
+/// The partition is closed in the file, because of a manual state or on purpose.
+#[tokio::test]
+async fn a_manually_opened_partition_stays_open_although_the_file_has_it_closed() {
+    let before = BEFORE.replace("Default=YES", "Default=YES State=DRAIN");
+    let state = |name: &str| slurm::rpc::PartitionUpdate {
+        state: PartitionStateName::from_name(name),
+        ..slurm::rpc::PartitionUpdate::new("a")
+    };
+    for (closed_by_hand, then) in [(true, "UP"), (true, "DOWN"), (false, "UP")] {
+        let with = |sequence: u64, conf: &str| Revision {
+            closed_by_hand: closed_by_hand.then(|| "a".to_owned()).into_iter().collect(),
+            ..revision(sequence, conf)
+        };
+        let pod = Pod::running(&with(1, &before)).await;
+        pod.slurmctld().update_partition(&state(then)).await.unwrap();
+        // A live update of other settings does not send the state.
+        let pushed = pod.push(&with(2, &before.replace("MaxTime=5", "MaxTime=6"))).await;
+        assert_eq!(pushed.action, Action::PartitionRpc);
+        let named = |pod: &Pod| pod.partition("a").unwrap().state.name().map(|state| state.to_string());
+        assert_eq!(named(&pod).as_deref(), Some(then));
+
+        let more = format!("{}MaxJobCount=5\n", before.replace("MaxTime=5", "MaxTime=6"));
+        let pushed = pod.push(&with(3, &more)).await;
+        assert_eq!(
+            (&pushed.outcome, pushed.action),
+            (&Outcome::Applied, Action::Reconfigure)
+        );
+        let kept = KeptState {
+            partition: "a".to_owned(),
+            state: then.to_owned(),
+        };
+        assert_eq!(pushed.kept_states, if closed_by_hand { vec![kept] } else { vec![] });
+        let expected = if closed_by_hand { then } else { "DRAIN" };
+        assert_eq!(named(&pod).as_deref(), Some(expected), "{closed_by_hand}");
+        assert_eq!(pod.conf(), more, "the operator writes the files");
+
+        // A restarted slurmctld has the state of the files, which is no manual one.
+        let last = *pod.lives().last().unwrap();
+        kill(last, Signal::SIGKILL).unwrap();
+        pod.status_that("slurmctld is back", |status| {
+            let slurmctld = status.slurmctld.as_ref();
+            slurmctld.is_some_and(|daemon| daemon.restarts == 1 && daemon.state == DaemonState::Ready)
+        })
+        .await;
+        let pushed = pod.push(&with(4, &format!("{more}MinJobAge=5\n"))).await;
+        assert_eq!(pushed.action, Action::Reconfigure);
+        assert_eq!(named(&pod).as_deref(), Some("DRAIN"));
+    }
+}
+
+#[tokio::test]
+async fn the_next_agent_closes_a_manually_closed_partition_again() {
+    for whole_pod in [false, true] {
+        for step in ["checked", "swapped", "reconfiguring"] {
+            let mut pod = Pod::running(&revision(1, BEFORE)).await;
+            let drain = slurm::rpc::PartitionUpdate {
+                state: Some(PartitionStateName::Drain),
+                ..slurm::rpc::PartitionUpdate::new("a")
+            };
+            pod.slurmctld().update_partition(&drain).await.unwrap();
+            let after = format!("{BEFORE}MaxJobCount=5\n");
+            pod.push_dying_at(step, &revision(2, &after)).await;
+            pod = pod.resumed(whole_pod).await;
+            assert_eq!(pod.conf(), after, "{step}");
+            let state = pod.partition("a").unwrap().state.name();
+            assert_eq!(state, Some(PartitionStateName::Drain), "{step}, {whole_pod}");
+        }
+    }
+}
