@@ -234,7 +234,7 @@ fn gather_manual_states(
 ) -> manual_state::Found {
     let seen = snapshot.knowledge.known();
     find_manual_states(
-        &manual_state::Sight {
+        &manual_state::StateInputs {
             objects: &inputs.partitions,
             live: seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
             // A closed partition is no reason to restart slurmctld.

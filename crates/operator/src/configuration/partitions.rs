@@ -42,7 +42,7 @@ pub(crate) fn gather_partitions(
     let mut refused = Vec::new();
     let mut taken = taken_by(content);
     // An older operator may have accepted a line that joins the next one; that is not kept.
-    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.stands_alone());
+    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.is_self_contained());
     let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
         .into_iter()
         .partition(|partition| partition.metadata.deletion_timestamp.is_some());

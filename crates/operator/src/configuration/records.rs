@@ -284,7 +284,7 @@ mod tests {
         let surroundings = Surroundings {
             parent: &parent,
             before: Before::Nothing,
-            knowledge: &Knowledge::unknown("nobody was asked"),
+            knowledge: &Knowledge::unknown("not polled"),
             refusals: &Refusals::new(),
             in_use: &[],
             max_node_count: 1024,

@@ -24,7 +24,7 @@ use crate::{
     },
     finding::{Blocks, Finding},
     parent::Parent,
-    partition::rules::line::stands_alone,
+    partition::rules::line::is_self_contained,
     reason,
 };
 
@@ -258,7 +258,7 @@ pub(crate) fn hold_unreadable(wanted: &mut Content, before: &Content, troubles: 
                     let accepted = before.node_sets.get(own).and_then(|before| before.partition.clone());
                     // An older operator may have accepted one that takes the next line along.
                     node_set.partition =
-                        accepted.filter(|settings| stands_alone(&format!("PartitionName={own} {settings}")));
+                        accepted.filter(|settings| is_self_contained(&format!("PartitionName={own} {settings}")));
                 }
             }
         }

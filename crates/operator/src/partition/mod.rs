@@ -1,8 +1,8 @@
-//! Partition: a partition of its own, across NodeSets and machines outside Kubernetes.
+//! Reconciles Partitions: partitions of their own, across NodeSets and external machines.
 //!
-//! Its line is written by the [`crate::controller`], which alone changes a slurmctld: Partitions are an input of its
-//! configuration as NodeSets are. What a line says and which nodes it names is decided here ([`rules`]); how it
-//! is comes back by [`crate::cluster::partition_reports`].
+//! The [`crate::controller`], which alone changes a slurmctld, writes their lines: Partitions are an input of its
+//! configuration, as NodeSets are. [`rules`] decides what a line contains and which nodes it names; reports come back
+//! through [`crate::cluster::partition_reports`].
 
 mod apply;
 mod drift;
@@ -30,12 +30,12 @@ use crate::{
     runtime::{Caches, Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
-/// Slurm is polled every few seconds, so by then it was.
-const POLLED_AGAIN: Duration = Duration::from_secs(10);
-/// A poll that was requested has ended by then.
-const POLLED: Duration = Duration::from_secs(1);
+/// Slurm is polled every few seconds: by then a poll has ended.
+const NEXT_POLL: Duration = Duration::from_secs(10);
+/// By then a requested poll has ended.
+const REQUESTED_POLL: Duration = Duration::from_secs(1);
 
-/// Reports how Partitions are, and removes their finalizer when their lines are gone.
+/// Reports the state of Partitions, and removes their finalizer once their lines are removed.
 #[derive(Debug)]
 pub struct PartitionReconciler {
     context: Context,
@@ -70,7 +70,7 @@ impl Reconciler for PartitionReconciler {
         let cluster = observed.cluster();
         let mut plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
         if is_outdated(&observed, &plan) {
-            // A restarted slurmctld that lost what was sent is not a manual change.
+            // A restarted slurmctld that lost its partitions is not a manual change.
             if let Some(external) = context.clusters.external(&cluster) {
                 external.poll().await;
             }
@@ -83,13 +83,13 @@ impl Reconciler for PartitionReconciler {
         let results = apply::apply(context, &self.writer, &observed, &plan).await;
         let now = context.clock.now();
         let external_again = results.external.as_ref().and_then(|done| done.again);
-        let restored_again = results.restored.is_some().then_some(POLLED_AGAIN);
+        let restored_again = results.restored.is_some().then_some(NEXT_POLL);
         let (view, applied) = self.conclude(key, plan.view, results);
         let assessment = assess(&view);
         let warn_again = context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning));
         let mut status = status::build_status(&view, &assessment, applied.failure().as_ref(), now);
         let count_again = self.memories.with(key, |memory| {
-            memory.calm_counts(partition.status.as_ref(), &mut status, now)
+            memory.throttle_counts(partition.status.as_ref(), &mut status, now)
         });
         if let Some(drifted) = status::new_drift(&view, &status) {
             context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
@@ -105,9 +105,9 @@ impl Reconciler for PartitionReconciler {
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
         let polled = assessment.needs_poll.then(|| {
             if context.clusters.poll_soon(&cluster) {
-                POLLED
+                REQUESTED_POLL
             } else {
-                POLLED_AGAIN
+                NEXT_POLL
             }
         });
         let again = [
@@ -122,7 +122,7 @@ impl Reconciler for PartitionReconciler {
 }
 
 impl PartitionReconciler {
-    /// How the Partition is after the plan was carried out.
+    /// The state of the Partition after the plan was carried out.
     fn conclude(&self, key: &Key, mut view: View, results: apply::Results) -> (View, crate::runtime::Applied) {
         let now = self.context.clock.now();
         self.memories.with(key, |memory| {
@@ -131,18 +131,18 @@ impl PartitionReconciler {
                 memory.refusal = done.refusal;
             }
             if let Some((keys, restored)) = &results.restored {
-                let settled = restore::settle_restored(&view.found, keys, restored);
+                let outcome = restore::settle_restored(&view.found, keys, restored);
                 if let Some(baseline) = memory.baseline.as_mut() {
-                    Baseline::note_restored(baseline, now, &settled);
+                    Baseline::note_restored(baseline, now, &outcome);
                 }
-                view.found = settled.found;
+                view.found = outcome.found;
             }
         });
         (view, results.applied)
     }
 }
 
-/// The Partitions that a change may concern. What their Controllers have to say of them comes by the board.
+/// Returns the Partitions that a change may affect. Reports of their Controllers wake them through `Clusters::publish`.
 fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
     match change {
         Change::Partition(delta) => delta.key().into_iter().collect(),
@@ -152,14 +152,14 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
             let partitions = namespaces.flat_map(|namespace| caches.partitions.list(&namespace));
             partitions.map(|partition| Key::of(partition.as_ref())).collect()
         }
-        // By their names they stand in slurm.conf, but for one that is not ours.
+        // slurm.conf names NodeSets; only Partitions of an external slurmctld depend on them directly.
         Change::NodeSet(delta) => {
             let controllers = delta.sides().filter_map(|node_set| {
                 let namespace = node_set.namespace().unwrap_or_default();
                 caches.controllers.get(&namespace, &node_set.spec.controller_ref.name)
             });
-            let outside = controllers.filter(|controller| controller.spec.is_external());
-            outside
+            let external = controllers.filter(|controller| controller.spec.is_external());
+            external
                 .flat_map(|controller| of_controller(caches, &Key::of(controller.as_ref())))
                 .collect()
         }

@@ -59,7 +59,7 @@ impl Converged {
 
 /// What an operator and an agent make of these objects in the end, with a slurmctld that refuses some files.
 fn converge(objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool) -> Converged {
-    converge_knowing(objects, refuses, &Knowledge::unknown("nobody was asked"))
+    converge_knowing(objects, refuses, &Knowledge::unknown("not polled"))
 }
 
 fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, knowledge: &Knowledge) -> Converged {
