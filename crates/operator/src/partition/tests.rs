@@ -109,7 +109,7 @@ fn a_partition_is_ready_once_slurmctld_has_it_as_specified() {
         let knowledge = seen(60, 1, "UP", 0);
         ready(&View { knowledge, ..view })
     };
-    for (partition_report, status, reason) in [
+    for (given, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
         (Some(live(1)), ConditionStatus::False, "Applying"),
         (Some(PartitionReport::default()), ConditionStatus::False, "Applying"),
@@ -119,9 +119,9 @@ fn a_partition_is_ready_once_slurmctld_has_it_as_specified() {
         (None, ConditionStatus::False, "Applying"),
     ] {
         assert_eq!(
-            ready(view(&spec, partition_report.clone())),
+            ready(view(&spec, given.clone())),
             (status, reason.to_owned()),
-            "{partition_report:?}"
+            "{given:?}"
         );
     }
     let mut alone = view(&spec, None);
@@ -149,7 +149,7 @@ fn a_partition_is_ready_only_if_a_poll_found_it() {
         live_since: Some(at(second)),
         ..live(2)
     };
-    for (partition_report, knowledge, was_ready, expected) in [
+    for (given, knowledge, was_ready, expected) in [
         (since(5), lists(&["other", "long"], 9), false, "True Ready"),
         // Slurm had it before, and the change was read back by the step that made it.
         (since(5), lists(&["long"], 3), false, "True Ready"),
@@ -167,7 +167,7 @@ fn a_partition_is_ready_only_if_a_poll_found_it() {
         (since(5), lists_none.clone(), false, "False Waiting"),
         (since(5), lists_none, true, "True Ready"),
     ] {
-        let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(partition_report));
+        let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(given));
         view.knowledge = knowledge.clone();
         if was_ready {
             let ready = json!({ "conditions": [{
@@ -200,7 +200,7 @@ fn a_partition_is_ready_only_if_a_poll_found_it() {
 fn the_time_a_line_went_live_is_kept_when_other_lines_change() {
     let reports = std::cell::RefCell::new(AllReports::default());
     let at = |second: i64| Timestamp::from_second(second).unwrap();
-    let report = |partition_report: PartitionReport| PartitionReports::from([("long".to_owned(), partition_report)]);
+    let report = |given: PartitionReport| PartitionReports::from([("long".to_owned(), given)]);
     let since = |generation, second| PartitionReport {
         live_since: Some(at(second)),
         ..live(generation)
@@ -267,13 +267,13 @@ fn jobs_are_cancelled_only_by_policy_and_once_the_partition_is_closed() {
         ("Cancel", "UP", None),
         ("Cancel", "DRAIN", Some(vec!["1", "2"])),
     ] {
-        let partition_report = PartitionReport {
+        let given = PartitionReport {
             line: Some(line(1).with_state(state)),
             ..live(1)
         };
         let mut leaving = deleted(view(
             &json!({ "nodeSets": ["a"], "deletionPolicy": policy }),
-            Some(partition_report),
+            Some(given),
         ));
         leaving.knowledge = knowledge.clone();
         let cancelled = plan_object(&leaving).into_iter().find_map(|effect| match effect {
@@ -371,9 +371,9 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(spec: &Value, partition_report: PartitionReport) -> Self {
+    fn new(spec: &Value, given: PartitionReport) -> Self {
         Self {
-            view: view(spec, Some(partition_report)),
+            view: view(spec, Some(given)),
             baseline: None,
             restored_at: 0,
             same: Vec::new(),
@@ -389,9 +389,7 @@ impl Watched {
         self.view.found = Baseline::find_drift(&mut self.baseline, &self.view);
         let keys = plan_restore(&self.view);
         if !keys.is_empty() {
-            let left = left
-                .iter()
-                .map(|key| ((*key).to_owned(), "rejected by Slurm".to_owned()));
+            let left = left.iter().map(|key| ((*key).to_owned(), "Slurm refused".to_owned()));
             let restored = Restored {
                 left: left.collect(),
                 same: self.same.clone(),
@@ -511,9 +509,9 @@ fn a_manual_change_before_the_first_poll_is_not_taken_as_the_baseline() {
         ("", 5),
         ("MaxTime=5k", 5),
     ] {
-        let mut partition_report = live(2);
-        partition_report.line.as_mut().unwrap().settings = settings.to_owned();
-        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), partition_report);
+        let mut given = live(2);
+        given.line.as_mut().unwrap().settings = settings.to_owned();
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), given);
         assert_eq!(watched.poll(seen(shown, 1, "UP", 0), NONE), NONE, "{settings}");
     }
 }
@@ -526,11 +524,7 @@ fn a_value_that_is_being_applied_from_the_files_is_no_manual_change() {
     watched.same = vec!["MaxTime".to_owned()];
     assert_eq!(watched.poll(seen(90, 1, "UP", 10), NONE), ["MaxTime"]);
     assert_eq!((watched.drift(), watched.drifted()), (Vec::new(), None));
-    assert_eq!(
-        watched.poll(seen(90, 1, "UP", 20), NONE),
-        NONE,
-        "it is the baseline now"
-    );
+    assert_eq!(watched.poll(seen(90, 1, "UP", 20), NONE), NONE, "the new baseline");
 }
 
 #[test]
@@ -574,9 +568,9 @@ fn a_revert_that_slurmctld_rejects_is_reported_and_not_retried() {
         watched.drift(),
         ["MaxTime 60->5 Reported", "PriorityTier 1->9 Reverted"]
     );
-    assert!(watched.drifted().unwrap().contains("rejected by Slurm"));
+    assert!(watched.drifted().unwrap().contains("Slurm refused"));
     assert_eq!(watched.poll(seen(5, 1, "UP", 20), NONE), NONE);
-    assert!(watched.drifted().unwrap().contains("rejected by Slurm"));
+    assert!(watched.drifted().unwrap().contains("Slurm refused"));
     assert_eq!(
         watched.poll(seen(6, 1, "UP", 30), NONE),
         ["MaxTime"],
@@ -595,9 +589,9 @@ fn a_manually_opened_partition_is_closed_again_and_a_manually_closed_one_is_kept
         ("UP", "DRAIN", false),
         ("DRAIN", "INACTIVE", false),
     ] {
-        let mut partition_report = live(2);
-        partition_report.line = partition_report.line.map(|line| line.with_state(written));
-        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), partition_report);
+        let mut given = live(2);
+        given.line = given.line.map(|line| line.with_state(written));
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), given);
         watched.poll(seen(60, 1, written, 0), NONE);
         let keys = watched.poll(seen(60, 1, live_state, 10), NONE);
         assert_eq!(keys == ["State"], reverted, "{written} {live_state}: {keys:?}");

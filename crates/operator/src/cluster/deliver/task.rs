@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
-const RECONFIGURE_GAP: Duration = Duration::from_secs(1);
+const MIN_GAP: Duration = Duration::from_secs(1);
 /// While slurmctld has not applied the live revision.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After a failure, doubled each time up to [`LONGEST_BACKOFF`].
@@ -127,8 +127,7 @@ impl Task {
         pause.min(left)
     }
 
-    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again if nothing else
-    /// is wanted.
+    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
     async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
         let wanted = &request.wanted;
         if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE_TIME) {
@@ -167,10 +166,8 @@ impl Task {
                     self.publish(wanted, live, State::Busy);
                 }
                 if let Some(last) = self.reconfigured
-                    && last.elapsed() < RECONFIGURE_GAP
-                    && tokio::time::timeout_at(last + RECONFIGURE_GAP, inbox.changed())
-                        .await
-                        .is_ok()
+                    && last.elapsed() < MIN_GAP
+                    && tokio::time::timeout_at(last + MIN_GAP, inbox.changed()).await.is_ok()
                 {
                     // A newer revision is wanted.
                     return Duration::ZERO;
@@ -325,8 +322,7 @@ impl Task {
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
-        // After a dry run or a change of partitions by RPC, the next push need not wait: neither reconfigures
-        // slurmctld.
+        // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
         let no_reconfigure = |pushed: &Pushed| {
             matches!(pushed.outcome, Outcome::Rejected(_) | Outcome::PartitionsInUse { .. })
                 || pushed.action == Action::PartitionRpc
