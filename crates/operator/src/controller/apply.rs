@@ -30,7 +30,7 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     }
     context
         .clusters
-        .follow_jobs(&key, &Follower::Controller, configuration.needs_answers);
+        .follow_jobs(&key, &Follower::Controller, configuration.depends_on_slurm);
     let mut applied = Applied::default();
     for new in &plan.keys {
         let made = create_key(writer, controller, new).await;

@@ -290,7 +290,7 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         Knowledge::Known(seen.into())
     };
     for (known, reason, soon, words) in [
-        (qos(None), "WaitsForAccounting", true, "QOS \"fast\" is looked up"),
+        (qos(None), "WaitsForAccounting", true, "QOS \"fast\" has not been found"),
         (
             qos(Some(Err("no database"))),
             "WaitsForAccounting",
@@ -309,13 +309,13 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         assert_eq!((held.reason, held.soon), (reason, soon), "{}", held.why);
         assert!(held.why.contains(words), "{}", held.why);
         assert!(!end.conf().contains("Fast") && end.conf().contains("Nodes=b MaxTime=5"));
-        assert_eq!(end.plan.configuration.needs_answers, reason == "WaitsForAccounting");
+        assert_eq!(end.plan.configuration.depends_on_slurm, reason == "WaitsForAccounting");
     }
     let end = converge_knowing(objects, &|_| false, &qos(Some(Ok(&["normal", "fast"]))));
     assert!(end.conf().contains("AllowQos=ALL,Fast") && end.held().is_empty());
     // What is live is not looked up again.
     let end = converge_knowing(end.objects, &|_| false, &qos(None));
-    assert!(end.held().is_empty() && !end.plan.configuration.needs_answers);
+    assert!(end.held().is_empty() && !end.plan.configuration.depends_on_slurm);
 }
 
 #[test]
@@ -483,7 +483,7 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
         let end = converge_knowing(objects.clone(), &|_| false, &knowledge);
         assert!(end.conf().contains("Nodes=a MaxTime=5"), "{knowledge:?}");
         assert_eq!(end.conf().contains("GresTypes=gpu"), !waits, "{knowledge:?}");
-        assert_eq!(end.plan.configuration.needs_answers, waits, "{knowledge:?}");
+        assert_eq!(end.plan.configuration.depends_on_slurm, waits, "{knowledge:?}");
         if waits {
             assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
             let mut seen = observed(end.objects, end.report);
@@ -526,7 +526,7 @@ fn a_partition_does_not_vanish_under_its_jobs() {
         );
         assert!(busy.held().is_empty(), "{way}");
         assert_eq!(busy.plan.configuration.retained, ["b"], "{way}");
-        let condition = busy.plan.configuration.needs_answers;
+        let condition = busy.plan.configuration.depends_on_slurm;
         assert!(condition, "{way}: its jobs are followed");
         let idle = converge_knowing(busy.objects, &|_| false, &jobs(&[job("RUNNING", "a")]));
         assert!(!idle.conf().contains("PartitionName=b "), "{way}");

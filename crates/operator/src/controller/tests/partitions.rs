@@ -465,7 +465,7 @@ fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_anot
         let nodes = if waits { "cpu" } else { mark.as_str() };
         let expected = format!("PartitionName=both Nodes={nodes} State=UP");
         assert_eq!(line(&conf, "both"), Some(expected.as_str()), "one that {what}");
-        assert_eq!(plan.configuration.needs_answers, waits, "one that {what}");
+        assert_eq!(plan.configuration.depends_on_slurm, waits, "one that {what}");
     }
 }
 
