@@ -1,4 +1,4 @@
-//! Controller: a Slurm cluster's slurmctld, its configuration and its keys.
+//! Reconciles Controllers: a Slurm cluster's slurmctld, its configuration and its keys.
 
 mod apply;
 mod build;
@@ -23,7 +23,7 @@ use crate::{
     runtime::{Caches, Change, Context, Delta, Error, Key, Outcome, Reconciler, State, Writer},
 };
 
-/// Brings Controllers to what their specs ask for.
+/// Brings Controllers to the state that their specs declare.
 #[derive(Debug)]
 pub struct ControllerReconciler {
     context: Context,
@@ -59,7 +59,7 @@ impl Reconciler for ControllerReconciler {
             return Ok(State::Progressing { why }.into());
         }
         let plan = plan::plan(&observed);
-        let look_again = context.warn(controller.as_ref(), plan.warnings(held_before(&observed.inputs)));
+        let requeue_after = context.warn(controller.as_ref(), plan.warnings(held_before(&observed.inputs)));
         let applied = apply::apply(context, &self.writer, &controller, &plan).await;
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
@@ -67,20 +67,20 @@ impl Reconciler for ControllerReconciler {
             context.events.warn(controller.as_ref(), reason, message);
         }
         let outcome = self.writer.finish(controller.as_ref(), status, applied, state).await?;
-        let look_again = look_again
+        let requeue_after = requeue_after
             .into_iter()
-            .chain(plan.look_again())
+            .chain(plan.requeue_after())
             .chain(observed.snapshot.lagging.requeue_after);
-        Ok(look_again.fold(outcome, Outcome::requeue))
+        Ok(requeue_after.fold(outcome, Outcome::requeue))
     }
 }
 
-/// The Controllers that a change may concern.
+/// Returns the Controllers that a change may affect.
 fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
     match change {
         Change::Controller(delta) => {
             let mut keys: Vec<Key> = delta.key().into_iter().collect();
-            // Two of one cluster name are in each other's way, and one may have made room.
+            // Two Controllers with the same cluster name conflict, and one of them may have released it.
             keys.extend(with(caches, |controller| {
                 delta
                     .sides()
@@ -97,7 +97,7 @@ fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
                 )
             })
             .collect(),
-        // With a thousand of them, each look at all costs as much as the change that their statuses tell of.
+        // With a thousand Partitions, a reconcile for each status change would cost as much as the change itself.
         Change::Partition(delta) if delta.is_of_status() => Vec::new(),
         Change::Partition(delta) => delta
             .sides()

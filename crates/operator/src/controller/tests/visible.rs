@@ -139,7 +139,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     );
     let (_, reason, message) = condition(objects.clone(), sent, "ConfigurationApplied");
     assert!(
-        reason == "AgentAway" && message.contains("revision 2 by a ConfigMap"),
+        reason == "AgentAway" && message.contains("revision 2 in a ConfigMap"),
         "{message}"
     );
 
@@ -260,7 +260,7 @@ fn a_dry_run_that_refused_and_a_slurmctld_that_was_put_back_are_told_apart() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     for (by, words) in [
         (RejectedBy::DryRun, "a dry run in pod slurm-controller-0 refused"),
-        (RejectedBy::Slurmctld, "was put back to the one before"),
+        (RejectedBy::Slurmctld, "was rolled back to the former one"),
         (RejectedBy::Agent, "cannot read"),
     ] {
         let report = refused(&before, &wanted, 2, by);
