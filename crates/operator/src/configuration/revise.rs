@@ -137,7 +137,7 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
         StartingPoint::Unrecorded(_) => return take_all(context, wanted),
     };
     let checker = Checker::new(context, before, wanted);
-    let mut checked = CheckedChoice {
+    let mut last_check = CheckedChoice {
         checker: &checker,
         before,
         wanted,
@@ -145,7 +145,7 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
     };
     let changed = differing(before, wanted);
 
-    let mut sound = choose(&changed, |taken| match checked.at(taken) {
+    let mut sound = choose(&changed, |taken| match last_check.at(taken) {
         Ok(_) => Verdict::Good,
         Err(why) => Verdict::Bad(why.clone()),
     });
@@ -153,7 +153,7 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
         StartingPoint::Accepted(revision, _) => Some(revision.digest()),
         StartingPoint::Nothing | StartingPoint::Unrecorded(_) => None,
     };
-    let Choice { taken, held } = choose(&sound.taken, |taken| match checked.at(taken) {
+    let Choice { taken, held } = choose(&sound.taken, |taken| match last_check.at(taken) {
         Err(why) => Verdict::Bad(why.clone()),
         Ok(candidate) => match context.refusals.get(&candidate.digest) {
             Some(message) => Verdict::Bad(HoldReason {
@@ -171,7 +171,7 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
         files,
         warnings,
         ..
-    } = checked.into_candidate(&taken);
+    } = last_check.into_candidate(&taken);
     let to_held = |(source, why): (Source, HoldReason)| Held {
         source: source.label(before, wanted),
         reason: why.reason,

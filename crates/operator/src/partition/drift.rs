@@ -195,8 +195,8 @@ fn live_settings(view: &View) -> Option<(String, BTreeMap<&'static str, String>,
     if report.change.as_ref().is_some_and(|change| change.at >= seen.at) {
         return None;
     }
-    let live = seen.partitions.as_ref()?.get(&line.name)?;
-    let settings = live.settings().into_iter().collect();
+    let listed = seen.partitions.as_ref()?.get(&line.name)?;
+    let settings = listed.settings().into_iter().collect();
     Some((line.whole(), settings, seen.at))
 }
 
@@ -207,8 +207,8 @@ fn opened(view: &View) -> Option<(String, String)> {
     let report = view.report.as_ref().filter(|report| report.manual_state.is_none())?;
     let line = report.line.as_ref()?;
     let written = &line.state;
-    let live = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
-    let state = live.state.to_string();
+    let listed = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
+    let state = listed.state.to_string();
     let is_known = strictness(&state).is_some();
     (is_known && state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
 }

@@ -34,10 +34,10 @@ pub(super) fn build_status(
     let line = view.report.as_ref().and_then(|report| report.line.as_ref());
     let name = partition.slurm_name();
     let seen = view.knowledge.known().filter(|_| line.is_some());
-    let live = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
-    let load = seen.zip(live).map(|(seen, _)| load(seen, &name));
+    let listed = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
+    let load = seen.zip(listed).map(|(seen, _)| load(seen, &name));
     PartitionStatus {
-        state: live.map(|live| live.state.to_string()),
+        state: listed.map(|listed| listed.state.to_string()),
         nodes: load.as_ref().map(count_nodes),
         cpus: load.as_ref().map(count_cpus),
         jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {

@@ -324,9 +324,9 @@ fn the_status_shows_the_live_state_and_a_manual_state() {
     let node = |name: &str, state: &str| json!({ "name": name, "state": [state], "partitions": ["long"], "cpus": 4 });
     let nodes = serde_json::from_value(json!([node("a-0", "IDLE"), node("b-0", "DOWN")])).unwrap();
     let mut seen = Seen::of_nodes(nodes, now());
-    let live = json!({ "name": "long", "partition": { "state": ["DRAIN"] }, "nodes": { "configured": "a-0,b-0" } });
+    let listed = json!({ "name": "long", "partition": { "state": ["DRAIN"] }, "nodes": { "configured": "a-0,b-0" } });
     seen.partitions = Some(Arc::new(
-        [("long".to_owned(), serde_json::from_value(live).unwrap())].into(),
+        [("long".to_owned(), serde_json::from_value(listed).unwrap())].into(),
     ));
     seen.job_loads = Some(Arc::default());
     let closed = PartitionReport {
@@ -350,13 +350,13 @@ fn the_status_shows_the_live_state_and_a_manual_state() {
 
 fn seen(minutes: u64, tier: u64, state: &str, second: i64) -> Knowledge {
     let mut seen = Seen::of_nodes(Vec::new(), Timestamp::from_second(1_800_000_000 + second).unwrap());
-    let live = json!({
+    let listed = json!({
         "name": "long", "partition": { "state": [state] }, "nodes": { "configured": "" },
         "maximums": { "time": { "set": true, "infinite": false, "number": minutes } },
         "priority": { "tier": tier },
     });
     seen.partitions = Some(Arc::new(
-        [("long".to_owned(), serde_json::from_value(live).unwrap())].into(),
+        [("long".to_owned(), serde_json::from_value(listed).unwrap())].into(),
     ));
     Knowledge::Known(seen.into())
 }
