@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_slurmd_that_did_not_restart_lags_regardless_of_its_clock() {
-        // n2's clock is ahead of ours.
+        // n2's clock is ahead of the operator's.
         let before = starts(&[("n1", 5), ("n2", 2_000_000), ("n3", 5)]);
         let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED)]);
         let lagging = find(&change(), Some(&before), None, &now);

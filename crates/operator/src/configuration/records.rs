@@ -110,7 +110,7 @@ fn check_extra(at_line: &BTreeMap<usize, Record<'_>>, places: &Places, content: 
         .map(|(line, record)| (line + 1 - first, record.kind, record.name));
     let lost = alone.collect::<Vec<_>>() != rendered.collect::<Vec<_>>();
     lost.then(|| {
-        let message = "spec.extraConf would be parsed with other records than it has; remove the backslash that joins its first or last line to others";
+        let message = "spec.extraConf would be parsed with other records than it has; remove the continuation that joins its first or last line to others";
         RecordProblem::Joined(message.to_owned())
     })
 }

@@ -316,7 +316,7 @@ fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
     let lines: Vec<String> = closed
         .map(|(name, ManualState { state, wanted, since })| {
             format!(
-                "partition {name} was set to {state} manually in Slurm, and not {wanted}, since {since}; it is kept, also across restarts; open it with `scontrol update PartitionName={name} State={wanted}`, or set another State in its source"
+                "partition {name} was set to {state} manually in Slurm, where {wanted} is wanted (known since {since}); it is kept, also across restarts; open it with `scontrol update PartitionName={name} State={wanted}`, or set another State in its source"
             )
         })
         .collect();

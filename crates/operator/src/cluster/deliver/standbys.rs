@@ -157,7 +157,7 @@ async fn push_to(
 }
 
 /// Returns the first reachable standby that rejects the revision in a dry run, and why. Standbys that were unreachable
-/// before are not asked.
+/// before are skipped.
 pub(crate) async fn find_objection(
     wanted: &Wanted,
     revision: &Revision,
