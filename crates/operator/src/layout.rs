@@ -22,8 +22,7 @@ pub(crate) const CANDIDATE_DIR: &str = "/etc/slurm-candidate";
 pub(crate) const AGENT_VOLUME: &str = "slurm-agent";
 pub(crate) const AGENT_DIR: &str = "/opt/slurm-agent";
 pub(crate) const AGENT: &str = "/opt/slurm-agent/slurm-agent";
-/// A directory in every image's PATH, for people who type `slurm-agent check`. The PATH itself belongs to the image and
-/// is not known.
+/// A directory in every image's PATH, for people who type `slurm-agent check`.
 pub(crate) const AGENT_COMMAND: &str = "/usr/local/bin/slurm-agent";
 /// The agent's file name in its volume.
 pub(crate) const AGENT_FILE: &str = "slurm-agent";

@@ -47,8 +47,7 @@ pub(crate) struct Lagging {
 }
 
 impl NodeStarts {
-    /// Returns the nodes that have not applied the last change. `status` belongs to the Controller, `now` is Slurm's
-    /// last response.
+    /// Returns the nodes that have not applied the last change. `now` is Slurm's last response.
     pub(crate) fn find_lagging(
         &mut self,
         status: Option<&ConfigurationStatus>,
@@ -133,8 +132,7 @@ fn find(change: &FinishedPush, before: Option<&Starts>, listed: Option<String>, 
     collect(&starts_of(seen), lags)
 }
 
-/// After a takeover, the leader has not seen the change: listed nodes lag until their slurmd is younger than the
-/// change.
+/// A new leader has not seen the change: listed nodes lag until their slurmd is younger than it.
 fn catch_up(listed: Option<String>, changed: Option<Timestamp>, now: &Knowledge) -> Lagging {
     let (Some(listed), Some(changed)) = (listed, changed) else {
         return Lagging::default();

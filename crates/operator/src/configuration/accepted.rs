@@ -1,5 +1,4 @@
-//! The inputs of the accepted revision, stored with it in the bundle's ConfigMap. Contents of files are in the revision
-//! itself and are not repeated.
+//! The inputs of the accepted revision, stored with it in the bundle's ConfigMap, without the contents of files.
 
 use std::collections::BTreeMap;
 

@@ -93,8 +93,7 @@ pub(super) fn deliver(
     }))
 }
 
-/// An annotation on the pod that makes its kubelet refresh the pod's mounts, which it otherwise does about once a
-/// minute.
+/// An annotation that makes the kubelet refresh the pod's mounts, which it otherwise does about once a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WakeKubelet {
     pub(crate) pod: String,
@@ -120,8 +119,7 @@ impl WakeKubelet {
 pub(crate) enum Method {
     InPlace,
     Restart,
-    /// Under the user's own command, the agent can neither make slurmctld read its files again nor check whether it
-    /// did.
+    /// Under the user's own command, the agent can neither reconfigure slurmctld nor check the result.
     RestartUnsupervised,
 }
 
@@ -231,8 +229,7 @@ impl Deployment {
         self.method != Method::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
     }
 
-    /// Whether that restart may happen now. An agent runs whatever the files contain, so there is always one to wait
-    /// for.
+    /// Whether that restart may happen now. An agent always runs, so there is always one to wait for.
     fn may_restart(&self) -> bool {
         self.restarts_instead() && self.checked == Some(self.wanted)
     }
@@ -264,8 +261,7 @@ impl Deployment {
             );
             let newest = Revision { sequence, ..newest };
             return match &self.state {
-                // A pod should not start with a revision that slurmctld has not started with yet, if there is another
-                // one.
+                // A pod should not start with a revision that slurmctld has not started with, if there is another.
                 State::Waiting { why } if self.method != Method::RestartUnsupervised => {
                     let why = why.clone();
                     (

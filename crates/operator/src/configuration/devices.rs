@@ -1,5 +1,4 @@
-//! Finds devices of NodeSets that no job can get. The checker sees the files only, whereas a worker registers with its
-//! own `Gres=`. Pure.
+//! Finds devices of NodeSets that no job can get. The checker does not see the `Gres=` of workers. Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,8 +8,7 @@ use slurm::conf::Configuration;
 
 use crate::{cluster::deliver::Files, nodeset::build::devices_in};
 
-/// Returns warnings about NodeSets with these files. `GresTypes` is not added automatically: a change of it ends jobs,
-/// so the owner must make it.
+/// Returns warnings about these NodeSets. `GresTypes` is not added automatically: a change of it ends jobs.
 pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> Vec<String> {
     let with_devices: Vec<(String, BTreeSet<String>)> = node_sets
         .iter()

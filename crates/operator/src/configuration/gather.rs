@@ -464,10 +464,7 @@ fn gather_node_sets(
     for node_set in &inputs.node_sets {
         let own = node_set.name_any();
         let name = node_set.slurm_name();
-        if RESERVED_NAMES
-            .iter()
-            .any(|reserved| name.eq_ignore_ascii_case(reserved))
-        {
+        if RESERVED_NAMES.iter().any(|word| name.eq_ignore_ascii_case(word)) {
             findings.push(Finding::new(
                 Blocks::Nothing,
                 reason::NODE_SET_NAME_TAKEN,

@@ -35,7 +35,6 @@ pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<Wait> {
     }))
 }
 
-/// What a change waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) message: String,

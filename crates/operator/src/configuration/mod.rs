@@ -99,8 +99,7 @@ pub(crate) struct Outcome {
     pub(crate) findings: Vec<Finding>,
     /// The state of the newest configuration.
     pub(crate) state: ConfigState,
-    /// The history with the new entries, if there are any. It is written before the revision: a new leader in between
-    /// writes both again.
+    /// The history with new entries, if any. It is written before the revision: a new leader in between writes both.
     pub(crate) history: Option<ConfigMap>,
     /// ConfigMaps to write, in this order.
     pub(crate) config_maps: Vec<ConfigMap>,
@@ -141,8 +140,7 @@ impl Outcome {
     }
 }
 
-/// Decides what the newest configuration is and where it goes. `jwt_key` is the cluster's key, which signs orders to
-/// agents.
+/// Decides what the newest configuration is and where it goes. `jwt_key` signs orders to agents.
 pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Outcome {
     let Ok(uid) = ControllerUid::new(inputs.controller.metadata.uid.clone().unwrap_or_default()) else {
         return Outcome::default();
@@ -270,8 +268,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     }
 }
 
-/// Keeps the accepted revision while no newer one can be built, and restores it if its ConfigMaps were changed
-/// manually.
+/// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
 fn keep_accepted(
     inputs: &Inputs,
     snapshot: &Snapshot,

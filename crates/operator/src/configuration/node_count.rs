@@ -10,17 +10,13 @@ const MIN_COUNT: u32 = 1024;
 /// Slurm's `MAX_SLURM_NODES`. slurmctld does not start with a higher number.
 const MAX_COUNT: u32 = 65_536;
 
-/// Returns the next power of two above the number of requested nodes. A live value is never lowered: slurmctld would
-/// forget the nodes above it.
+/// Returns the next power of two above the requested nodes, and never less than the live value.
 pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Document>) -> u32 {
-    let requested = node_sets
+    let nodes = node_sets
         .iter()
         .map(|node_set| requested_by(node_set))
         .fold(0, u32::saturating_add);
-    let room = requested
-        .saturating_add(1)
-        .checked_next_power_of_two()
-        .unwrap_or(u32::MAX);
+    let room = nodes.saturating_add(1).checked_next_power_of_two().unwrap_or(u32::MAX);
     let room = room.max(MIN_COUNT).max(accepted.and_then(rendered).unwrap_or_default());
     room.min(MAX_COUNT)
 }

@@ -180,8 +180,7 @@ fn wait_for_marks(inputs: &Inputs, snapshot: &Snapshot, line: Line, before: Opti
     why.map_or(Ok(line), |why| Err(Fault::new(reason::WAITS_FOR_NODES, why)))
 }
 
-/// Manually created partitions with jobs, which a reconfigure would end. They are kept until they are deleted in Slurm,
-/// or get another owner.
+/// Manually created partitions with jobs. They are kept until they are deleted in Slurm, or get another owner.
 pub(super) fn find_adopted(
     snapshot: &Snapshot,
     before: &BTreeMap<String, String>,

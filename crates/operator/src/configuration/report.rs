@@ -27,8 +27,7 @@ use crate::{
 /// The condition that slurmctld runs with the newest configuration; its message names the revision.
 pub(crate) const CONFIG_APPLIED: &str = "ConfigurationApplied";
 
-/// Returns the status of the configuration. It is unchanged while the configuration cannot be built, and `None` if the
-/// operator does not manage it.
+/// Returns the status, unchanged while no configuration can be built, and `None` if the operator does not manage it.
 pub(crate) fn build_report(
     inputs: &Inputs,
     snapshot: &Snapshot,
@@ -63,8 +62,7 @@ pub(crate) fn build_report(
     })
 }
 
-/// Returns the standbys that do not have the revision of the active slurmctld. A new leader repeats the status until it
-/// has polled them.
+/// Returns the standbys without the active revision. A new leader repeats the status until it has polled them.
 fn lagging_standbys(
     inputs: &Inputs,
     report: &Report,

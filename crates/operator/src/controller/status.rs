@@ -38,8 +38,7 @@ pub(super) fn build_status(
     let previous = conditions_of(observed);
     ControllerStatus {
         conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
-        // Upstream's definitions, which may be the installed ones, drop these fields: they would be written again and
-        // again.
+        // Upstream's definitions, if installed, drop these fields: they would be written again and again.
         observed_generation: observed.outdated.is_empty().then_some(generation),
         configuration: plan
             .configuration

@@ -1,5 +1,4 @@
-//! Finds manual changes in Slurm other than the state: Slurm returns other values than after the operator's last
-//! change.
+//! Finds manual changes other than the state: values that differ from those after the operator's last change.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +42,7 @@ pub(super) struct Found {
 }
 
 impl Baseline {
-    /// Finds where Slurm differs from the baseline, which is created by the first call. A known difference keeps its
-    /// time.
+    /// Finds where Slurm differs from the baseline, which the first call creates. A known difference keeps its time.
     pub(super) fn find_drift(baseline: &mut Option<Self>, view: &View) -> Found {
         let before = view.partition.status.as_ref();
         // The Controller reports manual states.
@@ -114,8 +112,7 @@ impl Baseline {
         }
     }
 
-    /// Records that settings were sent to slurmctld again. The baseline is kept: they may change again before the next
-    /// poll.
+    /// Records that settings were sent again. The baseline is kept: they may change again before the next poll.
     pub(super) fn note_restored(&mut self, at: Timestamp, outcome: &RestoreOutcome) {
         self.restored_at = Some(at);
         self.stuck.extend(outcome.stuck.clone());
@@ -126,8 +123,7 @@ impl Baseline {
         }
     }
 
-    /// `settings` is Slurm's first response. A manual change may have come before it; the values of the line take
-    /// precedence.
+    /// `settings` is Slurm's first response, which may contain a manual change: the line takes precedence.
     fn begin(line: String, mut settings: BTreeMap<&'static str, String>) -> Self {
         for (key, written) in numbers_in(&line) {
             if let Some(value) = settings.get_mut(key) {
@@ -200,8 +196,7 @@ fn live_settings(view: &View) -> Option<(String, BTreeMap<&'static str, String>,
     Some((line.whole(), settings, seen.at))
 }
 
-/// The written state and the live one, if the partition was opened manually. Manually closed partitions are handled by
-/// the Controller.
+/// The written and the live state of a manually opened partition. The Controller handles closed ones.
 fn opened(view: &View) -> Option<(String, String)> {
     // If it was closed manually before, opening it lifts the manual state.
     let report = view.report.as_ref().filter(|report| report.manual_state.is_none())?;

@@ -18,11 +18,9 @@ const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
 /// When a rejected line is sent again: its nodes may have been added in the meantime.
 pub(super) const RETRY: Duration = Duration::from_mins(1);
 
-/// The memories of all Partitions.
 #[derive(Debug, Default)]
 pub(super) struct Memories(Mutex<HashMap<Key, Memory>>);
 
-/// The memory of one Partition.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// When its counts were last written.
@@ -33,7 +31,6 @@ pub(super) struct Memory {
     pub(super) refusal: Option<Refusal>,
 }
 
-/// A rejected line.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) line: Line,

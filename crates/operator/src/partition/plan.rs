@@ -90,8 +90,7 @@ pub(super) enum Effect {
     Restore(Vec<String>),
 }
 
-/// An event about a fault. Some faults may pass: Helm creates NodeSets and Controllers at the same time, in its own
-/// order.
+/// An event about a fault. Some may pass: Helm creates NodeSets and Controllers in its own order.
 pub(super) fn warning(fault: &Fault) -> Warning<'_> {
     Warning {
         reason: fault.reason,
@@ -152,8 +151,7 @@ pub(super) fn plan(observed: &Observed, memory: &mut Memory) -> Plan {
     }
 }
 
-/// Whether slurmrestd, which is polled more often, has returned other values than the last poll of an external
-/// slurmctld.
+/// Whether slurmrestd, which is polled more often, returned other values than the external slurmctld.
 pub(super) fn is_outdated(observed: &Observed, plan: &Plan) -> bool {
     let (Some(Reach::Reached(reached)), Some(seen)) = (&observed.external, observed.knowledge.known()) else {
         return false;
@@ -196,8 +194,7 @@ pub(super) fn plan_object(view: &View) -> Vec<Effect> {
     jobs.map(Effect::CancelJobs).into_iter().collect()
 }
 
-/// Whether a deleted Partition waits for the removal of its line. It does not wait if there is no slurmctld that could
-/// have it.
+/// Whether a deleted Partition waits for the removal of its line. Without a slurmctld it does not wait.
 pub(super) fn is_closing(view: &View) -> bool {
     let partition = view.partition.as_ref();
     let controller = view.controller.as_ref();
@@ -362,8 +359,7 @@ fn progress(view: &View) -> Option<Progress> {
     }
 }
 
-/// Its jobs that have not ended, once it accepts no new ones. A job that may also run in another partition does not
-/// count.
+/// Its unfinished jobs, once it accepts no new ones. A job that may run in another partition does not count.
 fn own_jobs(view: &View) -> Vec<JobHandle> {
     let line = view.report.as_ref().and_then(|report| report.line.as_ref());
     let jobs = view.knowledge.known().and_then(|seen| seen.jobs.as_ref());

@@ -9,9 +9,8 @@ use slurm::agent::Restored;
 
 use super::{drift::Found, plan::View, rules::line::strictness};
 
-/// How many values are remembered as reverted. Beyond this, another program manages the partition, and drift is only
-/// reported.
-const MAX_REVERTED: usize = 16;
+/// How many reverted values are remembered. Beyond this another program manages them, and drift is only reported.
+const LIMIT: usize = 16;
 
 /// The result of reverting keys.
 #[derive(Debug, Default)]
@@ -29,7 +28,7 @@ pub(super) fn plan_restore(view: &View) -> Vec<String> {
     let Found { drift, stuck, is_fresh } = &view.found;
     let reverted: Vec<&Drift> = drift.iter().filter(|drift| is_reverted(drift)).collect();
     let is_wanted = |drift: &Drift| match partition.spec.drift_policy() {
-        DriftPolicy::Revert => reverted.len() < MAX_REVERTED && !reverted.iter().any(|other| is_same(other, drift)),
+        DriftPolicy::Revert => reverted.len() < LIMIT && !reverted.iter().any(|other| is_same(other, drift)),
         DriftPolicy::RevertAll => true,
         DriftPolicy::Report | DriftPolicy::Other(_) => false,
     };
@@ -61,9 +60,7 @@ pub(super) fn settle_restored(found: &Found, keys: &[String], restored: &Restore
         .partition(|drift| keys.contains(&drift.key) && restored.same.contains(&drift.key));
     // A value that is reverted repeatedly is listed once.
     drift.retain(|drift| !(is_reverted(drift) && before.iter().any(|other| is_same(other, drift))));
-    let forgotten = (before.len() + drift.len())
-        .saturating_sub(MAX_REVERTED)
-        .min(before.len());
+    let forgotten = (before.len() + drift.len()).saturating_sub(LIMIT).min(before.len());
     drift.extend(before.into_iter().skip(forgotten));
     let mut after = Found { drift, ..found.clone() };
     after

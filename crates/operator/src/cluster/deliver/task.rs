@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::{
     FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Reporter, Request, Sent, State, Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before, rejection_of},
-    standbys::{ActiveRevision, find_objection},
+    standbys::{ActiveRevision, find_veto},
 };
 use crate::{
     cluster::pods::Target,
@@ -297,7 +297,7 @@ impl Task {
         let wanted = &request.wanted;
         let revision = revision_of(wanted, sequence);
         let standbys = self.reporter.read().standbys;
-        if let Some((pod, refused)) = find_objection(wanted, &revision, &standbys).await {
+        if let Some((pod, refused)) = find_veto(wanted, &revision, &standbys).await {
             let tried = LiveRevision {
                 sequence,
                 digest: wanted.digest,

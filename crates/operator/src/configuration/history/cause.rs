@@ -1,5 +1,4 @@
-//! Finds the user's objects that caused a change. Derived from the files: only the files of the former revision are
-//! known.
+//! Finds the objects that caused a change, from the files: nothing else is known of the former revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -28,8 +28,7 @@ type Container = Map<String, Value>;
 const LOGFILE_STARTED: &str =
     r#"tries=0; until [ -p "$SOCKET" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.05; done"#;
 
-/// Handles options in the environment and arguments as the stock images' entrypoint does, and then runs slurmctld under
-/// the agent.
+/// Handles options and arguments as the stock images' entrypoint does, and runs slurmctld under the agent.
 const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
 
 /// Default images of the containers.

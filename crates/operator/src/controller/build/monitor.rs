@@ -55,8 +55,7 @@ fn build_endpoint(parent: &Parent, wanted: &Wanted, endpoint: &MetricEndpoint) -
         "path": endpoint.path,
         "interval": endpoint.interval.as_ref().or(wanted.interval.as_ref()),
         "scrapeTimeout": endpoint.scrape_timeout.as_ref().or(wanted.scrape_timeout.as_ref()),
-        // Both Services of slurmctld have these labels. The Service for clients contains only the active slurmctld,
-        // once.
+        // Both Services have these labels. The one for clients contains only the active slurmctld, once.
         "relabelings": [{
             "action": "keep",
             "sourceLabels": ["__meta_kubernetes_service_name"],

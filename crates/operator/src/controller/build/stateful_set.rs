@@ -222,8 +222,7 @@ fn observed_claims(spec: &Value) -> Option<Value> {
     (!claims.is_empty()).then_some(Value::Array(claims))
 }
 
-/// Digest of everything a user can change that requires another pod. The operator's own parts of the template are not
-/// included.
+/// Digest of everything a user can change that requires another pod, without the operator's own changes.
 fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
     let spec = &parent.controller.spec;
     let Marks { labels, annotations } = template_marks(parent, ingredients);

@@ -23,7 +23,6 @@ use crate::{
     reason,
 };
 
-/// The wanted partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::partition) struct Desired {
     /// The equivalent line of slurm.conf.

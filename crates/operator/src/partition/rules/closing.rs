@@ -15,9 +15,7 @@ use slurm::{
 
 /// The state of a partition while it is closing. A stopped partition is not started in order to drain it.
 pub(crate) fn closing_state(state: &str) -> &'static str {
-    let is_stopped = ["DOWN", "INACTIVE"]
-        .iter()
-        .any(|stopped| state.eq_ignore_ascii_case(stopped));
+    let is_stopped = ["DOWN", "INACTIVE"].iter().any(|name| state.eq_ignore_ascii_case(name));
     if is_stopped { "INACTIVE" } else { "DRAIN" }
 }
 
@@ -25,7 +23,7 @@ pub(crate) fn closing_state(state: &str) -> &'static str {
 pub(crate) fn is_closed(state: &str) -> bool {
     ["DRAIN", "INACTIVE"]
         .iter()
-        .any(|closed| state.eq_ignore_ascii_case(closed))
+        .any(|name| state.eq_ignore_ascii_case(name))
 }
 
 /// Retained lines by the partition's name in Slurm.
@@ -63,8 +61,7 @@ pub(crate) struct Removal<'a> {
     pub(crate) jobs: Option<&'a [Job]>,
 }
 
-/// Returns the lines to retain. Jobs that are submitted after `jobs` were read are found by the agent when it deletes
-/// the partition.
+/// Returns the lines to retain. The agent finds jobs that are submitted after `jobs` were read.
 pub(crate) fn find_retained(removal: &Removal) -> RetainedLines {
     let removed = removal.written.effective(RecordKind::Partition).into_iter();
     removed
@@ -95,8 +92,7 @@ fn has_jobs(removal: &Removal, name: &str) -> bool {
     }
 }
 
-/// Returns the line with the closing state. `None` for a line that cannot be written on its own: its removal waits for
-/// its jobs.
+/// Returns the closed line. `None` for one that cannot be written on its own: its removal waits for its jobs.
 fn close(removal: &Removal, name: &str, settings: &Settings) -> Option<Retained> {
     let is_plain =
         |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "\"#\\[]".contains(c));

@@ -1,5 +1,4 @@
-//! Workers that exist in Kubernetes and may register with Slurm at any moment: Slurm's last response may not contain
-//! them yet.
+//! Workers that may register with Slurm at any moment: Slurm's last response may not contain them yet.
 
 use std::collections::BTreeMap;
 

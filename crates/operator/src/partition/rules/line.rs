@@ -107,8 +107,7 @@ impl Line {
     }
 }
 
-/// Whether a partition's line is a single record and does not continue into the next line. Lines that an older operator
-/// accepted may not be.
+/// Whether a line is one record and does not continue into the next line, as lines of an older operator may.
 pub(crate) fn is_self_contained(line: &str) -> bool {
     const NEXT: &str = "PartitionName=next";
     let document = Document::parse(&format!("{line}\n{NEXT}\n"));

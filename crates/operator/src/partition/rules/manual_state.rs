@@ -117,8 +117,7 @@ pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> 
             Some(state) if inputs.is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
                 let since = inputs.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
-                // If manual states are not kept, the state is kept for one delivery only: the next one opens the
-                // partition.
+                // Without `keeps` it is kept for one delivery only: the next one opens the partition.
                 is_stricter.then(|| match prior {
                     Some(prior) if prior.state == state => prior.clone(),
                     _ => ManualState { state, wanted, since },

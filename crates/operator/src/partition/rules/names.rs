@@ -1,5 +1,4 @@
-//! Decides who owns a partition's name. Partitions, NodeSets and nodes share one namespace in Slurm; the oldest keeps
-//! its name.
+//! Decides who owns a name. Partitions, NodeSets and nodes share one namespace in Slurm; the oldest keeps its name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -87,8 +86,7 @@ impl Taken {
         self.default_place.is_some()
     }
 
-    /// Checks whether a Partition uses a name or default that another one has. `is_node` is whether Slurm has a node of
-    /// this name.
+    /// Checks that no other object has this name or the default. `is_node`: Slurm has a node of this name.
     pub(crate) fn check(
         &self,
         partition: &Partition,
