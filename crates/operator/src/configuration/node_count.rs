@@ -10,7 +10,7 @@ const MIN_COUNT: u32 = 1024;
 /// Slurm's `MAX_SLURM_NODES`. slurmctld does not start with a higher number.
 const MAX_COUNT: u32 = 65_536;
 
-/// Returns the next power of two above the requested nodes, and never less than the live value.
+/// Returns the next power of two above the requested nodes, never below the live value: slurmctld would lose nodes.
 pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Document>) -> u32 {
     let nodes = node_sets
         .iter()
