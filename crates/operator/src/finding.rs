@@ -1,24 +1,24 @@
-//! What keeps a Controller from being what its spec asks for, in words for its owner.
+//! Findings: reasons why a Controller does not match its spec, with a message for its owner.
 
 use crate::reason;
 use crate::runtime::Warning;
 
-/// What must not happen while a finding lasts. What runs goes on running with what it has.
+/// What a finding blocks while it lasts. Running pods keep what they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Blocks {
-    /// Nothing: it is told, and the rest goes on.
+    /// Nothing: it is only reported.
     Nothing,
-    /// Some of the configuration stays as it is, and the rest goes on.
+    /// Some of the configuration is kept as it was, and the rest is updated.
     Input,
-    /// The configuration stays as it is.
+    /// The configuration is not changed.
     Configuration,
-    /// The pods stay as they are.
+    /// The pods are not changed.
     Pods,
-    /// No child is touched.
+    /// No child is changed.
     Everything,
 }
 
-/// One thing that is wrong, and what to do about it.
+/// One problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) blocks: Blocks,
@@ -49,16 +49,16 @@ impl Finding {
     }
 }
 
-/// The finding that blocks most: the one its owner should hear of first.
+/// The finding that blocks most: the one to report first.
 pub(crate) fn worst(findings: &[Finding]) -> Option<&Finding> {
     // The first of equals: findings are in the order of the spec's fields.
     findings.iter().rev().max_by_key(|finding| finding.blocks)
 }
 
-/// Whether one of these blocks as much as this or more.
+/// Whether one of these blocks at least this much.
 pub(crate) fn is_blocked(findings: &[Finding], what: Blocks) -> bool {
     let blocks = |finding: &Finding| match what {
-        // Pods need keys and not the configuration, and the other way round.
+        // Pods need keys but not the configuration, and vice versa.
         Blocks::Configuration => matches!(finding.blocks, Blocks::Configuration | Blocks::Everything),
         other => finding.blocks >= other,
     };

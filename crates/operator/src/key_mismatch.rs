@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn unknown() -> Knowledge {
-        Knowledge::unknown("nobody was asked")
+        Knowledge::unknown("not polled")
     }
 
     fn known(state: &[&str]) -> Knowledge {

@@ -1,9 +1,9 @@
-//! Where things are in a slurmctld pod. The agent's half of this agreement is `crates/agent/README.md`.
+//! The volumes and paths of a slurmctld pod. The agent's half of this contract is `crates/agent/README.md`.
 
 use api::{Controller, wellknown};
 
-/// The configuration slurmctld runs with: the agent writes it. Upstream's `slurm-etc` is another kind of volume, and a
-/// volume that changes its kind under its name cannot be taken over.
+/// The configuration slurmctld runs with; the agent writes it. Upstream's `slurm-etc` is another kind of volume, and a
+/// volume that changes its kind under the same name cannot be adopted.
 pub(crate) const LIVE_VOLUME: &str = "slurm-conf";
 /// slurm.conf, cgroup.conf and the keys as the kubelet projects them, under upstream's name: containers that users add
 /// mount it.
@@ -14,7 +14,7 @@ pub(crate) const BUNDLE_VOLUME: &str = "slurm-bundle";
 pub(crate) const BUNDLE_DIR: &str = "/etc/slurm-bundle";
 /// The entry of the bundle's ConfigMap, and its file name.
 pub(crate) const BUNDLE_FILE: &str = "bundle";
-/// The entry beside it that says what the revision was made from. Nobody but the operator reads it.
+/// The entry that records the inputs of the revision. Only the operator reads it.
 pub(crate) const INPUTS_FILE: &str = "inputs";
 /// A revision for an agent that cannot be reached.
 pub(crate) const CANDIDATE_VOLUME: &str = "slurm-candidate";
@@ -22,9 +22,9 @@ pub(crate) const CANDIDATE_DIR: &str = "/etc/slurm-candidate";
 pub(crate) const AGENT_VOLUME: &str = "slurm-agent";
 pub(crate) const AGENT_DIR: &str = "/opt/slurm-agent";
 pub(crate) const AGENT: &str = "/opt/slurm-agent/slurm-agent";
-/// Where every image's PATH leads, for people who type `slurm-agent check`. The PATH itself is the image's own, and not known.
+/// A directory in every image's PATH, for people who type `slurm-agent check`.
 pub(crate) const AGENT_COMMAND: &str = "/usr/local/bin/slurm-agent";
-/// The agent in its volume.
+/// The agent's file name in its volume.
 pub(crate) const AGENT_FILE: &str = "slurm-agent";
 pub(crate) const RUN_VOLUME: &str = "run";
 pub(crate) const RUN_DIR: &str = "/run";
@@ -35,19 +35,19 @@ pub(crate) const AUTH_SOCKET_DIR: &str = "/run/slurmctld";
 pub(crate) const LOG_VOLUME: &str = "slurm-logfile";
 pub(crate) const LOG_FILE: &str = "/var/log/slurm/slurmctld.log";
 
-/// Mode of upstream's projected files: the group may run the scripts among them.
+/// Mode of upstream's projected files: the group may execute the scripts among them.
 pub(crate) const PROJECTED_MODE: i32 = 0o610;
 
 /// Mode of the keys: slurmctld's group reads them.
 pub(crate) const KEYS_MODE: i32 = 0o440;
 
-/// slurmctld's state, which the revisions are kept on too.
+/// slurmctld's state directory, which also contains the revisions.
 pub(crate) fn state_dir(cluster_name: &str) -> String {
     format!("{}/{cluster_name}", wellknown::STATE_DIR)
 }
 
-/// Where the state volume is mounted. An emptyDir is writable for everybody, over which slurmctld raises an alarm, so it holds the
-/// directory, which `slurm-agent prepare` makes.
+/// Where the state volume is mounted. An emptyDir is world-writable, which slurmctld warns about, so it contains the
+/// directory that `slurm-agent prepare` creates.
 pub(crate) fn state_mount(controller: &Controller) -> String {
     if controller.spec.is_persistent() {
         state_dir(&controller.cluster_name())
@@ -65,7 +65,7 @@ pub(crate) mod name {
     pub(crate) const PREPARE: &str = "prepare";
 }
 
-/// What the agent is told by its environment.
+/// The agent's environment variables.
 pub(crate) mod variable {
     pub(crate) const KEYS_DIR: &str = "SLURM_AGENT_KEYS_DIR";
     pub(crate) const STATE_DIR: &str = "SLURM_AGENT_STATE_DIR";

@@ -1,4 +1,4 @@
-//! What everything that belongs to one Controller is built from: its object, its names and its labels. Pure.
+//! The common input of all children of a Controller: its object, its names and its labels. Pure.
 
 use api::{
     Controller,
@@ -13,7 +13,7 @@ use crate::template::{
     metadata::{Marks, Words, component_labels, owner, selector_labels},
 };
 
-/// What every child of one Controller is built from.
+/// The common input of all children of one Controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Parent<'a> {
     pub(crate) controller: &'a Controller,
@@ -42,12 +42,12 @@ impl<'a> Parent<'a> {
         component_labels(apps::SLURMCTLD, self.names.as_str(), components::CONTROLLER)
     }
 
-    /// Marks of a child that no user has a word about.
+    /// The metadata of a child that users cannot change.
     pub(crate) fn marks(&self) -> Marks {
         Marks::of(&self.controller.metadata).label(&self.labels())
     }
 
-    /// Whether slurmctld runs under the agent, and not under a command of the user's own.
+    /// Whether slurmctld runs under the agent, and not under the user's own command.
     pub(crate) fn is_supervised(&self) -> bool {
         user_command(self.controller.spec.slurmctld.as_ref()).is_none()
     }

@@ -66,7 +66,7 @@ impl Situation {
     pub(crate) fn world(self, size: u32) -> Result<World> {
         let mut world = World {
             caches: Caches::of(vec![controller(), slurm_key(), self.nodeset(size)]),
-            knowledge: Knowledge::unknown("nobody was asked"),
+            knowledge: Knowledge::unknown("not polled"),
         };
         let nodes = (0..size).map(kubernetes_node).collect::<Result<Vec<Node>>>()?;
         for node in &nodes {

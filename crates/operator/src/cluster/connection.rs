@@ -57,7 +57,6 @@ pub enum NodeOrder {
     Describe(NodeDescription),
 }
 
-/// An order for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobOrder {
     /// Ends the job and queues it again.
@@ -66,7 +65,6 @@ pub enum JobOrder {
     Cancel,
 }
 
-/// An order for a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order<'a> {
     /// With the state the order was planned on, if it changes the state.
@@ -287,10 +285,7 @@ impl Cluster {
 
     pub(crate) fn slurmrestd(&self) -> Result<Arc<rest::Client>, String> {
         let connection = self.connection()?;
-        connection
-            .rest
-            .clone()
-            .ok_or_else(|| "no RestApi refers to this Controller".to_owned())
+        connection.rest.clone().ok_or_else(|| "no RestApi exists".to_owned())
     }
 
     /// Requires the agent: only the agent has the files.
@@ -444,8 +439,7 @@ fn of_rest(error: rest::Error, order: Order<'_>) -> CommandError {
         rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
         rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::Unreachable(text(error)),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
-        // An error number of Slurm proves that Slurm read the order; without one, the order may have been carried out
-        // in part.
+        // Slurm's error number proves that it read the order; without one, the order may be carried out in part.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
         _ => CommandError::Unclear(text(error)),
     }

@@ -1,5 +1,4 @@
-//! The agent's report about keys: which `slurm.key` slurmctld has read, and which peers it refuses because they use
-//! another one.
+//! The agent's report about keys: the `slurm.key` that slurmctld has read, and the peers it refuses for another one.
 
 use std::time::Duration;
 
@@ -8,8 +7,7 @@ use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer};
 use super::{Cluster, Follower};
 use crate::runtime::Key;
 
-/// The poll interval. A mismatch must be found within a minute, and the slowest reconciler that reports it polls every
-/// fifteen seconds.
+/// A mismatch must be found within a minute, and the slowest reconciler that reports it polls every 15 s.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// An agent's report about keys.
@@ -66,8 +64,7 @@ pub(super) async fn run(cluster: &Cluster) {
     }
 }
 
-/// Whether the reconcilers that report keys must run: something is wrong, which may end by the clock, or was wrong
-/// before.
+/// Whether reconcilers that report keys must run: something is or was wrong, which may end by the clock.
 pub(crate) fn is_relevant(before: Option<&KeyReport>, now: Option<&KeyReport>) -> bool {
     let key = |report: Option<&KeyReport>| report.map(|report| (report.has_other_jwt_key, report.slurm_key.clone()));
     let refuses = |report: Option<&KeyReport>| report.is_some_and(|report| !report.refused.is_empty());

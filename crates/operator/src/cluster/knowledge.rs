@@ -34,15 +34,13 @@ pub enum Knowledge {
 pub struct Seen {
     /// Nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// All jobs slurmctld knows, finished ones included. `None` if they were not requested, which does not mean "no
-    /// jobs".
+    /// All jobs slurmctld knows, finished ones included. `None` if not requested, which does not mean "no jobs".
     pub jobs: Option<Vec<Job>>,
     /// Read if a NodeSet may have a reservation. `None` if they were not requested or not returned.
     pub reservations: Option<Vec<Reservation>>,
     /// Partitions by name. `None` if they were not requested or not returned.
     pub partitions: Option<Arc<BTreeMap<String, Partition>>>,
-    /// The jobs of each partition, from the last list of jobs, which may be some seconds older. `None` if jobs were
-    /// never listed.
+    /// The jobs of each partition, from the last list of jobs, which may be some seconds older. `None` if never listed.
     pub job_loads: Option<Arc<JobLoads>>,
     /// When the last job on each node must have ended, from the last list of jobs, which may be a minute older than the
     /// nodes. `None` if jobs were never listed.
@@ -118,16 +116,13 @@ impl Seen {
         }
     }
 
-    /// Returns the names of the nodes that were added, removed, changed their state or got other text. The number of
-    /// allocated CPUs does not count.
+    /// Returns the nodes that were added, removed or changed. The number of allocated CPUs does not count.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a str> {
         let names = self.nodes.keys().chain(before.nodes.keys()).map(String::as_str);
-        names
-            .filter(|name| self.compared_fields(name) != before.compared_fields(name))
-            .collect()
+        names.filter(|name| self.fields(name) != before.fields(name)).collect()
     }
 
-    fn compared_fields(&self, name: &str) -> Option<impl PartialEq> {
+    fn fields(&self, name: &str) -> Option<impl PartialEq> {
         let node = self.nodes.get(name)?;
         let deadline = self.deadlines.as_ref().and_then(|deadlines| deadlines.get(name));
         let oldest_job = self.oldest_jobs.as_ref().and_then(|oldest_jobs| oldest_jobs.get(name));

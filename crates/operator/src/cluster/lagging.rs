@@ -47,8 +47,7 @@ pub(crate) struct Lagging {
 }
 
 impl NodeStarts {
-    /// Returns the nodes that have not applied the last change. `status` belongs to the Controller, `now` is Slurm's
-    /// last response.
+    /// Returns the nodes that have not applied the last change. `now` is Slurm's last response.
     pub(crate) fn find_lagging(
         &mut self,
         status: Option<&ConfigurationStatus>,
@@ -133,8 +132,7 @@ fn find(change: &FinishedPush, before: Option<&Starts>, listed: Option<String>, 
     collect(&starts_of(seen), lags)
 }
 
-/// After a takeover, the leader has not seen the change: listed nodes lag until their slurmd is younger than the
-/// change.
+/// A new leader has not seen the change: listed nodes lag until their slurmd is younger than it.
 fn catch_up(listed: Option<String>, changed: Option<Timestamp>, now: &Knowledge) -> Lagging {
     let (Some(listed), Some(changed)) = (listed, changed) else {
         return Lagging::default();
@@ -216,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_slurmd_that_did_not_restart_lags_regardless_of_its_clock() {
-        // n2's clock is ahead of ours.
+        // n2's clock is ahead of the operator's.
         let before = starts(&[("n1", 5), ("n2", 2_000_000), ("n3", 5)]);
         let now = seen(CHANGED + 5, &[("n1", 5), ("n2", 2_000_000), ("n3", CHANGED)]);
         let lagging = find(&change(), Some(&before), None, &now);

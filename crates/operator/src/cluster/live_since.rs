@@ -1,5 +1,4 @@
-//! Since when slurmctld is known to run with its last revisions. An earlier response of Slurm may describe an earlier
-//! revision.
+//! Since when slurmctld runs with its last revisions. An earlier response of Slurm may describe an earlier revision.
 //!
 //! A decision based on Slurm's response must stay the same until the revision it led to is accepted; otherwise it would
 //! be reverted halfway. It is therefore based on the revision that is accepted at the time, according to Kubernetes or

@@ -217,8 +217,7 @@ impl Clusters {
         self.cluster(controller).observe(true).await
     }
 
-    /// Sends an order for a node, which is carried out only if the node is still in the expected state. A process that
-    /// does not lead sends nothing.
+    /// Sends an order for a node, if this process leads. It is carried out only if the node is in the expected state.
     pub async fn command(
         &self,
         controller: &Key,

@@ -21,8 +21,7 @@ pub(crate) struct PartitionReport {
     pub(crate) line: Option<Line>,
     /// slurmctld has started with the line, or received it.
     pub(crate) runs: bool,
-    /// Since when slurmctld is known to run with the line. An earlier response of Slurm may describe the partition
-    /// before it.
+    /// Since when slurmctld runs with the line. An earlier response of Slurm may describe the line before it.
     pub(crate) live_since: Option<Timestamp>,
     /// Why the newest version is not in the configuration.
     pub(crate) trouble: Option<Fault>,

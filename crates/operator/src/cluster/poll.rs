@@ -30,8 +30,7 @@ const BUSY: Duration = Duration::from_secs(1);
 /// The longest interval while nothing changes. Each poll without a change makes the interval 1.5 times as long.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// An object that follows jobs. Slurm counts jobs faster than it lists them, so they are listed only while a decision
-/// depends on them.
+/// An object that follows jobs. Listing jobs is slow, so they are listed only while a decision depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follower {
     /// The cluster's Controller itself.
@@ -80,7 +79,6 @@ impl Poll {
         self.latest.subscribe()
     }
 
-    /// Polls now.
     pub(super) fn request(&self) {
         self.requests.notify_one();
     }
@@ -212,8 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Adds results that are derived from jobs. If the poll did not read jobs, they are read when due; until then the
-    /// last results are kept.
+    /// Adds results derived from jobs, which are read if that is due; otherwise the last results are kept.
     async fn add_jobs(&self, seen: &mut Seen, sets: &[Arc<NodeSet>], counts_jobs: bool, reading: &mut Reading) {
         if seen.jobs.is_some() {
             reading.was_done(seen.at);

@@ -25,8 +25,7 @@ pub(crate) struct Routes {
     /// The address of slurmrestd.
     pub(crate) rest: Option<String>,
     pub(crate) agent: Option<AgentRoute>,
-    /// slurmctld's pod has no agent and will not get one: slurmctld is external, or its pod was created without an
-    /// agent.
+    /// No agent exists or is expected: slurmctld is external, or its pod was created without one.
     pub(crate) agentless: bool,
 }
 

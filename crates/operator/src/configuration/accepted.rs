@@ -1,5 +1,4 @@
-//! The inputs that the accepted revision was made from, kept beside it in the bundle's ConfigMap. Contents of files are in
-//! the revision itself and are not repeated.
+//! The inputs of the accepted revision, stored with it in the bundle's ConfigMap, without the contents of files.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +12,18 @@ use slurm::{
 use super::content::{Content, NodeSetInput, Origin, UserFile};
 use crate::partition::rules::{closing::RetainedLines, line::Line, manual_state::ManualStates};
 
-/// What was accepted last.
+/// The accepted inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) content: Content,
-    /// slurmctld has run with it, or with one before it: there may be jobs.
+    /// slurmctld has run with this revision, or with an earlier one: there may be jobs.
     pub(crate) served: bool,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
-    /// Of the revision it is about.
+    /// The digest of the revision.
     digest: Digest,
     served: bool,
     extra_conf: String,
@@ -69,7 +68,7 @@ impl Accepted {
         serde_json::to_string(&wire).unwrap_or_default()
     }
 
-    /// None if it is about another revision, or cannot be read.
+    /// Returns `None` if the record belongs to another revision, or cannot be parsed.
     pub(crate) fn from_json(json: &str, revision: &Revision) -> Option<Self> {
         let wire: Wire = serde_json::from_str(json).ok()?;
         if wire.digest != revision.digest() {
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_as_they_were_written() {
+    fn the_record_is_read_back_unchanged() {
         let (accepted, revision) = accepted();
         let json = accepted.to_json(&revision);
         assert_eq!(Accepted::from_json(&json, &revision), Some(accepted));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_another_revision_are_none() {
+    fn a_record_of_another_revision_is_ignored() {
         let (accepted, mut revision) = accepted();
         let json = accepted.to_json(&revision);
         revision.files.insert(FileName::new("x").unwrap(), File::config("x"));

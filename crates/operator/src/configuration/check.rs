@@ -1,4 +1,4 @@
-//! Whether a candidate may go to slurmctld: as far as we can tell without asking it.
+//! Checks whether a candidate may be sent to slurmctld, as far as that is known without slurmctld.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -15,11 +15,11 @@ use slurm::{
 use super::{
     accepted::Accepted,
     content::Content,
-    explain::{describe, is_ours},
+    explain::{describe, is_generated},
     jobs::{Wait, is_in_use, waits_for},
     records::{RecordProblem, check_records},
     render::{Built, build_files},
-    revise::{Before, Surroundings, Why},
+    revise::{CheckContext, HoldReason, StartingPoint},
 };
 use crate::{
     cluster::{Knowledge, deliver::Files},
@@ -27,30 +27,30 @@ use crate::{
     reason,
 };
 
-/// Knows what there is to know about the cluster, and looks candidates over. What it takes to judge a change is found out when
-/// there is one: at rest the files are rendered and read once.
+/// Checks candidates with everything known about the cluster. The facts that a change is compared with are computed
+/// when there is a change: while nothing changes, the files are rendered and parsed once.
 pub(crate) struct Checker<'a> {
-    surroundings: &'a Surroundings<'a>,
+    context: &'a CheckContext<'a>,
     before: &'a Content,
     wanted: &'a Content,
     live: OnceCell<Option<Configuration>>,
     nodes: Option<BTreeSet<String>>,
-    old: OnceCell<Old>,
+    existing: OnceCell<Existing>,
     force: OnceCell<Force>,
-    needs_answers: Cell<bool>,
+    depends_on_slurm: Cell<bool>,
 }
 
-/// What is there before any change of an input, and is not held against one.
+/// Problems that existed before any change of an input, and do not count against a change.
 #[derive(Default)]
-struct Old {
-    /// What is wrong already.
+struct Existing {
+    /// Problems that exist already.
     problems: BTreeSet<(String, Option<String>, String)>,
     records: BTreeSet<RecordProblem>,
-    /// What the operator itself changes, whatever the inputs.
+    /// Changes that the operator itself makes, whatever the inputs.
     changes: BTreeSet<String>,
 }
 
-/// What the files would be.
+/// The files of a choice of inputs.
 pub(crate) struct Candidate {
     pub(crate) content: Content,
     pub(crate) files: Files,
@@ -58,59 +58,59 @@ pub(crate) struct Candidate {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Whether jobs are to be waited for.
+/// Whether a change must wait for jobs.
 enum Force {
-    /// There can be none, or their owner does not mind.
+    /// There can be no jobs, or the owner forces the change.
     Now,
     Wait {
-        /// What was asked for, for whoever wants it now.
+        /// The digest of the wanted files, for the force annotation.
         wanted: Digest,
     },
 }
 
 impl<'a> Checker<'a> {
-    pub(crate) fn new(surroundings: &'a Surroundings<'a>, before: &'a Content, wanted: &'a Content) -> Self {
-        let nodes = surroundings.knowledge.known();
+    pub(crate) fn new(context: &'a CheckContext<'a>, before: &'a Content, wanted: &'a Content) -> Self {
+        let nodes = context.knowledge.known();
         Self {
-            surroundings,
+            context,
             before,
             wanted,
             live: OnceCell::new(),
             nodes: nodes.map(|seen| seen.nodes.keys().cloned().collect()),
-            old: OnceCell::new(),
+            existing: OnceCell::new(),
             force: OnceCell::new(),
-            needs_answers: Cell::new(false),
+            depends_on_slurm: Cell::new(false),
         }
     }
 
-    /// What slurmctld runs with, as far as it is known.
+    /// The configuration slurmctld runs with, if known.
     fn live(&self) -> Option<&Configuration> {
-        let live = self.live.get_or_init(|| match self.surroundings.before {
-            // What we render ourselves is what identity is compared with at the first start.
-            Before::Nothing => Some(configuration(&self.built(self.before).files)),
-            Before::Accepted(revision, _) => Some(configuration(&revision.files)),
-            Before::Unrecorded(revision) => revision.map(|revision| configuration(&revision.files)),
+        let live = self.live.get_or_init(|| match self.context.before {
+            // At the first start, identity is compared with the operator's own rendering.
+            StartingPoint::Nothing => Some(configuration(&self.built(self.before).files)),
+            StartingPoint::Accepted(revision, _) => Some(configuration(&revision.files)),
+            StartingPoint::Unrecorded(revision) => revision.map(|revision| configuration(&revision.files)),
         });
         live.as_ref()
     }
 
-    fn old(&self) -> &Old {
-        self.old.get_or_init(|| {
-            let old = match self.surroundings.before {
-                Before::Nothing | Before::Unrecorded(None) => return Old::default(),
-                Before::Accepted(..) => self.built(self.before),
-                Before::Unrecorded(Some(revision)) => Built {
+    fn existing(&self) -> &Existing {
+        self.existing.get_or_init(|| {
+            let old = match self.context.before {
+                StartingPoint::Nothing | StartingPoint::Unrecorded(None) => return Existing::default(),
+                StartingPoint::Accepted(..) => self.built(self.before),
+                StartingPoint::Unrecorded(Some(revision)) => Built {
                     files: revision.files.clone(),
                     places: self.built(self.before).places,
                 },
             };
             let conf = configuration(&old.files);
-            let records = match self.surroundings.before {
-                Before::Accepted(..) => check_records(&conf, &old.places, self.before),
-                // Whose lines they are is not known.
-                Before::Nothing | Before::Unrecorded(_) => Vec::new(),
+            let records = match self.context.before {
+                StartingPoint::Accepted(..) => check_records(&conf, &old.places, self.before),
+                // It is not known who owns the lines.
+                StartingPoint::Nothing | StartingPoint::Unrecorded(_) => Vec::new(),
             };
-            Old {
+            Existing {
                 problems: self.check(&conf, &old).iter().map(fingerprint).collect(),
                 records: records.into_iter().collect(),
                 changes: self.sensitive(&conf).into_keys().collect(),
@@ -120,18 +120,18 @@ impl<'a> Checker<'a> {
 
     fn force(&self) -> &Force {
         self.force.get_or_init(|| {
-            let may_have_jobs = match self.surroundings.before {
-                Before::Nothing => false,
-                Before::Accepted(_, Accepted { served, .. }) => *served,
-                Before::Unrecorded(_) => true,
+            let may_have_jobs = match self.context.before {
+                StartingPoint::Nothing => false,
+                StartingPoint::Accepted(_, Accepted { served, .. }) => *served,
+                StartingPoint::Unrecorded(_) => true,
             };
             let wanted = || digest_of_files(&self.built(self.wanted).files);
-            Force::of(self.surroundings.parent, may_have_jobs, wanted)
+            Force::of(self.context.parent, may_have_jobs, wanted)
         })
     }
 
-    /// The files of these inputs, if they may go to slurmctld.
-    pub(crate) fn check_candidate(&self, content: Content) -> Result<Candidate, Why> {
+    /// Returns the files of these inputs, if they may be sent to slurmctld.
+    pub(crate) fn check_candidate(&self, content: Content) -> Result<Candidate, HoldReason> {
         let built = self.built(&content);
         let conf = configuration(&built.files);
         let problems = self.check(&conf, &built);
@@ -139,33 +139,33 @@ impl<'a> Checker<'a> {
         let joined = records
             .iter()
             .filter(|finding| matches!(finding, RecordProblem::Joined(_)));
-        let mut refused: Vec<String> = joined.map(|finding| finding.words().to_owned()).collect();
+        let mut refused: Vec<String> = joined.map(|finding| finding.message().to_owned()).collect();
         if refused.is_empty() {
             refused = self.refusals(&problems, &built, &content);
         }
         if refused.is_empty() {
-            refused = records.iter().map(|finding| finding.words().to_owned()).collect();
+            refused = records.iter().map(|finding| finding.message().to_owned()).collect();
         }
         if !refused.is_empty() {
-            return Err(Why {
+            return Err(HoldReason {
                 reason: reason::CONFIG_REJECTED,
-                words: refused.join("\n"),
+                message: refused.join("\n"),
                 soon: false,
             });
         }
         if let Force::Wait { wanted } = self.force() {
             let now = format!("or now with the annotation {}={wanted}", annotations::FORCE_CONFIG);
-            if let Some(Wait { words, soon }) = self.waits(&conf) {
-                return Err(Why {
+            if let Some(Wait { message, soon }) = self.waits(&conf) {
+                return Err(HoldReason {
                     reason: reason::WAITS_FOR_JOBS,
-                    words: format!("{words}; it goes live by itself when they are gone, {now}"),
+                    message: format!("{message}; it is applied automatically when they have ended, {now}"),
                     soon,
                 });
             }
-            if let Some(Wait { words, soon }) = self.waits_for_qos(&conf) {
-                return Err(Why {
+            if let Some(Wait { message, soon }) = self.waits_for_qos(&conf) {
+                return Err(HoldReason {
                     reason: reason::WAITS_FOR_ACCOUNTING,
-                    words: format!("{words}; it goes live by itself when they are known, {now}"),
+                    message: format!("{message}; it is applied automatically when they are known, {now}"),
                     soon,
                 });
             }
@@ -173,47 +173,47 @@ impl<'a> Checker<'a> {
         Ok(candidate(content, built, &problems))
     }
 
-    /// What the checker refuses and what was not wrong before, in words for the owners of the fields.
+    /// Errors of the checker that did not exist before, with the fields they come from.
     fn refusals(&self, problems: &[Problem], built: &Built, content: &Content) -> Vec<String> {
         problems
             .iter()
             .filter(|problem| problem.severity == Severity::Refuse)
-            .filter(|problem| !self.old().problems.contains(&fingerprint(problem)))
-            .filter(|problem| !is_ours(problem, &built.places, content))
+            .filter(|problem| !self.existing().problems.contains(&fingerprint(problem)))
+            .filter(|problem| !is_generated(problem, &built.places, content))
             .map(|problem| describe(problem, &built.places, content))
             .collect()
     }
 
-    /// Objects without a record of their own in slurm.conf, but for those that had none before.
+    /// Objects without a record of their own in slurm.conf, except those that had none before.
     fn records(&self, conf: &Configuration, built: &Built, content: &Content) -> Vec<RecordProblem> {
         let mut findings = check_records(conf, &built.places, content);
         if findings.is_empty() {
             return findings;
         }
-        let is_recorded = !matches!(self.surroundings.before, Before::Unrecorded(_));
+        let is_recorded = !matches!(self.context.before, StartingPoint::Unrecorded(_));
         findings.retain(|finding| is_recorded || !matches!(finding, RecordProblem::Twice(_)));
-        findings.retain(|finding| !self.old().records.contains(finding));
+        findings.retain(|finding| !self.existing().records.contains(finding));
         findings
     }
 
-    /// The same without a judgement.
+    /// Returns the files of these inputs without a check.
     pub(crate) fn build(&self, content: Content) -> Candidate {
         let built = self.built(&content);
         let problems = self.check(&configuration(&built.files), &built);
         candidate(content, built, &problems)
     }
 
-    /// Whether what Slurm says of jobs, or of QOS, decided over something.
-    pub(crate) fn needs_answers(&self) -> bool {
-        self.needs_answers.get()
+    /// Whether a decision depended on jobs or QOS in Slurm.
+    pub(crate) fn depends_on_slurm(&self) -> bool {
+        self.depends_on_slurm.get()
     }
 
     fn built(&self, content: &Content) -> Built {
-        build_files(self.surroundings.parent, content, self.surroundings.max_node_count)
+        build_files(self.context.parent, content, self.context.max_node_count)
     }
 
     fn check(&self, conf: &Configuration, built: &Built) -> Vec<Problem> {
-        let seen = self.surroundings.knowledge.known();
+        let seen = self.context.knowledge.known();
         let known = Known {
             live: self.live(),
             nodes: self.nodes.as_ref(),
@@ -222,14 +222,14 @@ impl<'a> Checker<'a> {
             user_lines: Some(built.places.extra.as_ref().unwrap_or(&NO_LINES)),
         };
         let mut problems = check(conf, &known);
-        if matches!(self.surroundings.before, Before::Nothing) {
-            // Options of the user's go beside ours, and a cluster that has not started yet can take them.
+        if matches!(self.context.before, StartingPoint::Nothing) {
+            // Users may add options to the operator's, and a cluster that has not started yet can accept them.
             problems.retain(|problem| problem.key.as_deref() != Some("AuthAltParameters"));
         }
         problems
     }
 
-    /// What could end jobs, by its name.
+    /// Changes that could end jobs, by name.
     fn sensitive(&self, conf: &Configuration) -> BTreeMap<String, Part> {
         let Some(live) = self.live() else {
             return BTreeMap::new();
@@ -241,22 +241,25 @@ impl<'a> Checker<'a> {
         parts.collect()
     }
 
-    /// A QOS that the database does not have passes a dry run and fails the reconfigure.
+    /// A QOS that the database lacks passes a dry run and fails the reconfigure.
     fn waits_for_qos(&self, conf: &Configuration) -> Option<Wait> {
-        self.surroundings.parent.controller.spec.accounting_name()?;
+        self.context.parent.controller.spec.accounting_name()?;
         let named = self.live().map(qos_in_database).unwrap_or_default();
         let new = qos_in_database(conf);
         let first = new.difference(&named).next()?;
-        self.needs_answers.set(true);
-        let mut wait = match self.surroundings.knowledge {
+        self.depends_on_slurm.set(true);
+        let mut wait = match self.context.knowledge {
             Knowledge::Unknown { why } => Wait::for_long(why.clone()),
             Knowledge::Known(seen) => match &seen.qos {
                 Some(Ok(_)) => return None,
                 Some(Err(why)) => Wait::for_long(why.clone()),
-                None => Wait::for_a_look(),
+                None => Wait::for_poll(),
             },
         };
-        wait.words = format!("QOS {first:?} is looked up in the accounting database: {}", wait.words);
+        wait.message = format!(
+            "QOS {first:?} has not been found in the accounting database yet: {}",
+            wait.message
+        );
         Some(wait)
     }
 
@@ -264,16 +267,16 @@ impl<'a> Checker<'a> {
         let parts = self.sensitive(conf);
         let mut new = parts
             .iter()
-            .filter(|(name, _)| !self.old().changes.contains(*name))
+            .filter(|(name, _)| !self.existing().changes.contains(*name))
             .peekable();
         if new.peek().is_some() {
-            self.needs_answers.set(true);
+            self.depends_on_slurm.set(true);
         }
         new.find_map(|(name, part)| {
-            let held_by_slurm = is_in_use(part, self.surroundings.in_use).map(Wait::for_long);
-            let Wait { words, soon } = held_by_slurm.or_else(|| waits_for(part, self.surroundings.knowledge))?;
+            let in_use = is_in_use(part, self.context.in_use).map(Wait::for_long);
+            let Wait { message, soon } = in_use.or_else(|| waits_for(part, self.context.knowledge))?;
             Some(Wait {
-                words: format!("{name}, which can end jobs, and {words}"),
+                message: format!("{name}, which can end jobs, and {message}"),
                 soon,
             })
         })
@@ -317,7 +320,7 @@ fn configuration(files: &Files) -> Configuration {
     )
 }
 
-/// Without its line, which shifts with every line before it.
+/// Identifies a problem without its line, which shifts with every line before it.
 fn fingerprint(problem: &Problem) -> (String, Option<String>, String) {
     (problem.file.clone(), problem.key.clone(), problem.reason.clone())
 }

@@ -1,31 +1,31 @@
-//! Which of several changes can be made, when all of them together cannot. Knows nothing of what they are.
+//! Chooses which of several changes can be made, if not all of them together. Independent of what the changes are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
 };
 
-/// What is thought of a set of changes.
+/// The verdict about a set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict<W> {
     Good,
     Bad(W),
-    /// It takes a try to find out.
+    /// Only slurmctld can decide.
     Untried,
 }
 
-/// What came out.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice<S, W> {
-    /// To be made, or to be tried now.
+    /// Changes to make, or to try now.
     pub(crate) taken: BTreeSet<S>,
-    /// Bad beside those that are taken. What is in neither waits for a try.
+    /// Changes that are bad in combination with those taken. Changes in neither set wait for a try.
     pub(crate) held: BTreeMap<S, W>,
 }
 
-/// Takes all changes if they are good together. Else halves of them, and so on down to single ones, each beside those that
-/// are taken already; what is bad alone is held. As some may need others, what is held is looked at again for as long as
-/// more are taken. Ends at the first set that takes a try.
+/// Takes all changes if they are good together. Otherwise it splits them into halves, down to single changes, each
+/// combined with those taken already; a single bad change is held. As some changes may require others, held changes are
+/// checked again as long as more are taken. Stops at the first set that must be tried.
 pub(crate) fn choose<S: Clone + Ord, W>(
     changes: &BTreeSet<S>,
     judge: impl FnMut(&BTreeSet<S>) -> Verdict<W>,
@@ -83,7 +83,7 @@ impl<S: Clone + Ord, W, J: FnMut(&BTreeSet<S>) -> Verdict<W>> Search<S, W, J> {
                 }
                 several => {
                     let (mut one, mut other) = several.split_at(several.len() / 2);
-                    // What may be good first: it is the shorter way if only few are bad.
+                    // The half that may be good comes first: this is faster if only few changes are bad.
                     if self.is_bad(one) {
                         (one, other) = (other, one);
                     }
@@ -104,7 +104,7 @@ mod tests {
 
     type Set = BTreeSet<u8>;
 
-    /// Bad if a bad one is among them, or one without another that it needs.
+    /// Whether a set contains a bad change, or one without another that it requires.
     fn is_bad(bad: &Set, needs: &BTreeMap<u8, u8>, set: &Set) -> bool {
         let lacks = |one: &u8| needs.get(one).is_some_and(|other| !set.contains(other));
         set.iter().any(|one| bad.contains(one) || lacks(one))
@@ -120,8 +120,8 @@ mod tests {
         })
     }
 
-    /// As with slurmctld: what is live grows, what was refused is remembered. The result is what is live in the end, what
-    /// is held, and how many tries it took.
+    /// Simulates slurmctld: the live set grows, rejected sets are remembered. Returns the final live set, the held
+    /// changes and the number of tries.
     fn by_trying(changes: &Set, bad: &Set, needs: &BTreeMap<u8, u8>) -> (Set, Set, usize) {
         let mut live = Set::new();
         let mut refused: BTreeSet<Set> = BTreeSet::new();
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_together_takes_one_try() {
+    fn good_changes_take_one_try() {
         let all = Set::from([1, 2, 3]);
         assert_eq!(by_trying(&all, &Set::new(), &BTreeMap::new()), (all, Set::new(), 1));
     }
 
     #[test]
-    fn one_bad_of_two_takes_three_tries_at_most() {
+    fn one_bad_change_of_two_takes_at_most_three_tries() {
         for bad in [1, 2] {
             let (live, held, tries) = by_trying(&Set::from([1, 2]), &Set::from([bad]), &BTreeMap::new());
             assert_eq!((live, held), (Set::from([3 - bad]), Set::from([bad])));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_of_many_is_found_in_few_tries() {
+    fn one_bad_change_of_many_is_found_in_few_tries() {
         let all: Set = (0..64).collect();
         for bad in 0..64 {
             let (live, _, tries) = by_trying(&all, &Set::from([bad]), &BTreeMap::new());
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_good_is_taken_and_nothing_bad_is(changes in any::<u16>(), bad in any::<u16>()) {
+        fn all_good_changes_and_no_bad_ones_are_taken(changes in any::<u16>(), bad in any::<u16>()) {
             let set = |bits: u16| -> Set { (0..16).filter(|bit| bits & (1 << bit) != 0).collect() };
             let (changes, bad) = (set(changes), set(bad));
             let good: Set = changes.difference(&bad).copied().collect();
@@ -184,20 +184,20 @@ mod tests {
             let choice = at_once(&changes, &bad, &BTreeMap::new());
             prop_assert_eq!(&choice.taken, &good);
             prop_assert_eq!(choice.held.into_keys().collect::<Set>(), held.clone());
-            let (live, told, tries) = by_trying(&changes, &bad, &BTreeMap::new());
+            let (live, reported, tries) = by_trying(&changes, &bad, &BTreeMap::new());
             prop_assert_eq!(live, good);
-            prop_assert_eq!(told, held);
+            prop_assert_eq!(reported, held);
             prop_assert!(tries <= 16 * 32, "{}", tries);
         }
 
         #[test]
-        fn what_needs_another_is_taken_with_it(
+        fn a_change_that_requires_another_is_taken_with_it(
             bad in any::<u8>(),
             needs in prop::collection::btree_map(0..8_u8, 0..8_u8, 0..8),
         ) {
             let changes: Set = (0..8).collect();
             let bad: Set = (0..8).filter(|bit| bad & (1 << bit) != 0).collect();
-            // Needs go one way, as with a partition and its node set.
+            // Requirements are acyclic, as with a partition and its node set.
             let needs: BTreeMap<u8, u8> = needs.into_iter().filter(|(one, other)| other < one).collect();
             let mut good: Set = changes.difference(&bad).copied().collect();
             while let Some(lost) = good.iter().copied().find(|one| needs.get(one).is_some_and(|other| !good.contains(other))) {

@@ -1,4 +1,4 @@
-//! What the files of a revision are rendered from, by where people wrote it.
+//! The content that the files of a revision are rendered from, by the place where people wrote it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +10,27 @@ use slurm::{
 
 use crate::partition::rules::{closing::RetainedLines, line::Line, manual_state::ManualStates};
 
-/// Everything a person wrote that the files are rendered from, by where it stands.
+/// Everything a person wrote that the files are rendered from, by its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) extra_conf: String,
     pub(crate) accounting: Option<AccountingStorage>,
-    /// By their own names.
+    /// NodeSets by their own names.
     pub(crate) node_sets: BTreeMap<String, NodeSetInput>,
-    /// By the names of the Partitions.
+    /// Lines by the names of the Partitions.
     pub(crate) partitions: BTreeMap<String, Line>,
     /// States that people set in Slurm.
     pub(crate) manual_states: ManualStates,
-    /// Partitions that people made in Slurm by hand, which have jobs: what stands after `PartitionName=`, by name.
+    /// Manually created partitions with jobs: the text after `PartitionName=`, by name.
     pub(crate) adopted: BTreeMap<String, String>,
-    /// Partitions whose lines nobody wants any more, for the jobs that are in them.
+    /// Partitions without an owner that are kept for their jobs.
     pub(crate) retained: RetainedLines,
     pub(crate) files: BTreeMap<FileName, UserFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeSetInput {
-    /// In Slurm.
+    /// The name in Slurm.
     pub(crate) name: String,
     /// The rest of the partition's line, if there is a partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub(crate) struct UserFile {
 pub(crate) struct Origin {
     pub(crate) config_map: String,
     pub(crate) entry: String,
-    /// What runs it, if it is a script.
+    /// The hooks that run it, if it is a script.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) runs_as: BTreeSet<Script>,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Script {
 }
 
 impl Content {
-    /// Names of the scripts that run as this.
+    /// Names of the scripts of this hook.
     pub(crate) fn scripts(&self, script: Script) -> Vec<String> {
         let runs = self
             .files

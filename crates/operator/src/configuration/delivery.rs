@@ -1,4 +1,4 @@
-//! Where the newest configuration goes: into the ConfigMaps, to the agent, or nowhere yet.
+//! Decides where the newest configuration goes: into the ConfigMaps, to the agent, or nowhere yet.
 
 use std::sync::Arc;
 
@@ -22,40 +22,40 @@ use crate::{
     parent::Parent,
 };
 
-/// Where the newest configuration is.
+/// The state of the newest configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ConfigState {
-    /// It cannot be made.
+    /// It cannot be built.
     #[default]
     Unknown,
-    /// Somebody else's.
+    /// The operator does not manage it.
     External,
-    /// Written for the first pod to start from.
+    /// Written for the first pod to start with.
     Written { sequence: u64, digest: Digest },
     /// slurmctld runs with it.
     Applied { sequence: u64, digest: Digest, pod: String },
-    /// On its way to the agent of this pod.
+    /// Being sent to the agent of this pod.
     Pushing { digest: Digest, pod: String },
     /// In the pod, and slurmctld does not run.
     Waiting { digest: Digest, pod: String, why: String },
-    /// The agent cannot be reached. The number under which it was sent by a ConfigMap, if it was.
+    /// The agent cannot be reached. `sent` is the sequence under which the revision was sent in a ConfigMap, if so.
     Away {
         digest: Digest,
         why: String,
         sent: Option<u64>,
     },
-    /// The agent could not carry it out, and is asked again.
+    /// The agent could not apply it; it is retried.
     Retrying { digest: Digest, pod: String, why: String },
-    /// It was refused.
+    /// It was rejected.
     Rejected { pod: String, rejection: Rejection },
-    /// Waits for a restart, as the user wants it.
+    /// It waits for a restart, as the user requires.
     Restarting { digest: Digest },
 }
 
-/// What becomes of the delivery to slurmctld's agent.
+/// A change of the delivery to slurmctld's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DeliveryChange {
-    /// It goes on as it is.
+    /// The delivery continues unchanged.
     #[default]
     None,
     /// No pod can take the configuration.
@@ -63,7 +63,7 @@ pub(crate) enum DeliveryChange {
     Deliver(Box<Wanted>),
 }
 
-/// The delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
+/// Returns the delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
 pub(super) fn deliver(
     inputs: &Inputs,
     deployment: &Deployment,
@@ -93,7 +93,7 @@ pub(super) fn deliver(
     }))
 }
 
-/// An annotation on the pod that makes its kubelet refresh the pod's mounts, which it otherwise does about once a minute.
+/// An annotation that makes the kubelet refresh the pod's mounts, which it otherwise does about once a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WakeKubelet {
     pub(crate) pod: String,
@@ -102,7 +102,7 @@ pub(crate) struct WakeKubelet {
 }
 
 impl WakeKubelet {
-    /// `None` if the pod has the annotation already.
+    /// Returns `None` if the pod has the annotation already.
     pub(super) fn of(pod: &Pod, sequence: u64) -> Option<Self> {
         let noted = pod.annotations().get(annotations::CANDIDATE);
         let differs = noted.is_none_or(|noted| *noted != sequence.to_string());
@@ -114,12 +114,12 @@ impl WakeKubelet {
     }
 }
 
-/// How a change reaches slurmctld.
+/// How a change is applied to slurmctld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     InPlace,
     Restart,
-    /// Under a command of the user's own, the agent can neither make slurmctld read its files again nor see whether it did.
+    /// Under the user's own command, the agent can neither reconfigure slurmctld nor check the result.
     RestartUnsupervised,
 }
 
@@ -144,23 +144,23 @@ impl Method {
 pub(super) struct Deployment {
     /// The agent to push to: that of the active slurmctld.
     target: Option<Target>,
-    /// Those of the others.
+    /// The agents of the standbys.
     standbys: Vec<Target>,
-    /// What its agent said is live, if it was asked.
+    /// The live revision that its agent reported, if it was polled.
     live: Option<LiveRevision>,
     state: State,
-    /// What a dry run there found good.
+    /// The revision that passed a dry run there.
     checked: Option<Digest>,
     method: Method,
-    /// Something in a pod may have read a configuration.
+    /// A container may have read a configuration.
     started: bool,
     wanted: Digest,
     accepted: Option<(u64, Digest)>,
     /// The Controller's status says that slurmctld runs with the accepted revision, and that is the wanted one.
     was_applied: bool,
-    /// slurmctld's pod was made for the wanted configuration.
+    /// slurmctld's pod was created for the wanted configuration.
     restarted: bool,
-    /// The wanted configuration was sent by a ConfigMap, under this number.
+    /// The sequence under which the wanted configuration was sent in a ConfigMap.
     sent: Option<u64>,
 }
 
@@ -172,7 +172,7 @@ impl Deployment {
             .iter()
             .filter_map(|pod| Some((active.as_ref() == Some(&pod.name_any()), pods::agent_of(pod)?)))
             .collect();
-        // Of several only the active one may have it first: what a standby takes is no proof of anything.
+        // Of several slurmctlds, only the active one may get it first: a standby that accepts it proves nothing.
         let any = inputs.controller.spec.replicas() == 1 || active.is_none();
         let target = agents
             .iter()
@@ -215,7 +215,7 @@ impl Deployment {
         }
     }
 
-    /// What is on its way by a ConfigMap, and the pod it is for.
+    /// The revision that is being sent in a ConfigMap, and its pod.
     pub(super) fn sent<'a>(&self, inputs: &'a Inputs, snapshot: &'a Snapshot) -> Option<(&'a Pod, &'a Sent)> {
         self.sent?;
         let sent = snapshot.report.sent.as_deref()?;
@@ -229,7 +229,7 @@ impl Deployment {
         self.method != Method::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
     }
 
-    /// Whether that restart may come now. An agent runs whatever the files say, so there is always one to wait for.
+    /// Whether that restart may happen now. An agent always runs, so there is always one to wait for.
     fn may_restart(&self) -> bool {
         self.restarts_instead() && self.checked == Some(self.wanted)
     }
@@ -240,7 +240,7 @@ impl Deployment {
         live.max(accepted)
     }
 
-    /// The revision to keep in the ConfigMaps, and where the newest one is.
+    /// Returns the revision to keep in the ConfigMaps, and the state of the newest one.
     pub(super) fn settle(
         &self,
         newest: Revision,
@@ -261,7 +261,7 @@ impl Deployment {
             );
             let newest = Revision { sequence, ..newest };
             return match &self.state {
-                // What slurmctld has not started with yet is not what a pod should start from, if there is anything else.
+                // A pod should not start with a revision that slurmctld has not started with, if there is another.
                 State::Waiting { why } if self.method != Method::RestartUnsupervised => {
                     let why = why.clone();
                     (
@@ -283,7 +283,7 @@ impl Deployment {
                 ),
             };
         }
-        // Nobody can be harmed, or a restart is what the user wants: written for the pod that starts next.
+        // No slurmctld has started, or the user requires a restart: written for the next pod.
         if !self.started || self.may_restart() {
             let sequence = match self.accepted {
                 Some((sequence, accepted)) if accepted == digest => sequence,
@@ -316,7 +316,7 @@ impl Deployment {
                 pod: pod(),
                 rejection: rejection.clone(),
             },
-            // A new leader has not asked yet; what the object says was found out by the one before.
+            // A new leader has not polled yet; the status was written by the former one.
             (Some(_), State::Busy) if self.live.is_none() && self.was_applied => ConfigState::Applied {
                 sequence: self.highest_sequence(),
                 digest,

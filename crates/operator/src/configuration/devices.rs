@@ -1,5 +1,4 @@
-//! Devices of NodeSets that no job would get. The checker sees the files only, and a worker brings its `Gres=` along when it
-//! registers. Pure.
+//! Finds devices of NodeSets that no job can get. The checker does not see the `Gres=` of workers. Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,8 +8,7 @@ use slurm::conf::Configuration;
 
 use crate::{cluster::deliver::Files, nodeset::build::devices_in};
 
-/// What is to be told about NodeSets with these files. `GresTypes` is not added for them: a change of it ends jobs, so it is the
-/// owner's to make.
+/// Returns warnings about these NodeSets. `GresTypes` is not added automatically: a change of it ends jobs.
 pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> Vec<String> {
     let with_devices: Vec<(String, BTreeSet<String>)> = node_sets
         .iter()
@@ -35,7 +33,7 @@ pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> V
         .into_iter()
         .flat_map(|types| types.split(',').map(str::trim))
         .collect();
-    let told = with_devices.into_iter().filter_map(|(name, kinds)| {
+    let messages = with_devices.into_iter().filter_map(|(name, kinds)| {
         let absent: Vec<&str> = kinds
             .iter()
             .map(String::as_str)
@@ -46,5 +44,5 @@ pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> V
             "NodeSet {name:?} has {absent} in Gres= of its spec.extraConf, which GresTypes does not name, so no job gets any; add {absent} to GresTypes in spec.extraConf of the Controller"
         ))
     });
-    told.collect()
+    messages.collect()
 }

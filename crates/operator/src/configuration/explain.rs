@@ -1,10 +1,10 @@
-//! A problem of a file in the words of those who wrote the objects it was rendered from.
+//! Describes a problem of a file in terms of the objects it was rendered from.
 
 use slurm::conf::Problem;
 
 use super::{content::Content, render::Places, source::entry_label};
 
-/// The problem with the field it comes from in place of the line of a file that nobody wrote.
+/// The problem with its field instead of a line of a generated file.
 pub(crate) fn describe(problem: &Problem, places: &Places, content: &Content) -> String {
     let Problem { reason, remedy, .. } = problem;
     match field_of(problem, places, content) {
@@ -13,9 +13,8 @@ pub(crate) fn describe(problem: &Problem, places: &Places, content: &Content) ->
     }
 }
 
-/// Whether it is about a line that follows from the Controller's plain fields. Those were checked where they stand, and
-/// the operator knows what it renders from them.
-pub(crate) fn is_ours(problem: &Problem, places: &Places, content: &Content) -> bool {
+/// Whether the problem is in a line rendered from the Controller's typed fields. Those are validated in the spec.
+pub(crate) fn is_generated(problem: &Problem, places: &Places, content: &Content) -> bool {
     problem.line.is_some() && field_of(problem, places, content).is_none()
 }
 

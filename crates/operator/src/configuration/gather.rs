@@ -1,4 +1,4 @@
-//! Collects the content of the next configuration from the objects that people wrote, and from what they did in Slurm.
+//! Collects the content of the next configuration from the objects that people wrote, and from their changes in Slurm.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use super::{
     delivery::Method,
     partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes},
     render::{build_files, read_bundle, read_inputs},
-    revise::{Before, Held, hold_unreadable},
+    revise::{Held, StartingPoint, hold_unreadable},
 };
 use crate::{
     cluster::{Snapshot, deliver::Files, pods},
@@ -40,31 +40,31 @@ use crate::{
     reason,
 };
 
-/// Names that Slurm takes for something else.
+/// Names with a special meaning in Slurm.
 const RESERVED_NAMES: &[&str] = &["all", "default"];
 
-/// The content of the next configuration, and what is wrong with what it was collected from.
+/// The content of the next configuration, and the problems of its inputs.
 #[derive(Clone, Debug)]
 pub(super) struct Gathered {
     pub(super) content: Content,
     pub(super) findings: Vec<Finding>,
-    /// Inputs that stay at their accepted version.
+    /// Inputs that are kept at their accepted version.
     pub(super) held: Vec<Held>,
     pub(super) manual_states: ManualStates,
-    /// Slurm has other states than were written to it, but that was read before they were written.
+    /// Slurm has other states than written, but they were read before the states were written.
     pub(super) is_unsure: bool,
-    /// Jobs or nodes in Slurm decide over something.
-    pub(super) needs_answers: bool,
+    /// A decision depended on jobs or nodes in Slurm.
+    pub(super) depends_on_slurm: bool,
 }
 
-/// The accepted revision, by Kubernetes' record or because slurmctld runs with it by now.
+/// The accepted revision, from Kubernetes' record or because slurmctld runs with it already.
 pub(super) struct Former {
     pub(super) revision: Option<Revision>,
     pub(super) digest: Option<Digest>,
     /// Its slurm.conf, parsed.
     pub(super) slurm_conf: Option<Document>,
     pub(super) accepted: Option<Accepted>,
-    /// What the revision was made from; empty if that is not known.
+    /// Stands in for unknown content.
     nothing: Content,
 }
 
@@ -102,23 +102,23 @@ impl Former {
         }
     }
 
-    /// What the accepted revision was made from; empty if that is not known.
+    /// The content of the accepted revision; empty if it is not known.
     pub(super) fn content(&self) -> &Content {
         self.accepted
             .as_ref()
             .map_or(&self.nothing, |accepted| &accepted.content)
     }
 
-    pub(super) fn before(&self, inputs: &Inputs) -> Before<'_> {
+    pub(super) fn before(&self, inputs: &Inputs) -> StartingPoint<'_> {
         match (&self.revision, &self.accepted) {
-            (Some(revision), Some(accepted)) => Before::Accepted(revision, accepted),
-            (None, _) if is_new(inputs) => Before::Nothing,
-            (revision, _) => Before::Unrecorded(revision.as_ref()),
+            (Some(revision), Some(accepted)) => StartingPoint::Accepted(revision, accepted),
+            (None, _) if is_new(inputs) => StartingPoint::Nothing,
+            (revision, _) => StartingPoint::Unrecorded(revision.as_ref()),
         }
     }
 }
 
-/// Whether no slurmctld ever ran, not under another operator either: jobs could be in what its files leave out.
+/// Whether no slurmctld ever ran, also not under another operator: its jobs could be lost.
 fn is_new(inputs: &Inputs) -> bool {
     inputs.config.is_none() && !inputs.pods.iter().any(|pod| pods::has_started(pod))
 }
@@ -133,23 +133,23 @@ pub(super) fn gather(
     max_node_count: u32,
 ) -> Gathered {
     let before = former.content();
-    let mut troubles = Vec::new();
+    let mut unreadable = Vec::new();
     let mut findings = Vec::new();
     let mut content = Content {
         extra_conf: inputs.controller.spec.extra_conf.clone().unwrap_or_default(),
         ..Content::default()
     };
-    gather_files(inputs, &mut content, &mut troubles);
+    gather_files(inputs, &mut content, &mut unreadable);
     match gather_accounting(inputs) {
         Ok(accounting) => content.accounting = accounting,
-        Err(finding) => troubles.push(Trouble {
-            concerns: Concerns::Accounting,
+        Err(finding) => unreadable.push(UnreadableInput {
+            affects: AffectedInput::Accounting,
             finding,
         }),
     }
-    gather_node_sets(inputs, before, &mut content, &mut troubles, &mut findings);
+    gather_node_sets(inputs, before, &mut content, &mut unreadable, &mut findings);
 
-    // What Slurm said when slurmctld ran with the accepted revision and nothing newer.
+    // Slurm's response while slurmctld ran with the accepted revision and nothing newer.
     let fresh = former.digest.and_then(|digest| snapshot.since(digest));
     let refused = gather_partitions(inputs, snapshot, &mut content, before, fresh.is_some());
     content.adopted = find_adopted(snapshot, &before.adopted, &content, fresh);
@@ -164,7 +164,7 @@ pub(super) fn gather(
         || slurm_conf(&build_files(parent, &content, max_node_count).files).unwrap_or_default(),
     );
     content.manual_states.clone_from(&manual.states);
-    let needs_answers = has_leaving(inputs, before)
+    let depends_on_slurm = has_leaving(inputs, before)
         || is_waiting_for_nodes(&refused)
         || !content.retained.is_empty()
         || !before.retained.is_empty();
@@ -173,19 +173,19 @@ pub(super) fn gather(
     let mut held = Vec::new();
     let mut blocks = Blocks::Configuration;
     if let Some(accepted) = &former.accepted {
-        // The accepted revision has a last good version of everything.
-        held = hold_unreadable(&mut content, &accepted.content, &troubles);
+        // The accepted revision has a last good version of every input.
+        held = hold_unreadable(&mut content, &accepted.content, &unreadable);
         blocks = Blocks::Input;
     }
     held.extend(refused);
     // A cluster that has not started yet can start without a partition.
-    let is_new = matches!(former.before(inputs), Before::Nothing);
-    findings.extend(troubles.into_iter().map(|trouble| Finding {
-        blocks: match trouble.concerns {
-            Concerns::Partition(_) if is_new => Blocks::Input,
+    let is_new = matches!(former.before(inputs), StartingPoint::Nothing);
+    findings.extend(unreadable.into_iter().map(|input| Finding {
+        blocks: match input.affects {
+            AffectedInput::Partition(_) if is_new => Blocks::Input,
             _ => blocks,
         },
-        ..trouble.finding
+        ..input.finding
     }));
     Gathered {
         content,
@@ -193,7 +193,7 @@ pub(super) fn gather(
         held,
         manual_states: manual.states,
         is_unsure: manual.is_unsure,
-        needs_answers,
+        depends_on_slurm,
     }
 }
 
@@ -234,10 +234,10 @@ fn gather_manual_states(
 ) -> manual_state::Found {
     let seen = snapshot.knowledge.known();
     find_manual_states(
-        &manual_state::Sight {
+        &manual_state::StateInputs {
             objects: &inputs.partitions,
             live: seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
-            // A closed partition is no reason to restart slurmctld.
+            // A closed partition is not a reason to restart slurmctld.
             is_fresh: is_fresh && method == Method::InPlace,
             written,
             before: &before.manual_states,
@@ -251,28 +251,28 @@ fn slurm_conf(files: &Files) -> Option<Document> {
     Some(Document::parse(&String::from_utf8_lossy(&conf.content)))
 }
 
-/// Something that cannot even be read, and what of the inputs it concerns.
+/// An input that cannot be read, and its finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
-    pub(crate) concerns: Concerns,
+pub(crate) struct UnreadableInput {
+    pub(crate) affects: AffectedInput,
     pub(crate) finding: Finding,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Concerns {
+pub(crate) enum AffectedInput {
     ConfigMap(String),
-    /// An entry of a ConfigMap, and the file it would be if its name is one.
+    /// An entry of a ConfigMap, and its file if the name is a valid file name.
     Entry {
         config_map: String,
         entry: String,
         file: Option<FileName>,
     },
     Accounting,
-    /// Of the NodeSet of this name.
+    /// The partition of the NodeSet of this name.
     Partition(String),
 }
 
-fn gather_files(inputs: &Inputs, content: &mut Content, troubles: &mut Vec<Trouble>) {
+fn gather_files(inputs: &Inputs, content: &mut Content, unreadable: &mut Vec<UnreadableInput>) {
     let spec = &inputs.controller.spec;
     for (field, references) in spec.file_refs() {
         let script = match field {
@@ -284,7 +284,7 @@ fn gather_files(inputs: &Inputs, content: &mut Content, troubles: &mut Vec<Troub
         };
         for (index, ObjectRef { name, namespace: _ }) in references.iter().enumerate() {
             let Some(config_map) = inputs.config_maps.get(name) else {
-                troubles.push(missing(&format!("spec.{field}[{index}].name"), name));
+                unreadable.push(missing(&format!("spec.{field}[{index}].name"), name));
                 continue;
             };
             for (entry, bytes) in entries(config_map) {
@@ -296,8 +296,8 @@ fn gather_files(inputs: &Inputs, content: &mut Content, troubles: &mut Vec<Troub
                 if let Err((file, message)) =
                     add_file(content, spec.jwks_key_ref.is_some(), name, &entry, &file, runs_as)
                 {
-                    troubles.push(Trouble {
-                        concerns: Concerns::Entry {
+                    unreadable.push(UnreadableInput {
+                        affects: AffectedInput::Entry {
                             config_map: name.clone(),
                             entry,
                             file,
@@ -325,8 +325,8 @@ fn gather_files(inputs: &Inputs, content: &mut Content, troubles: &mut Vec<Troub
                 let file_of_it = File::config(bytes);
                 content.files.insert(file, UserFile { file: file_of_it, origin });
             }
-            (Some(_), _, file) => troubles.push(Trouble {
-                concerns: Concerns::Entry {
+            (Some(_), _, file) => unreadable.push(UnreadableInput {
+                affects: AffectedInput::Entry {
                     config_map: reference.name.clone(),
                     entry: reference.key.clone(),
                     file: file.ok(),
@@ -340,12 +340,12 @@ fn gather_files(inputs: &Inputs, content: &mut Content, troubles: &mut Vec<Troub
                     ),
                 ),
             }),
-            (None, _, _) => troubles.push(missing("spec.jwksKeyRef.name", &reference.name)),
+            (None, _, _) => unreadable.push(missing("spec.jwksKeyRef.name", &reference.name)),
         }
     }
 }
 
-/// Adds one entry of a ConfigMap; or says what is wrong with it, after the words for the reference to the ConfigMap.
+/// Adds one entry of a ConfigMap. Returns an error message that follows the name of the reference.
 fn add_file(
     content: &mut Content,
     has_jwks: bool,
@@ -375,18 +375,18 @@ fn add_file(
     Ok(())
 }
 
-/// Upstream lists no others as scripts.
+/// Upstream lists only text entries as scripts.
 fn is_text(config_map: &ConfigMap, entry: &str) -> bool {
     config_map.data.as_ref().is_some_and(|data| data.contains_key(entry))
 }
 
-fn missing(field: &str, config_map: &str) -> Trouble {
-    Trouble {
-        concerns: Concerns::ConfigMap(config_map.to_owned()),
+fn missing(field: &str, config_map: &str) -> UnreadableInput {
+    UnreadableInput {
+        affects: AffectedInput::ConfigMap(config_map.to_owned()),
         finding: Finding::new(
             Blocks::Configuration,
             reason::CONFIG_MAP_MISSING,
-            format!("{field} names ConfigMap {config_map:?}, which does not exist; make it, or remove the reference"),
+            format!("{field} names ConfigMap {config_map:?}, which does not exist; create it, or remove the reference"),
         ),
     }
 }
@@ -402,10 +402,10 @@ fn check_file(has_jwks: bool, config_map: &str, file: &str) -> Result<FileName, 
     let reserved = match file {
         SLURM_CONF_FILE | SLURMDBD_CONF_FILE => {
             let problems = check_config_file(config_map, file);
-            let said = problems
+            let messages = problems
                 .errors()
                 .map(|problem| format!("{}; {}", problem.fault, problem.remedy));
-            return Err(said.collect::<Vec<_>>().join("; "));
+            return Err(messages.collect::<Vec<_>>().join("; "));
         }
         SLURM_KEY_FILE => Some("spec.slurmKeyRef"),
         JWT_KEY_FILE => Some("spec.jwtKeyRef"),
@@ -414,14 +414,14 @@ fn check_file(has_jwks: bool, config_map: &str, file: &str) -> Result<FileName, 
     };
     if let Some(field) = reserved {
         return Err(format!(
-            "names ConfigMap {config_map:?}, whose entry {file:?} is what {field} is for; remove the entry"
+            "names ConfigMap {config_map:?}, whose entry {file:?} belongs in {field}; remove the entry"
         ));
     }
     FileName::new(file).map_err(|error| format!("names ConfigMap {config_map:?}: {error}; rename the entry"))
 }
 
-/// Where slurmdbd is. While an Accounting that is named does not exist, the configuration stays as it is: a cluster that
-/// loses its accounting for a moment loses records.
+/// Returns the address of slurmdbd. While a referenced Accounting does not exist, the configuration is not changed: a
+/// cluster that loses its accounting for a moment loses records.
 pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<AccountingStorage>, Finding> {
     let Some(name) = inputs.controller.spec.accounting_name() else {
         return Ok(None);
@@ -432,7 +432,7 @@ pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<AccountingStor
             Blocks::Configuration,
             reason::ACCOUNTING_MISSING,
             format!(
-                "spec.accountingRef.name names Accounting {name:?}, which does not exist; make it, or remove the reference"
+                "spec.accountingRef.name names Accounting {name:?}, which does not exist; create it, or remove the reference"
             ),
         )),
     }
@@ -441,7 +441,7 @@ pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<AccountingStor
 /// The address of an Accounting's slurmdbd.
 fn storage_of(accounting: &Accounting) -> AccountingStorage {
     match accounting.spec.external_address() {
-        // Upstream leaves this out and names a Service that nobody makes.
+        // Upstream ignores this and uses a Service that does not exist.
         Some((host, port)) => AccountingStorage {
             host: host.to_owned(),
             port: u16::try_from(port).unwrap_or(SLURMDBD_PORT),
@@ -457,7 +457,7 @@ fn gather_node_sets(
     inputs: &Inputs,
     before: &Content,
     content: &mut Content,
-    troubles: &mut Vec<Trouble>,
+    unreadable: &mut Vec<UnreadableInput>,
     findings: &mut Vec<Finding>,
 ) {
     let owners = name_owners(&inputs.node_sets);
@@ -468,7 +468,7 @@ fn gather_node_sets(
             findings.push(Finding::new(
                 Blocks::Nothing,
                 reason::NODE_SET_NAME_TAKEN,
-                format!("NodeSet {own:?} is left out of slurm.conf: {name:?} means something else to Slurm; set another spec.template.spec.hostname on it"),
+                format!("NodeSet {own:?} is left out of slurm.conf: {name:?} has a special meaning in Slurm; set another spec.template.spec.hostname on it"),
             ));
             continue;
         }
@@ -476,9 +476,9 @@ fn gather_node_sets(
             findings.push(Finding::new(
                 Blocks::Nothing,
                 reason::INVALID_SPEC,
-                format!("NodeSet {own:?} is not taken into slurm.conf: its spec.template.spec.hostname makes {name:?} its name there, which no line can hold; use lower-case letters, digits and dashes"),
+                format!("NodeSet {own:?} is left out of slurm.conf: its spec.template.spec.hostname makes {name:?} its name there, which is not valid in slurm.conf; use lower-case letters, digits and dashes"),
             ));
-            // Its nodes have the feature of before.
+            // Its nodes still have the former feature.
             if let Some(known) = before.node_sets.get(&own).filter(|known| is_plain(&known.name)) {
                 content.node_sets.insert(own, known.clone());
             }
@@ -496,15 +496,15 @@ fn gather_node_sets(
             findings.push(Finding::new(
                 Blocks::Nothing,
                 reason::NODE_SET_NAME_TAKEN,
-                format!("NodeSet {own:?} is left out of slurm.conf: Partition {owner:?} was there before it and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}, or delete the Partition"),
+                format!("NodeSet {own:?} is left out of slurm.conf: Partition {owner:?} existed before it and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}, or delete the Partition"),
             ));
             continue;
         }
         let mut partition = node_set.spec.wanted_partition();
         let problems = partition.map(check_partition_config).unwrap_or_default();
         if let Some(problem) = problems.errors().next() {
-            troubles.push(Trouble {
-                concerns: Concerns::Partition(own.clone()),
+            unreadable.push(UnreadableInput {
+                affects: AffectedInput::Partition(own.clone()),
                 finding: Finding::new(
                     Blocks::Configuration,
                     reason::BAD_PARTITION,
@@ -518,13 +518,13 @@ fn gather_node_sets(
     }
 }
 
-/// Whether a name changes nothing around it in a line of slurm.conf.
+/// Whether a name is safe in a line of slurm.conf.
 fn is_plain(name: &str) -> bool {
     name.chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-/// The Partition that slurmctld has under the name of a NodeSet it does not have yet.
+/// The Partition that has the name of a NodeSet which slurmctld does not have yet.
 fn older_partition<'a>(before: &'a Content, own: &str, name: &str) -> Option<&'a String> {
     if before.node_sets.get(own).is_some_and(|known| known.name == name) {
         return None;
@@ -533,7 +533,7 @@ fn older_partition<'a>(before: &'a Content, own: &str, name: &str) -> Option<&'a
     partitions.find(|(_, line)| line.name == name).map(|(owner, _)| owner)
 }
 
-/// Which NodeSet has each name in Slurm: the oldest that asks for it.
+/// Returns the NodeSet of each name in Slurm: the oldest that uses it.
 fn name_owners(node_sets: &[Arc<NodeSet>]) -> BTreeMap<String, String> {
     let mut by_age: Vec<_> = node_sets.iter().collect();
     by_age.sort_by_key(|node_set| (created(node_set.as_ref()), node_set.name_any()));

@@ -10,55 +10,52 @@ use slurm::{
 
 use crate::cluster::Knowledge;
 
-/// What a change has to wait for, if it has to. What is not known may be a job.
+/// Returns what a change must wait for, if anything. Unknown jobs count as jobs.
 pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<Wait> {
     let jobs = match knowledge {
         Knowledge::Unknown { why } => {
-            return Some(Wait::for_long(format!(
-                "Slurm cannot be asked whether there are any: {why}"
-            )));
+            return Some(Wait::for_long(format!("it is not known whether there are any: {why}")));
         }
         Knowledge::Known(seen) => match &seen.jobs {
-            None => return Some(Wait::for_a_look()),
+            None => return Some(Wait::for_poll()),
             Some(jobs) => jobs,
         },
     };
-    let concerned: BTreeSet<u64> = jobs
+    let affected: BTreeSet<u64> = jobs
         .iter()
-        .filter(|job| concerns(&part.subject, job))
+        .filter(|job| affects(&part.subject, job))
         .map(|job| job.id)
         .collect();
-    let first = concerned.first()?;
-    // How many more there are changes all the time, and every change of the words is a write.
-    Some(Wait::for_long(if concerned.len() > 1 {
+    let first = affected.first()?;
+    // The number of jobs changes often, and every change of the message is a write.
+    Some(Wait::for_long(if affected.len() > 1 {
         format!("job {first} and others are there")
     } else {
         format!("job {first} is there")
     }))
 }
 
-/// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
-    pub(crate) words: String,
-    /// It is only that nobody has looked yet, and somebody does now.
+    pub(crate) message: String,
+    /// It only waits for the poll in progress.
     pub(crate) soon: bool,
 }
 
 impl Wait {
-    pub(crate) fn for_long(words: String) -> Self {
-        Self { words, soon: false }
+    pub(crate) fn for_long(message: String) -> Self {
+        Self { message, soon: false }
     }
 
-    pub(crate) fn for_a_look() -> Self {
+    pub(crate) fn for_poll() -> Self {
         Self {
-            words: "they have not been read yet".to_owned(),
+            message: "they have not been read yet".to_owned(),
             soon: true,
         }
     }
 }
 
-/// What slurmctld said when it was asked to let go of a partition.
+/// Returns slurmctld's reason for not deleting the partition, if it refused.
 pub(crate) fn is_in_use(part: &Part, in_use: &[PartitionInUse]) -> Option<String> {
     let Subject::Record {
         kind: RecordKind::Partition,
@@ -69,15 +66,15 @@ pub(crate) fn is_in_use(part: &Part, in_use: &[PartitionInUse]) -> Option<String
         return None;
     };
     let found = in_use.iter().find(|partition| partition.name == *name)?;
-    Some(format!("slurmctld does not let go of it: {}", found.why))
+    Some(format!("slurmctld does not delete it: {}", found.why))
 }
 
-fn concerns(subject: &Subject, job: &Job) -> bool {
+fn affects(subject: &Subject, job: &Job) -> bool {
     if job.state.is_finished() {
         return false;
     }
     match subject {
-        // Slurm fails all jobs of a partition that disappears, those that wait too.
+        // Slurm fails all jobs of a partition that disappears, including pending ones.
         Subject::Record {
             kind: RecordKind::Partition,
             name,
@@ -98,7 +95,7 @@ fn is_on(job: &Job, nodes: &str) -> bool {
     }
     match (Hostlist::parse(&job.nodes), Hostlist::parse(nodes)) {
         (Ok(has), Ok(nodes)) => has.names().any(|name| nodes.contains(&name)),
-        // Who cannot tell waits.
+        // If unknown, wait.
         _ => true,
     }
 }
@@ -157,29 +154,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_waited_for() {
+    fn unknown_jobs_are_waited_for() {
         let part = part("GresTypes=gpu", "GresTypes=mps");
         assert_eq!(waits_for(&part, &with(&[])), None);
         assert!(
-            waits_for(&part, &Knowledge::unknown("nobody answers"))
+            waits_for(&part, &Knowledge::unknown("no response"))
                 .unwrap()
-                .words
-                .ends_with("nobody answers")
+                .message
+                .ends_with("no response")
         );
         let unread = Knowledge::Known(Seen::of_nodes(Vec::new(), "2026-01-02T00:00:00Z".parse().unwrap()).into());
         assert!(waits_for(&part, &unread).is_some());
     }
 
     #[test]
-    fn the_first_is_named() {
+    fn the_first_job_is_named() {
         let part = part("GresTypes=gpu", "GresTypes=mps");
         let mut older = job("RUNNING", "a", "n2");
         older["job_id"] = 5.into();
         let two = [job("RUNNING", "a", "n1"), older];
         assert_eq!(
-            waits_for(&part, &with(&two)).unwrap().words,
+            waits_for(&part, &with(&two)).unwrap().message,
             "job 5 and others are there"
         );
-        assert_eq!(waits_for(&part, &with(&two[..1])).unwrap().words, "job 7 is there");
+        assert_eq!(waits_for(&part, &with(&two[..1])).unwrap().message, "job 7 is there");
     }
 }

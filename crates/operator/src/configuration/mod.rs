@@ -1,10 +1,10 @@
-//! The configuration of a Slurm cluster: which files its slurmctld is to run with. Pure.
+//! The configuration of a Slurm cluster: the files its slurmctld must run with. Pure.
 //!
 //! ```text
 //!  gather ▶ revise (check, choose) ▶ render ▶ delivery ▶ report, history
 //! ```
-//! [`plan`] takes what Kubernetes declares ([`Inputs`]) and what is known about the cluster ([`Snapshot`]), and returns everything
-//! that follows from it ([`Outcome`]).
+//! [`plan`] takes the declared state in Kubernetes ([`Inputs`]) and the known state of the cluster ([`Snapshot`]), and
+//! returns the [`Outcome`].
 
 pub(crate) mod accepted;
 mod check;
@@ -45,7 +45,7 @@ use self::{
     node_count::max_node_count,
     render::{build_bundle, build_candidate, build_config_map},
     report::build_report,
-    revise::{Revised, Surroundings, revise},
+    revise::{CheckContext, Revised, revise},
 };
 pub(crate) use self::{
     delivery::{ConfigState, DeliveryChange, WakeKubelet},
@@ -61,76 +61,75 @@ use crate::{
     reason,
 };
 
-/// What Kubernetes declares, and what the operator wrote there before.
+/// The declared state in Kubernetes, and what the operator wrote there before.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
     pub(crate) controller: Arc<Controller>,
-    /// The one the Controller refers to.
+    /// The Accounting the Controller refers to.
     pub(crate) accounting: Option<Arc<Accounting>>,
-    /// Those that refer to the Controller, by name.
+    /// The NodeSets that refer to the Controller, by name.
     pub(crate) node_sets: Vec<Arc<NodeSet>>,
-    /// Those that refer to the Controller, by name.
+    /// The Partitions that refer to the Controller, by name.
     pub(crate) partitions: Vec<Arc<Partition>>,
-    /// Workers of the NodeSets that Slurm may not have shown yet.
+    /// Workers of the NodeSets that Slurm may not list yet.
     pub(crate) joining: Vec<Joining>,
-    /// Those the Controller refers to, by name.
+    /// The ConfigMaps the Controller refers to, by name.
     pub(crate) config_maps: BTreeMap<String, Arc<ConfigMap>>,
     pub(crate) config: Option<Arc<ConfigMap>>,
     pub(crate) bundle: Option<Arc<ConfigMap>>,
     pub(crate) history: Option<Arc<ConfigMap>>,
     /// The revision for an agent that cannot be reached.
     pub(crate) candidate: Option<Arc<ConfigMap>>,
-    /// slurmctld's, by name.
+    /// slurmctld's pods, by name.
     pub(crate) pods: Vec<Arc<Pod>>,
     /// When these were read.
     pub(crate) now: Timestamp,
 }
 
 impl Inputs {
-    /// What the Controller's status says about the configuration.
+    /// The Controller's status of the configuration.
     pub(crate) fn status(&self) -> Option<&ConfigurationStatus> {
         self.controller.status.as_ref()?.configuration.as_ref()
     }
 }
 
-/// Everything that follows.
+/// The result of planning.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<Finding>,
-    /// Where the newest configuration is.
+    /// The state of the newest configuration.
     pub(crate) state: ConfigState,
-    /// The history with the new entries, if there are any. It is written before the revision: a leader that takes over in between
-    /// writes both again.
+    /// The history with new entries, if any. It is written before the revision: a new leader in between writes both.
     pub(crate) history: Option<ConfigMap>,
-    /// To be written, in this order.
+    /// ConfigMaps to write, in this order.
     pub(crate) config_maps: Vec<ConfigMap>,
     pub(crate) delivery: DeliveryChange,
-    /// A revision was sent by a ConfigMap; the kubelet should look for it.
+    /// A revision was sent in a ConfigMap; the kubelet should refresh the mount.
     pub(crate) wake_kubelet: Option<WakeKubelet>,
     /// The newest revision, if it is not the accepted one.
     pub(crate) sent: Option<SentRevision>,
-    /// Digest of the configuration, if a change of it is to restart slurmctld.
+    /// Digest of the configuration, if a change of it must restart slurmctld.
     pub(crate) restart: Option<Digest>,
     /// Inputs that are not in the newest configuration as their owners wrote them.
     pub(crate) held: Vec<Held>,
-    /// What Slurm accepts, but is hardly meant.
+    /// Warnings about content that Slurm accepts but that is probably a mistake.
     pub(crate) doubts: Vec<String>,
-    /// How the Partitions are.
+    /// The reports about the Partitions.
     pub(crate) partitions: PartitionReports,
     /// Partition states that people set in Slurm.
     pub(crate) manual_states: ManualStates,
-    /// Names of partitions that stay only for their jobs.
+    /// Names of partitions that are kept only for their jobs.
     pub(crate) retained: Vec<String>,
-    /// Slurm may have other states than were written to it.
+    /// Slurm may have other states than written.
     pub(crate) is_unsure: bool,
-    /// Jobs or QOS in Slurm decide over what is held.
-    pub(crate) needs_answers: bool,
+    /// A decision depended on jobs or QOS in Slurm.
+    pub(crate) depends_on_slurm: bool,
     /// `status.configuration`.
     pub(crate) status: Option<ConfigurationStatus>,
 }
 
 impl Outcome {
-    /// The configuration cannot be made, or is not the operator's.
+    /// For a configuration that cannot be built, or that the operator does not manage.
     pub(crate) fn without_files(inputs: &Inputs, snapshot: &Snapshot, state: ConfigState) -> Self {
         Self {
             partitions: report_partitions(inputs, snapshot, None, &[], &state),
@@ -141,7 +140,7 @@ impl Outcome {
     }
 }
 
-/// Decides what the newest configuration is and where it goes. `jwt_key` is the cluster's, which orders to agents are signed with.
+/// Decides what the newest configuration is and where it goes. `jwt_key` signs orders to agents.
 pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Outcome {
     let Ok(uid) = ControllerUid::new(inputs.controller.metadata.uid.clone().unwrap_or_default()) else {
         return Outcome::default();
@@ -156,12 +155,12 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         mut held,
         manual_states,
         is_unsure,
-        mut needs_answers,
+        mut depends_on_slurm,
     } = gather(inputs, snapshot, &parent, &former, method, max_node_count);
     let revised = if is_blocked(&findings, Blocks::Configuration) {
         None
     } else {
-        let surroundings = Surroundings {
+        let context = CheckContext {
             parent: &parent,
             before: former.before(inputs),
             knowledge: &snapshot.knowledge,
@@ -169,7 +168,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
             in_use: &snapshot.report.in_use,
             max_node_count,
         };
-        revise(&surroundings, &content)
+        revise(&context, &content)
             .map_err(|finding| findings.push(finding))
             .ok()
     };
@@ -185,7 +184,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
                 held,
                 manual_states,
                 is_unsure,
-                needs_answers,
+                depends_on_slurm,
                 ..Outcome::default()
             },
         );
@@ -195,12 +194,12 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         files,
         held: held_by_checks,
         warnings: mut doubts,
-        needs_answers: checks_need_answers,
+        depends_on_slurm: checks_depend_on_slurm,
     } = revised;
     findings.extend(held_by_checks.iter().map(Held::finding));
     held.extend(held_by_checks);
     doubts.extend(undeclared_devices(&inputs.node_sets, &files));
-    needs_answers |= checks_need_answers;
+    depends_on_slurm |= checks_depend_on_slurm;
     let newest = Revision {
         sequence: 0,
         controller: uid,
@@ -239,7 +238,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     Outcome {
         delivery: deliver(inputs, &deployment, &newest, highest, jwt_key),
         wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
-        // A revision that was not tried restarts nothing yet.
+        // A revision that was not tried yet does not restart slurmctld.
         restart: method
             .restarts()
             .then(|| accepted.as_ref().map_or(digest, |(_, digest)| *digest)),
@@ -265,11 +264,11 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         doubts,
         manual_states,
         is_unsure,
-        needs_answers,
+        depends_on_slurm,
     }
 }
 
-/// The accepted revision stays while no newer one can be made, and is restored if somebody changed it.
+/// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
 fn keep_accepted(
     inputs: &Inputs,
     snapshot: &Snapshot,

@@ -1,30 +1,29 @@
-//! How many nodes slurmctld has room for.
+//! Computes `MaxNodeCount`: how many nodes slurmctld has room for.
 
 use std::sync::Arc;
 
 use api::{NodeSet, nodeset::ScalingMode};
 use slurm::conf::Document;
 
-/// As many as upstream has room for.
-const LEAST: u32 = 1024;
+/// Upstream's value.
+const MIN_COUNT: u32 = 1024;
 /// Slurm's `MAX_SLURM_NODES`. slurmctld does not start with a higher number.
-const MOST: u32 = 65_536;
+const MAX_COUNT: u32 = 65_536;
 
-/// The next power of two above what all NodeSets ask for. What slurmctld runs with is never lowered: it would forget the
-/// nodes above.
+/// Returns the next power of two above the requested nodes, never below the live value: slurmctld would lose nodes.
 pub(crate) fn max_node_count(node_sets: &[Arc<NodeSet>], accepted: Option<&Document>) -> u32 {
-    let asked = node_sets
+    let nodes = node_sets
         .iter()
-        .map(|node_set| asked_for(node_set))
+        .map(|node_set| requested_by(node_set))
         .fold(0, u32::saturating_add);
-    let room = asked.saturating_add(1).checked_next_power_of_two().unwrap_or(u32::MAX);
-    let room = room.max(LEAST).max(accepted.and_then(rendered).unwrap_or_default());
-    room.min(MOST)
+    let room = nodes.saturating_add(1).checked_next_power_of_two().unwrap_or(u32::MAX);
+    let room = room.max(MIN_COUNT).max(accepted.and_then(rendered).unwrap_or_default());
+    room.min(MAX_COUNT)
 }
 
-fn asked_for(node_set: &NodeSet) -> u32 {
+fn requested_by(node_set: &NodeSet) -> u32 {
     match node_set.spec.scaling_mode() {
-        // There are as many as nodes match, which its own reconcile has counted.
+        // One pod per matching node, counted by the NodeSet's own reconcile.
         ScalingMode::DaemonSet => {
             let pods = node_set.status.as_ref().map_or(0, |status| status.replicas);
             u32::try_from(pods).unwrap_or_default()
@@ -33,7 +32,7 @@ fn asked_for(node_set: &NodeSet) -> u32 {
     }
 }
 
-/// The operator's own value; one of a person's comes after it.
+/// The operator's own value; a user's value comes after it.
 fn rendered(accepted: &Document) -> Option<u32> {
     accepted.values("MaxNodeCount").next()?.parse().ok()
 }
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_all_and_it_never_shrinks() {
+    fn the_count_covers_all_nodes_and_never_shrinks() {
         let sets = |replicas: &[i32]| -> Vec<Arc<NodeSet>> {
             replicas
                 .iter()

@@ -1,6 +1,6 @@
-//! What Partition objects bring into the configuration, and how they are afterwards.
+//! Adds Partition objects to the configuration, and reports their state.
 //!
-//! A Partition that cannot be taken as it is keeps its last good line, and nothing else waits for it.
+//! A Partition that is rejected keeps its last good line, and nothing else waits for it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,8 +30,8 @@ use crate::{
     reason,
 };
 
-/// Takes the Partitions into the content. Returns those that stay as they were. `is_fresh`: Slurm was read while slurmctld ran with the
-/// accepted revision.
+/// Adds the Partitions to the content. Returns those that are kept as they were. `is_fresh`: Slurm was polled while
+/// slurmctld ran with the accepted revision.
 pub(crate) fn gather_partitions(
     inputs: &Inputs,
     snapshot: &Snapshot,
@@ -41,12 +41,12 @@ pub(crate) fn gather_partitions(
 ) -> Vec<Held> {
     let mut refused = Vec::new();
     let mut taken = taken_by(content);
-    // An older operator may have accepted a line that joins the next one; that is not kept.
-    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.stands_alone());
+    // An older operator may have accepted a line that continues into the next one; such a line is not kept.
+    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.is_self_contained());
     let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
         .into_iter()
         .partition(|partition| partition.metadata.deletion_timestamp.is_some());
-    // A deleted Partition keeps its name to the end, but it is no longer the default.
+    // A deleted Partition keeps its name until the end, but it is no longer the default.
     for partition in &leaving {
         if let Some(line) = accepted(&partition.name_any()) {
             taken.add(&partition.name_any(), &line.without_default());
@@ -92,12 +92,12 @@ pub(crate) fn gather_partitions(
     refused
 }
 
-/// Whether nodes in Slurm decide when a Partition is taken.
+/// Whether nodes in Slurm decide when a Partition is accepted.
 pub(super) fn is_waiting_for_nodes(held: &[Held]) -> bool {
     held.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
 }
 
-/// Whether jobs decide when a Partition goes.
+/// Whether jobs decide when a Partition is removed.
 pub(super) fn has_leaving(inputs: &Inputs, before: &Content) -> bool {
     let mut leaving = inputs
         .partitions
@@ -106,14 +106,14 @@ pub(super) fn has_leaving(inputs: &Inputs, before: &Content) -> bool {
     leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
 }
 
-/// Those that slurmctld has already, then by age: a later one gives way.
+/// Orders Partitions: those that slurmctld has already, then by age. A later one loses a conflict.
 fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Content) -> Vec<&'a Partition> {
     let mut ordered: Vec<&Partition> = partitions.iter().map(AsRef::as_ref).collect();
     ordered.sort_by_key(|partition| (!before.partitions.contains_key(&partition.name_any()), age(*partition)));
     ordered
 }
 
-/// The names that are taken by NodeSets and extraConf.
+/// The names used by NodeSets and extraConf.
 fn taken_by(content: &Content) -> Taken {
     let mut taken = Taken::of_extra_conf(&Document::parse(&content.extra_conf));
     for (own, node_set) in &content.node_sets {
@@ -122,8 +122,8 @@ fn taken_by(content: &Content) -> Taken {
     taken
 }
 
-/// The line of a deleted Partition: first it is closed, then it goes. Its jobs hold up the second step as with any other partition's
-/// line; they must have been read since it was closed.
+/// The line of a deleted Partition: it is first closed, then removed. Its jobs delay the removal as with any other
+/// partition's line; they must have been read after it was closed.
 fn close(before: &Content, line: &Line, is_fresh: bool) -> Option<Line> {
     let manual = before.manual_states.get(&line.name);
     let is_closed = line.is_closed() && manual.is_none();
@@ -164,7 +164,7 @@ fn build_line(
     })
 }
 
-/// A partition whose members are known by a mark has no members until they have the mark.
+/// A partition whose members have a mark has no members until they have it.
 fn wait_for_marks(inputs: &Inputs, snapshot: &Snapshot, line: Line, before: Option<&Line>) -> Result<Line, Fault> {
     let Some(mark) = &line.mark else { return Ok(line) };
     if before.is_some_and(|before| before.mark.as_ref() == Some(mark)) {
@@ -175,13 +175,12 @@ fn wait_for_marks(inputs: &Inputs, snapshot: &Snapshot, line: Line, before: Opti
         Knowledge::Known(seen) => mark
             .first_without(seen.nodes.values())
             .or_else(|| first_joining(&inputs.joining, mark, &seen.nodes, seen.at))
-            .map(|node| format!("node {node} has not been given feature {:?} yet", mark.name)),
+            .map(|node| format!("node {node} does not have feature {:?} yet", mark.name)),
     };
     why.map_or(Ok(line), |why| Err(Fault::new(reason::WAITS_FOR_NODES, why)))
 }
 
-/// Partitions that people made in Slurm and that have jobs, which a reconfigure would end. They stay until they are deleted in Slurm,
-/// or get another owner.
+/// Manually created partitions with jobs. They are kept until they are deleted in Slurm, or get another owner.
 pub(super) fn find_adopted(
     snapshot: &Snapshot,
     before: &BTreeMap<String, String>,
@@ -194,19 +193,19 @@ pub(super) fn find_adopted(
         taken.has(name) || objects.any(|line| line.name == name)
     };
     let listed = fresh.and_then(|seen| seen.partitions.as_ref());
-    let is_gone = |name: &str| listed.is_some_and(|listed| !listed.contains_key(name));
-    let stay = before.iter().filter(|(name, _)| !is_gone(name));
-    let stay = stay.map(|(name, line)| (name.clone(), line.clone()));
+    let is_deleted = |name: &str| listed.is_some_and(|listed| !listed.contains_key(name));
+    let kept = before.iter().filter(|(name, _)| !is_deleted(name));
+    let kept = kept.map(|(name, line)| (name.clone(), line.clone()));
     let made = snapshot.report.in_use.iter().filter(|partition| partition.made_by_hand);
     let made = made.filter_map(|partition| {
         let line = partition.line.strip_prefix("PartitionName=")?;
         Some((partition.name.clone(), line.to_owned()))
     });
-    let all = stay.chain(made);
+    let all = kept.chain(made);
     all.filter(|(name, _)| !is_taken(name)).collect()
 }
 
-/// How all Partitions of the Controller are. `accepted` is what the accepted revision was made from.
+/// Reports the state of all Partitions of the Controller. `accepted` is the content of the accepted revision.
 pub(crate) fn report_partitions(
     inputs: &Inputs,
     snapshot: &Snapshot,
@@ -219,7 +218,7 @@ pub(crate) fn report_partitions(
         ConfigState::Written { .. } | ConfigState::Restarting { .. } | ConfigState::Unknown | ConfigState::External
     );
     let mut newest = snapshot.report.finished.iter().rev();
-    let change = newest.find(|ended| ended.rejection.is_none());
+    let change = newest.find(|push| push.rejection.is_none());
     let report = |partition: &Arc<Partition>| {
         let own = partition.name_any();
         let line = accepted.and_then(|content| content.partitions.get(&own)).cloned();
@@ -239,7 +238,7 @@ pub(crate) fn report_partitions(
             waits: waits_for_nodes
                 .map(|held| held.why.clone())
                 .or_else(|| waits(state).filter(|_| !(runs && is_newest))),
-            change: change.filter(|_| line.is_some()).map(|ended| change_of(ended)),
+            change: change.filter(|_| line.is_some()).map(|push| change_of(push)),
             manual_state: line
                 .as_ref()
                 .and_then(|line| accepted?.manual_states.get(&line.name))
@@ -252,7 +251,7 @@ pub(crate) fn report_partitions(
     inputs.partitions.iter().map(report).collect()
 }
 
-/// What the newest configuration waits for. One that is being delivered waits for nothing.
+/// What the newest configuration waits for. A push in progress waits for nothing.
 fn waits(state: &ConfigState) -> Option<String> {
     match state {
         ConfigState::Applied { .. } | ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => None,
@@ -261,27 +260,25 @@ fn waits(state: &ConfigState) -> Option<String> {
             "slurmctld does not run with the newest configuration yet: {why}"
         )),
         ConfigState::Away { why, .. } => Some(format!("slurmctld's agent cannot be reached: {why}")),
-        ConfigState::Retrying { why, .. } => Some(format!("the configuration is tried again: {why}")),
-        ConfigState::Rejected { rejection, .. } => Some(format!("the configuration was refused: {}", rejection.why)),
-        ConfigState::Unknown => {
-            Some("the configuration cannot be made; look at the Controller's conditions".to_owned())
-        }
+        ConfigState::Retrying { why, .. } => Some(format!("the configuration is retried: {why}")),
+        ConfigState::Rejected { rejection, .. } => Some(format!("the configuration was rejected: {}", rejection.why)),
+        ConfigState::Unknown => Some("the configuration cannot be built; see the Controller's conditions".to_owned()),
         ConfigState::External => Some("the Controller is external".to_owned()),
     }
 }
 
-fn change_of(ended: &FinishedPush) -> Change {
+fn change_of(push: &FinishedPush) -> Change {
     Change {
-        sequence: Some(ended.sequence),
-        at: ended.at,
-        way: match ended.action {
-            Action::PartitionRpc if ended.way == Way::Scontrol => Some(PartitionWay::Scontrol),
-            // Older agents do not report the channel; they know this one only.
+        sequence: Some(push.sequence),
+        at: push.at,
+        way: match push.action {
+            Action::PartitionRpc if push.way == Way::Scontrol => Some(PartitionWay::Scontrol),
+            // Older agents do not report the channel; this is the only one they support.
             Action::PartitionRpc => Some(PartitionWay::Rpc),
             Action::Reconfigure => Some(PartitionWay::Reconfigure),
             Action::Restart => Some(PartitionWay::Restart),
             Action::Nothing | Action::Unknown => None,
         },
-        milliseconds: ended.milliseconds,
+        milliseconds: push.milliseconds,
     }
 }

@@ -1,7 +1,7 @@
-//! Whether everything that was written is read as it was meant: each object has its own record in slurm.conf, and one only.
+//! Checks that Slurm reads every object as intended: each object has exactly one record in slurm.conf.
 //!
-//! Objects are checked before their lines are rendered. This is the net below: it reads the rendered file as Slurm does, so a line that
-//! joins, hides or repeats another is found whatever let it through.
+//! Objects are validated before their lines are rendered. This is the safety net: it parses the rendered file as Slurm
+//! does, so a line that joins, hides or repeats another is found in any case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,35 +9,35 @@ use slurm::conf::{Configuration, Document, Record, RecordKind};
 
 use super::{content::Content, explain::field_at, render::Places};
 
-/// What is wrong with the record of an object.
+/// A problem with the record of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RecordProblem {
-    /// Another line takes its line along.
+    /// Another line continues into its line.
     Joined(String),
-    /// There is none where it should be.
+    /// The record is missing.
     Lost(String),
-    /// There is another one.
+    /// The record exists more than once.
     Twice(String),
 }
 
 impl RecordProblem {
-    pub(crate) fn words(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         match self {
-            Self::Joined(words) | Self::Lost(words) | Self::Twice(words) => words,
+            Self::Joined(message) | Self::Lost(message) | Self::Twice(message) => message,
         }
     }
 }
 
-/// A record that has to be there.
+/// A record that must exist.
 struct Expected {
-    /// For people.
+    /// The object, for messages.
     object: String,
     kind: RecordKind,
     name: String,
     line: usize,
 }
 
-/// The findings about these inputs in the slurm.conf that was rendered from them.
+/// Checks the slurm.conf that was rendered from these inputs.
 pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Content) -> Vec<RecordProblem> {
     let slurm_conf = api::wellknown::SLURM_CONF_FILE;
     let rendered = || conf.slurm_conf().iter().filter(|located| &*located.file == slurm_conf);
@@ -67,7 +67,7 @@ pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Con
             .get(&line)
             .is_some_and(|record| record.kind == kind && record.name == name);
         if !is_there {
-            // The line that it is read as a part of, if it is part of one.
+            // The line that it was parsed as a part of, if any.
             let joined = rendered().take_while(|located| located.line.number < line).last();
             let joined = joined.filter(|located| {
                 let number = located.line.number;
@@ -76,21 +76,21 @@ pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Con
             let by = joined.and_then(|located| field_at(located.line.number, places));
             findings.push(match by {
                 Some(by) => RecordProblem::Joined(format!(
-                    "{by} makes the line after it part of its own, so Slurm would not have {key}={name} of {object}; remove the backslash at the end"
+                    "{by} continues into the next line, so Slurm would not have {key}={name} of {object}; remove the backslash at the end"
                 )),
                 None => RecordProblem::Lost(format!(
                     "{object} would have no {key}={name} in slurm.conf; write its settings as Key=Value items on one line"
                 )),
             });
         } else if has_backslash.contains(&line) {
-            // It may be the last line today, and have one after it tomorrow.
+            // It may be the last line now, and be followed by another one later.
             let field = field_at(line, places).unwrap_or(object);
             findings.push(RecordProblem::Joined(format!(
-                "{field} has a backslash, which makes the line after it part of its own; remove the backslash"
+                "{field} has a backslash, which continues it into the next line; remove the backslash"
             )));
         } else if counts.get(&(kind, name.as_str())).is_some_and(|count| *count > 1) {
             findings.push(RecordProblem::Twice(format!(
-                "{object}: {key}={name} stands in slurm.conf more than once; keep one of the lines, or give one of the two another name"
+                "{object}: {key}={name} is in slurm.conf more than once; keep one of the lines, or give one of the two another name"
             )));
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Con
     findings
 }
 
-/// The records of `extraConf` are those it has alone.
+/// Checks that `extraConf` has the same records in slurm.conf as alone.
 fn check_extra(at_line: &BTreeMap<usize, Record<'_>>, places: &Places, content: &Content) -> Option<RecordProblem> {
     let range = places.extra.clone()?;
     let alone = Document::parse(&content.extra_conf);
@@ -110,8 +110,8 @@ fn check_extra(at_line: &BTreeMap<usize, Record<'_>>, places: &Places, content: 
         .map(|(line, record)| (line + 1 - first, record.kind, record.name));
     let lost = alone.collect::<Vec<_>>() != rendered.collect::<Vec<_>>();
     lost.then(|| {
-        let words = "spec.extraConf would be read with other records than it has; remove what joins its first or last line to others";
-        RecordProblem::Joined(words.to_owned())
+        let message = "spec.extraConf would be parsed with other records than it has; remove the continuation that joins its first or last line to others";
+        RecordProblem::Joined(message.to_owned())
     })
 }
 
@@ -160,7 +160,7 @@ mod tests {
         configuration::{
             content::NodeSetInput,
             render::build_files,
-            revise::{Before, Surroundings, revise},
+            revise::{CheckContext, StartingPoint, revise},
         },
         parent::Parent,
         partition::rules::line::Line,
@@ -194,7 +194,7 @@ mod tests {
         (name.to_owned(), input)
     }
 
-    /// As if nobody had checked the objects.
+    /// Content as if the objects had not been validated.
     fn content(node_sets: Vec<(String, NodeSetInput)>, partitions: Vec<(String, Line)>, extra_conf: &str) -> Content {
         Content {
             extra_conf: extra_conf.to_owned(),
@@ -210,11 +210,11 @@ mod tests {
         let files = built.files.iter();
         let conf = Configuration::parse(files.map(|(name, file)| (name.as_str(), file.content.as_slice())));
         let findings = check_records(&conf, &built.places, content);
-        findings.iter().map(|finding| finding.words().to_owned()).collect()
+        findings.iter().map(|finding| finding.message().to_owned()).collect()
     }
 
     #[test]
-    fn each_object_has_its_own_record() {
+    fn each_object_has_exactly_one_record() {
         let all = content(
             vec![node_set("cpu", Some("Default=YES")), node_set("gpu", None)],
             vec![line("long", "Topology=\"a b\""), line("short", "")],
@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn a_line_that_joins_hides_or_repeats_another_is_found_and_named() {
         let cpu = || vec![node_set("cpu", None)];
-        for (content, words) in [
+        for (content, parts) in [
             (
                 content(cpu(), vec![line("gpt", "AllowGroups=x,\\"), line("gpu", "")], ""),
                 [
-                    "Partition \"gpt\" makes the line after it",
+                    "Partition \"gpt\" continues into the next line",
                     "PartitionName=gpu of Partition \"gpu\"",
                 ],
             ),
@@ -242,7 +242,7 @@ mod tests {
                     "",
                 ),
                 [
-                    "NodeSet \"cpu\" spec.partition.config makes",
+                    "NodeSet \"cpu\" spec.partition.config continues",
                     "NodeSet=gpu of NodeSet \"gpu\"",
                 ],
             ),
@@ -268,12 +268,12 @@ mod tests {
             ),
         ] {
             let found = findings(&content).join("\n");
-            assert!(words.iter().all(|word| found.contains(word)), "{words:?}: {found}");
+            assert!(parts.iter().all(|part| found.contains(part)), "{parts:?}: {found}");
         }
     }
 
     #[test]
-    fn what_takes_another_line_along_does_not_go_live_and_the_rest_does() {
+    fn a_line_that_continues_into_another_is_held_and_the_rest_goes_live() {
         let controller = controller();
         let parent = Parent::new(&controller);
         let wanted = content(
@@ -281,15 +281,15 @@ mod tests {
             vec![line("gpt", "AllowGroups=x,\\"), line("gpu", "")],
             "",
         );
-        let surroundings = Surroundings {
+        let context = CheckContext {
             parent: &parent,
-            before: Before::Nothing,
-            knowledge: &Knowledge::unknown("nobody was asked"),
+            before: StartingPoint::Nothing,
+            knowledge: &Knowledge::unknown("not polled"),
             refusals: &Refusals::new(),
             in_use: &[],
             max_node_count: 1024,
         };
-        let revised = revise(&surroundings, &wanted).unwrap();
+        let revised = revise(&context, &wanted).unwrap();
         assert!(revised.content.partitions.contains_key("gpu"));
         assert!(!revised.content.partitions.contains_key("gpt"));
         let held: Vec<_> = revised.held.iter().map(|held| held.partition.as_deref()).collect();
@@ -299,10 +299,10 @@ mod tests {
             "{:?}",
             revised.held
         );
-        // Where nothing can be left out, nothing goes live.
-        let unrecorded = Surroundings {
-            before: Before::Unrecorded(None),
-            ..surroundings
+        // If nothing can be left out, nothing goes live.
+        let unrecorded = CheckContext {
+            before: StartingPoint::Unrecorded(None),
+            ..context
         };
         let fault = revise(&unrecorded, &wanted).unwrap_err();
         assert!(fault.message.contains("Partition \"gpt\""), "{}", fault.message);

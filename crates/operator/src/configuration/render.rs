@@ -1,4 +1,4 @@
-//! slurm.conf and what goes with it: the files of a revision, and the two ConfigMaps they are kept in.
+//! Renders slurm.conf and the other files of a revision, and the two ConfigMaps that contain them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,14 +32,14 @@ use crate::{
     template::metadata::{Marks, component_labels},
 };
 
-/// The files, and whose the lines of slurm.conf are.
+/// The files, and the origin of the lines of slurm.conf.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Built {
     pub(crate) files: Files,
     pub(crate) places: Places,
 }
 
-/// Which lines of slurm.conf come from where, counted from 1.
+/// The origin of the lines of slurm.conf, counted from 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     /// The NodeSet's own name, its line, and that of its partition.
@@ -47,11 +47,11 @@ pub(crate) struct Places {
     /// The Partition's own name, and its line.
     pub(crate) partitions: Vec<(String, usize)>,
     pub(crate) extra: Option<RangeInclusive<usize>>,
-    /// Options of the user's beside those the cluster needs.
+    /// Options of the user that are merged with those the cluster needs.
     pub(crate) merged: Option<RangeInclusive<usize>>,
 }
 
-/// The files of the cluster: the user's, with ours beside them.
+/// Renders the files of the cluster: the user's and the operator's.
 pub(crate) fn build_files(parent: &Parent, content: &Content, max_node_count: u32) -> Built {
     let RenderedSlurmConf {
         text,
@@ -98,7 +98,7 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
         let address = format!("{name}.{internal}.{namespace}");
         SlurmctldHost { name, address }
     };
-    // After the NodeSets' own, whose lines are counted.
+    // After the lines of the NodeSets, which are counted.
     let marks = content
         .partitions
         .values()
@@ -149,7 +149,7 @@ fn has_file(content: &Content, name: &str) -> bool {
     content.files.keys().any(|file| file.as_str() == name)
 }
 
-/// slurm.conf and cgroup.conf for people, diagnostics and slurmrestd. A cgroup.conf of the user's is in their own ConfigMap.
+/// slurm.conf and cgroup.conf for people, diagnostics and slurmrestd. A user's cgroup.conf is in their own ConfigMap.
 pub(crate) fn build_config_map(parent: &Parent, files: &Files, content: Option<&Content>) -> ConfigMap {
     let text = |name: &str| {
         let (_, file) = files.iter().find(|(file, _)| file.as_str() == name)?;
@@ -161,7 +161,7 @@ pub(crate) fn build_config_map(parent: &Parent, files: &Files, content: Option<&
     config_map(parent, parent.marks(), data)
 }
 
-/// The slurm.conf by which slurmrestd finds a slurmctld outside Kubernetes.
+/// The slurm.conf by which slurmrestd finds an external slurmctld.
 pub(crate) fn build_external_config_map(parent: &Parent, accounting: Option<AccountingStorage>) -> Option<ConfigMap> {
     let (host, port) = parent.controller.spec.external_address()?;
     let conf = render_external_slurm_conf(&ExternalConf {
@@ -191,14 +191,14 @@ fn config_map(parent: &Parent, marks: Marks, data: BTreeMap<String, String>) -> 
     }
 }
 
-/// The last accepted revision, which a pod without state starts from, and what it was made from.
+/// The last accepted revision, which a pod without state starts with, and its inputs.
 pub(crate) fn build_bundle(
     parent: &Parent,
     revision: &Revision,
     accepted: Option<&Accepted>,
 ) -> Result<ConfigMap, TooLarge> {
     let bundle = ByteString(revision.to_bundle()?);
-    // A ConfigMap has room for so much in all its entries. Without the inputs the revision is still a whole one.
+    // The size limit applies to all entries together. Without the inputs the revision is still complete.
     let room = MAX_BUNDLE.saturating_sub(bundle.0.len());
     let content = accepted
         .map(|accepted| accepted.to_json(revision))
@@ -213,13 +213,13 @@ pub(crate) fn build_bundle(
     })
 }
 
-/// The revision in a bundle's ConfigMap. One that cannot be read is none: it will be written again.
+/// The revision in a bundle's ConfigMap. An unreadable one counts as missing: it will be written again.
 pub(crate) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
     let ByteString(bundle) = config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE)?;
     Revision::from_bundle(bundle).ok()
 }
 
-/// A revision on its way to an agent that cannot be reached.
+/// The ConfigMap of a revision for an agent that cannot be reached.
 pub(crate) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigMap {
     let Candidate { bundle, token } = candidate;
     let entry = |name: &str, bytes: &[u8]| (name.to_owned(), ByteString(bytes.to_vec()));
@@ -235,13 +235,13 @@ pub(crate) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigM
     }
 }
 
-/// The number of the revision in it.
+/// The sequence of the revision in it.
 pub(crate) fn read_candidate(config_map: &ConfigMap) -> Option<u64> {
     let ByteString(bundle) = config_map.binary_data.as_ref()?.get(candidate::BUNDLE_FILE)?;
     Some(Revision::from_bundle(bundle).ok()?.sequence)
 }
 
-/// What that revision was made from, if it is known.
+/// The inputs of that revision, if known.
 pub(crate) fn read_inputs(config_map: &ConfigMap, revision: &Revision) -> Option<Accepted> {
     Accepted::from_json(config_map.data.as_ref()?.get(layout::INPUTS_FILE)?, revision)
 }

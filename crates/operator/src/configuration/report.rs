@@ -1,4 +1,4 @@
-//! What `status.configuration` says. Pure: times are those of facts, and what is known already keeps the time it has.
+//! Builds `status.configuration`. Pure: times are those of the facts, and a known fact keeps its time.
 
 use api::{
     ConditionStatus,
@@ -24,10 +24,10 @@ use crate::{
     reason,
 };
 
-/// The condition that slurmctld runs with the newest configuration; its message says which revision.
+/// The condition that slurmctld runs with the newest configuration; its message names the revision.
 pub(crate) const CONFIG_APPLIED: &str = "ConfigurationApplied";
 
-/// Where the configuration is; as before while it cannot be made, and `None` if it is not the operator's.
+/// Returns the status, unchanged while no configuration can be built, and `None` if the operator does not manage it.
 pub(crate) fn build_report(
     inputs: &Inputs,
     snapshot: &Snapshot,
@@ -57,12 +57,12 @@ pub(crate) fn build_report(
         delivery: Some(delivery(report, state, &wanted, &before)),
         lagging_nodes: snapshot.lagging.nodes.clone(),
         lagging_standbys: lagging_standbys(inputs, report, state, &before),
-        last_change: last.map(|ended| change(ended)).or(before.last_change),
+        last_change: last.map(|push| change(push)).or(before.last_change),
         wanted: Some(wanted),
     })
 }
 
-/// Who does not have what the active slurmctld runs with. A new leader says what was said until it has asked.
+/// Returns the standbys without the active revision. A new leader repeats the status until it has polled them.
 fn lagging_standbys(
     inputs: &Inputs,
     report: &Report,
@@ -109,7 +109,7 @@ pub(crate) fn says_applied(inputs: &Inputs, digest: &Digest) -> bool {
         })
 }
 
-/// What the status says was refused, for a leader that has refused nothing itself yet.
+/// The last rejected revision in the status, for a leader that has not seen a rejection itself yet.
 pub(crate) fn rejected_before(inputs: &Inputs) -> Option<LiveRevision> {
     let rejected = inputs.status()?.rejected.as_ref()?;
     Some(LiveRevision {
@@ -118,18 +118,18 @@ pub(crate) fn rejected_before(inputs: &Inputs) -> Option<LiveRevision> {
     })
 }
 
-/// Whether a leader before this one saw this very revision refused, and the status says so.
+/// Whether an earlier leader saw this revision rejected, according to the status.
 pub(crate) fn was_rejected_before(inputs: &Inputs, report: &Report, rejection: &Rejection) -> bool {
     let refused = LiveRevision {
         sequence: rejection.sequence,
         digest: rejection.digest,
     };
     let mut own = report.finished.iter();
-    let is_own = own.any(|ended| ended.rejection.as_ref() == Some(rejection));
+    let is_own = own.any(|push| push.rejection.as_ref() == Some(rejection));
     !is_own && rejected_before(inputs) == Some(refused)
 }
 
-/// Content that were held by what the status says.
+/// The inputs that are held according to the status.
 pub(crate) fn held_before(inputs: &Inputs) -> &[HeldInput] {
     inputs
         .status()
@@ -153,7 +153,7 @@ fn applied(
     let ConfigState::Applied { sequence, digest, .. } = state else {
         return before.applied.clone();
     };
-    let pushed = accepted(report, digest).map(|ended| time(ended.at));
+    let pushed = accepted(report, digest).map(|push| time(push.at));
     let noted = before
         .applied
         .as_ref()
@@ -177,11 +177,11 @@ fn rejected(
         return None;
     }
     let mut newest = report.finished.iter().rev();
-    // Where inputs are held, others may have gone live since.
+    // If inputs are held, others may have gone live since.
     let last = if held.is_empty() {
         newest.next()
     } else {
-        newest.find(|ended| ended.rejection.is_some())
+        newest.find(|push| push.rejection.is_some())
     };
     let Some(last) = last else {
         return before.rejected.clone();
@@ -196,8 +196,8 @@ fn rejected(
     })
 }
 
-/// What slurmctld refused is not known again before its agent was asked: a new leader says what was said until then, so that
-/// nobody hears of it twice.
+/// Rejections by slurmctld are not known to a new leader until it has polled the agent: until then it repeats the
+/// status, so that no event is sent twice.
 fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &ConfigurationStatus) -> Vec<HeldInput> {
     let mut inputs: Vec<HeldInput> = held.iter().map(held_input).collect();
     let rejected = before.rejected.as_ref();
@@ -207,9 +207,9 @@ fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &Con
         _ => false,
     };
     if is_open && report.live.is_none() {
-        let judged = |said: &HeldInput| inputs.iter().any(|input| input.source == said.source);
-        let said = before.held_inputs.iter();
-        let refused = said.filter(|said| said.reason == reason::CONFIG_REJECTED && !judged(said));
+        let judged = |known: &HeldInput| inputs.iter().any(|input| input.source == known.source);
+        let known = before.held_inputs.iter();
+        let refused = known.filter(|known| known.reason == reason::CONFIG_REJECTED && !judged(known));
         let refused: Vec<HeldInput> = refused.cloned().collect();
         inputs.extend(refused);
     }
@@ -229,7 +229,7 @@ fn held_input(
 }
 
 fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, before: &ConfigurationStatus) -> Delivery {
-    // Where it was not pushed, which way it came is what was said while it was on its way.
+    // If it was not pushed by this leader, the status says how it was delivered.
     let noted = before
         .wanted
         .as_ref()
@@ -239,7 +239,7 @@ fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, befor
         ConfigState::Written { .. } => Delivery::Written,
         ConfigState::Restarting { .. } => Delivery::Restart,
         ConfigState::Away { sent: Some(_), .. } => Delivery::ConfigMap,
-        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some_and(|ended| ended.by_candidate) => {
+        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some_and(|push| push.by_candidate) => {
             Delivery::ConfigMap
         }
         ConfigState::Applied { digest, .. } if accepted(report, digest).is_some() => Delivery::Agent,
@@ -251,23 +251,23 @@ fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, befor
 /// The push that made these files live.
 fn accepted<'a>(report: &'a Report, digest: &Digest) -> Option<&'a FinishedPush> {
     let newest = report.finished.iter().rev();
-    let mut accepted = newest.filter(|ended| ended.rejection.is_none() && ended.digest == *digest);
+    let mut accepted = newest.filter(|push| push.rejection.is_none() && push.digest == *digest);
     accepted.next().map(AsRef::as_ref)
 }
 
-fn change(ended: &FinishedPush) -> ConfigurationChange {
+fn change(push: &FinishedPush) -> ConfigurationChange {
     ConfigurationChange {
-        sequence: number(ended.sequence),
-        time: time(ended.at),
-        action: match ended.action {
+        sequence: number(push.sequence),
+        time: time(push.at),
+        action: match push.action {
             Action::Nothing => Some(ConfigurationAction::Nothing),
             Action::PartitionRpc => Some(ConfigurationAction::PartitionRpc),
             Action::Reconfigure => Some(ConfigurationAction::Reconfigure),
             Action::Restart => Some(ConfigurationAction::Restart),
             Action::Unknown => None,
         },
-        milliseconds: number(ended.milliseconds),
-        steps: ended.steps.iter().map(step).collect(),
+        milliseconds: number(push.milliseconds),
+        steps: push.steps.iter().map(step).collect(),
     }
 }
 

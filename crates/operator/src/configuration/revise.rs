@@ -1,9 +1,9 @@
-//! Which version of each input goes into the next revision. One that is bad, or that must wait, is held at the last
-//! version that was good, and the others go live without it. Pure.
+//! Decides which version of each input goes into the next revision. An input that is bad, or that must wait, is held at
+//! its last good version, and the others go live without it. Pure.
 //!
-//! Bad is what the checker refuses ([`super::check`]) and what slurmctld refused ([`Refusals`]); what could end jobs waits for them
-//! ([`super::jobs`]). slurmctld's opinion takes a push, so it is found out one push at a time: each either makes more of the
-//! inputs live or adds a refusal, and the same function is asked again with what is known then ([`super::choose`]).
+//! An input is bad if the checker ([`super::check`]) or slurmctld ([`Refusals`]) rejects it; an input that could end
+//! jobs waits for them ([`super::jobs`]). Only a push shows whether slurmctld accepts an input: each push either makes
+//! more inputs live or adds a rejection, and the function is called again with the new facts ([`super::choose`]).
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{
     check::{Candidate, Checker},
     choose::{Choice, Verdict, choose},
     content::Content,
-    gather::{Concerns, Trouble},
+    gather::{AffectedInput, UnreadableInput},
     source::{Source, compose, differing, entry_label},
 };
 use crate::{
@@ -24,27 +24,27 @@ use crate::{
     },
     finding::{Blocks, Finding},
     parent::Parent,
-    partition::rules::line::stands_alone,
+    partition::rules::line::is_self_contained,
     reason,
 };
 
 /// An input that is not live as its owner wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// The field it stands in: `spec.extraConf`, `NodeSet "a" spec.partition`, `ConfigMap "b" entry "gres.conf"`.
+    /// Its field: `spec.extraConf`, `NodeSet "a" spec.partition`, `ConfigMap "b" entry "gres.conf"`.
     pub(crate) source: String,
     /// One of [`crate::reason`].
     pub(crate) reason: &'static str,
-    /// What is wrong and what to do, or what it waits for.
+    /// The problem and its remedy, or what it waits for.
     pub(crate) why: String,
-    /// The name of the Partition it is, if it is one.
+    /// The name of the Partition, if the input is one.
     pub(crate) partition: Option<String>,
-    /// It waits for a look that is under way: nobody needs to hear of it.
+    /// It waits for a poll in progress: no event is needed.
     pub(crate) soon: bool,
 }
 
 impl Held {
-    /// A Partition that stays as it was.
+    /// A Partition that is kept as it was.
     pub(crate) fn partition(own: &str, reason: &'static str, why: String) -> Self {
         Self {
             source: format!("Partition {own:?}"),
@@ -55,7 +55,7 @@ impl Held {
         }
     }
 
-    /// The same as something that is told of the Controller.
+    /// The finding about this input for the Controller.
     pub(crate) fn finding(&self) -> Finding {
         let Self {
             source,
@@ -70,7 +70,7 @@ impl Held {
             reason::WAITS_FOR_NODES,
         ]
         .contains(reason);
-        // A Partition says itself what is wrong with it.
+        // The status of a Partition reports its own problems.
         let blocks = if waits || partition.is_some() {
             Blocks::Nothing
         } else {
@@ -85,25 +85,25 @@ impl Held {
     }
 }
 
-/// What the next revision starts from.
+/// The starting point of the next revision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Before<'a> {
-    /// Nothing has ever run.
+pub(crate) enum StartingPoint<'a> {
+    /// No slurmctld has ever run.
     Nothing,
-    /// What was accepted, and what it was made from.
+    /// The accepted revision and its inputs.
     Accepted(&'a Revision, &'a Accepted),
-    /// Something runs, and what it was made from is not known: all inputs go live, or none.
+    /// slurmctld runs, and its inputs are not known: all inputs go live, or none.
     Unrecorded(Option<&'a Revision>),
 }
 
-/// Everything that decides over a revision.
+/// Everything that a revision is checked against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct CheckContext<'a> {
     pub(crate) parent: &'a Parent<'a>,
-    pub(crate) before: Before<'a>,
+    pub(crate) before: StartingPoint<'a>,
     pub(crate) knowledge: &'a Knowledge,
     pub(crate) refusals: &'a Refusals,
-    /// Partitions that slurmctld did not let go a moment ago.
+    /// Partitions that slurmctld recently refused to delete.
     pub(crate) in_use: &'a [PartitionInUse],
     pub(crate) max_node_count: u32,
 }
@@ -114,30 +114,30 @@ pub(crate) struct Revised {
     pub(crate) content: Content,
     pub(crate) files: Files,
     pub(crate) held: Vec<Held>,
-    /// What Slurm takes and nobody can have meant.
+    /// Warnings about content that Slurm accepts but that is probably a mistake.
     pub(crate) warnings: Vec<String>,
-    /// What Slurm says of jobs, or of QOS, decides over a change.
-    pub(crate) needs_answers: bool,
+    /// A decision depended on jobs or QOS in Slurm.
+    pub(crate) depends_on_slurm: bool,
 }
 
-/// Why something is not taken.
+/// Why an input is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct HoldReason {
     pub(crate) reason: &'static str,
-    pub(crate) words: String,
+    pub(crate) message: String,
     pub(crate) soon: bool,
 }
 
-/// Decides what the next revision is made of; or says why there is none.
-pub(crate) fn revise(surroundings: &Surroundings<'_>, wanted: &Content) -> Result<Revised, Finding> {
+/// Decides the content of the next revision, or returns why there is none.
+pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Revised, Finding> {
     let nothing = Content::default();
-    let before = match surroundings.before {
-        Before::Nothing => &nothing,
-        Before::Accepted(_, accepted) => &accepted.content,
-        Before::Unrecorded(_) => return take_all(surroundings, wanted),
+    let before = match context.before {
+        StartingPoint::Nothing => &nothing,
+        StartingPoint::Accepted(_, accepted) => &accepted.content,
+        StartingPoint::Unrecorded(_) => return take_all(context, wanted),
     };
-    let checker = Checker::new(surroundings, before, wanted);
-    let mut looked = Looked {
+    let checker = Checker::new(context, before, wanted);
+    let mut last_check = CheckedChoice {
         checker: &checker,
         before,
         wanted,
@@ -145,20 +145,20 @@ pub(crate) fn revise(surroundings: &Surroundings<'_>, wanted: &Content) -> Resul
     };
     let changed = differing(before, wanted);
 
-    let mut sound = choose(&changed, |taken| match looked.at(taken) {
+    let mut sound = choose(&changed, |taken| match last_check.at(taken) {
         Ok(_) => Verdict::Good,
         Err(why) => Verdict::Bad(why.clone()),
     });
-    let accepted = match surroundings.before {
-        Before::Accepted(revision, _) => Some(revision.digest()),
-        Before::Nothing | Before::Unrecorded(_) => None,
+    let accepted = match context.before {
+        StartingPoint::Accepted(revision, _) => Some(revision.digest()),
+        StartingPoint::Nothing | StartingPoint::Unrecorded(_) => None,
     };
-    let Choice { taken, held } = choose(&sound.taken, |taken| match looked.at(taken) {
+    let Choice { taken, held } = choose(&sound.taken, |taken| match last_check.at(taken) {
         Err(why) => Verdict::Bad(why.clone()),
-        Ok(candidate) => match surroundings.refusals.get(&candidate.digest) {
-            Some(words) => Verdict::Bad(Why {
+        Ok(candidate) => match context.refusals.get(&candidate.digest) {
+            Some(message) => Verdict::Bad(HoldReason {
                 reason: reason::CONFIG_REJECTED,
-                words: format!("slurmctld refused it: {words}; correct it"),
+                message: format!("slurmctld refused it: {message}; correct it"),
                 soon: false,
             }),
             None if Some(candidate.digest) == accepted => Verdict::Good,
@@ -171,11 +171,11 @@ pub(crate) fn revise(surroundings: &Surroundings<'_>, wanted: &Content) -> Resul
         files,
         warnings,
         ..
-    } = looked.into_candidate(&taken);
-    let told = |(source, why): (Source, Why)| Held {
+    } = last_check.into_candidate(&taken);
+    let to_held = |(source, why): (Source, HoldReason)| Held {
         source: source.label(before, wanted),
         reason: why.reason,
-        why: why.words,
+        why: why.message,
         soon: why.soon,
         partition: match source {
             Source::PartitionObject(own) => Some(own),
@@ -185,32 +185,32 @@ pub(crate) fn revise(surroundings: &Surroundings<'_>, wanted: &Content) -> Resul
     Ok(Revised {
         content,
         files,
-        held: sound.held.into_iter().map(told).collect(),
+        held: sound.held.into_iter().map(to_held).collect(),
         warnings,
-        needs_answers: checker.needs_answers(),
+        depends_on_slurm: checker.depends_on_slurm(),
     })
 }
 
-/// What came of the last look: the usual change is good as a whole, and is asked for at every step.
-struct Looked<'a> {
+/// The result of the last check: the usual change is good as a whole, and is checked at every step.
+struct CheckedChoice<'a> {
     checker: &'a Checker<'a>,
     before: &'a Content,
     wanted: &'a Content,
-    last: Option<(BTreeSet<Source>, Result<Candidate, Why>)>,
+    last: Option<(BTreeSet<Source>, Result<Candidate, HoldReason>)>,
 }
 
-impl Looked<'_> {
-    /// What is thought of it if these changes are made and no others.
-    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<Candidate, Why> {
+impl CheckedChoice<'_> {
+    /// Checks the files with these changes and no others.
+    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<Candidate, HoldReason> {
         let last = self.last.take().filter(|(before, _)| before == taken);
-        let look = || {
+        let check = || {
             let content = compose(self.before, self.wanted, taken);
             (taken.clone(), self.checker.check_candidate(content))
         };
-        &self.last.insert(last.unwrap_or_else(look)).1
+        &self.last.insert(last.unwrap_or_else(check)).1
     }
 
-    /// The files with these changes, whatever is thought of them.
+    /// Returns the files with these changes, whatever the check says.
     fn into_candidate(self, taken: &BTreeSet<Source>) -> Candidate {
         match self.last {
             Some((before, Ok(candidate))) if before == *taken => candidate,
@@ -219,8 +219,8 @@ impl Looked<'_> {
     }
 }
 
-fn take_all(surroundings: &Surroundings<'_>, wanted: &Content) -> Result<Revised, Finding> {
-    let checker = Checker::new(surroundings, wanted, wanted);
+fn take_all(context: &CheckContext<'_>, wanted: &Content) -> Result<Revised, Finding> {
+    let checker = Checker::new(context, wanted, wanted);
     match checker.check_candidate(wanted.clone()) {
         Ok(Candidate {
             content,
@@ -232,17 +232,17 @@ fn take_all(surroundings: &Surroundings<'_>, wanted: &Content) -> Result<Revised
             files,
             held: Vec::new(),
             warnings,
-            needs_answers: checker.needs_answers(),
+            depends_on_slurm: checker.depends_on_slurm(),
         }),
-        Err(Why { reason, words, .. }) => Err(Finding::new(Blocks::Configuration, reason, words)),
+        Err(HoldReason { reason, message, .. }) => Err(Finding::new(Blocks::Configuration, reason, message)),
     }
 }
 
-/// Holds what cannot be read at its accepted version.
-pub(crate) fn hold_unreadable(wanted: &mut Content, before: &Content, troubles: &[Trouble]) -> Vec<Held> {
-    for Trouble { concerns, .. } in troubles {
-        match concerns {
-            Concerns::ConfigMap(config_map) => {
+/// Holds unreadable inputs at their accepted version.
+pub(crate) fn hold_unreadable(wanted: &mut Content, before: &Content, unreadable: &[UnreadableInput]) -> Vec<Held> {
+    for UnreadableInput { affects, .. } in unreadable {
+        match affects {
+            AffectedInput::ConfigMap(config_map) => {
                 let lost = before
                     .files
                     .iter()
@@ -251,31 +251,31 @@ pub(crate) fn hold_unreadable(wanted: &mut Content, before: &Content, troubles: 
                     wanted.files.entry(name.clone()).or_insert_with(|| file.clone());
                 }
             }
-            Concerns::Entry { file, .. } => hold_file(wanted, before, file.as_ref()),
-            Concerns::Accounting => wanted.accounting.clone_from(&before.accounting),
-            Concerns::Partition(own) => {
+            AffectedInput::Entry { file, .. } => hold_file(wanted, before, file.as_ref()),
+            AffectedInput::Accounting => wanted.accounting.clone_from(&before.accounting),
+            AffectedInput::Partition(own) => {
                 if let Some(node_set) = wanted.node_sets.get_mut(own) {
                     let accepted = before.node_sets.get(own).and_then(|before| before.partition.clone());
-                    // An older operator may have accepted one that takes the next line along.
+                    // An older operator may have accepted one that continues into the next line.
                     node_set.partition =
-                        accepted.filter(|settings| stands_alone(&format!("PartitionName={own} {settings}")));
+                        accepted.filter(|settings| is_self_contained(&format!("PartitionName={own} {settings}")));
                 }
             }
         }
     }
-    let held = |Trouble { concerns, finding }: &Trouble| Held {
-        source: match concerns {
-            Concerns::ConfigMap(config_map) => format!("ConfigMap {config_map:?}"),
-            Concerns::Entry { config_map, entry, .. } => entry_label(config_map, entry),
-            Concerns::Accounting => "spec.accountingRef".to_owned(),
-            Concerns::Partition(own) => Source::Partition(own.clone()).label(before, wanted),
+    let held = |UnreadableInput { affects, finding }: &UnreadableInput| Held {
+        source: match affects {
+            AffectedInput::ConfigMap(config_map) => format!("ConfigMap {config_map:?}"),
+            AffectedInput::Entry { config_map, entry, .. } => entry_label(config_map, entry),
+            AffectedInput::Accounting => "spec.accountingRef".to_owned(),
+            AffectedInput::Partition(own) => Source::Partition(own.clone()).label(before, wanted),
         },
         reason: finding.reason,
         why: finding.message.clone(),
         partition: None,
         soon: false,
     };
-    troubles.iter().map(held).collect()
+    unreadable.iter().map(held).collect()
 }
 
 fn hold_file(wanted: &mut Content, before: &Content, name: Option<&FileName>) {

@@ -1,4 +1,4 @@
-//! The places where people write what goes into a configuration, each of which can be taken anew or left as it was.
+//! The places where people write content of a configuration. Each can be updated or kept as it was.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,28 +9,28 @@ use slurm::revision::FileName;
 
 use super::content::{Content, NodeSetInput};
 
-/// In the order in which they are taken: a partition needs its node set.
+/// In the order in which they are taken: a partition requires its node set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     ExtraConf,
     Accounting,
-    /// By the NodeSet's own name: that it is there, and what it is called in Slurm.
+    /// The NodeSet of this name: that it exists, and its name in Slurm.
     NodeSet(String),
-    /// Of the NodeSet of this name.
+    /// The partition of the NodeSet of this name.
     Partition(String),
-    /// By the Partition's own name.
+    /// The Partition of this name.
     PartitionObject(String),
-    /// The state that somebody set in Slurm on the partition of this name.
+    /// The manual state of the partition of this name.
     ManualState(String),
-    /// The partition of this name, which somebody made in Slurm.
+    /// The manually created partition of this name.
     Adopted(String),
-    /// That the partition of this name, which stayed for its jobs, goes.
+    /// The removal of the partition of this name, which was retained for its jobs.
     Retained(String),
     File(FileName),
 }
 
 impl Source {
-    /// For people. A file is known by the ConfigMap it is from, or was.
+    /// A label for people. A file is identified by its present or former ConfigMap.
     pub(crate) fn label(&self, before: &Content, wanted: &Content) -> String {
         match self {
             Self::ExtraConf => "spec.extraConf".to_owned(),
@@ -39,8 +39,8 @@ impl Source {
             Self::Partition(name) => format!("NodeSet {name:?} spec.partition"),
             Self::PartitionObject(name) => format!("Partition {name:?}"),
             Self::ManualState(name) => format!("the state of partition {name:?} in Slurm"),
-            Self::Adopted(name) => format!("partition {name:?}, made in Slurm by hand"),
-            Self::Retained(name) => format!("partition {name:?}, whose line was taken away"),
+            Self::Adopted(name) => format!("partition {name:?}, created manually in Slurm"),
+            Self::Retained(name) => format!("partition {name:?}, whose line was removed"),
             Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
                 Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
                 None => name.to_string(),
@@ -53,7 +53,7 @@ pub(crate) fn entry_label(config_map: impl fmt::Debug, entry: impl fmt::Debug) -
     format!("ConfigMap {config_map:?} entry {entry:?}")
 }
 
-/// Where the two differ.
+/// Returns the sources in which the two differ.
 pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> {
     let Content {
         extra_conf,
@@ -80,7 +80,7 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
         if old.map(name) != new.map(name) {
             sources.insert(Source::NodeSet(own.clone()));
         }
-        // A NodeSet that goes takes its partition along.
+        // A removed NodeSet takes its partition with it.
         if new.is_some() && partition(old) != partition(new) {
             sources.insert(Source::Partition(own.clone()));
         }
@@ -88,14 +88,14 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
     sources.extend(changed(partitions, &wanted.partitions).map(Source::PartitionObject));
     sources.extend(changed(manual_states, &wanted.manual_states).map(Source::ManualState));
     sources.extend(changed(adopted, &wanted.adopted).map(Source::Adopted));
-    // That one stays is no wish of anybody's.
-    let let_go = retained.keys().filter(|name| !wanted.retained.contains_key(*name));
-    sources.extend(let_go.cloned().map(Source::Retained));
+    // Retaining a line is not a change that a user requested.
+    let released = retained.keys().filter(|name| !wanted.retained.contains_key(*name));
+    sources.extend(released.cloned().map(Source::Retained));
     sources.extend(changed(files, &wanted.files).map(Source::File));
     sources
 }
 
-/// As before, but for these, which are as wanted.
+/// Returns the former content with the wanted version of these sources.
 pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Source>) -> Content {
     let mut content = before.clone();
     content.retained.extend(wanted.retained.clone());
@@ -132,14 +132,14 @@ pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Sourc
         }
     }
     if !content.retained.is_empty() {
-        // Whose line is there needs no other.
+        // A partition that has a line again needs no retained one.
         let there = content.partition_names();
         content.retained.retain(|name, _| !there.contains(name));
     }
     content
 }
 
-/// What is in one of them alone, or otherwise in the other.
+/// Returns the keys whose values differ.
 fn changed<'a, K: Ord + Clone, V: PartialEq>(
     before: &'a BTreeMap<K, V>,
     wanted: &'a BTreeMap<K, V>,
@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_differs_makes_the_one_the_other(before in any_inputs(), wanted in any_inputs()) {
+        fn taking_all_differences_yields_the_wanted_content(before in any_inputs(), wanted in any_inputs()) {
             let all = differing(&before, &wanted);
             prop_assert_eq!(compose(&before, &wanted, &all), wanted.clone());
             prop_assert_eq!(compose(&before, &wanted, &BTreeSet::new()), before.clone());
@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_taken_differs_no_more(before in any_inputs(), wanted in any_inputs(), keep in any::<u8>()) {
+        fn a_taken_source_no_longer_differs(before in any_inputs(), wanted in any_inputs(), keep in any::<u8>()) {
             let all = differing(&before, &wanted);
             let some: BTreeSet<Source> = all
                 .iter()
@@ -228,12 +228,12 @@ mod tests {
                 .collect();
             let left = differing(&compose(&before, &wanted, &some), &wanted);
             prop_assert!(left.is_subset(&all), "{left:?}");
-            let came_back = |source: &Source| match source {
-                // It needs its node set, which was not taken.
+            let must_be_equal = |source: &Source| match source {
+                // It requires its node set, which was not taken.
                 Source::Partition(own) => some.contains(&Source::NodeSet(own.clone())),
                 source => some.contains(source),
             };
-            prop_assert!(!left.iter().any(|source| some.contains(source) && came_back(source)), "{left:?}");
+            prop_assert!(!left.iter().any(|source| some.contains(source) && must_be_equal(source)), "{left:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Carries a plan out. A step that fails keeps the later ones from nothing they do not depend on.
+//! Carries out a plan. After a failed step, the later steps that do not depend on it are still carried out.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     }
     context
         .clusters
-        .follow_jobs(&key, &Follower::Controller, configuration.needs_answers);
+        .follow_jobs(&key, &Follower::Controller, configuration.depends_on_slurm);
     let mut applied = Applied::default();
     for new in &plan.keys {
         let made = create_key(writer, controller, new).await;
@@ -68,7 +68,7 @@ async fn create_key(writer: &Writer, controller: &Controller, new: &NewKey) -> R
         .fill(&mut bytes)
         .map_err(|_| Error::other("the system has no random bytes"))?;
     info!(controller = %Key::of(controller), secret = %new.secret, "generating a key");
-    // If it is there already it is somebody's key, and the next look finds it.
+    // If the Secret exists already, its key is kept, and the next reconcile reads it.
     writer
         .create(&build_key(&Parent::new(controller), new, bytes))
         .await
@@ -88,14 +88,14 @@ async fn carry_out(
         Effect::Deliver(DeliveryChange::Deliver(wanted)) => context.clusters.deliver(key, (**wanted).clone()),
         Effect::WatchActive(candidates) => context.clusters.watch_active(key, candidates.clone()),
         Effect::LabelActive { pod, uid, active } => {
-            info!(controller = %key, %pod, active, "leading clients to the pod, or away from it");
+            info!(controller = %key, %pod, active, "labelling the pod as active or standby");
             let value = active.then_some(ON);
-            // The UID keeps the label off a pod that came after the one that was looked at.
+            // The UID prevents that a newer pod of this name gets the label.
             let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
             writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
         }
         Effect::WakeKubelet(WakeKubelet { pod, uid, sequence }) => {
-            info!(controller = %key, %pod, sequence, "making the kubelet look for the configuration in its ConfigMap");
+            info!(controller = %key, %pod, sequence, "annotating the pod so that the kubelet refreshes its mounts");
             let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
             let patch = json!({ "metadata": { "uid": uid, "annotations": noted } });
             writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;

@@ -1,4 +1,4 @@
-//! Controller: a Slurm cluster's slurmctld, its configuration and its keys.
+//! Reconciles Controllers: a Slurm cluster's slurmctld, its configuration and its keys.
 
 mod apply;
 mod build;
@@ -19,7 +19,7 @@ use crate::{
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, State, Writer},
 };
 
-/// Brings Controllers to what their specs ask for.
+/// Brings Controllers to the state that their specs declare.
 #[derive(Debug)]
 pub struct ControllerReconciler {
     context: Context,
@@ -56,7 +56,7 @@ impl Reconciler for ControllerReconciler {
             return Ok(State::Progressing { why }.into());
         }
         let plan = plan::plan(&observed);
-        let look_again = context.warn(controller.as_ref(), plan.warnings(held_before(&observed.inputs)));
+        let requeue_after = context.warn(controller.as_ref(), plan.warnings(held_before(&observed.inputs)));
         let applied = apply::apply(context, &self.writer, &controller, &plan).await;
         let status = status::build_status(&observed, &plan, applied.failure().as_ref(), context.clock.now());
         let state = status::state(&observed, &plan);
@@ -64,10 +64,10 @@ impl Reconciler for ControllerReconciler {
             context.events.warn(controller.as_ref(), reason, message);
         }
         let outcome = self.writer.finish(controller.as_ref(), status, applied, state).await?;
-        let look_again = look_again
+        let requeue_after = requeue_after
             .into_iter()
-            .chain(plan.look_again())
+            .chain(plan.requeue_after())
             .chain(observed.snapshot.lagging.requeue_after);
-        Ok(look_again.fold(outcome, Outcome::requeue))
+        Ok(requeue_after.fold(outcome, Outcome::requeue))
     }
 }

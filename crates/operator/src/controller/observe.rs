@@ -1,4 +1,4 @@
-//! What there is: the Controller, everything it refers to, its children, and what its agent last said. Reads only.
+//! Reads a Controller, everything it refers to, its children, and the last report of its agent. Writes nothing.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt;
 
-/// Everything a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) inputs: Inputs,
     pub(super) snapshot: Snapshot,
     pub(super) slurm_key: Option<Arc<Secret>>,
     pub(super) jwt_key: Option<Arc<Secret>>,
-    /// The claim that all slurmctld share.
+    /// The claim that all slurmctlds share.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     /// An older Controller that has the same cluster name.
     pub(super) rival: Option<Key>,
@@ -38,13 +38,13 @@ pub(super) struct Observed {
     /// Which daemons of the cluster have different keys.
     pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
-    /// Definitions that are older than this operator.
+    /// CustomResourceDefinitions that are older than this operator.
     pub(super) outdated: Vec<String>,
-    /// Whether the cluster knows ServiceMonitors.
+    /// Whether the API server serves ServiceMonitors.
     pub(super) has_service_monitors: bool,
 }
 
-/// Reads what concerns this Controller.
+/// Reads everything a plan for this Controller depends on.
 pub(super) fn observe(controller: Arc<Controller>, context: &Context) -> Observed {
     let now = context.clock.now();
     let mismatch = find_key_mismatch(&controller, &context.caches, &context.clusters, now);
@@ -129,7 +129,7 @@ pub(super) fn observe_objects(
     }
 }
 
-/// The workers of these NodeSets, where a Partition leaves out some of them. Elsewhere nothing depends on them.
+/// The workers of these NodeSets, if a Partition excludes some of them. Otherwise nothing depends on them.
 fn observe_joining(node_sets: &[Arc<NodeSet>], partitions: &[Arc<Partition>], caches: &Caches) -> Vec<Joining> {
     if !partitions.iter().any(|partition| has_mark(partition)) {
         return Vec::new();
@@ -145,7 +145,7 @@ fn observe_joining(node_sets: &[Arc<NodeSet>], partitions: &[Arc<Partition>], ca
 
 fn joining(node_set: &str, pod: &Pod) -> Option<Joining> {
     let worker = Worker(pod);
-    // A pod without a node runs nothing.
+    // A pod without a node does not run.
     worker.kubernetes_node().filter(|_| worker.is_active())?;
     Some(Joining {
         node_set: node_set.to_owned(),
@@ -168,7 +168,7 @@ pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<I
     files.map(|reference| reference.name.as_str()).chain(jwks)
 }
 
-/// Whether an object with this reference belongs to this Controller. A reference into another namespace is none.
+/// Whether an object with this reference belongs to this Controller. A reference into another namespace is ignored.
 pub(super) fn refers_to(object: &impl ResourceExt, reference: &ObjectRef, controller: &Controller) -> bool {
     let own = object.namespace();
     let elsewhere = reference
@@ -178,7 +178,7 @@ pub(super) fn refers_to(object: &impl ResourceExt, reference: &ObjectRef, contro
     !elsewhere && own == controller.namespace() && reference.name == controller.name_any()
 }
 
-/// An older Controller that this one cannot have the cluster name beside: they would share an accounting database.
+/// An older Controller that conflicts because of the cluster name: they would share an accounting database.
 fn find_rival(controller: &Controller, caches: &Caches) -> Option<Key> {
     let name = controller.cluster_name();
     let age = |controller: &Controller| (created(controller), Key::of(controller));
@@ -192,7 +192,7 @@ fn find_rival(controller: &Controller, caches: &Caches) -> Option<Key> {
         .map(|other| Key::of(other.as_ref()))
 }
 
-/// Whether both write into one slurmdbd outside Kubernetes. Others are in the Controller's own namespace.
+/// Whether both use the same external slurmdbd. Other slurmdbds are in the Controller's own namespace.
 fn share_accounting(one: &Controller, other: &Controller, caches: &Caches) -> bool {
     let database = |controller: &Controller| {
         let namespace = controller.namespace().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is said about a Controller. Pure.
+//! Builds the status of a Controller. Pure.
 
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
@@ -23,7 +23,7 @@ use crate::{
     runtime::{Failure, State, Wanted, remarks, settle},
 };
 
-/// slurmctld runs under the agent, which restarts it and keeps its last words.
+/// slurmctld runs under the agent, which restarts it and keeps its last output.
 pub(super) const SUPERVISED: &str = "Supervised";
 
 /// The status to write.
@@ -38,7 +38,7 @@ pub(super) fn build_status(
     let previous = conditions_of(observed);
     ControllerStatus {
         conditions: settle(previous, &conditions(observed, plan, failure), generation, now),
-        // Upstream's definitions, which may be the installed ones, drop these: they would be written again and again.
+        // Upstream's definitions, if installed, drop these fields: they would be written again and again.
         observed_generation: observed.outdated.is_empty().then_some(generation),
         configuration: plan
             .configuration
@@ -48,7 +48,7 @@ pub(super) fn build_status(
     }
 }
 
-/// How things stand, for the queue.
+/// The state for the queue.
 pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
     let readiness = ready(observed, plan, None);
     match worst(&plan.findings) {
@@ -99,7 +99,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
                 observed.inputs.controller.spec.external_address(),
             ) {
                 (ExternalState::Polled(_), Some((host, port))) => {
-                    format!("slurmctld outside Kubernetes answers at {host}:{port}")
+                    format!("external slurmctld responds at {host}:{port}")
                 }
                 _ => "slurmctld runs outside Kubernetes".to_owned(),
             };
@@ -129,7 +129,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
         return Wanted::holds(
             READY,
             reason::READY,
-            format!("slurmctld serves in pod {}", pod.name_any()),
+            format!("slurmctld is active in pod {}", pod.name_any()),
         );
     }
     let trouble = observed.inputs.pods.iter().find_map(|pod| pods::trouble(pod));
@@ -158,7 +158,7 @@ fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
     }
 }
 
-/// A taken name comes first: as long as it is, nothing else can be put right.
+/// A taken name comes first: until it is resolved, nothing else can be.
 fn with_findings(failure: &Failure, findings: &[Finding]) -> String {
     let findings = findings.iter().map(|finding| finding.message.as_str());
     let messages: Vec<&str> = std::iter::once(failure.message.as_str()).chain(findings).collect();
@@ -202,7 +202,7 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
     }
 }
 
-/// What is known of different keys, here and by the Accounting, which is told by slurmctld that slurmdbd refuses it.
+/// Known key mismatches, found here or by the Accounting, which knows whether slurmdbd refuses slurmctld.
 fn key_mismatch(observed: &Observed) -> Option<String> {
     let accounting = observed
         .inputs
@@ -210,11 +210,11 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
         .as_ref()
         .and_then(|accounting| accounting.status.as_ref());
     let conditions = accounting.iter().flat_map(|status| &status.conditions);
-    let told = conditions
+    let reported = conditions
         .filter(|condition| condition.type_ == DEGRADED && condition.reason == KEY_MISMATCH)
         .map(|condition| condition.message.clone())
         .filter(|message| Some(message) != observed.key_mismatch.as_ref());
-    let messages: Vec<String> = observed.key_mismatch.iter().cloned().chain(told).collect();
+    let messages: Vec<String> = observed.key_mismatch.iter().cloned().chain(reported).collect();
     (!messages.is_empty()).then(|| messages.join("\n"))
 }
 
@@ -227,25 +227,26 @@ fn config_applied(plan: &Plan) -> Wanted {
                 None => Wanted::unknown(
                     CONFIG_APPLIED,
                     reason::STARTING,
-                    "the configuration has not been made yet",
+                    "the configuration has not been built yet",
                 ),
             }
         }
         ConfigState::External => {
-            let ours = "the configuration of a slurmctld outside Kubernetes is not the operator's";
+            let ours = "the operator does not manage the configuration of an external slurmctld";
             let message = match plan.ignored.join(", ") {
                 none if none.is_empty() => ours.to_owned(),
-                ignored => format!("{ours}, so nothing comes of {ignored}; write it into the files there"),
+                ignored => format!("{ours}, so these have no effect: {ignored}; write them into the files there"),
             };
             Wanted::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
         }
         ConfigState::Written { sequence, digest } => Wanted::fails(
             CONFIG_APPLIED,
             reason::WRITTEN,
-            format!("revision {sequence} ({digest}) is written for slurmctld's pod to start from"),
+            format!("revision {sequence} ({digest}) is written for slurmctld's pod to start with"),
         ),
         ConfigState::Applied { sequence, digest, pod } => {
-            let runs = format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), as its agent says");
+            let runs =
+                format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), according to its agent");
             match held(plan) {
                 Some((reason, held)) => Wanted::fails(CONFIG_APPLIED, reason, format!("{held}\n{runs}")),
                 None => Wanted::holds(CONFIG_APPLIED, reason::APPLIED, runs),
@@ -254,7 +255,7 @@ fn config_applied(plan: &Plan) -> Wanted {
         ConfigState::Pushing { digest, pod } => Wanted::fails(
             CONFIG_APPLIED,
             reason::PUSHING,
-            format!("the configuration {digest} is on its way to the agent of pod {pod}"),
+            format!("the configuration {digest} is being sent to the agent of pod {pod}"),
         ),
         ConfigState::Waiting { digest, pod, why } => Wanted::fails(
             CONFIG_APPLIED,
@@ -266,10 +267,10 @@ fn config_applied(plan: &Plan) -> Wanted {
             reason::AGENT_AWAY,
             match sent {
                 None => format!(
-                    "the configuration {digest} waits, and slurmctld goes on with the one it has, since its agent cannot be reached: {why}; look at the log of the container reconfigure"
+                    "the configuration {digest} waits, and slurmctld keeps the current one, because its agent cannot be reached: {why}; see the log of the container reconfigure"
                 ),
                 Some(sequence) => format!(
-                    "the configuration {digest} was sent as revision {sequence} by a ConfigMap that the agent takes it from, since the agent cannot be reached: {why}; how it ended is known when it can, or by the log of the container reconfigure"
+                    "the configuration {digest} was sent as revision {sequence} in a ConfigMap, because the agent cannot be reached: {why}; the result is known when it can be reached, or from the log of the container reconfigure"
                 ),
             },
         ),
@@ -277,7 +278,7 @@ fn config_applied(plan: &Plan) -> Wanted {
             CONFIG_APPLIED,
             reason::RETRYING,
             format!(
-                "the configuration {digest} is tried again, and slurmctld goes on with the one it has, since the agent of pod {pod} could not carry it out: {why}"
+                "the configuration {digest} is retried, and slurmctld keeps the current one, because the agent of pod {pod} could not apply it: {why}"
             ),
         ),
         ConfigState::Rejected { pod, rejection } => {
@@ -286,18 +287,18 @@ fn config_applied(plan: &Plan) -> Wanted {
         ConfigState::Restarting { digest } => Wanted::fails(
             CONFIG_APPLIED,
             reason::PUSHING,
-            format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate asks for"),
+            format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate requires"),
         ),
     }
 }
 
-/// What Slurm takes and nobody can have meant, while there is something.
+/// Warnings about content that Slurm accepts but that is probably a mistake.
 fn doubtful(plan: &Plan) -> Option<Wanted> {
     let message = plan.configuration.doubts.join("\n");
     (!message.is_empty()).then(|| Wanted::holds(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
 }
 
-/// What somebody closed in Slurm of the partitions that have no object to say it.
+/// Manual states of partitions without an object.
 fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
     let has_object = |name: &String| {
         observed
@@ -314,14 +315,14 @@ fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
     let lines: Vec<String> = closed
         .map(|(name, ManualState { state, wanted, since })| {
             format!(
-                "partition {name} is {state} in Slurm and not {wanted} since {since}, and stays so, after a restart too; open it by `scontrol update PartitionName={name} State={wanted}`, or set another State where it is written"
+                "partition {name} was set to {state} manually in Slurm, where {wanted} is wanted (known since {since}); it is kept, also across restarts; open it with `scontrol update PartitionName={name} State={wanted}`, or set another State in its source"
             )
         })
         .collect();
     (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
 }
 
-/// What nobody wants any more and stays for its jobs.
+/// Partitions without an owner that are kept for their jobs.
 fn retained(plan: &Plan) -> Option<Wanted> {
     let lines: Vec<String> = plan
         .configuration
@@ -329,14 +330,14 @@ fn retained(plan: &Plan) -> Option<Wanted> {
         .iter()
         .map(|name| {
             format!(
-                "partition {name} was taken away and has jobs: it takes no new ones, and goes by itself when they have ended; `squeue --partition={name}` lists them"
+                "partition {name} was removed and has jobs: it accepts no new ones, and is deleted automatically when they have ended; `squeue --partition={name}` lists them"
             )
         })
         .collect();
     (!lines.is_empty()).then(|| Wanted::holds(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines.join("\n")))
 }
 
-/// What is not in the newest configuration as it was written, and the first reason for that.
+/// The inputs that are not in the newest configuration as written, and the first reason.
 fn held(plan: &Plan) -> Option<(&'static str, String)> {
     let first = plan.configuration.held.first()?;
     let lines: Vec<String> = plan
@@ -359,18 +360,18 @@ fn rejected(pod: &str, rejection: &Rejection) -> String {
     let revision = format!("revision {sequence} ({digest})");
     match by {
         RejectedBy::Slurmctld => format!(
-            "slurmctld in pod {pod} refused {revision} and was put back to the one before, with which it runs: {why}; {REMEDY}"
+            "slurmctld in pod {pod} rejected {revision} and was rolled back to the former one, which it runs with: {why}; {REMEDY}"
         ),
         RejectedBy::Agent => format!(
-            "the agent of pod {pod} cannot read {revision}, and slurmctld goes on with the one before: {why}; {REMEDY}"
+            "the agent of pod {pod} cannot read {revision}, and slurmctld keeps the former one: {why}; {REMEDY}"
         ),
         RejectedBy::DryRun | RejectedBy::Other(_) => format!(
-            "a dry run in pod {pod} refused {revision}, of which the running slurmctld was told nothing; it goes on with the one before: {why}; {REMEDY}"
+            "a dry run in pod {pod} rejected {revision}, which was not sent to the running slurmctld; it keeps the former one: {why}; {REMEDY}"
         ),
     }
 }
 
-/// What is worth an event: that the configuration does not come through, when that is new.
+/// The event for a new failure to apply the configuration.
 pub(super) fn setback<'a>(
     observed: &Observed,
     plan: &Plan,
@@ -379,23 +380,23 @@ pub(super) fn setback<'a>(
     const SETBACKS: [&str; 3] = [reason::CONFIG_REJECTED, reason::AGENT_AWAY, reason::RETRYING];
     let applied = |conditions: &'a [Condition]| conditions.iter().find(|condition| condition.type_ == CONFIG_APPLIED);
     let now = applied(&status.conditions)?;
-    let word = SETBACKS.into_iter().find(|word| *word == now.reason)?;
-    // Each input that is held is told of by itself.
-    if word == reason::CONFIG_REJECTED && !plan.configuration.held.is_empty() {
+    let reason = SETBACKS.into_iter().find(|reason| *reason == now.reason)?;
+    // Each held input has its own event.
+    if reason == reason::CONFIG_REJECTED && !plan.configuration.held.is_empty() {
         return None;
     }
-    // Since then this leader has said that it asks the agent.
+    // The former leader reported it already; the condition has changed since only because this leader polled the agent.
     if let ConfigState::Rejected { rejection, .. } = &plan.configuration.state
         && report::was_rejected_before(&observed.inputs, &observed.snapshot.report, rejection)
     {
         return None;
     }
-    let said = conditions_of(observed).iter().any(|before| {
-        // Another refusal is news; another failure to reach the same agent is not.
-        let passing = [reason::AGENT_AWAY, reason::RETRYING].contains(&word);
+    let is_reported = conditions_of(observed).iter().any(|before| {
+        // Another rejection is news; another failure to reach the same agent is not.
+        let passing = [reason::AGENT_AWAY, reason::RETRYING].contains(&reason);
         before.type_ == CONFIG_APPLIED && before.reason == now.reason && (passing || before.message == now.message)
     });
-    (!said).then_some((word, now.message.as_str()))
+    (!is_reported).then_some((reason, now.message.as_str()))
 }
 
 fn supervised(observed: &Observed) -> Option<Wanted> {
@@ -420,7 +421,7 @@ fn supervised(observed: &Observed) -> Option<Wanted> {
 fn agentless(observed: &Observed) -> Option<String> {
     let pod = observed.inputs.pods.iter().find(|pod| !pods::has_agent(pod))?;
     Some(format!(
-        "pod {} was made by another operator and has no agent, so changes of the configuration reach it late; restart it once with `kubectl annotate controller.slinky.slurm.net {} restart-trigger=1`",
+        "pod {} was created by another operator and has no agent, so changes of the configuration reach it late; restart it once with `kubectl annotate controller.slinky.slurm.net {} restart-trigger=1`",
         pod.name_any(),
         observed.inputs.controller.name_any()
     ))

@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! Carries out a plan.
 
 use api::{Partition, keys::PARTITION_FINALIZER};
 use kube::ResourceExt as _;
@@ -19,13 +19,13 @@ use crate::{
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
-/// What came of the effects.
+/// The results of the effects.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) applied: Applied,
-    /// How the Partition is in a slurmctld outside Kubernetes after something was sent there.
+    /// The state of the Partition in an external slurmctld after an order was sent.
     pub(super) external: Option<Done>,
-    /// The keys that were sent again, and what came of it.
+    /// The keys that were sent again, and the result.
     pub(super) restored: Option<(Vec<String>, Restored)>,
 }
 
@@ -106,7 +106,7 @@ async fn restore(
 
 async fn write_finalizers(writer: &Writer, partition: &Partition, finalizers: Vec<String>) -> Result<(), Error> {
     let meta = &partition.metadata;
-    // The list is written whole, so nothing may have changed it meanwhile.
+    // The list is written as a whole, so it must not have changed in the meantime.
     let patch = json!({ "metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,

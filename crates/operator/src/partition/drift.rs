@@ -1,4 +1,4 @@
-//! What people changed in Slurm beside the state: Slurm now says something else than it said after our own last change.
+//! Finds manual changes other than the state: values that differ from those after the operator's last change.
 
 use std::collections::BTreeMap;
 
@@ -15,37 +15,37 @@ use slurm::{
 
 use super::{
     plan::View,
-    restore::Settled,
+    restore::RestoreOutcome,
     rules::line::{settings_in, strictness},
 };
 
-/// What Slurm said of a Partition when it had just been given its line.
+/// Slurm's values of a Partition just after it had received its line.
 #[derive(Debug)]
 pub(super) struct Baseline {
     line: String,
     settings: BTreeMap<&'static str, String>,
-    /// When settings were last brought back to the line. What Slurm said before that is old.
+    /// When settings were last reverted to the line. An earlier response of Slurm is stale.
     restored_at: Option<Timestamp>,
-    /// By key: the value that could not be brought back, and why.
+    /// By key: the value that could not be reverted, and why.
     stuck: BTreeMap<String, (String, String)>,
 }
 
-/// What people changed, as far as it is known.
+/// The known manual changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// What Slurm has otherwise (`Reported`), and what was brought back since the line is this one (`Reverted`).
+    /// Values that differ in Slurm (`Reported`), and values reverted since the line became this one (`Reverted`).
     pub(super) drift: Vec<Drift>,
-    /// By key: why it cannot be brought back.
+    /// By key: why it cannot be reverted.
     pub(super) stuck: BTreeMap<String, String>,
-    /// Slurm was heard since it was last changed by us. Otherwise this is what was known before.
+    /// Whether Slurm was polled after the operator's last change. Otherwise this is the former result.
     pub(super) is_fresh: bool,
 }
 
 impl Baseline {
-    /// Finds where Slurm differs from the baseline, which is made at the first call. A known difference keeps its time.
+    /// Finds where Slurm differs from the baseline, which the first call creates. A known difference keeps its time.
     pub(super) fn find_drift(baseline: &mut Option<Self>, view: &View) -> Found {
         let before = view.partition.status.as_ref();
-        // What was closed is told by the Controller.
+        // The Controller reports manual states.
         let known = before.iter().flat_map(|status| &status.drift);
         let known_line = before.and_then(|status| status.line.as_deref());
         let report = view.report.as_ref();
@@ -60,11 +60,11 @@ impl Baseline {
             drift: known.iter().map(|drift| (*drift).clone()).collect(),
             ..Found::default()
         };
-        let Some((line, now, at)) = settled(view) else {
+        let Some((line, now, at)) = live_settings(view) else {
             return as_before();
         };
         let baseline = baseline.get_or_insert_with(|| {
-            // An operator before this one may have seen it otherwise.
+            // An earlier leader may have seen other values.
             let line = known_line.unwrap_or(&line).to_owned();
             Baseline::begin(line, with_wanted(&now, &known))
         });
@@ -72,13 +72,13 @@ impl Baseline {
             return as_before();
         }
         if baseline.line != line {
-            // What somebody changed is theirs still where the new line says nothing new of it and slurmctld has not read it.
-            let theirs = known.iter().copied().filter(|drift| {
+            // A manual change is kept if the new line does not change its key and slurmctld has not read the line.
+            let manual = known.iter().copied().filter(|drift| {
                 let is_live = now.get(drift.key.as_str()).is_some_and(|live| *live == drift.live);
                 is_live && value_in(&baseline.line, &drift.key) == value_in(&line, &drift.key)
             });
-            let theirs: Vec<&Drift> = theirs.collect();
-            *baseline = Baseline::begin(line.clone(), with_wanted(&now, &theirs));
+            let manual: Vec<&Drift> = manual.collect();
+            *baseline = Baseline::begin(line.clone(), with_wanted(&now, &manual));
         }
         let reported = |setting: &str, wanted: &str, live: &str| {
             let mut known = known.iter().filter(|drift| drift.settled == DriftSettled::Reported);
@@ -112,18 +112,18 @@ impl Baseline {
         }
     }
 
-    /// Notes that settings were sent to slurmctld again. The baseline stays: they may have been changed again by the next poll.
-    pub(super) fn note_restored(&mut self, at: Timestamp, settled: &Settled) {
+    /// Records that settings were sent again. The baseline is kept: they may change again before the next poll.
+    pub(super) fn note_restored(&mut self, at: Timestamp, outcome: &RestoreOutcome) {
         self.restored_at = Some(at);
-        self.stuck.extend(settled.stuck.clone());
-        for (key, live) in &settled.same {
+        self.stuck.extend(outcome.stuck.clone());
+        for (key, live) in &outcome.same {
             if let Some(value) = self.settings.get_mut(key.as_str()) {
                 value.clone_from(live);
             }
         }
     }
 
-    /// `settings` is what Slurm says at the first look. Somebody may have been quicker than that, where the line says better.
+    /// `settings` is Slurm's first response, which may contain a manual change: the line takes precedence.
     fn begin(line: String, mut settings: BTreeMap<&'static str, String>) -> Self {
         for (key, written) in numbers_in(&line) {
             if let Some(value) = settings.get_mut(key) {
@@ -139,14 +139,14 @@ impl Baseline {
     }
 }
 
-/// Since when it is known that somebody closed it so.
+/// Since when the manual state is known.
 pub(super) fn kept_since(partition: &Partition, state: &str) -> Option<String> {
     let mut drift = partition.status.iter().flat_map(|status| &status.drift);
     let kept = drift.find(|drift| drift.settled == DriftSettled::Kept && drift.live == state)?;
     kept.since.instant().map(|since| format!("{since:.3}"))
 }
 
-/// What Slurm says, but for what it is known that somebody changed.
+/// Slurm's values, with known manual changes replaced by the wanted values.
 fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeMap<&'static str, String> {
     let mut settings = now.clone();
     for drift in drift {
@@ -157,19 +157,19 @@ fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeM
     settings
 }
 
-/// What a line of slurm.conf says for this key.
+/// The value of this key in a line of slurm.conf.
 fn value_in(line: &str, key: &str) -> Option<String> {
     settings_in(line).get(&conf::Key::new(key)).cloned()
 }
 
-/// Those values of a line that Slurm shows as they are written but for the unit.
+/// The values of a line that Slurm prints as written apart from the unit.
 fn numbers_in(line: &str) -> Vec<(&'static str, String)> {
     let number = |number: u32| match number {
         PartitionUpdate::UNLIMITED => Number::Infinite.to_string(),
         number => number.to_string(),
     };
     let given = settings_in(line);
-    let said = ["MaxTime", "MaxNodes", "PriorityTier", "PriorityJobFactor"].map(|key| {
+    let values = ["MaxTime", "MaxNodes", "PriorityTier", "PriorityJobFactor"].map(|key| {
         let alone = Settings::from_iter(
             given
                 .get_key_value(&conf::Key::new(key))
@@ -180,30 +180,30 @@ fn numbers_in(line: &str) -> Vec<(&'static str, String)> {
         let value = update.max_time.or(update.max_nodes).or(small)?;
         Some((key, number(value)))
     });
-    said.into_iter().flatten().collect()
+    values.into_iter().flatten().collect()
 }
 
-/// The line that slurmctld has, and what Slurm says since then.
-fn settled(view: &View) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
+/// The line slurmctld has, and Slurm's values since then.
+fn live_settings(view: &View) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
     let report = view.report.as_ref().filter(|report| report.runs)?;
     let line = report.line.as_ref()?;
     let seen = view.knowledge.known()?;
     if report.change.as_ref().is_some_and(|change| change.at >= seen.at) {
         return None;
     }
-    let shown = seen.partitions.as_ref()?.get(&line.name)?;
-    let settings = shown.settings().into_iter().collect();
+    let listed = seen.partitions.as_ref()?.get(&line.name)?;
+    let settings = listed.settings().into_iter().collect();
     Some((line.whole(), settings, seen.at))
 }
 
-/// The state that was written, and that of Slurm, if somebody opened the partition. One that was closed is the Controller's affair.
+/// The written and the live state of a manually opened partition. The Controller handles closed ones.
 fn opened(view: &View) -> Option<(String, String)> {
-    // Where it was closed by hand before, opening it is as it should be.
+    // If it was closed manually before, opening it lifts the manual state.
     let report = view.report.as_ref().filter(|report| report.manual_state.is_none())?;
     let line = report.line.as_ref()?;
     let written = &line.state;
-    let shown = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
-    let state = shown.state.to_string();
+    let listed = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
+    let state = listed.state.to_string();
     let is_known = strictness(&state).is_some();
     (is_known && state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
 }

@@ -1,4 +1,4 @@
-//! What is remembered of each Partition between two reconciles.
+//! State that is kept for each Partition between two reconciles.
 
 use std::{
     collections::HashMap,
@@ -12,28 +12,25 @@ use jiff::Timestamp;
 use super::{drift::Baseline, rules::line::Line};
 use crate::{fault::Fault, runtime::Key};
 
-/// Counts change all the time and nothing depends on them: they are written at most this often.
+/// Counts change often and nothing depends on them: they are written at most this often.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// When a rejected line is sent again: its nodes may have been added meanwhile.
+/// When a rejected line is sent again: its nodes may have been added in the meantime.
 pub(super) const RETRY: Duration = Duration::from_mins(1);
 
-/// Of all Partitions.
 #[derive(Debug, Default)]
 pub(super) struct Memories(Mutex<HashMap<Key, Memory>>);
 
-/// Of one Partition.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// When its counts were last written.
     counted_at: Option<Timestamp>,
-    /// What drift is measured by.
+    /// The values that drift is measured against.
     pub(super) baseline: Option<Baseline>,
-    /// What a slurmctld outside Kubernetes rejected last.
+    /// The last line that an external slurmctld rejected.
     pub(super) refusal: Option<Refusal>,
 }
 
-/// A line that was rejected.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) line: Line,
@@ -47,15 +44,15 @@ impl Memories {
         act(all.entry(key.clone()).or_default())
     }
 
-    /// The Partition is gone.
+    /// Forgets a deleted Partition.
     pub(super) fn forget(&self, key: &Key) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
 impl Memory {
-    /// Keeps the counts as they are if they were written recently. Then returns when to write them.
-    pub(super) fn calm_counts(
+    /// Keeps the written counts if they are recent, and returns when to write the new ones.
+    pub(super) fn throttle_counts(
         &mut self,
         before: Option<&PartitionStatus>,
         status: &mut PartitionStatus,
@@ -70,7 +67,7 @@ impl Memory {
             .counted_at
             .map(|written| Duration::try_from(now.duration_since(written)).unwrap_or_default());
         match age.and_then(|age| COUNTS_INTERVAL.checked_sub(age)) {
-            // That Slurm answers at all is written at once.
+            // The first response of Slurm is written at once.
             Some(left) if !left.is_zero() && before.nodes.is_some() => {
                 status.nodes.clone_from(&before.nodes);
                 status.cpus.clone_from(&before.cpus);
@@ -84,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Why this very line was rejected, if that was recently.
+    /// Returns why this line was rejected, if it was rejected recently.
     pub(super) fn refusal_of(&self, line: &Line, now: Timestamp) -> Option<Fault> {
         let refusal = self.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
         let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
@@ -108,17 +105,17 @@ mod tests {
             ..PartitionStatus::default()
         };
         let mut status = with(1);
-        assert_eq!(memory.calm_counts(Some(&with(0)), &mut status, at(0)), None);
+        assert_eq!(memory.throttle_counts(Some(&with(0)), &mut status, at(0)), None);
         assert_eq!(status, with(1));
         let mut status = with(2);
         assert_eq!(
-            memory.calm_counts(Some(&with(1)), &mut status, at(5)),
+            memory.throttle_counts(Some(&with(1)), &mut status, at(5)),
             Some(Duration::from_secs(10))
         );
-        assert_eq!(status, with(1), "they wait");
+        assert_eq!(status, with(1), "throttled");
         let mut status = with(3);
-        assert_eq!(memory.calm_counts(Some(&with(1)), &mut status, at(15)), None);
+        assert_eq!(memory.throttle_counts(Some(&with(1)), &mut status, at(15)), None);
         assert_eq!(status, with(3));
-        assert_eq!(memory.calm_counts(Some(&with(3)), &mut with(3), at(16)), None);
+        assert_eq!(memory.throttle_counts(Some(&with(3)), &mut with(3), at(16)), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Partition: a partition of its own, across NodeSets and machines outside Kubernetes.
+//! Reconciles Partitions: partitions of their own, across NodeSets and external machines.
 //!
-//! Its line is written by the [`crate::controller`], which alone changes a slurmctld: Partitions are an input of its
-//! configuration as NodeSets are. What a line says and which nodes it names is decided here ([`rules`]); how it
-//! is comes back by [`crate::cluster::partition_reports`].
+//! The [`crate::controller`], which alone changes a slurmctld, writes their lines: Partitions are an input of its
+//! configuration, as NodeSets are. [`rules`] decides what a line contains and which nodes it names; reports come back
+//! through [`crate::cluster::partition_reports`].
 
 mod apply;
 mod drift;
@@ -31,12 +31,12 @@ use crate::{
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
-/// Slurm is polled every few seconds, so by then it was.
-const POLLED_AGAIN: Duration = Duration::from_secs(10);
-/// A poll that was requested has ended by then.
-const POLLED: Duration = Duration::from_secs(1);
+/// Slurm is polled every few seconds: by then a poll has ended.
+const NEXT_POLL: Duration = Duration::from_secs(10);
+/// By then a requested poll has ended.
+const REQUESTED_POLL: Duration = Duration::from_secs(1);
 
-/// Reports how Partitions are, and removes their finalizer when their lines are gone.
+/// Reports the state of Partitions, and removes their finalizer once their lines are removed.
 #[derive(Debug)]
 pub struct PartitionReconciler {
     context: Context,
@@ -72,7 +72,7 @@ impl Reconciler for PartitionReconciler {
         let cluster = observed.cluster();
         let mut plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
         if is_outdated(&observed, &plan) {
-            // A restarted slurmctld that lost what was sent is not a manual change.
+            // A restarted slurmctld that lost its partitions is not a manual change.
             if let Some(external) = context.clusters.external(&cluster) {
                 external.poll().await;
             }
@@ -85,13 +85,13 @@ impl Reconciler for PartitionReconciler {
         let results = apply::apply(context, &self.writer, &observed, &plan).await;
         let now = context.clock.now();
         let external_again = results.external.as_ref().and_then(|done| done.again);
-        let restored_again = results.restored.is_some().then_some(POLLED_AGAIN);
+        let restored_again = results.restored.is_some().then_some(NEXT_POLL);
         let (view, applied) = self.conclude(key, plan.view, results);
         let assessment = assess(&view);
         let warn_again = context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning));
         let mut status = status::build_status(&view, &assessment, applied.failure().as_ref(), now);
         let count_again = self.memories.with(key, |memory| {
-            memory.calm_counts(partition.status.as_ref(), &mut status, now)
+            memory.throttle_counts(partition.status.as_ref(), &mut status, now)
         });
         if let Some(drifted) = status::new_drift(&view, &status) {
             context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
@@ -107,9 +107,9 @@ impl Reconciler for PartitionReconciler {
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
         let polled = assessment.needs_poll.then(|| {
             if context.clusters.poll_soon(&cluster) {
-                POLLED
+                REQUESTED_POLL
             } else {
-                POLLED_AGAIN
+                NEXT_POLL
             }
         });
         let again = [
@@ -124,7 +124,7 @@ impl Reconciler for PartitionReconciler {
 }
 
 impl PartitionReconciler {
-    /// How the Partition is after the plan was carried out.
+    /// The state of the Partition after the plan was carried out.
     fn conclude(&self, key: &Key, mut view: View, results: apply::Results) -> (View, crate::runtime::Applied) {
         let now = self.context.clock.now();
         self.memories.with(key, |memory| {
@@ -133,11 +133,11 @@ impl PartitionReconciler {
                 memory.refusal = done.refusal;
             }
             if let Some((keys, restored)) = &results.restored {
-                let settled = restore::settle_restored(&view.found, keys, restored);
+                let outcome = restore::settle_restored(&view.found, keys, restored);
                 if let Some(baseline) = memory.baseline.as_mut() {
-                    Baseline::note_restored(baseline, now, &settled);
+                    Baseline::note_restored(baseline, now, &outcome);
                 }
-                view.found = settled.found;
+                view.found = outcome.found;
             }
         });
         (view, results.applied)

@@ -1,4 +1,4 @@
-//! What there is: the Partition, its Controller, how it is there, and what Slurm says about it. Reads only.
+//! Reads a Partition, its Controller, the Controller's report about it and Slurm's last response. Writes nothing.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::{
     runtime::{Context, Key},
 };
 
-/// Everything a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) partition: Arc<Partition>,
     pub(super) controller: Option<Arc<Controller>>,
-    /// Its namespace is being deleted.
+    /// The namespace is being deleted.
     pub(super) is_namespace_deleted: bool,
-    /// What its Controller reports. `None` until the Controller has been reconciled with it.
+    /// The report of its Controller. `None` until the Controller has been reconciled with it.
     pub(super) report: Option<PartitionReport>,
     pub(super) knowledge: Knowledge,
-    /// Its slurmctld outside Kubernetes, where there is something to do, or may be.
+    /// Its external slurmctld, if something may have to be sent to it.
     pub(super) external: Option<Reach>,
     /// All Partitions of its namespace.
     pub(super) siblings: Vec<Arc<Partition>>,
@@ -74,7 +74,7 @@ pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Obs
     }
 }
 
-/// Whether there is something to do in a slurmctld outside Kubernetes, or may be.
+/// Whether something may have to be sent to an external slurmctld.
 fn is_external(partition: &Partition, controller: Option<&Controller>) -> bool {
     let is_leaving = partition.metadata.deletion_timestamp.is_some();
     let is_valid = || partition.check().errors().next().is_none();

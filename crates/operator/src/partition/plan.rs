@@ -1,4 +1,4 @@
-//! What is to be done about a Partition. Pure.
+//! Plans a Partition. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,17 +22,17 @@ use crate::{
     runtime::Warning,
 };
 
-/// How a Partition is, by all that is known.
+/// The state of a Partition.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) partition: Arc<Partition>,
     pub(super) controller: Option<Arc<Controller>>,
-    /// Its namespace is being deleted.
+    /// The namespace is being deleted.
     pub(super) is_namespace_deleted: bool,
-    /// `None` while it is not known how it is.
+    /// `None` while its state is not known.
     pub(super) report: Option<PartitionReport>,
     pub(super) knowledge: Knowledge,
-    /// What people changed in Slurm, but for its state.
+    /// Manual changes in Slurm other than the state.
     pub(super) found: Found,
 }
 
@@ -44,27 +44,27 @@ impl View {
     }
 }
 
-/// What is to be done, and how things are before that.
+/// The effects of a plan, and the state before them.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) view: View,
-    /// In this order.
+    /// In the order in which they are carried out.
     pub(super) effects: Vec<Effect>,
-    /// Its jobs decide when it goes.
+    /// Its deletion waits for its jobs.
     pub(super) needs_jobs: bool,
-    /// When to reconcile again although nothing changed in Kubernetes.
+    /// When to reconcile again without a change in Kubernetes.
     pub(super) again: Option<Duration>,
-    /// The object goes and its partition stays in Slurm, for this reason.
+    /// Why the partition is kept in Slurm although the object is deleted.
     pub(super) stays: Option<String>,
 }
 
-/// What there is to say about a Partition.
+/// The faults and the progress of a Partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Assessment {
     pub(super) faults: Vec<Fault>,
-    /// What it is on its way to, where nobody needs to do anything.
+    /// What it waits for, if no action of a user is needed.
     pub(super) progress: Option<Progress>,
-    /// Why it is not gone yet, though deleted.
+    /// Why it still exists although it was deleted.
     pub(super) retained: Option<Progress>,
     /// The next poll decides whether it is ready.
     pub(super) needs_poll: bool,
@@ -77,20 +77,20 @@ pub(super) struct Progress {
     pub(super) message: String,
 }
 
-/// Something to do outside of the status.
+/// An action other than writing the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     AddFinalizer,
     RemoveFinalizer,
     /// Jobs that are in no other partition.
     CancelJobs(Vec<JobHandle>),
-    /// Send something to a slurmctld outside Kubernetes.
+    /// Send an order to an external slurmctld.
     External(ExternalEffect),
-    /// Make slurmctld take these keys from the Partition's line again.
+    /// Make slurmctld reload these keys from the Partition's line.
     Restore(Vec<String>),
 }
 
-/// An event about what is wrong. Helm makes NodeSets and Controllers beside it, in an order of its own.
+/// An event about a fault. Some may pass: Helm creates NodeSets and Controllers in its own order.
 pub(super) fn warning(fault: &Fault) -> Warning<'_> {
     Warning {
         reason: fault.reason,
@@ -108,7 +108,7 @@ impl Progress {
     }
 }
 
-/// Reasons of conditions and events. Those of the Controller come beside them.
+/// Reasons of conditions and events, in addition to those of the Controller.
 pub(super) mod reason {
     pub(crate) const CANNOT_CREATE: &str = "CannotCreate";
     pub(crate) const BAD_MEMBERS: &str = "BadMembers";
@@ -118,7 +118,7 @@ pub(super) mod reason {
     pub(crate) const NOT_IN_SLURM: &str = "NotInSlurm";
 }
 
-/// Plans what is to be done. `memory` is that of this Partition.
+/// Plans the effects. `memory` belongs to this Partition.
 pub(super) fn plan(observed: &Observed, memory: &mut Memory) -> Plan {
     let external = observed
         .external
@@ -151,20 +151,20 @@ pub(super) fn plan(observed: &Observed, memory: &mut Memory) -> Plan {
     }
 }
 
-/// Whether slurmrestd, which is polled more often, has returned something else than the last poll of a slurmctld outside Kubernetes.
+/// Whether slurmrestd, which is polled more often, returned other values than the external slurmctld.
 pub(super) fn is_outdated(observed: &Observed, plan: &Plan) -> bool {
     let (Some(Reach::Reached(reached)), Some(seen)) = (&observed.external, observed.knowledge.known()) else {
         return false;
     };
-    // Through slurmrestd it was read just now.
+    // If the cluster was read through slurmrestd, it was read just now.
     let Ok(cluster) = &reached.view.cluster else {
         return false;
     };
     let name = observed.partition.slurm_name();
-    let shown = seen.partitions.as_ref().and_then(|partitions| partitions.get(&name));
+    let listed = seen.partitions.as_ref().and_then(|partitions| partitions.get(&name));
     let state = cluster.partition(&name).and_then(|live| live.state.name());
     let state = state.map(PartitionState::Known);
-    let has_other_state = shown.is_some_and(|shown| Some(&shown.state) != state.as_ref());
+    let has_other_state = listed.is_some_and(|listed| Some(&listed.state) != state.as_ref());
     let has_drift = plan.view.found.drift.iter().any(|drift| !is_reverted(drift));
     seen.at > reached.view.at && (has_other_state || has_drift)
 }
@@ -176,7 +176,7 @@ fn has_finalizer(partition: &Partition) -> bool {
         .any(|finalizer| finalizer == PARTITION_FINALIZER)
 }
 
-/// What is to be done about the object itself and its jobs.
+/// Plans the effects on the object itself and its jobs.
 pub(super) fn plan_object(view: &View) -> Vec<Effect> {
     let partition = view.partition.as_ref();
     let has_finalizer = has_finalizer(partition);
@@ -194,7 +194,7 @@ pub(super) fn plan_object(view: &View) -> Vec<Effect> {
     jobs.map(Effect::CancelJobs).into_iter().collect()
 }
 
-/// Whether a deleted Partition waits for its line to go. It goes at once where there is nothing it could be in.
+/// Whether a deleted Partition waits for the removal of its line. Without a slurmctld it does not wait.
 pub(super) fn is_closing(view: &View) -> bool {
     let partition = view.partition.as_ref();
     let controller = view.controller.as_ref();
@@ -204,7 +204,7 @@ pub(super) fn is_closing(view: &View) -> bool {
     partition.metadata.deletion_timestamp.is_some() && has_finalizer(partition) && !is_cluster_deleted && !is_gone
 }
 
-/// Assesses how a Partition is.
+/// Assesses the state of a Partition.
 pub(super) fn assess(view: &View) -> Assessment {
     if view.partition.metadata.deletion_timestamp.is_some() {
         return Assessment {
@@ -221,7 +221,7 @@ pub(super) fn assess(view: &View) -> Assessment {
     }
     Assessment {
         progress: progress(view),
-        needs_poll: matches!(sight(view), Some(Sight::NotYet { .. })),
+        needs_poll: matches!(presence(view), Some(Presence::NotYet { .. })),
         ..Assessment::default()
     }
 }
@@ -232,7 +232,7 @@ fn closing(view: &View) -> Progress {
         Some(trouble) => Progress::new(trouble.reason, trouble.message.clone()),
         None => Progress::new(
             reason::CLOSING,
-            "it takes no new jobs, and goes when those it has are gone",
+            "it accepts no new jobs, and is deleted when its jobs have ended",
         ),
     }
 }
@@ -246,7 +246,7 @@ fn faults(view: &View) -> Vec<Fault> {
     let name = &partition.spec.controller_ref.name;
     if view.controller.is_none() {
         let message = format!(
-            "spec.controllerRef.name names Controller {name:?}, which does not exist; make it, or make a Partition for another"
+            "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or create a Partition for another one"
         );
         return vec![Fault::new(fault::CONTROLLER_MISSING, message)];
     }
@@ -254,31 +254,31 @@ fn faults(view: &View) -> Vec<Fault> {
     if let Some(trouble) = trouble {
         return vec![trouble.clone()];
     }
-    let missing = matches!(sight(view), Some(Sight::Missing)).then(|| {
+    let missing = matches!(presence(view), Some(Presence::Missing)).then(|| {
         let name = partition.slurm_name();
         Fault::new(
             reason::NOT_IN_SLURM,
             format!(
-                "slurmctld was given partition {name:?} and does not list it; `scontrol reconfigure` has it read slurm.conf again, and if that does not help its log says why"
+                "slurmctld received partition {name:?} and does not list it; run `scontrol reconfigure` to make it read slurm.conf again, and if that does not help see its log"
             ),
         )
     });
     missing.into_iter().collect()
 }
 
-/// What the last look at Slurm says of a partition that slurmctld was given.
+/// Whether Slurm lists a partition that slurmctld has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Sight {
+enum Presence {
     Found,
-    /// Slurm was looked at since then, and does not list it.
+    /// A later poll does not list it.
     Missing,
     NotYet {
         why: Option<String>,
     },
 }
 
-/// None while slurmctld has not been given this generation.
-fn sight(view: &View) -> Option<Sight> {
+/// Returns `None` while slurmctld has not received this generation.
+fn presence(view: &View) -> Option<Presence> {
     let report = view
         .report
         .as_ref()
@@ -288,29 +288,29 @@ fn sight(view: &View) -> Option<Sight> {
         .line
         .as_ref()
         .filter(|line| Some(line.generation) == generation)?;
-    // Whoever told a slurmctld outside has read it back in the same step.
+    // The reconcile that sends it to an external slurmctld reads it back in the same step.
     if view.is_external() {
-        return Some(Sight::Found);
+        return Some(Presence::Found);
     }
     let seen = view.knowledge.known();
     let Some((at, listed)) = seen.and_then(|seen| Some((seen.at, seen.partitions.as_ref()?))) else {
         return Some(if was_ready(view) {
-            // The last look found it, and what became of Slurm since then is told elsewhere.
-            Sight::Found
+            // The last poll found it; the Controller reports that Slurm does not respond.
+            Presence::Found
         } else {
             let why = match &view.knowledge {
                 Knowledge::Unknown { why } => why.clone(),
-                Knowledge::Known(_) => "it did not tell its partitions".to_owned(),
+                Knowledge::Known(_) => "it did not return its partitions".to_owned(),
             };
-            Sight::NotYet { why: Some(why) }
+            Presence::NotYet { why: Some(why) }
         });
     };
     Some(if listed.contains_key(&line.name) {
-        Sight::Found
+        Presence::Found
     } else if report.live_since.is_some_and(|since| at > since) {
-        Sight::Missing
+        Presence::Missing
     } else {
-        Sight::NotYet { why: None }
+        Presence::NotYet { why: None }
     })
 }
 
@@ -320,13 +320,13 @@ fn was_ready(view: &View) -> bool {
     conditions.any(|condition| condition.type_ == READY && condition.status == ConditionStatus::True)
 }
 
-/// None if slurmctld has it as it is written, and a look at Slurm found it.
+/// Returns `None` if slurmctld has the partition as specified and a poll found it.
 fn progress(view: &View) -> Option<Progress> {
     let controller = &view.partition.spec.controller_ref.name;
     let Some(report) = &view.report else {
         return Some(Progress::new(
             reason::APPLYING,
-            format!("Controller {controller:?} has not taken it in yet"),
+            format!("Controller {controller:?} has not processed it yet"),
         ));
     };
     if let Some(why) = &report.waits {
@@ -342,22 +342,24 @@ fn progress(view: &View) -> Option<Progress> {
             .as_ref()
             .is_some_and(|line| Some(line.generation) == generation);
     if !is_live {
-        return Some(Progress::new(reason::APPLYING, "it is on its way to slurmctld"));
+        return Some(Progress::new(reason::APPLYING, "it is being sent to slurmctld"));
     }
-    match sight(view) {
-        Some(Sight::NotYet { why: None }) => Some(Progress::new(
+    match presence(view) {
+        Some(Presence::NotYet { why: None }) => Some(Progress::new(
             reason::APPLYING,
-            "slurmctld was given it; it is ready when a look at Slurm has found it",
+            "slurmctld has received it; it is ready when a poll of Slurm has found it",
         )),
-        Some(Sight::NotYet { why: Some(why) }) => Some(Progress::new(
+        Some(Presence::NotYet { why: Some(why) }) => Some(Progress::new(
             reason::WAITING,
-            format!("slurmctld was given it; whether it has it is not known, since Slurm cannot be asked: {why}"),
+            format!(
+                "slurmctld has received it; whether it has applied it is not known, because Slurm cannot be polled: {why}"
+            ),
         )),
-        Some(Sight::Found | Sight::Missing) | None => None,
+        Some(Presence::Found | Presence::Missing) | None => None,
     }
 }
 
-/// Its jobs that nobody has ended yet, once it takes no others. One that may run in another partition too is not its own.
+/// Its unfinished jobs, once it accepts no new ones. A job that may run in another partition does not count.
 fn own_jobs(view: &View) -> Vec<JobHandle> {
     let line = view.report.as_ref().and_then(|report| report.line.as_ref());
     let jobs = view.knowledge.known().and_then(|seen| seen.jobs.as_ref());

@@ -1,6 +1,6 @@
-//! What is put back of what people changed in Slurm. Pure.
+//! Decides which manual changes in Slurm are reverted. Pure.
 //!
-//! Each value is put back once: whoever sets it again means it, or is a program that would do so for ever.
+//! Each value is reverted once: a value that is set again is intended, or set by a program that would do so forever.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use slurm::agent::Restored;
 
 use super::{drift::Found, plan::View, rules::line::strictness};
 
-/// How many values are remembered as put back. With more of them somebody else rules here, and they are only shown.
-const MOST: usize = 16;
+/// How many reverted values are remembered. Beyond this another program manages them, and drift is only reported.
+const LIMIT: usize = 16;
 
-/// What came of bringing keys back, by key.
+/// The result of reverting keys.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct RestoreOutcome {
     pub(super) found: Found,
-    /// Values that slurmctld did not take, each with what it has and why.
+    /// Values that slurmctld rejected, each with its live value and the reason.
     pub(super) stuck: BTreeMap<String, (String, String)>,
-    /// What Slurm has and the files say too.
+    /// Keys whose live value is also the value in the files.
     pub(super) same: BTreeMap<String, String>,
 }
 
-/// The keys to bring back to the Partition's line.
+/// Returns the keys to revert to the Partition's line.
 pub(super) fn plan_restore(view: &View) -> Vec<String> {
     let partition = view.partition.as_ref();
     let Found { drift, stuck, is_fresh } = &view.found;
     let reverted: Vec<&Drift> = drift.iter().filter(|drift| is_reverted(drift)).collect();
     let is_wanted = |drift: &Drift| match partition.spec.drift_policy() {
-        DriftPolicy::Revert => reverted.len() < MOST && !reverted.iter().any(|other| is_same(other, drift)),
+        DriftPolicy::Revert => reverted.len() < LIMIT && !reverted.iter().any(|other| is_same(other, drift)),
         DriftPolicy::RevertAll => true,
         DriftPolicy::Report | DriftPolicy::Other(_) => false,
     };
@@ -43,8 +43,8 @@ pub(super) fn plan_restore(view: &View) -> Vec<String> {
     restored.map(|drift| drift.key.clone()).collect()
 }
 
-/// What is known after these keys were told to slurmctld again.
-pub(super) fn settle_restored(found: &Found, keys: &[String], restored: &Restored) -> Settled {
+/// Returns the state after these keys were sent to slurmctld again.
+pub(super) fn settle_restored(found: &Found, keys: &[String], restored: &Restored) -> RestoreOutcome {
     let (mut drift, before): (Vec<Drift>, Vec<Drift>) =
         found.drift.iter().cloned().partition(|drift| !is_reverted(drift));
     let mut stuck = BTreeMap::new();
@@ -54,19 +54,19 @@ pub(super) fn settle_restored(found: &Found, keys: &[String], restored: &Restore
             None => drift.settled = DriftSettled::Reverted,
         }
     }
-    // What is as the files say was on its way there when it was looked at.
+    // A live value that equals the files was being applied when it was polled.
     let (same, mut drift): (Vec<Drift>, Vec<Drift>) = drift
         .into_iter()
         .partition(|drift| keys.contains(&drift.key) && restored.same.contains(&drift.key));
-    // One that is put back again and again is told once.
+    // A value that is reverted repeatedly is listed once.
     drift.retain(|drift| !(is_reverted(drift) && before.iter().any(|other| is_same(other, drift))));
-    let forgotten = (before.len() + drift.len()).saturating_sub(MOST).min(before.len());
+    let forgotten = (before.len() + drift.len()).saturating_sub(LIMIT).min(before.len());
     drift.extend(before.into_iter().skip(forgotten));
     let mut after = Found { drift, ..found.clone() };
     after
         .stuck
         .extend(stuck.iter().map(|(key, (_, why))| (key.clone(), why.clone())));
-    Settled {
+    RestoreOutcome {
         found: after,
         stuck,
         same: same.into_iter().map(|drift| (drift.key, drift.live)).collect(),

@@ -1,4 +1,4 @@
-//! What is said about a Partition. Pure.
+//! Builds the status of a Partition. Pure.
 
 use api::{
     PartitionStatus,
@@ -34,10 +34,10 @@ pub(super) fn build_status(
     let line = view.report.as_ref().and_then(|report| report.line.as_ref());
     let name = partition.slurm_name();
     let seen = view.knowledge.known().filter(|_| line.is_some());
-    let shown = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
-    let load = seen.zip(shown).map(|(seen, _)| load(seen, &name));
+    let listed = seen.and_then(|seen| seen.partitions.as_ref()?.get(&name));
+    let load = seen.zip(listed).map(|(seen, _)| load(seen, &name));
     PartitionStatus {
-        state: shown.map(|shown| shown.state.to_string()),
+        state: listed.map(|listed| listed.state.to_string()),
         nodes: load.as_ref().map(count_nodes),
         cpus: load.as_ref().map(count_cpus),
         jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
@@ -96,7 +96,7 @@ fn count_cpus(load: &NodeLoad) -> PartitionCpus {
     }
 }
 
-/// Where Slurm differs from what was written to it.
+/// Where Slurm differs from the values that were sent to it.
 fn drift(view: &View) -> Vec<Drift> {
     let manual = view.report.as_ref().and_then(|report| report.manual_state.as_ref());
     let state = manual.map(|ManualState { state, wanted, since }| Drift {
@@ -113,15 +113,15 @@ fn drifted(view: &View) -> Option<Wanted> {
     let name = view.partition.slurm_name();
     let own = view.partition.name_any();
     let manual = view.report.as_ref().and_then(|report| report.manual_state.as_ref());
-    // Files of others know nothing of it.
+    // The files of an external slurmctld do not contain the manual state.
     let lasts = if view.is_external() {
         ""
     } else {
-        ", after a restart too,"
+        ", also across restarts,"
     };
     let state = manual.map(|ManualState { state, wanted, since }| {
         format!(
-            "somebody set State={state} in Slurm, where spec.state asks for {wanted}, which is known since {since}; it stays so{lasts} until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
+            "State={state} was set manually in Slurm, where spec.state is {wanted} (known since {since}); it is kept{lasts} until `kubectl slurm partition resume {own}`, `scontrol update PartitionName={name} State={wanted}`, or another spec.state"
         )
     });
     let others = view.found.drift.iter().filter(|drift| !is_reverted(drift));
@@ -130,12 +130,12 @@ fn drifted(view: &View) -> Option<Wanted> {
         let stuck = view.found.stuck.get(key);
         let was_reverted = |other: &&Drift| is_reverted(other) && other.key == *key && other.live == *live;
         let why = match (stuck, view.found.drift.iter().find(was_reverted)) {
-            (Some(why), _) => format!(" (it could not be put back: {why})"),
-            (None, Some(_)) => " (it was put back once, and set again)".to_owned(),
+            (Some(why), _) => format!(" (it could not be reverted: {why})"),
+            (None, Some(_)) => " (it was reverted once, and set again)".to_owned(),
             (None, None) => String::new(),
         };
         format!(
-            "somebody set {key}={live} in Slurm, where it was {wanted}{why}; it is so until slurmctld reads its files again; write it into the spec, or put it back by `scontrol update PartitionName={name} {key}={wanted}`"
+            "{key}={live} was set manually in Slurm, where it was {wanted}{why}; it is kept until slurmctld reads its files again; write it into the spec, or revert it with `scontrol update PartitionName={name} {key}={wanted}`"
         )
     });
     let reason = if manual.is_some() {
@@ -147,7 +147,7 @@ fn drifted(view: &View) -> Option<Wanted> {
     (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason, lines.join("\n")))
 }
 
-/// What is worth an event: what was put back just now, of what somebody changed in Slurm.
+/// The event about manual changes in Slurm that were just reverted.
 pub(super) fn new_reverts(view: &View, status: &PartitionStatus) -> Option<String> {
     let before = view.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
@@ -155,17 +155,17 @@ pub(super) fn new_reverts(view: &View, status: &PartitionStatus) -> Option<Strin
         .drift
         .iter()
         .filter(|drift| is_reverted(drift) && !known.contains(drift));
-    let words = new.map(|Drift { key, wanted, live, .. }| format!("{key}={live}, where it was {wanted}"));
-    let words: Vec<String> = words.collect();
-    (!words.is_empty()).then(|| {
+    let changes = new.map(|Drift { key, wanted, live, .. }| format!("{key}={live}, where it was {wanted}"));
+    let changes: Vec<String> = changes.collect();
+    (!changes.is_empty()).then(|| {
         format!(
-            "somebody set in Slurm: {}; it was put back (spec.driftPolicy)",
-            words.join("; ")
+            "reverted manual changes in Slurm (spec.driftPolicy): {}",
+            changes.join("; ")
         )
     })
 }
 
-/// What is worth an event: that somebody changed it in Slurm, when that is new.
+/// The event about a new manual change in Slurm.
 pub(super) fn new_drift(view: &View, status: &PartitionStatus) -> Option<Wanted> {
     let before = view.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
@@ -176,7 +176,7 @@ pub(super) fn new_drift(view: &View, status: &PartitionStatus) -> Option<Wanted>
     new.then(|| drifted(view)).flatten()
 }
 
-/// How things stand, for the queue.
+/// The state for the queue.
 pub(super) fn state(assessment: &Assessment) -> State {
     match (
         assessment.faults.first(),
@@ -195,16 +195,16 @@ pub(super) fn state(assessment: &Assessment) -> State {
     }
 }
 
-/// What slurmctld has, with the change that brought it. A line that has not changed keeps the change it came with.
+/// The line that slurmctld has, and the change that delivered it. An unchanged line keeps its change.
 fn applied(view: &View, before: &PartitionStatus, now: Timestamp) -> Option<AppliedPartition> {
     let report = view.report.as_ref()?;
     let Some(line) = report.line.as_ref().filter(|_| report.runs) else {
         return before.applied.clone();
     };
     let is_same_line = before.line.as_deref() == Some(line.whole().as_str());
-    // Who tells slurmctld itself knows when it last did.
-    let is_told = report.change.as_ref().is_some_and(|change| change.sequence.is_none());
-    if let Some(known) = before.applied.as_ref().filter(|_| is_same_line && !is_told) {
+    // A change without a sequence was sent directly, with its own time.
+    let is_direct = report.change.as_ref().is_some_and(|change| change.sequence.is_none());
+    if let Some(known) = before.applied.as_ref().filter(|_| is_same_line && !is_direct) {
         return Some(AppliedPartition {
             generation: line.generation,
             ..known.clone()
@@ -215,7 +215,7 @@ fn applied(view: &View, before: &PartitionStatus, now: Timestamp) -> Option<Appl
         generation: line.generation,
         sequence: change.and_then(|change| i64::try_from(change.sequence?).ok()),
         time: format!("{:.3}", change.map_or(now, |change| change.at)).into(),
-        // What it started with came with slurmctld itself.
+        // Without a change, slurmctld started with the line.
         way: change
             .and_then(|change| change.way.clone())
             .unwrap_or(api::partition::PartitionWay::Restart),
@@ -230,7 +230,7 @@ fn conditions(view: &View, assessment: &Assessment, failure: Option<&Failure>) -
     let ready = match (assessment.faults.first(), waits) {
         (Some(fault), _) => Wanted::fails(READY, fault.reason, messages.clone()),
         (None, Some(progress)) => Wanted::fails(READY, progress.reason, progress.message.clone()),
-        (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as it is written here"),
+        (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as specified"),
     };
     let progressing = match waits {
         Some(progress) => Wanted::holds(PROGRESSING, progress.reason, progress.message.clone()),

@@ -1,4 +1,4 @@
-//! The rules of a Partition, as tables.
+//! Tests of the rules of a Partition, as tables.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn view(spec: &Value, report: Option<PartitionReport>) -> View {
         controller: Some(Arc::new(controller)),
         is_namespace_deleted: false,
         report,
-        knowledge: Knowledge::unknown("nobody was asked"),
+        knowledge: Knowledge::unknown("not polled"),
         found: Found::default(),
     }
 }
@@ -91,7 +91,7 @@ fn ready(view: &View) -> (ConditionStatus, String) {
 }
 
 #[test]
-fn ready_is_what_slurmctld_has_as_it_is_written() {
+fn a_partition_is_ready_once_slurmctld_has_it_as_specified() {
     let spec = json!({ "nodeSets": ["a"] });
     let trouble = PartitionReport {
         trouble: Some(Fault {
@@ -109,7 +109,7 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         let knowledge = seen(60, 1, "UP", 0);
         ready(&View { knowledge, ..view })
     };
-    for (standing, status, reason) in [
+    for (given, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
         (Some(live(1)), ConditionStatus::False, "Applying"),
         (Some(PartitionReport::default()), ConditionStatus::False, "Applying"),
@@ -119,9 +119,9 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
         (None, ConditionStatus::False, "Applying"),
     ] {
         assert_eq!(
-            ready(view(&spec, standing.clone())),
+            ready(view(&spec, given.clone())),
             (status, reason.to_owned()),
-            "{standing:?}"
+            "{given:?}"
         );
     }
     let mut alone = view(&spec, None);
@@ -132,42 +132,42 @@ fn ready_is_what_slurmctld_has_as_it_is_written() {
 }
 
 #[test]
-fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
+fn a_partition_is_ready_only_if_a_poll_found_it() {
     let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
     let lists = |names: &[&str], second: i64| {
         let mut seen = Seen::of_nodes(Vec::new(), at(second));
-        let shown = |name: &&str| {
+        let listed = |name: &&str| {
             let shown = json!({ "name": name, "partition": { "state": ["UP"] }, "nodes": { "configured": "" } });
             ((*name).to_owned(), serde_json::from_value(shown).unwrap())
         };
-        seen.partitions = Some(Arc::new(names.iter().map(shown).collect()));
+        seen.partitions = Some(Arc::new(names.iter().map(listed).collect()));
         Knowledge::Known(seen.into())
     };
-    let tells_none = Knowledge::Known(Seen::of_nodes(Vec::new(), at(9)).into());
+    let lists_none = Knowledge::Known(Seen::of_nodes(Vec::new(), at(9)).into());
     let away = Knowledge::unknown("slurmctld does not answer");
     let since = |second: i64| PartitionReport {
         live_since: Some(at(second)),
         ..live(2)
     };
-    for (standing, knowledge, was_ready, expected) in [
+    for (given, knowledge, was_ready, expected) in [
         (since(5), lists(&["other", "long"], 9), false, "True Ready"),
-        // It is in Slurm from before, and the change of it was read back by whoever made it.
+        // Slurm had it before, and the change was read back by the step that made it.
         (since(5), lists(&["long"], 3), false, "True Ready"),
-        // Looked at since it went live, and not there.
+        // Polled since it went live, and not listed.
         (since(5), lists(&["other"], 9), false, "False NotInSlurm"),
         (since(5), lists(&["other"], 9), true, "False NotInSlurm"),
         (since(5), lists(&[], 9), true, "False NotInSlurm"),
-        // The look is from before, or it is not known since when it is live.
+        // The poll is older, or it is not known since when it is live.
         (since(5), lists(&["other"], 3), false, "False Applying"),
         (since(5), lists(&["other"], 3), true, "False Applying"),
         (live(2), lists(&["other"], 9), false, "False Applying"),
-        // No look at all: what the last one found stands, and what none found is not ready.
+        // Without a poll: the last result counts, and a partition that was never found is not ready.
         (since(5), away.clone(), false, "False Waiting"),
         (since(5), away.clone(), true, "True Ready"),
-        (since(5), tells_none.clone(), false, "False Waiting"),
-        (since(5), tells_none, true, "True Ready"),
+        (since(5), lists_none.clone(), false, "False Waiting"),
+        (since(5), lists_none, true, "True Ready"),
     ] {
-        let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(standing));
+        let mut view = self::view(&json!({ "nodeSets": ["a"] }), Some(given));
         view.knowledge = knowledge.clone();
         if was_ready {
             let ready = json!({ "conditions": [{
@@ -189,18 +189,18 @@ fn a_partition_is_ready_only_if_a_look_at_slurm_found_it() {
     }
     let mut missing = view(&json!({ "nodeSets": ["a"] }), Some(since(5)));
     missing.knowledge = lists(&["other"], 9);
-    let told = assess(&missing).faults.remove(0).message;
+    let message = assess(&missing).faults.remove(0).message;
     assert!(
-        told.contains("\"long\"") && told.contains("scontrol reconfigure"),
-        "{told}"
+        message.contains("\"long\"") && message.contains("scontrol reconfigure"),
+        "{message}"
     );
 }
 
 #[test]
-fn since_when_a_line_is_live_is_not_moved_by_changes_of_others() {
+fn the_time_a_line_went_live_is_kept_when_other_lines_change() {
     let reports = std::cell::RefCell::new(AllReports::default());
     let at = |second: i64| Timestamp::from_second(second).unwrap();
-    let report = |standing: PartitionReport| PartitionReports::from([("long".to_owned(), standing)]);
+    let report = |given: PartitionReport| PartitionReports::from([("long".to_owned(), given)]);
     let since = |generation, second| PartitionReport {
         live_since: Some(at(second)),
         ..live(generation)
@@ -218,11 +218,11 @@ fn since_when_a_line_is_live_is_not_moved_by_changes_of_others() {
     let stopped = PartitionReport { runs: false, ..live(3) };
     reports.borrow_mut().publish(report(stopped));
     reports.borrow_mut().publish(report(since(3, 12)));
-    assert_eq!(known(), Some(at(12)), "slurmctld started anew");
+    assert_eq!(known(), Some(at(12)), "slurmctld restarted");
 }
 
 #[test]
-fn the_finalizer_comes_with_the_object_and_goes_with_the_line() {
+fn the_finalizer_is_added_to_a_new_object_and_removed_with_the_line() {
     let spec = json!({ "nodeSets": ["a"] });
     let mut new = view(&spec, None);
     Arc::make_mut(&mut new.partition).metadata.finalizers = None;
@@ -233,12 +233,12 @@ fn the_finalizer_comes_with_the_object_and_goes_with_the_line() {
         plan_object(&of(Some(PartitionReport::default()))),
         [Effect::RemoveFinalizer]
     );
-    // Nobody has said yet how it stands, or it is still there.
+    // There is no report yet, or slurmctld still has it.
     assert_eq!(plan_object(&of(None)), []);
     let waits = of(Some(live(1)));
     assert_eq!((plan_object(&waits), is_closing(&waits)), (vec![], true));
     assert!(assess(&waits).retained.is_some());
-    // There is nothing it could be in.
+    // No slurmctld can have it.
     let mut orphan = deleted(view(&spec, Some(live(1))));
     orphan.controller = None;
     assert_eq!(plan_object(&orphan), [Effect::RemoveFinalizer]);
@@ -248,7 +248,7 @@ fn the_finalizer_comes_with_the_object_and_goes_with_the_line() {
 }
 
 #[test]
-fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
+fn jobs_are_cancelled_only_by_policy_and_once_the_partition_is_closed() {
     let job = |id: u64, state: &str, partition: &str| json!({ "job_id": id, "job_state": [state], "partition": partition, "nodes": "" });
     let mut seen = Seen::of_nodes(Vec::new(), now());
     seen.jobs = Some(
@@ -267,13 +267,13 @@ fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
         ("Cancel", "UP", None),
         ("Cancel", "DRAIN", Some(vec!["1", "2"])),
     ] {
-        let standing = PartitionReport {
+        let given = PartitionReport {
             line: Some(line(1).with_state(state)),
             ..live(1)
         };
         let mut leaving = deleted(view(
             &json!({ "nodeSets": ["a"], "deletionPolicy": policy }),
-            Some(standing),
+            Some(given),
         ));
         leaving.knowledge = knowledge.clone();
         let cancelled = plan_object(&leaving).into_iter().find_map(|effect| match effect {
@@ -286,7 +286,7 @@ fn jobs_are_cancelled_only_if_that_is_asked_for_and_the_partition_is_closed() {
 }
 
 #[test]
-fn what_brought_a_line_is_told_until_the_line_is_another() {
+fn the_change_that_delivered_a_line_is_reported_until_the_line_changes() {
     let spec = json!({ "nodeSets": ["a"] });
     let change = |sequence| Change {
         sequence: Some(sequence),
@@ -311,7 +311,7 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
     let same = build_status(&first, &assess(&first), None, now()).applied.unwrap();
     assert_eq!((same.generation, same.sequence), (5, Some(3)), "the line is the same");
 
-    // And the reports keep it over changes of other partitions.
+    // The reports keep it when other partitions change.
     let reports = std::cell::RefCell::new(AllReports::default());
     let all = |sequence| PartitionReports::from([("long".to_owned(), with_change(sequence, 2))]);
     assert_eq!(reports.borrow_mut().publish(all(3)).len(), 1);
@@ -320,13 +320,13 @@ fn what_brought_a_line_is_told_until_the_line_is_another() {
 }
 
 #[test]
-fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
+fn the_status_shows_the_live_state_and_a_manual_state() {
     let node = |name: &str, state: &str| json!({ "name": name, "state": [state], "partitions": ["long"], "cpus": 4 });
     let nodes = serde_json::from_value(json!([node("a-0", "IDLE"), node("b-0", "DOWN")])).unwrap();
     let mut seen = Seen::of_nodes(nodes, now());
-    let shown = json!({ "name": "long", "partition": { "state": ["DRAIN"] }, "nodes": { "configured": "a-0,b-0" } });
+    let listed = json!({ "name": "long", "partition": { "state": ["DRAIN"] }, "nodes": { "configured": "a-0,b-0" } });
     seen.partitions = Some(Arc::new(
-        [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
+        [("long".to_owned(), serde_json::from_value(listed).unwrap())].into(),
     ));
     seen.job_loads = Some(Arc::default());
     let closed = PartitionReport {
@@ -350,38 +350,38 @@ fn slurms_words_stand_in_the_status_and_what_was_closed_by_hand_too() {
 
 fn seen(minutes: u64, tier: u64, state: &str, second: i64) -> Knowledge {
     let mut seen = Seen::of_nodes(Vec::new(), Timestamp::from_second(1_800_000_000 + second).unwrap());
-    let shown = json!({
+    let listed = json!({
         "name": "long", "partition": { "state": [state] }, "nodes": { "configured": "" },
         "maximums": { "time": { "set": true, "infinite": false, "number": minutes } },
         "priority": { "tier": tier },
     });
     seen.partitions = Some(Arc::new(
-        [("long".to_owned(), serde_json::from_value(shown).unwrap())].into(),
+        [("long".to_owned(), serde_json::from_value(listed).unwrap())].into(),
     ));
     Knowledge::Known(seen.into())
 }
 
-/// A Partition whose Slurm is looked at again and again, with what is known of it.
+/// A Partition whose Slurm is polled repeatedly, with its memory.
 struct Watched {
     view: View,
     baseline: Option<Baseline>,
     restored_at: i64,
-    /// What the files of slurmctld say as Slurm does.
+    /// Keys whose live value is also the value in slurmctld's files.
     same: Vec<String>,
 }
 
 impl Watched {
-    fn new(spec: &Value, standing: PartitionReport) -> Self {
+    fn new(spec: &Value, given: PartitionReport) -> Self {
         Self {
-            view: view(spec, Some(standing)),
+            view: view(spec, Some(given)),
             baseline: None,
             restored_at: 0,
             same: Vec::new(),
         }
     }
 
-    /// What is found, and what is put back; the rest slurmctld does not take.
-    fn look(&mut self, knowledge: Knowledge, left: &[&str]) -> Vec<String> {
+    /// Returns the reverted keys; slurmctld rejects those in `left`.
+    fn poll(&mut self, knowledge: Knowledge, left: &[&str]) -> Vec<String> {
         if let Some(seen) = knowledge.known() {
             self.restored_at = seen.at.as_second() + 1;
         }
@@ -389,15 +389,15 @@ impl Watched {
         self.view.found = Baseline::find_drift(&mut self.baseline, &self.view);
         let keys = plan_restore(&self.view);
         if !keys.is_empty() {
-            let left = left.iter().map(|key| ((*key).to_owned(), "Slurm says no".to_owned()));
+            let left = left.iter().map(|key| ((*key).to_owned(), "Slurm refused".to_owned()));
             let restored = Restored {
                 left: left.collect(),
                 same: self.same.clone(),
             };
-            let settled = settle_restored(&self.view.found, &keys, &restored);
+            let outcome = settle_restored(&self.view.found, &keys, &restored);
             let at = Timestamp::from_second(self.restored_at).unwrap();
-            self.baseline.as_mut().unwrap().note_restored(at, &settled);
-            self.view.found = settled.found;
+            self.baseline.as_mut().unwrap().note_restored(at, &outcome);
+            self.view.found = outcome.found;
         }
         let status = self.status();
         Arc::make_mut(&mut self.view.partition).status = Some(status);
@@ -408,7 +408,7 @@ impl Watched {
         build_status(&self.view, &assess(&self.view), None, now())
     }
 
-    /// Key, what it was, what somebody set, what was done.
+    /// Key, wanted value, live value and whether it was reverted.
     fn drift(&self) -> Vec<String> {
         let status = self.view.partition.status.as_ref();
         let drift = status.iter().flat_map(|status| &status.drift);
@@ -438,118 +438,118 @@ impl Watched {
 const NONE: &[&str] = &[];
 
 #[test]
-fn a_value_that_slurm_has_otherwise_than_after_our_own_change_is_told() {
+fn a_value_that_differs_from_the_operators_last_change_is_reported() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"], "driftPolicy": "Report" }), live(2));
-    assert_eq!(watched.look(seen(60, 1, "UP", 0), NONE), NONE);
+    assert_eq!(watched.poll(seen(60, 1, "UP", 0), NONE), NONE);
     assert_eq!(watched.drift(), NONE);
-    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), NONE, "shown and left");
+    assert_eq!(watched.poll(seen(5, 1, "UP", 10), NONE), NONE, "reported only");
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
     assert!(watched.drifted().unwrap().contains("MaxTime=5"));
-    // Another operator knows it from the status.
+    // Another leader knows it from the status.
     watched.baseline = None;
-    watched.look(seen(5, 1, "UP", 20), NONE);
+    watched.poll(seen(5, 1, "UP", 20), NONE);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
-    // Also when something else of the line is changed.
+    // It stays reported when another key of the line changes.
     let of_line = |settings: &str| {
         let mut changed = live(3);
         changed.line.as_mut().unwrap().settings = settings.to_owned();
         Some(changed)
     };
     watched.view.report = of_line("MaxTime=60 PriorityTier=2");
-    watched.look(seen(5, 2, "UP", 30), NONE);
+    watched.poll(seen(5, 2, "UP", 30), NONE);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reported"]);
-    // With another value in the line it is ours again.
+    // With the same value in the line it is no longer drift.
     watched.view.report = of_line("MaxTime=5 PriorityTier=2");
-    watched.look(seen(5, 2, "UP", 40), NONE);
+    watched.poll(seen(5, 2, "UP", 40), NONE);
     assert_eq!(watched.drift(), NONE);
 }
 
 #[test]
-fn what_somebody_set_is_put_back_once_per_value() {
+fn a_manual_change_is_reverted_once_per_value() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    watched.look(seen(60, 1, "UP", 0), NONE);
-    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), ["MaxTime"]);
+    watched.poll(seen(60, 1, "UP", 0), NONE);
+    assert_eq!(watched.poll(seen(5, 1, "UP", 10), NONE), ["MaxTime"]);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
     assert_eq!(watched.drifted(), None, "nothing differs any more");
-    // What was read before it was put back says nothing.
-    assert_eq!(watched.look(seen(5, 1, "UP", 10), NONE), NONE);
+    // A response from before the revert decides nothing.
+    assert_eq!(watched.poll(seen(5, 1, "UP", 10), NONE), NONE);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
-    // Another value before the next look is no new measure.
-    assert_eq!(watched.look(seen(7, 1, "UP", 20), NONE), ["MaxTime"]);
+    // Another value before the next poll does not change the baseline.
+    assert_eq!(watched.poll(seen(7, 1, "UP", 20), NONE), ["MaxTime"]);
     assert_eq!(watched.drift(), ["MaxTime 60->7 Reverted", "MaxTime 60->5 Reverted"]);
-    // Nor for an operator that comes after this one.
+    // Nor for a later leader.
     watched.baseline = None;
-    assert_eq!(watched.look(seen(8, 1, "UP", 30), NONE), ["MaxTime"]);
-    // Who sets a value again means it.
-    assert_eq!(watched.look(seen(5, 1, "UP", 40), NONE), NONE);
+    assert_eq!(watched.poll(seen(8, 1, "UP", 30), NONE), ["MaxTime"]);
+    // A value that is set again is intended.
+    assert_eq!(watched.poll(seen(5, 1, "UP", 40), NONE), NONE);
     assert_eq!(watched.drift()[0], "MaxTime 60->5 Reported");
-    assert!(watched.drifted().unwrap().contains("put back once, and set again"));
-    assert_eq!(watched.look(seen(60, 1, "UP", 50), NONE), NONE);
+    assert!(watched.drifted().unwrap().contains("reverted once, and set again"));
+    assert_eq!(watched.poll(seen(60, 1, "UP", 50), NONE), NONE);
     assert_eq!((watched.drift().len(), watched.drifted()), (3, None));
-    // A new line begins anew.
+    // A new line starts over.
     let mut changed = live(3);
     changed.line.as_mut().unwrap().settings = "MaxTime=90".to_owned();
     watched.view.report = Some(changed);
-    assert_eq!(watched.look(Knowledge::unknown("Slurm is away"), NONE), NONE);
+    assert_eq!(watched.poll(Knowledge::unknown("not reachable"), NONE), NONE);
     assert_eq!(watched.drift(), NONE);
-    assert_eq!(watched.look(seen(90, 1, "UP", 60), NONE), NONE);
+    assert_eq!(watched.poll(seen(90, 1, "UP", 60), NONE), NONE);
     assert_eq!(watched.drift(), NONE);
-    assert_eq!(watched.look(seen(5, 1, "UP", 70), NONE), ["MaxTime"]);
+    assert_eq!(watched.poll(seen(5, 1, "UP", 70), NONE), ["MaxTime"]);
 }
 
 #[test]
-fn who_is_quicker_than_the_first_look_does_not_make_the_measure() {
+fn a_manual_change_before_the_first_poll_is_not_taken_as_the_baseline() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    assert_eq!(watched.look(seen(5, 1, "UP", 0), NONE), ["MaxTime"]);
+    assert_eq!(watched.poll(seen(5, 1, "UP", 0), NONE), ["MaxTime"]);
     assert_eq!(watched.drift(), ["MaxTime 60->5 Reverted"]);
-    // In Slurm's own words for it.
+    // Values in other notations of Slurm.
     for (settings, shown) in [
         ("MaxTime=1:30:00", 90),
         ("MaxTime=1-0", 1440),
         ("", 5),
         ("MaxTime=5k", 5),
     ] {
-        let mut standing = live(2);
-        standing.line.as_mut().unwrap().settings = settings.to_owned();
-        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), standing);
-        assert_eq!(watched.look(seen(shown, 1, "UP", 0), NONE), NONE, "{settings}");
+        let mut given = live(2);
+        given.line.as_mut().unwrap().settings = settings.to_owned();
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), given);
+        assert_eq!(watched.poll(seen(shown, 1, "UP", 0), NONE), NONE, "{settings}");
     }
 }
 
 #[test]
-fn what_is_on_its_way_to_the_files_is_nobodys_by_hand() {
+fn a_value_that_is_being_applied_from_the_files_is_no_manual_change() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    watched.look(seen(60, 1, "UP", 0), NONE);
-    // A push that this look has overtaken.
+    watched.poll(seen(60, 1, "UP", 0), NONE);
+    // A push that is newer than this poll.
     watched.same = vec!["MaxTime".to_owned()];
-    assert_eq!(watched.look(seen(90, 1, "UP", 10), NONE), ["MaxTime"]);
+    assert_eq!(watched.poll(seen(90, 1, "UP", 10), NONE), ["MaxTime"]);
     assert_eq!((watched.drift(), watched.drifted()), (Vec::new(), None));
-    assert_eq!(watched.look(seen(90, 1, "UP", 20), NONE), NONE, "it is the measure now");
+    assert_eq!(watched.poll(seen(90, 1, "UP", 20), NONE), NONE, "the new baseline");
 }
 
 #[test]
-fn a_policy_says_what_is_put_back() {
+fn the_drift_policy_decides_what_is_reverted() {
     for (policy, again) in [("Report", 0), ("Revert", 1), ("RevertAll", 3)] {
         let mut watched = Watched::new(&json!({ "nodeSets": ["a"], "driftPolicy": policy }), live(2));
-        let looks = [60, 5, 60, 5, 60, 5].into_iter().zip(0_i64..);
-        let restored: Vec<String> = looks
-            .flat_map(|(minutes, look)| watched.look(seen(minutes, 1, "UP", 10 * look), NONE))
+        let polls = [60, 5, 60, 5, 60, 5].into_iter().zip(0_i64..);
+        let restored: Vec<String> = polls
+            .flat_map(|(minutes, poll)| watched.poll(seen(minutes, 1, "UP", 10 * poll), NONE))
             .collect();
         assert_eq!(restored.len(), again, "{policy}");
     }
-    // Not one that goes.
+    // A Partition that is being deleted is not reverted.
     let mut leaving = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    leaving.look(seen(60, 1, "UP", 0), NONE);
+    leaving.poll(seen(60, 1, "UP", 0), NONE);
     leaving.view = deleted(leaving.view);
-    assert_eq!(leaving.look(seen(5, 1, "UP", 10), NONE), NONE);
+    assert_eq!(leaving.poll(seen(5, 1, "UP", 10), NONE), NONE);
 }
 
 #[test]
-fn somebody_who_changes_a_value_for_ever_is_let_win() {
+fn values_that_change_forever_are_no_longer_reverted() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    watched.look(seen(60, 1, "UP", 0), NONE);
-    let restored = (1..40_u32).filter(|look| {
-        let keys = watched.look(seen(100 + u64::from(*look), 1, "UP", 10 * i64::from(*look)), NONE);
+    watched.poll(seen(60, 1, "UP", 0), NONE);
+    let restored = (1..40_u32).filter(|poll| {
+        let keys = watched.poll(seen(100 + u64::from(*poll), 1, "UP", 10 * i64::from(*poll)), NONE);
         !keys.is_empty()
     });
     assert_eq!(restored.count(), 16);
@@ -557,43 +557,43 @@ fn somebody_who_changes_a_value_for_ever_is_let_win() {
 }
 
 #[test]
-fn what_slurmctld_does_not_take_back_is_told_and_not_tried_again() {
+fn a_revert_that_slurmctld_rejects_is_reported_and_not_retried() {
     let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), live(2));
-    watched.look(seen(60, 1, "UP", 0), NONE);
+    watched.poll(seen(60, 1, "UP", 0), NONE);
     assert_eq!(
-        watched.look(seen(5, 9, "UP", 10), &["MaxTime"]),
+        watched.poll(seen(5, 9, "UP", 10), &["MaxTime"]),
         ["MaxTime", "PriorityTier"]
     );
     assert_eq!(
         watched.drift(),
         ["MaxTime 60->5 Reported", "PriorityTier 1->9 Reverted"]
     );
-    assert!(watched.drifted().unwrap().contains("Slurm says no"));
-    assert_eq!(watched.look(seen(5, 1, "UP", 20), NONE), NONE);
-    assert!(watched.drifted().unwrap().contains("Slurm says no"));
+    assert!(watched.drifted().unwrap().contains("Slurm refused"));
+    assert_eq!(watched.poll(seen(5, 1, "UP", 20), NONE), NONE);
+    assert!(watched.drifted().unwrap().contains("Slurm refused"));
     assert_eq!(
-        watched.look(seen(6, 1, "UP", 30), NONE),
+        watched.poll(seen(6, 1, "UP", 30), NONE),
         ["MaxTime"],
-        "another value is"
+        "another value is reverted"
     );
 }
 
 #[test]
-fn what_somebody_opened_is_closed_again_and_what_somebody_closed_is_not_opened() {
-    for (written, live_state, put_back) in [
+fn a_manually_opened_partition_is_closed_again_and_a_manually_closed_one_is_kept() {
+    for (written, live_state, reverted) in [
         ("DRAIN", "UP", true),
         ("INACTIVE", "DOWN", true),
         // Neither is stricter than the other.
         ("DRAIN", "DOWN", false),
-        // The Controller's affair.
+        // Handled by the Controller.
         ("UP", "DRAIN", false),
         ("DRAIN", "INACTIVE", false),
     ] {
-        let mut standing = live(2);
-        standing.line = standing.line.map(|line| line.with_state(written));
-        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), standing);
-        watched.look(seen(60, 1, written, 0), NONE);
-        let keys = watched.look(seen(60, 1, live_state, 10), NONE);
-        assert_eq!(keys == ["State"], put_back, "{written} {live_state}: {keys:?}");
+        let mut given = live(2);
+        given.line = given.line.map(|line| line.with_state(written));
+        let mut watched = Watched::new(&json!({ "nodeSets": ["a"] }), given);
+        watched.poll(seen(60, 1, written, 0), NONE);
+        let keys = watched.poll(seen(60, 1, live_state, 10), NONE);
+        assert_eq!(keys == ["State"], reverted, "{written} {live_state}: {keys:?}");
     }
 }

@@ -463,7 +463,7 @@ fn put_back(namespace: &Namespace) {
         "Drifted",
         "True",
         "ChangedByHand",
-        &["MaxTime=5", "put back once"],
+        &["MaxTime=5", "reverted once"],
     );
     patch(namespace, "both", &json!({ "maxTime": null }));
     live(namespace, "both", &["MaxTime=UNLIMITED"]);

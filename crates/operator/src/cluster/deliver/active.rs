@@ -1,5 +1,4 @@
-//! Finds which of several slurmctlds is active. A standby does not respond on `/readyz`, so the one that does is the
-//! active one.
+//! Finds which of several slurmctlds is active: a standby does not respond on `/readyz`.
 
 use std::{net::SocketAddr, time::Duration};
 

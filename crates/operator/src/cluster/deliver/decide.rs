@@ -28,7 +28,6 @@ pub(crate) struct Memory {
     pub(crate) highest: u64,
 }
 
-/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing, until another revision is wanted.

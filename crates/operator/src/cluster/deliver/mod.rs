@@ -31,8 +31,7 @@ use crate::runtime::{Fence, Key, Trigger};
 /// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
 const REMEMBERED: usize = 4;
 
-/// Far more than it takes to find out which inputs slurmctld rejects. Beyond this number all are forgotten, and found
-/// again.
+/// Far more than it takes to find the inputs that slurmctld rejects. Beyond it all are forgotten, and found again.
 const MOST_REFUSALS: usize = 1000;
 
 /// All files of a revision.
@@ -128,7 +127,6 @@ pub(crate) enum State {
     Away { why: String },
 }
 
-/// A rejected revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) sequence: u64,
@@ -178,7 +176,6 @@ pub(crate) struct FinishedPush {
     pub(crate) by_candidate: bool,
 }
 
-/// A standby slurmctld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standby {
     /// UID of its pod.

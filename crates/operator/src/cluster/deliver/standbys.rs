@@ -18,9 +18,9 @@ use super::{JwtKey, LiveRevision, Reporter, Standby, Wanted, decide::describe};
 use crate::{cluster::pods::Target, fence::next_fence, runtime::Fence};
 
 /// While a standby does not have the revision.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_secs(2);
 /// While all standbys have it: files in a pod may be changed manually.
-const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
+const RECHECK: Duration = Duration::from_mins(1);
 /// How long a push waits for the dry run of a standby, which takes some hundredths of a second.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -33,32 +33,27 @@ pub(crate) struct ActiveRevision {
 }
 
 /// Pushes the active revision to the standbys, in a loop.
-pub(crate) async fn follow(
-    mut active_revisions: watch::Receiver<Option<Arc<ActiveRevision>>>,
-    reporter: Reporter,
-    fence: Fence,
-) {
+pub(crate) async fn follow(mut inbox: watch::Receiver<Option<Arc<ActiveRevision>>>, reporter: Reporter, fence: Fence) {
     let mut refused = BTreeMap::new();
     loop {
-        let active_revision = active_revisions.borrow_and_update().clone();
-        let Some(active_revision) = active_revision.filter(|active_revision| !active_revision.standbys.is_empty())
-        else {
+        let active = inbox.borrow_and_update().clone();
+        let Some(active) = active.filter(|active| !active.standbys.is_empty()) else {
             reporter.report(|report| report.standbys.clear());
-            if active_revisions.changed().await.is_err() {
+            if inbox.changed().await.is_err() {
                 return;
             }
             continue;
         };
         let pushes = join_all(
-            active_revision
+            active
                 .standbys
                 .iter()
-                .map(|target| push_to(&reporter.host, target, &active_revision, &fence, &refused)),
+                .map(|target| push_to(&reporter.host, target, &active, &fence, &refused)),
         );
         // A newer active revision replaces this one, and an agent finishes what it has received.
         let standbys = tokio::select! {
             standbys = pushes => standbys,
-            changed = active_revisions.changed() => match changed {
+            changed = inbox.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
@@ -69,16 +64,11 @@ pub(crate) async fn follow(
                 None => drop(refused.remove(&standby.pod)),
             }
         }
-        refused.retain(|pod, _| active_revision.standbys.iter().any(|target| target.uid == *pod));
+        refused.retain(|pod, _| active.standbys.iter().any(|target| target.uid == *pod));
         let standbys: Vec<Standby> = standbys.into_iter().map(|(standby, _)| standby).collect();
         let all = standbys.iter().all(|standby| standby.why.is_none());
         reporter.report(|report| report.standbys = standbys);
-        if let Ok(Err(_)) = timeout(
-            if all { RECHECK_INTERVAL } else { RETRY_INTERVAL },
-            active_revisions.changed(),
-        )
-        .await
-        {
+        if let Ok(Err(_)) = timeout(if all { RECHECK } else { RETRY }, inbox.changed()).await {
             return;
         }
     }
@@ -91,11 +81,11 @@ type Refusals = BTreeMap<String, (Digest, Standby)>;
 async fn push_to(
     host: &Host,
     target: &Target,
-    active_revision: &ActiveRevision,
+    active: &ActiveRevision,
     fence: &Fence,
     refused: &Refusals,
 ) -> (Standby, Option<Digest>) {
-    let ActiveRevision { revision, jwt_key, .. } = active_revision;
+    let ActiveRevision { revision, jwt_key, .. } = active;
     let digest = revision.digest();
     let standby = |live, why: Option<String>| Standby {
         pod: target.uid.clone(),
@@ -122,10 +112,7 @@ async fn push_to(
         return (standby(live, why), None);
     }
     if fence.remaining().is_none() {
-        return (
-            standby(live, Some("the revision has not been pushed yet".to_owned())),
-            None,
-        );
+        return (standby(live, Some("it is not pushed yet".to_owned())), None);
     }
     let revision = Revision {
         // The standby may have had higher sequences when it was active.
@@ -147,16 +134,14 @@ async fn push_to(
             warn!(%pod, sequence, %why, "a standby rejected the revision of the active slurmctld");
             (standby(live, Some(why)), Some(digest))
         }
-        Outcome::PartitionsInUse { .. } | Outcome::Unknown => (
-            standby(live, Some("its agent did not apply the revision".to_owned())),
-            None,
-        ),
+        Outcome::PartitionsInUse { .. } | Outcome::Unknown => {
+            (standby(live, Some("its agent did not apply it".to_owned())), None)
+        }
     }
 }
 
-/// Returns the first reachable standby that rejects the revision in a dry run, and why. Standbys that were unreachable
-/// before are not asked.
-pub(crate) async fn find_objection(
+/// Returns the first reachable standby whose dry run rejects the revision, and why.
+pub(crate) async fn find_veto(
     host: &Host,
     wanted: &Wanted,
     revision: &Revision,

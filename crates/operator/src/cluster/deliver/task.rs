@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::{
     FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Reporter, Request, Sent, State, Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before, rejection_of},
-    standbys::{ActiveRevision, find_objection},
+    standbys::{ActiveRevision, find_veto},
 };
 use crate::{
     cluster::pods::Target,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
-const MIN_RECONFIGURE_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_GAP: Duration = Duration::from_secs(1);
 /// While slurmctld has not applied the live revision.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After a failure, doubled each time up to [`LONGEST_BACKOFF`].
@@ -35,8 +35,7 @@ const SHORTEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 /// How long a partition in use is not tried again.
 const IN_USE_RETRY: Duration = Duration::from_secs(5);
-/// After this many dry runs that did not end, the other inputs go live without the one they wait for, which is retried
-/// later.
+/// After this many dry runs that did not end, a revision is set aside for [`SET_ASIDE_TIME`], so that others go live.
 const MAX_STUCK_DRY_RUNS: u32 = 2;
 const SET_ASIDE_TIME: Duration = Duration::from_mins(1);
 /// After this many failures in a row to reach the agent, the ConfigMap is used: an agent that restarts is back sooner.
@@ -93,11 +92,11 @@ impl Task {
         self.clock.host()
     }
 
-    pub(crate) async fn run(mut self, mut requests: watch::Receiver<Option<Arc<Request>>>) {
+    pub(crate) async fn run(mut self, mut inbox: watch::Receiver<Option<Arc<Request>>>) {
         loop {
-            let request = requests.borrow_and_update().clone();
+            let request = inbox.borrow_and_update().clone();
             let pause = if let Some(request) = request {
-                let pause = self.step(&request, &mut requests).await;
+                let pause = self.step(&request, &mut inbox).await;
                 Some(self.expire_in_use(pause))
             } else {
                 self.client = None;
@@ -106,13 +105,11 @@ impl Task {
                 None
             };
             let changed = match pause {
-                Some(pause) => tokio::time::timeout(pause, requests.changed())
-                    .await
-                    .unwrap_or_else(|_| {
-                        self.known = None;
-                        Ok(())
-                    }),
-                None => requests.changed().await,
+                Some(pause) => tokio::time::timeout(pause, inbox.changed()).await.unwrap_or_else(|_| {
+                    self.known = None;
+                    Ok(())
+                }),
+                None => inbox.changed().await,
             };
             if changed.is_err() {
                 return;
@@ -134,9 +131,8 @@ impl Task {
         pause.min(left)
     }
 
-    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again if nothing else
-    /// is wanted.
-    async fn step(&mut self, request: &Request, requests: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
+    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
+    async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
         let wanted = &request.wanted;
         if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE_TIME) {
             self.set_aside = None;
@@ -174,10 +170,8 @@ impl Task {
                     self.publish(wanted, live, State::Busy);
                 }
                 if let Some(last) = self.reconfigured
-                    && last.elapsed() < MIN_RECONFIGURE_INTERVAL
-                    && tokio::time::timeout_at(last + MIN_RECONFIGURE_INTERVAL, requests.changed())
-                        .await
-                        .is_ok()
+                    && last.elapsed() < MIN_GAP
+                    && tokio::time::timeout_at(last + MIN_GAP, inbox.changed()).await.is_ok()
                 {
                     // A newer revision is wanted.
                     return Duration::ZERO;
@@ -190,8 +184,7 @@ impl Task {
         }
     }
 
-    /// Sends a revision that cannot be pushed by a ConfigMap, if the pod mounts one. The result is known once the agent
-    /// can be reached.
+    /// Sends the revision in a ConfigMap, if the pod mounts one. The result is known once the agent can be reached.
     fn send_candidate(&mut self, wanted: &Wanted) {
         let Target {
             uid, takes_candidates, ..
@@ -308,7 +301,7 @@ impl Task {
         let wanted = &request.wanted;
         let revision = revision_of(wanted, sequence);
         let standbys = self.reporter.read().standbys;
-        if let Some((pod, refused)) = find_objection(self.host(), wanted, &revision, &standbys).await {
+        if let Some((pod, refused)) = find_veto(self.host(), wanted, &revision, &standbys).await {
             let tried = LiveRevision {
                 sequence,
                 digest: wanted.digest,
@@ -333,8 +326,7 @@ impl Task {
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         self.memory.highest = self.memory.highest.max(sequence);
-        // After a dry run or a change of partitions by RPC, the next push need not wait: neither reconfigures
-        // slurmctld.
+        // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
         let no_reconfigure = |pushed: &Pushed| {
             matches!(pushed.outcome, Outcome::Rejected(_) | Outcome::PartitionsInUse { .. })
                 || pushed.action == Action::PartitionRpc
@@ -384,8 +376,7 @@ impl Task {
         }
     }
 
-    /// The condition that a dry run waits for may never be met. The revision counts as rejected for a while, so that it
-    /// does not delay others.
+    /// Counts a revision whose dry run does not end as rejected for a while, so that it does not delay others.
     fn set_aside(&mut self, digest: Digest, why: &str) {
         let times = self.memory.stuck.entry(digest).or_default();
         *times = times.saturating_add(1);
@@ -522,12 +513,9 @@ impl Task {
     /// reported: the reconciler itself reports a push in progress, and another reconcile would only delay the push.
     fn is_at_rest(&self, wanted: &Wanted, live: Option<LiveRevision>) -> bool {
         let Report {
-            pod,
-            live: reported,
-            state,
-            ..
+            pod, live: last, state, ..
         } = self.reporter.read();
-        pod == wanted.target.uid && reported == live && state == State::Done
+        pod == wanted.target.uid && last == live && state == State::Done
     }
 
     fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {

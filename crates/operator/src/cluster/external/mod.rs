@@ -1,5 +1,4 @@
-//! An external slurmctld: whether pods can work with it, and which partitions it has. Slurm does not report changes, so
-//! it is polled.
+//! An external slurmctld: whether pods can work with it, and its partitions. Slurm reports no changes, so it is polled.
 
 mod requirements;
 mod view;

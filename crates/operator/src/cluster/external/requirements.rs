@@ -36,8 +36,7 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
                 "slurmctld at {address} does not accept the operator's token, so it lacks auth/jwt or has another key: set AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=… in its slurm.conf, and put the same key into the Secret of spec.jwtKeyRef"
             ),
         ),
-        // A slurmctld without auth/jwt cannot read the request, and closes the connection without a response (measured,
-        // 26.05).
+        // A slurmctld without auth/jwt cannot read the request, and closes the connection (measured, 26.05).
         Err(Error::Transport(error)) if error.is_hang_up() => unfit(
             reason::REQUIREMENT_MISSING,
             format!(

@@ -12,7 +12,6 @@ use slurm::{
 use super::requirements::{Unfit, check_requirements};
 use crate::runtime::Clock;
 
-/// The result of one poll.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// The missing requirements, if any.
@@ -32,8 +31,7 @@ pub(crate) struct ExternalCluster {
     pub(crate) lines: Vec<(String, Settings)>,
     /// The node sets that its slurm.conf defines.
     pub(crate) node_sets: BTreeSet<String>,
-    /// It keeps partitions that were created and changed at run time, regardless of its files
-    /// (`ReconfigFlags=KeepPartInfo`).
+    /// It keeps run-time changes of partitions, regardless of its files (`ReconfigFlags=KeepPartInfo`).
     pub(crate) keeps_partitions: bool,
     /// The live partitions.
     pub(crate) partitions: Vec<LivePartition>,
@@ -50,9 +48,7 @@ impl View {
         let files = client.served_files().await;
         let unfit = check_requirements(address, &files);
         let cluster = match files {
-            Ok(files) => read_cluster(&files, client, clock)
-                .await
-                .map_err(|error| error.to_string()),
+            Ok(files) => read(&files, client, clock).await.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         Self { unfit, cluster, at }
@@ -72,7 +68,7 @@ impl View {
     }
 }
 
-async fn read_cluster(files: &[ServedFile], client: &Client, clock: &Clock) -> Result<ExternalCluster, Error> {
+async fn read(files: &[ServedFile], client: &Client, clock: &Clock) -> Result<ExternalCluster, Error> {
     let conf = client.live_conf().await?;
     let now = clock.now();
     let partitions = client.partitions().await?;

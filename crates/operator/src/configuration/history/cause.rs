@@ -1,5 +1,4 @@
-//! Which of the user's objects a change came from, read off the files themselves: what is known of the revision before is
-//! its files alone.
+//! Finds the objects that caused a change, from the files: nothing else is known of the former revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use slurm::revision::FileName;
 
 use crate::{cluster::deliver::Files, configuration::Inputs};
 
-/// Sections of slurm.conf as the operator writes them, and what each is made from.
+/// Sections of slurm.conf as the operator writes them, and their sources.
 const SECTIONS: [(&str, Section); 9] = [
     ("GENERAL", Section::Spec),
     ("LOGGING", Section::Spec),
@@ -32,7 +31,7 @@ enum Section {
     Extra,
 }
 
-/// The sources of a change: objects, or fields of the Controller.
+/// Returns the causes of a change: objects, or fields of the Controller.
 pub(crate) fn find_causes(inputs: &Inputs, old: &Files, new: &Files) -> Vec<String> {
     let mut causes = Vec::new();
     let names: BTreeSet<&FileName> = old.keys().chain(new.keys()).collect();
@@ -104,7 +103,7 @@ fn causes_in_slurm_conf(inputs: &Inputs, old: &str, new: &str) -> Vec<String> {
     causes
 }
 
-/// The lines of each section. What comes after the user's own lines is made from those.
+/// Returns the lines of each section. Lines after the user's own are derived from those.
 fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
     let mut sections: BTreeMap<Section, Vec<&str>> = BTreeMap::new();
     let mut current = Section::Spec;
@@ -122,7 +121,7 @@ fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
     sections
 }
 
-/// The objects whose lines differ. `object` returns the object of a name in Slurm where it still exists.
+/// Returns the objects whose lines differ. `object` returns the object of a name in Slurm if it still exists.
 fn changed_objects(
     kind: &str,
     before: Option<&Vec<&str>>,

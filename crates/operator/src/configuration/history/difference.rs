@@ -1,4 +1,4 @@
-//! What changed between two revisions, as a unified diff of their files, shortened to what a person reads.
+//! Renders the changes between two revisions as a unified diff of their files, shortened for people.
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
@@ -6,10 +6,10 @@ use similar::TextDiff;
 
 use crate::cluster::deliver::Files;
 
-/// Twenty entries with this much are well below the megabyte that a ConfigMap holds.
-const LONGEST: usize = 12 * 1024;
-/// Files of megabytes without a line in common take seconds to compare exactly, and nobody reads that.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Twenty entries of this size are well below the megabyte that a ConfigMap can contain.
+const MAX_LENGTH: usize = 12 * 1024;
+/// An exact comparison of files of megabytes without a common line takes seconds, and its result is not useful.
+const DIFF_TIMEOUT: Duration = Duration::from_millis(100);
 const CONTEXT: usize = 2;
 
 pub(crate) fn render_difference(old: &Files, new: &Files) -> String {
@@ -35,7 +35,7 @@ pub(crate) fn render_difference(old: &Files, new: &Files) -> String {
             let _ = writeln!(text, "Only the mode of {name} differs");
             continue;
         }
-        let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(&from, &to);
+        let diff = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(&from, &to);
         let mut unified = diff.unified_diff();
         let unified = unified.context_radius(CONTEXT).header(&path(before), &path(after));
         let _ = write!(text, "{unified}");
@@ -44,12 +44,12 @@ pub(crate) fn render_difference(old: &Files, new: &Files) -> String {
 }
 
 fn shortened(text: String) -> String {
-    if text.len() <= LONGEST {
+    if text.len() <= MAX_LENGTH {
         return text;
     }
-    let end = text.floor_char_boundary(LONGEST);
+    let end = text.floor_char_boundary(MAX_LENGTH);
     let kept = text.get(..end).unwrap_or_default();
-    // Whole lines, unless there is only one.
+    // Cut at a line, unless there is only one.
     let kept = kept.rfind('\n').and_then(|end| kept.get(..=end)).unwrap_or(kept);
     let left = text.get(kept.len()..).unwrap_or_default().lines().count();
     format!("{}\n… {left} more lines\n", kept.trim_end_matches('\n'))
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_changed_stand_between_those_around_them() {
+    fn changed_lines_are_shown_with_context() {
         let conf = |time: u32| {
             let text = format!("A=1\nB=2\nC=3\nPartitionName=x MaxTime={time}\nD=4\nE=5\nF=6\n");
             files(&[("slurm.conf", File::config(text))])
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_go_turn_executable_and_need_not_be_text() {
+    fn files_are_added_removed_made_executable_and_may_be_binary() {
         let old = files(&[
             ("gone.conf", File::config("x\n")),
             ("prolog.sh", File::config("y\n")),
@@ -114,16 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn a_long_difference_is_cut_at_a_line_and_says_so() {
+    fn a_long_difference_is_cut_at_a_line_with_a_note() {
         let long = "Ä\n".repeat(5000);
         let text = render_difference(&Files::default(), &files(&[("long.conf", File::config(long))]));
-        assert!(text.len() < LONGEST + 100, "{}", text.len());
+        assert!(text.len() < MAX_LENGTH + 100, "{}", text.len());
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("… ") && last.ends_with(" more lines"), "{last}");
         let one_line = render_difference(
             &Files::default(),
             &files(&[("long.conf", File::config("ä".repeat(100_000)))]),
         );
-        assert!(one_line.len() < LONGEST + 100);
+        assert!(one_line.len() < MAX_LENGTH + 100);
     }
 }

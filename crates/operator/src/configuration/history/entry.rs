@@ -1,12 +1,12 @@
-//! One revision in the history, as text for people: a head of a few lines, and the difference.
+//! One revision in the history, as text for people: a header of a few lines, and the difference.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use slurm::agent::Action;
 
-/// The most of Slurm's words.
-const LONGEST_REASON: usize = 2000;
+/// The maximum length of Slurm's message.
+const MAX_REASON: usize = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The key of a revision's entry. Keys of a kind sort as their revisions do.
+    /// The key of a revision's entry. Keys of the same kind sort by sequence.
     pub(crate) fn key(self, sequence: u64) -> String {
         format!("{}{sequence:08}", self.prefix())
     }
@@ -42,7 +42,7 @@ pub(crate) struct Entry<'a> {
     /// `None` for the first revision.
     pub(crate) causes: Option<Vec<String>>,
     pub(crate) took: Option<(u64, Action)>,
-    /// By whom, and why.
+    /// Who rejected it, and why.
     pub(crate) refused: Option<(&'a str, &'a str)>,
     pub(crate) difference: String,
 }
@@ -75,7 +75,7 @@ pub(crate) fn render_entry(entry: &Entry) -> String {
         let _ = writeln!(text, "took: {milliseconds} ms{action}");
     }
     if let Some((by, why)) = refused {
-        let why: String = why.chars().take(LONGEST_REASON).collect();
+        let why: String = why.chars().take(MAX_REASON).collect();
         let _ = writeln!(text, "refused by: {by}\nreason: {why}");
     }
     text.push('\n');

@@ -1,7 +1,7 @@
-//! The last revisions that were accepted and refused, as a ConfigMap for people: when, for what cause, and what changed. Pure.
+//! The last accepted and rejected revisions, as a ConfigMap for people: time, cause and difference. Pure.
 //!
-//! It is written together with the revision it is about, and by what is found rather than remembered where that is possible:
-//! an accepted revision is one that takes the bundle's place, whoever pushed it.
+//! It is written together with the revision, and derived from facts rather than memory where possible: an accepted
+//! revision is one that replaces the bundle, whichever leader pushed it.
 
 mod cause;
 mod difference;
@@ -29,10 +29,10 @@ use crate::{
     parent::Parent,
 };
 
-/// Of each kind.
-const KEPT: usize = 10;
+/// The number of entries of each kind.
+const KEPT_ENTRIES: usize = 10;
 
-/// The history with what has come to its end since it was written. `None` if that is nothing.
+/// Returns the history with the pushes that finished since it was written. `None` if there are none.
 pub(crate) fn build_history(
     inputs: &Inputs,
     snapshot: &Snapshot,
@@ -42,28 +42,28 @@ pub(crate) fn build_history(
     let noted = inputs.history.as_ref().and_then(|history| history.data.clone());
     let noted = noted.unwrap_or_default();
     let replacement = replacement(inputs, config_maps, parent);
-    let is_noted = |ended: &Arc<FinishedPush>| noted.contains_key(&Happened::pushed(ended).key());
+    let is_noted = |push: &Arc<FinishedPush>| noted.contains_key(&HistoryEvent::pushed(push).key());
     if replacement.is_none() && snapshot.report.finished.iter().all(is_noted) {
         return None;
     }
     let accepted = inputs.bundle.as_ref().and_then(|bundle| read_bundle(bundle));
     let mut files = accepted.map(|revision| Arc::new(revision.files));
     let mut entries = noted.clone();
-    for ended in &snapshot.report.finished {
-        add(&mut entries, inputs, files.as_deref(), &Happened::pushed(ended));
-        if ended.rejection.is_none() {
-            files = Some(Arc::clone(&ended.files));
+    for push in &snapshot.report.finished {
+        add(&mut entries, inputs, files.as_deref(), &HistoryEvent::pushed(push));
+        if push.rejection.is_none() {
+            files = Some(Arc::clone(&push.files));
         }
     }
     if let Some(revision) = &replacement {
-        let happened = Happened {
+        let event = HistoryEvent {
             sequence: revision.sequence,
             digest: revision.digest().to_string(),
             files: &revision.files,
             at: inputs.now,
             push: None,
         };
-        add(&mut entries, inputs, files.as_deref(), &happened);
+        add(&mut entries, inputs, files.as_deref(), &event);
     }
     forget_oldest(&mut entries);
     (entries != noted).then(|| ConfigMap {
@@ -75,7 +75,7 @@ pub(crate) fn build_history(
     })
 }
 
-/// The revision that is about to take the bundle's place.
+/// The revision that is about to replace the bundle.
 fn replacement(inputs: &Inputs, config_maps: &[ConfigMap], parent: &Parent) -> Option<Revision> {
     let name = parent.names.bundle_config_map();
     let next = config_maps.iter().find(|config_map| config_map.name_any() == name)?;
@@ -86,8 +86,8 @@ fn replacement(inputs: &Inputs, config_maps: &[ConfigMap], parent: &Parent) -> O
     if same { None } else { read_bundle(next) }
 }
 
-/// Something that may be worth an entry.
-struct Happened<'a> {
+/// A candidate for an entry.
+struct HistoryEvent<'a> {
     sequence: u64,
     digest: String,
     files: &'a Files,
@@ -95,14 +95,14 @@ struct Happened<'a> {
     push: Option<&'a FinishedPush>,
 }
 
-impl<'a> Happened<'a> {
-    fn pushed(ended: &'a FinishedPush) -> Self {
+impl<'a> HistoryEvent<'a> {
+    fn pushed(push: &'a FinishedPush) -> Self {
         Self {
-            sequence: ended.sequence,
-            digest: ended.digest.to_string(),
-            files: &ended.files,
-            at: ended.at,
-            push: Some(ended),
+            sequence: push.sequence,
+            digest: push.digest.to_string(),
+            files: &push.files,
+            at: push.at,
+            push: Some(push),
         }
     }
 
@@ -119,20 +119,20 @@ impl<'a> Happened<'a> {
     }
 }
 
-fn add(entries: &mut BTreeMap<String, String>, inputs: &Inputs, before: Option<&Files>, happened: &Happened) {
-    let key = happened.key();
-    // The same bytes under another number are no change.
-    if entries.contains_key(&key) || before == Some(happened.files) {
+fn add(entries: &mut BTreeMap<String, String>, inputs: &Inputs, before: Option<&Files>, event: &HistoryEvent) {
+    let key = event.key();
+    // The same files under another sequence are no change.
+    if entries.contains_key(&key) || before == Some(event.files) {
         return;
     }
     let nothing = Files::default();
     let entry = Entry {
-        sequence: happened.sequence,
-        digest: &happened.digest,
-        at: happened.at,
-        causes: before.map(|before| find_causes(inputs, before, happened.files)),
-        took: happened.push.map(|push| (push.milliseconds, push.action)),
-        refused: happened.rejection().map(|rejection| {
+        sequence: event.sequence,
+        digest: &event.digest,
+        at: event.at,
+        causes: before.map(|before| find_causes(inputs, before, event.files)),
+        took: event.push.map(|push| (push.milliseconds, push.action)),
+        refused: event.rejection().map(|rejection| {
             let by = match rejection.by {
                 RejectedBy::Slurmctld => "slurmctld, and rolled back",
                 RejectedBy::Agent => "the agent",
@@ -140,12 +140,12 @@ fn add(entries: &mut BTreeMap<String, String>, inputs: &Inputs, before: Option<&
             };
             (by, rejection.why.as_str())
         }),
-        difference: render_difference(before.unwrap_or(&nothing), happened.files),
+        difference: render_difference(before.unwrap_or(&nothing), event.files),
     };
     entries.insert(key, render_entry(&entry));
 }
 
-/// Keys sort by the sequence, so the oldest come first. What somebody else put there goes.
+/// Removes the oldest entries (keys sort by sequence) and foreign ones.
 fn forget_oldest(entries: &mut BTreeMap<String, String>) {
     entries.retain(|key, _| Kind::of(key).is_some());
     for kind in [Kind::Accepted, Kind::Rejected] {
@@ -154,7 +154,7 @@ fn forget_oldest(entries: &mut BTreeMap<String, String>) {
             .filter(|key| Kind::of(key) == Some(kind))
             .cloned()
             .collect();
-        let surplus = keys.len().saturating_sub(KEPT);
+        let surplus = keys.len().saturating_sub(KEPT_ENTRIES);
         for key in keys.iter().take(surplus) {
             entries.remove(key);
         }

@@ -1,4 +1,4 @@
-//! The containers of a slurmctld pod, each with what the user lays over it.
+//! The containers of a slurmctld pod, each with the user's overrides.
 
 use api::{
     keys::apps,
@@ -24,18 +24,17 @@ use crate::{
 
 type Container = Map<String, Value>;
 
-/// slurmctld is started when this has ended: without a pipe in its place it would make a file there and fill the memory.
+/// slurmctld starts after this has ended: without a pipe at this path it would create a file there and fill the memory.
 const LOGFILE_STARTED: &str =
     r#"tries=0; until [ -p "$SOCKET" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.05; done"#;
 
-/// What the stock images' entrypoint does with options in the environment and with arguments, and then slurmctld under the
-/// agent.
+/// Handles options and arguments as the stock images' entrypoint does, and runs slurmctld under the agent.
 const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
 
-/// Images for containers whose user names none.
+/// Default images of the containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Images {
-    /// Has the agent in it.
+    /// Contains the agent.
     pub(crate) operator: String,
     pub(crate) slurmctld: String,
     pub(crate) logfile: String,
@@ -64,15 +63,15 @@ pub(crate) fn build_containers(parent: &Parent, images: &Images) -> Containers {
 fn build_slurmctld(parent: &Parent, image: &str) -> Container {
     let spec = &parent.controller.spec;
     let get = |path: &str| json!({ "path": path, "port": apps::SLURMCTLD });
-    let patient = || json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
+    let probe = || json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
     let mut base = fields(json!({
         "name": name::SLURMCTLD,
         "image": image,
         "imagePullPolicy": default_pull_policy(spec.slurmctld.as_ref()),
         "ports": [{ "containerPort": SLURMCTLD_PORT, "name": apps::SLURMCTLD, "protocol": "TCP" }],
-        "startupProbe": patient(),
-        "livenessProbe": patient(),
-        // A standby never answers /readyz.
+        "startupProbe": probe(),
+        "livenessProbe": probe(),
+        // A standby never responds on /readyz.
         "readinessProbe": { "httpGet": get(if spec.replicas() > 1 { "/livez" } else { "/readyz" }) },
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
         "volumeMounts": [
@@ -101,7 +100,7 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
     container(base.into(), spec.slurmctld.as_ref())
 }
 
-/// Copies the agent to where the other containers find it.
+/// Copies the agent to the volume where the other containers find it.
 fn build_install(image: &str) -> Container {
     let base = json!({
         "name": name::INSTALL,
@@ -113,7 +112,7 @@ fn build_install(image: &str) -> Container {
     container(base, None)
 }
 
-/// Fills /etc/slurm before anything looks at it.
+/// Fills /etc/slurm before any other container reads it.
 fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
     let mut environment = places(parent);
     environment.push(json!({ "name": variable::BUNDLE, "value": format!("{BUNDLE_DIR}/{BUNDLE_FILE}") }));
@@ -126,7 +125,7 @@ fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
     container(beside_slurmctld(slurmctld, own), None)
 }
 
-/// Takes revisions from the operator and has slurmctld run with them.
+/// Receives revisions from the operator and makes slurmctld run with them.
 fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
     let mut environment = places(parent);
     environment
@@ -165,8 +164,9 @@ fn build_logfile(parent: &Parent, image: &str) -> Container {
     container(base, logfile)
 }
 
-/// A container of ours with the image, user, environment and mounts of slurmctld, and a configuration that can be written.
-/// Where the user gave slurmctld a variable or a mount of ours, ours counts here: the agent would not find its way.
+/// A container of the operator with the image, user, environment and mounts of slurmctld, and a writable configuration.
+/// If the user overrode a variable or mount of the operator for slurmctld, the operator's value is used here: the agent
+/// depends on it.
 fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
     let taken = [
         "image",
@@ -193,7 +193,7 @@ fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
     beside
 }
 
-/// Where a revision comes from and goes to.
+/// The sources and destinations of a revision.
 fn places(parent: &Parent) -> Vec<Value> {
     let controller = parent.controller;
     let mut places = vec![
@@ -201,7 +201,7 @@ fn places(parent: &Parent) -> Vec<Value> {
         json!({ "name": variable::KEYS_DIR, "value": KEYS_DIR }),
         json!({ "name": variable::STATE_DIR, "value": state_dir(&controller.cluster_name()) }),
     ];
-    // They share a volume, and each has its own to remember.
+    // Standbys share a volume, and each needs its own files.
     if controller.spec.replicas() > 1 {
         places
             .push(json!({ "name": variable::POD_NAME, "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }));
@@ -209,7 +209,7 @@ fn places(parent: &Parent) -> Vec<Value> {
     places
 }
 
-/// Which images a pod template has in the containers whose user names none.
+/// Returns the images in a pod template of the containers without a user's image.
 pub(crate) fn images_of(parent: &Parent, template: &Value, otherwise: &Images) -> Images {
     let image = |container: &str, field: &str| {
         let containers = template.get("spec")?.get(field)?.as_array()?;

@@ -1,4 +1,4 @@
-//! Keys that no user brought along.
+//! Keys that the user did not provide.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 
 use super::Parent;
 
-/// As long as the charts', and longer than any hash needs.
+/// As long as the charts' keys, and longer than any hash needs.
 pub(crate) const KEY_LENGTH: usize = 1024;
 
-/// A key to make, once. It is never overwritten: every daemon of the cluster has it.
+/// A key to generate once. It is never overwritten: every daemon of the cluster uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewKey {
     pub(crate) secret: String,
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelets_go_on_watching_the_secret_of_a_key() {
+    fn the_secret_of_a_key_is_mutable_so_that_kubelets_watch_it() {
         let controller = api::Controller::new("slurm", api::ControllerSpec::default());
         let key = NewKey {
             secret: "keys".to_owned(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Parent;
 use crate::{runtime::ServiceMonitor, template::metadata::Marks};
 
-/// What slurmctld serves.
+/// The paths that slurmctld serves.
 const PATHS: [&str; 4] = [
     "/metrics/jobs",
     "/metrics/nodes",
@@ -55,7 +55,7 @@ fn build_endpoint(parent: &Parent, wanted: &Wanted, endpoint: &MetricEndpoint) -
         "path": endpoint.path,
         "interval": endpoint.interval.as_ref().or(wanted.interval.as_ref()),
         "scrapeTimeout": endpoint.scrape_timeout.as_ref().or(wanted.scrape_timeout.as_ref()),
-        // Both Services of slurmctld have these labels. By the one that clients use only the active slurmctld is found, once.
+        // Both Services have these labels. The one for clients contains only the active slurmctld, once.
         "relabelings": [{
             "action": "keep",
             "sourceLabels": ["__meta_kubernetes_service_name"],

@@ -1,4 +1,4 @@
-//! The Services of slurmctld: one that clients use, one that gives every pod a name.
+//! The Services of slurmctld: one for clients, one that gives every pod a name.
 
 use api::{
     keys::{ON, apps, labels},
@@ -12,7 +12,7 @@ use crate::template::{
     service::{PortClash, Service},
 };
 
-/// Leads clients to the slurmctld that is active.
+/// Routes clients to the active slurmctld.
 pub(crate) fn build_service(parent: &Parent) -> Result<Value, PortClash> {
     let template = parent.controller.spec.service.as_ref();
     let mut selector = parent.selector();
@@ -30,7 +30,7 @@ pub(crate) fn build_service(parent: &Parent) -> Result<Value, PortClash> {
     .with(template)
 }
 
-/// Gives every slurmctld pod the name that SlurmctldHost has for it.
+/// Gives every slurmctld pod its name in SlurmctldHost.
 pub(crate) fn build_internal_service(parent: &Parent) -> Result<Value, PortClash> {
     Service {
         meta: parent

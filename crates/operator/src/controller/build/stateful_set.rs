@@ -22,27 +22,27 @@ use crate::template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy
 
 /// On the StatefulSet: digest of everything that is a reason to restart slurmctld.
 pub(crate) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
-/// On the StatefulSet: which release's idea of the pod it carries.
+/// On the StatefulSet: the version of the pod template it was built with.
 pub(crate) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
-/// Goes up with every change to the pod template that is ours and not a user's. A pod made from an older one stays as it
-/// is until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
+/// Incremented with every change of the operator (not of a user) to the pod template. A pod with an older template is
+/// kept until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
 const TEMPLATE_VERSION: &str = "4";
 
-/// What the charts claim for slurmctld's state. A Controller without a word about storage gets the same.
+/// The claim of the charts for slurmctld's state, and the default of a Controller without storage settings.
 const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";
 const DEFAULT_STORAGE: &str = "4Gi";
 
-/// What a StatefulSet is built from besides the Controller.
+/// The input of a StatefulSet besides the Controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Ingredients<'a> {
     /// Digests of the keys' bytes.
     pub(crate) slurm_key: Digest,
     pub(crate) jwt_key: Digest,
-    /// Digest of the configuration, if a change of it is to restart slurmctld.
+    /// Digest of the configuration, if a change of it must restart slurmctld.
     pub(crate) config: Option<Digest>,
     pub(crate) images: &'a Images,
     pub(crate) observed: Option<&'a StatefulSet>,
-    /// Keep the pods that run, although the template is new: they were made by another operator.
+    /// Keep the running pods although the template is new: another operator created them.
     pub(crate) hold: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn build_stateful_set(parent: &Parent, ingredients: &Ingredients) -> 
             TEMPLATE_VERSION,
         ),
     };
-    // Kubernetes lets nobody change these; a cluster keeps the claim it was made with.
+    // Kubernetes does not allow to change these; a cluster keeps the claim it was created with.
     let claims = match observed.as_ref().and_then(|set| set.get("spec")) {
         Some(spec) => observed_claims(spec),
         None => build_claims(parent),
@@ -138,7 +138,7 @@ fn template_marks(parent: &Parent, ingredients: &Ingredients) -> Marks {
     }
 }
 
-/// Everything but containers.
+/// The pod spec without containers.
 fn build_pod_spec(parent: &Parent) -> Map<String, Value> {
     fields(json!({
         "automountServiceAccountToken": false,
@@ -174,7 +174,7 @@ fn build_volumes(parent: &Parent) -> Vec<Value> {
         json!({ "name": AUTH_SOCKET_VOLUME, "emptyDir": {} }),
         json!({ "name": LIVE_VOLUME, "emptyDir": { "medium": "Memory" } }),
         json!({ "name": KEYS_VOLUME, "projected": { "defaultMode": KEYS_MODE, "sources": keys } }),
-        // A pod with state starts without it.
+        // Optional: a pod with state starts without it.
         json!({ "name": BUNDLE_VOLUME, "configMap": { "name": names.bundle_config_map(), "optional": true } }),
         json!({ "name": CANDIDATE_VOLUME, "configMap": { "name": names.candidate_config_map(), "optional": true } }),
         json!({ "name": AGENT_VOLUME, "emptyDir": {} }),
@@ -187,7 +187,7 @@ fn build_volumes(parent: &Parent) -> Vec<Value> {
     volumes
 }
 
-/// The claim to make for slurmctld's state, if one is to be made.
+/// The claim to create for slurmctld's state, if any.
 fn build_claims(parent: &Parent) -> Option<Value> {
     let spec = &parent.controller.spec;
     if !spec.is_persistent() || spec.existing_claim().is_some() {
@@ -222,7 +222,7 @@ fn observed_claims(spec: &Value) -> Option<Value> {
     (!claims.is_empty()).then_some(Value::Array(claims))
 }
 
-/// Digest of what a user can change that makes another pod. What is ours in the template is not in it.
+/// Digest of everything a user can change that requires another pod, without the operator's own changes.
 fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
     let spec = &parent.controller.spec;
     let Marks { labels, annotations } = template_marks(parent, ingredients);
@@ -242,7 +242,7 @@ fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
     Digest::of(sorted(reasons).to_string().as_bytes()).to_string()
 }
 
-/// The same value with its fields in the order of their names.
+/// The same value with its fields sorted by name.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! The cluster's keys: found, to be made, or missing.
+//! The cluster's keys: existing, to be generated, or missing.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ pub(super) struct Keys {
     pub(super) jwt_bytes: Vec<u8>,
 }
 
-/// Both keys if they are there, the keys to make, and what is missing.
+/// Returns both keys if they exist, the keys to generate, and what is missing.
 pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<Finding>) {
     let controller = observed.inputs.controller.as_ref();
     let mut new = Vec::new();
     let mut findings = Vec::new();
     let remedy = if controller.spec.is_external() {
-        "make it from the key that the cluster has"
+        "create it from the key of the cluster"
     } else {
-        "make it, or remove the reference to have a key generated"
+        "create it, or remove the reference to have a key generated"
     };
     let mut find = |field: &str, reference: Option<SecretKeyRef>, given: bool, secret: Option<&Arc<Secret>>| {
         let reference = reference?;
@@ -41,7 +41,7 @@ pub(super) fn plan_keys(observed: &Observed) -> (Option<Keys>, Vec<NewKey>, Vec<
                         Blocks::Pods,
                         reason::SECRET_MISSING,
                         format!(
-                            "spec.{field}.key names entry {:?}, which Secret {:?} does not have or has empty; add it, or name another",
+                            "spec.{field}.key names entry {:?}, which Secret {:?} does not have or has empty; add it, or name another one",
                             reference.key, reference.name
                         ),
                     ));

@@ -1,4 +1,4 @@
-//! What is to be done about a Controller: its pods, Services and keys, around the outcome of its [`configuration`]. Pure.
+//! Plans a Controller: its pods, Services and keys, around the outcome of its [`configuration`]. Pure.
 
 mod keys;
 mod workload;
@@ -42,7 +42,7 @@ use crate::{
     runtime::{ServiceMonitor, Warning},
 };
 
-/// What is to be done, in the order of its fields, and what is wrong.
+/// The planned actions, in the order of its fields, and the findings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) findings: Vec<Finding>,
@@ -53,18 +53,18 @@ pub(super) struct Plan {
     pub(super) configuration: Outcome,
     pub(super) stateful_set: Option<StatefulSet>,
     pub(super) service_monitor: Option<ServiceMonitor>,
-    /// Children that stay; all others of this owner are deleted. `None`: nothing is deleted.
+    /// Children that are kept; all others of this owner are deleted. `None`: nothing is deleted.
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
-    /// Fields for files that are not the operator's to write.
+    /// Fields for files that the operator does not manage.
     pub(super) ignored: Vec<String>,
 }
 
-/// Names in Slurm that a plan was judged by may be a few seconds old, and nobody tells when others come.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Names in Slurm that a plan depends on may be a few seconds old, and Slurm does not report new ones.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Plan {
-    /// What its owner should hear of. What is held and stands in the status already was told when it came there.
+    /// Returns the events for the owner. Held inputs that are in the status already have had their event.
     pub(super) fn warnings<'a>(&'a self, noted: &'a [HeldInput]) -> impl Iterator<Item = Warning<'a>> {
         let doubts = self.configuration.doubts.iter().map(|message| Warning {
             reason: reason::CONFIG_DOUBTFUL,
@@ -72,11 +72,11 @@ impl Plan {
             may_pass: false,
         });
         let findings = self.findings.iter().map(Finding::warning);
-        let news = findings.filter(|warning| warning.may_pass || !self.is_told(warning.message, noted));
+        let news = findings.filter(|warning| warning.may_pass || !self.is_reported(warning.message, noted));
         news.chain(doubts)
     }
 
-    fn is_told(&self, message: &str, noted: &[HeldInput]) -> bool {
+    fn is_reported(&self, message: &str, noted: &[HeldInput]) -> bool {
         let mut about = self
             .configuration
             .held
@@ -90,13 +90,13 @@ impl Plan {
         })
     }
 
-    /// When to look again although nothing was heard.
-    pub(super) fn look_again(&self) -> Option<Duration> {
-        (!self.configuration.held.is_empty() || self.configuration.is_unsure).then_some(LOOK_AGAIN)
+    /// When to reconcile again without a change.
+    pub(super) fn requeue_after(&self) -> Option<Duration> {
+        (!self.configuration.held.is_empty() || self.configuration.is_unsure).then_some(RECHECK_INTERVAL)
     }
 }
 
-/// Names of children that stay.
+/// Names of children that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keep {
     pub(super) services: BTreeSet<String>,
@@ -105,18 +105,18 @@ pub(super) struct Keep {
     pub(super) service_monitors: BTreeSet<String>,
 }
 
-/// Something to do outside of the children, with what must still hold when it is done.
+/// An action on something other than the children, with the precondition that must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Deliver the configuration, or stop doing so.
+    /// Start, change or stop the delivery of the configuration.
     Deliver(DeliveryChange),
-    /// Find out which of these pods serves.
+    /// Find out which of these pods has the active slurmctld.
     WatchActive(Vec<Candidate>),
-    /// Lead clients to this pod, or away from it.
+    /// Route clients to this pod, or away from it.
     LabelActive { pod: String, uid: String, active: bool },
-    /// Make the kubelet look for a revision that was sent by a ConfigMap.
+    /// Make the kubelet refresh the mount of a revision that was sent in a ConfigMap.
     WakeKubelet(WakeKubelet),
-    /// It cannot be changed into what is wanted. Its pods go with it and come back.
+    /// Replace a StatefulSet that cannot be changed in place. Its pods are recreated.
     DeleteStatefulSet { name: String, uid: String, why: String },
 }
 
@@ -162,7 +162,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             services: BTreeSet::from([
                 parent.names.service(),
                 parent.names.internal_service(),
-                // NodeSets make it, and may have made it this Controller's.
+                // NodeSets create it, and may have made this Controller its owner.
                 parent.names.workers_service(),
             ]),
             config_maps: [
@@ -188,12 +188,12 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 }
 
-/// What was sent by a ConfigMap stays until its agent is heard of: it tells how high numbers are.
+/// A revision sent in a ConfigMap is kept until its agent reports: it records the highest sequence.
 fn keep_candidate(observed: &Observed) -> bool {
     observed.snapshot.report.sent.is_some() || observed.snapshot.report.live.is_none()
 }
 
-/// What is wrong with the object itself, or with its being there.
+/// Checks the object itself, and conflicts with other Controllers.
 fn check(observed: &Observed) -> Vec<Finding> {
     let controller = observed.inputs.controller.as_ref();
     let mut findings: Vec<Finding> = controller
@@ -207,7 +207,7 @@ fn check(observed: &Observed) -> Vec<Finding> {
             Blocks::Everything,
             reason::CLUSTER_NAME_TAKEN,
             format!(
-                "spec.clusterName is {:?}, which the older Controller {rival} has; set another one, since both would write under one name",
+                "spec.clusterName is {:?}, which the older Controller {rival} has; set another one, because both would write records under the same name",
                 controller.cluster_name()
             ),
         ));
@@ -216,7 +216,7 @@ fn check(observed: &Observed) -> Vec<Finding> {
         findings.push(Finding::new(
             Blocks::Everything,
             reason::CLUSTER_NAME_CHANGED,
-            format!("spec.clusterName cannot be changed, since the cluster's state is kept under {before:?}; set it back to that, or make another Controller"),
+            format!("spec.clusterName cannot be changed, because the cluster's state is stored under {before:?}; set it back, or create another Controller"),
         ));
     }
     if let Some(claim) = &observed.claim {
@@ -235,8 +235,8 @@ fn check(observed: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The name under which the cluster has been running, if its spec has another now. Where its state is mounted tells it, and
-/// so does slurm.conf; as long as one of them has the spec's name, somebody only put a hand on the other.
+/// The name under which the cluster has been running, if its spec has another one now. The mount of its state and
+/// slurm.conf contain it; as long as one of them has the spec's name, the other was changed manually.
 fn former_cluster_name(observed: &Observed) -> Option<String> {
     let pod = observed.stateful_set.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
     let mounts = pod
@@ -274,7 +274,7 @@ fn plan_external(
         ExternalState::Polled(view) => view.unfit.as_ref(),
         ExternalState::None | ExternalState::Polling { .. } => None,
     };
-    // Existing pods may be older than the problem, and go on; what they are made from is not affected.
+    // Existing pods may be older than the problem, and keep running; their inputs are not affected.
     findings.extend(unfit.map(|Unfit { reason, message }| Finding::new(Blocks::Input, reason, message)));
     let blocked = is_blocked(&findings, Blocks::Configuration);
     let config_map = build_external_config_map(parent, accounting).filter(|_| !blocked);
@@ -297,7 +297,7 @@ fn plan_external(
     }
 }
 
-/// Fields that belong into the files of a slurmctld that keeps its own.
+/// Fields that belong in the files of an external slurmctld.
 fn ignored_fields(observed: &Observed) -> Vec<String> {
     let spec = &observed.inputs.controller.spec;
     let lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
@@ -319,7 +319,7 @@ fn ignored_fields(observed: &Observed) -> Vec<String> {
         .collect()
 }
 
-/// The ServiceMonitor, if one is wanted and can be made.
+/// The ServiceMonitor, if it is wanted and its kind exists.
 fn plan_monitor(observed: &Observed, parent: &Parent) -> (Option<ServiceMonitor>, Option<Finding>) {
     let metrics = observed.inputs.controller.spec.metrics.as_ref();
     let Some(wanted) = metrics.and_then(|metrics| metrics.wanted_monitor()) else {
@@ -331,7 +331,7 @@ fn plan_monitor(observed: &Observed, parent: &Parent) -> (Option<ServiceMonitor>
     let finding = Finding::new(
         Blocks::Nothing,
         reason::NO_SERVICE_MONITORS,
-        "spec.metrics.serviceMonitor is enabled, and the cluster has no ServiceMonitors; install the Prometheus operator, or switch it off",
+        "spec.metrics.serviceMonitor is enabled, and the API server has no ServiceMonitor kind; install the Prometheus operator, or disable it",
     );
     (None, Some(finding))
 }
@@ -345,7 +345,7 @@ fn plan_services(parent: &Parent) -> (Vec<Service>, Vec<Finding>) {
             Ok(Err(error)) => findings.push(Finding::new(
                 Blocks::Nothing,
                 reason::INVALID_SPEC,
-                format!("spec.service.spec is no Service's: {error}; correct it"),
+                format!("spec.service.spec does not fit the ServiceSpec schema: {error}; correct it"),
             )),
             Err(clash) => findings.push(Finding::new(Blocks::Nothing, reason::INVALID_SPEC, clash.to_string())),
         }

@@ -1,4 +1,4 @@
-//! slurmctld's StatefulSet, and when it is left alone.
+//! Plans slurmctld's StatefulSet, and when it is not changed.
 
 use api::wellknown::STATE_VOLUME;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
@@ -21,7 +21,7 @@ use crate::{
     template::metadata::Marks,
 };
 
-/// slurmctld's StatefulSet, or what is to be done before there can be one.
+/// slurmctld's StatefulSet, or the effect that must come first.
 #[derive(Debug, Default)]
 pub(super) struct Workload {
     pub(super) stateful_set: Option<StatefulSet>,
@@ -29,7 +29,7 @@ pub(super) struct Workload {
     pub(super) findings: Vec<Finding>,
 }
 
-/// Plans the StatefulSet. `findings` are those found before.
+/// Plans the StatefulSet. `findings` are the earlier findings.
 pub(super) fn plan_pods(
     observed: &Observed,
     parent: &Parent,
@@ -41,7 +41,7 @@ pub(super) fn plan_pods(
         findings: check_storage_change(observed, parent).into_iter().collect(),
         ..Workload::default()
     };
-    // A pod that finds no configuration at all would only fail; it is created once there is one.
+    // A pod without any configuration would only fail; it is created once there is one.
     let has_config = observed.inputs.bundle.is_some() || !configuration.config_maps.is_empty();
     let (Some(keys), true) = (keys, has_config) else {
         return workload;
@@ -83,14 +83,14 @@ pub(super) fn plan_pods(
         Err(error) => workload.findings.push(Finding::new(
             Blocks::Pods,
             reason::INVALID_SPEC,
-            format!("spec.template.spec, or what is laid over a container, does not fit the PodSpec schema: {error}; correct it"),
+            format!("spec.template.spec, or an override of a container, does not fit the PodSpec schema: {error}; correct it"),
         )),
     }
     workload
 }
 
-/// Whether pods of another operator run, which are not to be restarted just because this one took over. A new annotation on
-/// the Controller, such as `restart-trigger`, is a wish to restart them.
+/// Whether pods of another operator run, which must not be restarted just because this one took over. A new annotation
+/// on the Controller, such as `restart-trigger`, requests a restart.
 fn is_held(observed: &Observed) -> bool {
     let wanted = Marks::of_for_pods(&observed.inputs.controller.metadata).annotations;
     let untouched = |pod: &Pod| {
@@ -105,7 +105,7 @@ fn is_held(observed: &Observed) -> bool {
         .any(|pod| pods::is_ready(pod) && !pods::has_agent(pod) && untouched(pod))
 }
 
-/// Kubernetes does not let a StatefulSet change its claims, and the cluster's state would be left behind.
+/// Kubernetes does not allow a StatefulSet to change its claims, and the cluster's state would be lost.
 fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Finding> {
     let spec = observed.stateful_set.as_ref()?.spec.as_ref()?;
     let claims = spec
@@ -135,7 +135,7 @@ fn check_storage_change(observed: &Observed, parent: &Parent) -> Option<Finding>
         Finding::new(
             Blocks::Pods,
             reason::INVALID_SPEC,
-            format!("spec.persistence cannot be changed, since the cluster's state would be left behind: it is on {before} and now asks for {now}; set it back, or make another Controller"),
+            format!("spec.persistence cannot be changed, because the cluster's state would be lost: it is on {before}, and the spec now requires {now}; set it back, or create another Controller"),
         )
     })
 }

@@ -1,5 +1,5 @@
-//! The reconciler with everything it stands on: watches, queue, writer, push actor and HTTP, against an API server in this
-//! process and an agent on this machine. In real time, since the agent is asked over a real socket.
+//! Tests the reconciler with watches, queue, writer, delivery task and HTTP, against an API server in this process and
+//! an agent on this machine. In real time, because the agent is reached over a real socket.
 
 use std::{
     collections::BTreeSet,
@@ -32,24 +32,25 @@ use crate::{
 };
 
 const NAMESPACE: &str = "hpc";
-/// The bytes that `keys` has base64 of.
+/// The decoded JWT key of `keys`.
 const JWT_KEY: &[u8] = b"jwt";
 
-/// An agent whose dry run refuses a configuration with `Typo` in it, and a slurmctld that refuses one with `Nonsense`.
+/// An agent whose dry run rejects a configuration that contains `Typo`, and a slurmctld that rejects one with
+/// `Nonsense`.
 #[derive(Debug, Default)]
 struct Agent {
     live: Option<Revision>,
     pushes: Vec<Revision>,
-    /// How often it was asked what is live.
-    questions: usize,
+    /// How often its status was read.
+    polls: usize,
     rolled_back: Option<Value>,
-    /// What its dry runs refused.
+    /// Revisions that its dry runs rejected.
     refused: Vec<Value>,
-    /// What was only tried.
+    /// The number of dry runs.
     checks: usize,
     silent: bool,
     disk_full: bool,
-    /// slurmctld takes its time over what is pushed, and the answer with it.
+    /// slurmctld applies pushes slowly, and the response is delayed.
     slow: bool,
 }
 
@@ -148,7 +149,7 @@ async fn answer(
         }
         outcome
     } else {
-        agent.lock().questions += 1;
+        agent.lock().polls += 1;
         (StatusCode::OK, agent.status())
     };
     let answer = answer.to_string();
@@ -167,7 +168,7 @@ fn at(plural: &str, name: &str) -> Path {
     Path::parse(&format!("{group}/namespaces/{NAMESPACE}/{plural}/{name}"))
 }
 
-/// A cluster: the API server, a kubelet of sorts, the agent, and an operator that runs.
+/// A cluster: the API server, a simple kubelet, the agent, and a running operator.
 struct World {
     server: FakeServer,
     agent: FakeAgent,
@@ -201,7 +202,7 @@ impl World {
         }
     }
 
-    /// The operator ends in the middle of whatever it does, and another one leads.
+    /// Aborts the operator at any point, and starts another leader.
     async fn replace_operator(&mut self) {
         self.operator.1.abort();
         drop((&mut self.operator.1).await);
@@ -285,7 +286,7 @@ fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<Result<(), Ended>
     (stopper, tokio::spawn(operator.run(stop)))
 }
 
-/// The StatefulSet's controller and the kubelet: one pod, which starts from the bundle.
+/// The StatefulSet controller and the kubelet: one pod, which starts with the bundle.
 async fn run_pods(server: FakeServer, agent: FakeAgent, port: u16) {
     loop {
         sleep(Duration::from_millis(10)).await;
@@ -315,18 +316,18 @@ async fn run_pods(server: FakeServer, agent: FakeAgent, port: u16) {
 }
 
 #[tokio::test]
-async fn a_change_is_served_first_and_written_then_and_a_cluster_at_rest_is_quiet() {
+async fn a_change_is_pushed_before_it_is_written_and_an_unchanged_cluster_causes_no_writes() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     assert!(
         world.agent.lock().pushes.is_empty(),
-        "the first pod starts from the bundle"
+        "the first pod starts with the bundle"
     );
 
     sleep(Duration::from_millis(300)).await;
     world.server.writes();
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(world.server.writes(), [], "nothing is written at rest");
+    assert_eq!(world.server.writes(), [], "nothing is written without a change");
 
     let begin = Instant::now();
     world.extra_conf("SchedulerParameters=defer");
@@ -343,7 +344,7 @@ async fn a_change_is_served_first_and_written_then_and_a_cluster_at_rest_is_quie
 }
 
 #[tokio::test]
-async fn a_burst_of_edits_is_few_reconfigures_and_ends_with_the_last() {
+async fn a_burst_of_edits_causes_few_reconfigures_and_ends_with_the_last_edit() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     let begin = Instant::now();
@@ -351,7 +352,7 @@ async fn a_burst_of_edits_is_few_reconfigures_and_ends_with_the_last() {
         world.extra_conf(&format!("# {edit}"));
         sleep(Duration::from_millis(8)).await;
     }
-    // A machine that is busy takes longer over them.
+    // A busy machine takes longer.
     let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap();
     world
         .until("written", |world| world.slurm_conf().contains("# 99\n"))
@@ -364,12 +365,12 @@ async fn a_burst_of_edits_is_few_reconfigures_and_ends_with_the_last() {
 }
 
 #[tokio::test]
-async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() {
+async fn a_bad_configuration_is_reported_and_tried_once_and_the_next_good_one_is_applied() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     world.extra_conf("SchedulerParameters=Nonsense");
     world
-        .until("told", |world| {
+        .until("reported", |world| {
             world.condition("ConfigurationApplied") == "False: ConfigRejected"
         })
         .await;
@@ -379,7 +380,7 @@ async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() 
     assert_eq!(
         world.agent.lock().pushes.len(),
         1,
-        "a refused configuration is not tried again"
+        "a rejected configuration is not retried"
     );
     world.extra_conf("SchedulerParameters=defer");
     world.until_settled().await;
@@ -387,7 +388,7 @@ async fn a_bad_configuration_is_told_and_tried_once_and_the_next_one_heals_it() 
 }
 
 #[tokio::test]
-async fn what_slurmctld_refuses_holds_up_nothing_else() {
+async fn an_input_that_slurmctld_rejects_does_not_delay_others() {
     let world = World::new(&json!({ "extraConf": "SchedulerTimeSlice=10" })).await;
     world.until_settled().await;
     let node_set = |name: &str, config: &str| {
@@ -456,13 +457,13 @@ async fn what_slurmctld_refuses_holds_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn while_the_agent_is_silent_a_change_waits_and_goes_through_when_it_is_back() {
+async fn a_change_waits_while_the_agent_does_not_respond() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     world.agent.lock().silent = true;
     world.extra_conf("SchedulerParameters=defer");
     world
-        .until("told", |world| {
+        .until("reported", |world| {
             world.condition("ConfigurationApplied") == "False: AgentAway"
         })
         .await;
@@ -473,7 +474,7 @@ async fn while_the_agent_is_silent_a_change_waits_and_goes_through_when_it_is_ba
 }
 
 #[tokio::test]
-async fn a_child_that_somebody_edits_or_deletes_is_put_right() {
+async fn a_child_that_is_edited_or_deleted_is_restored() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     let conf = world.slurm_conf();
@@ -486,14 +487,14 @@ async fn a_child_that_somebody_edits_or_deletes_is_put_right() {
             .unwrap();
     });
     world
-        .until("back", |world| world.get("services", "slurm-controller").is_some())
+        .until("recreated", |world| world.get("services", "slurm-controller").is_some())
         .await;
     world
-        .until("back", |world| world.get("configmaps", "slurm-bundle").is_some())
+        .until("recreated", |world| world.get("configmaps", "slurm-bundle").is_some())
         .await;
-    world.until("put right", |world| world.slurm_conf() == conf).await;
+    world.until("restored", |world| world.slurm_conf() == conf).await;
     world
-        .until("taken out", |world| {
+        .until("removed", |world| {
             world.get("configmaps", "slurm-config").unwrap()["data"]
                 .get("extra")
                 .is_none()
@@ -521,10 +522,10 @@ async fn a_restart_trigger_changes_the_template_once() {
 }
 
 #[tokio::test]
-async fn a_missing_secret_is_named_and_the_cluster_comes_up_when_it_is_there() {
+async fn a_missing_secret_is_named_and_the_cluster_starts_once_it_exists() {
     let world = World::new(&json!({ "slurmKeyRef": { "name": "mine", "key": "k" } })).await;
     world
-        .until("told", |world| world.condition("Ready") == "False: SecretMissing")
+        .until("reported", |world| world.condition("Ready") == "False: SecretMissing")
         .await;
     assert!(world.get("statefulsets", "slurm-controller").is_none());
     world
@@ -535,10 +536,10 @@ async fn a_missing_secret_is_named_and_the_cluster_comes_up_when_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_change_is_pushed_without_a_question_while_the_agent_is_known() {
+async fn a_change_is_pushed_without_a_poll_while_the_agents_status_is_known() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
-    let questions = world.agent.lock().questions;
+    let polls = world.agent.lock().polls;
     for edit in 1..4 {
         world.extra_conf(&format!("# {edit}"));
         world
@@ -546,11 +547,11 @@ async fn a_change_is_pushed_without_a_question_while_the_agent_is_known() {
             .await;
         world.until_settled().await;
     }
-    assert_eq!(world.agent.lock().questions, questions);
+    assert_eq!(world.agent.lock().polls, polls);
 }
 
 #[tokio::test]
-async fn status_and_history_tell_of_changes_that_were_taken_and_refused() {
+async fn status_and_history_show_accepted_and_rejected_changes() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     assert_eq!(world.history(), ["accepted-00000001"]);
@@ -591,22 +592,22 @@ async fn status_and_history_tell_of_changes_that_were_taken_and_refused() {
     );
     world.server.writes();
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(world.server.writes(), [], "nothing is written at rest");
+    assert_eq!(world.server.writes(), [], "nothing is written without a change");
 }
 
 #[tokio::test]
-async fn an_agent_that_fails_is_asked_again_until_it_does_not() {
+async fn a_push_that_the_agent_fails_to_apply_is_retried() {
     let world = World::new(&json!({})).await;
     world.until_settled().await;
     world.agent.lock().disk_full = true;
     world.extra_conf("SchedulerParameters=defer");
     world
-        .until("told", |world| {
+        .until("reported", |world| {
             world.condition("ConfigurationApplied") == "False: Retrying"
         })
         .await;
     world
-        .until("tried again", |world| world.agent.lock().pushes.len() > 1)
+        .until("retried", |world| world.agent.lock().pushes.len() > 1)
         .await;
     assert_eq!(world.condition("ConfigurationApplied"), "False: Retrying");
     world.agent.lock().disk_full = false;
@@ -615,7 +616,7 @@ async fn an_agent_that_fails_is_asked_again_until_it_does_not() {
 }
 
 #[tokio::test]
-async fn what_a_dry_run_waits_for_in_vain_holds_up_nothing_else() {
+async fn a_dry_run_that_does_not_end_does_not_delay_other_inputs() {
     let world = World::new(&json!({ "extraConf": "SchedulerTimeSlice=10" })).await;
     world.until_settled().await;
     world.server.edit(|store| {
@@ -638,7 +639,7 @@ async fn what_a_dry_run_waits_for_in_vain_holds_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothing_twice() {
+async fn a_new_leader_polls_during_a_push_and_does_not_push_twice() {
     let mut world = World::new(&json!({})).await;
     world.until_settled().await;
     world.agent.lock().slow = true;
@@ -646,10 +647,10 @@ async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothin
     world
         .until("pushed", |world| world.agent.lock().pushes.len() == 1)
         .await;
-    let questions = world.agent.lock().questions;
+    let polls = world.agent.lock().polls;
     world.replace_operator().await;
     world
-        .until("asked", |world| world.agent.lock().questions > questions + 1)
+        .until("polled", |world| world.agent.lock().polls > polls + 1)
         .await;
     assert_ne!(world.condition("ConfigurationApplied"), "True: Applied");
     world.agent.lock().slow = false;
@@ -659,44 +660,42 @@ async fn a_leader_that_takes_over_in_the_middle_of_a_push_asks_and_pushes_nothin
     assert_eq!(world.history(), ["accepted-00000001", "accepted-00000002"]);
 }
 
-/// Has an edit refused under one leader, and lets the next one look at it for a while. Gives what was said before that: of the
-/// configuration, and of its history.
-async fn refused_under_one_leader(world: &mut World, extra_conf: &str) -> (Value, Vec<String>) {
+/// Has an edit rejected under one leader, and runs the next one for a while. Returns the status and the history before
+/// the takeover.
+async fn rejected_under_one_leader(world: &mut World, extra_conf: &str) -> (Value, Vec<String>) {
     world.until_settled().await;
     world.extra_conf(extra_conf);
     world
         .until("refused", |world| {
-            let shown = world.configuration();
-            shown["rejected"]["sequence"] == 2 && shown["heldInputs"][0]["source"] == "spec.extraConf"
+            let status = world.configuration();
+            status["rejected"]["sequence"] == 2 && status["heldInputs"][0]["source"] == "spec.extraConf"
         })
         .await;
-    let said = (world.configuration(), world.history());
-    let questions = world.agent.lock().questions;
+    let before = (world.configuration(), world.history());
+    let polls = world.agent.lock().polls;
     world.replace_operator().await;
+    world.until("polled", |world| world.agent.lock().polls > polls).await;
     world
-        .until("asked", |world| world.agent.lock().questions > questions)
-        .await;
-    world
-        .until("told again", |world| {
+        .until("reported again", |world| {
             world.condition("ConfigurationApplied") == "False: ConfigRejected"
         })
         .await;
     sleep(Duration::from_millis(1500)).await;
-    said
+    before
 }
 
 #[tokio::test]
-async fn what_was_rolled_back_under_one_leader_is_not_tried_again_by_the_next() {
+async fn a_revision_rolled_back_under_one_leader_is_not_retried_by_the_next() {
     let mut world = World::new(&json!({})).await;
-    let (refused, _) = refused_under_one_leader(&mut world, "SchedulerParameters=Nonsense").await;
+    let (refused, _) = rejected_under_one_leader(&mut world, "SchedulerParameters=Nonsense").await;
     assert_eq!(world.agent.lock().pushes.len(), 1);
     assert_eq!(world.configuration(), refused);
 }
 
 #[tokio::test]
-async fn what_a_dry_run_refused_under_one_leader_is_not_tried_again_by_the_next() {
+async fn a_revision_that_a_dry_run_rejected_under_one_leader_is_not_retried_by_the_next() {
     let mut world = World::new(&json!({})).await;
-    let (refused, history) = refused_under_one_leader(&mut world, "SchedulerParameters=Typo").await;
+    let (refused, history) = rejected_under_one_leader(&mut world, "SchedulerParameters=Typo").await;
     assert_eq!(world.agent.lock().pushes.len(), 1);
     assert_eq!(world.configuration(), refused);
     assert_eq!(world.history(), history);
@@ -718,11 +717,11 @@ async fn a_restart_comes_after_a_dry_run() {
     world.agent.lock().silent = true;
     world.extra_conf("SchedulerParameters=defer");
     world
-        .until("the agent is away", |world| {
+        .until("the agent is unreachable", |world| {
             world.condition("ConfigurationApplied") == "False: AgentAway"
         })
         .await;
-    assert_eq!(hash(&world), before, "nobody has tried it");
+    assert_eq!(hash(&world), before, "it has not been checked");
     world.agent.lock().silent = false;
     world.until("another template", |world| hash(world) != before).await;
     assert_eq!(world.agent.lock().checks, 1);

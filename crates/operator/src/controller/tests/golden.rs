@@ -1,4 +1,5 @@
-//! Our children beside upstream's, field by field. Every difference is meant, and on one list for all such tests.
+//! Compares the children with upstream's, field by field. Every difference is intended, and on one list for all such
+//! tests.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use crate::cluster::Snapshot;
 use crate::testing::recorded::{MEANT, Objects, Recording, flatten_all, judge, recordings};
 
 #[test]
-fn children_equal_upstreams_but_for_what_is_meant() {
+fn children_equal_upstreams_except_for_intended_differences() {
     for recording in recordings() {
         let theirs = recording.children_of(&["Controller", "RestApi", "Accounting", "LoginSet"]);
         let (surprises, _) = judge(
@@ -19,7 +20,7 @@ fn children_equal_upstreams_but_for_what_is_meant() {
     }
 }
 
-/// What is made of the objects that upstream's operator had.
+/// The children of the objects that upstream's operator had.
 fn children(recording: &Recording) -> Vec<Value> {
     let mut inputs = recording.inputs();
     for object in &mut inputs {
@@ -47,7 +48,7 @@ fn children(recording: &Recording) -> Vec<Value> {
     ours
 }
 
-/// Those of upstream's LoginSets, which are not made anew for each look. The recording has their lengths only.
+/// The host keys of upstream's LoginSets, which are not generated again. The recording has their lengths only.
 fn host_keys(recording: &Recording) -> Vec<Value> {
     let mut found = recording.children_of(&["LoginSet"]);
     found.retain(|object| object["kind"] == "Secret");
@@ -67,7 +68,7 @@ fn without_defaults(objects: Vec<Value>) -> Objects {
     objects
 }
 
-/// What the API server fills in by itself, and what differs from run to run.
+/// Whether a field is set by the API server, or differs between runs.
 fn is_default(path: &str, value: &Value) -> bool {
     let (parent, field) = path.rsplit_once(' ').unwrap_or(("", path));
     let text = value.as_str().unwrap_or_default();

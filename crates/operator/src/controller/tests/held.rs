@@ -1,4 +1,4 @@
-//! What is bad, or must wait, is held back, and the rest goes on.
+//! Tests that bad or waiting inputs are held, and the others go live.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
 };
 
-/// The word a slurmctld of these tests refuses wherever it stands, and that the checker knows nothing of.
+/// Rejected by the slurmctld of these tests in any place, and unknown to the checker.
 const REFUSED: &str = "AllowGroups=refused";
 
 fn running_with(spec: &Value, others: Vec<Value>) -> Vec<Value> {
@@ -57,9 +57,9 @@ impl Converged {
     }
 }
 
-/// What an operator and an agent make of these objects in the end, with a slurmctld that refuses some files.
+/// Simulates an operator and an agent until nothing changes, with a slurmctld that rejects some files.
 fn converge(objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool) -> Converged {
-    converge_knowing(objects, refuses, &Knowledge::unknown("nobody was asked"))
+    converge_knowing(objects, refuses, &Knowledge::unknown("not polled"))
 }
 
 fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, knowledge: &Knowledge) -> Converged {
@@ -97,7 +97,7 @@ fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, kno
             report.live = Some(LiveRevision { sequence, digest });
         }
     }
-    panic!("it does not come to rest");
+    panic!("it does not converge");
 }
 
 fn pushed(plan: &Plan) -> (Digest, Files) {
@@ -126,7 +126,7 @@ fn job(state: &str, partition: &str) -> Value {
 }
 
 #[test]
-fn a_bad_extra_conf_is_held_and_named_and_a_good_partition_beside_it_goes_live() {
+fn a_bad_extra_conf_is_held_and_named_while_a_good_partition_goes_live() {
     let good = json!({ "extraConf": "SchedulerParameters=defer" });
     let objects = running_with(&good, vec![partition("cpu", "Default=YES")]);
     let mut objects = changed(
@@ -153,7 +153,7 @@ fn a_bad_extra_conf_is_held_and_named_and_a_good_partition_beside_it_goes_live()
         assert!(message.contains("spec.extraConf line 2: "), "{message}");
         assert!(message.contains("SchedulerParameters?"), "{message}");
     }
-    // The next good edit is live.
+    // The next good edit goes live.
     let end = converge(
         changed(
             end.objects,
@@ -165,7 +165,7 @@ fn a_bad_extra_conf_is_held_and_named_and_a_good_partition_beside_it_goes_live()
 }
 
 #[test]
-fn each_source_is_held_at_its_own_last_good_version_and_a_new_one_is_left_out() {
+fn each_source_is_held_at_its_last_good_version_and_a_new_one_is_left_out() {
     let spec = json!({ "extraConf": "SchedulerParameters=defer", "configFileRefs": [{ "name": "files" }] });
     let files = |cgroup: &str| config_map("files", &json!({ "cgroup.conf": cgroup, "x": "1" }));
     let objects = running_with(
@@ -209,7 +209,7 @@ fn each_source_is_held_at_its_own_last_good_version_and_a_new_one_is_left_out() 
 }
 
 #[test]
-fn what_slurmctld_refuses_is_found_and_held_and_the_rest_goes_live() {
+fn an_input_that_slurmctld_rejects_is_held_and_the_rest_goes_live() {
     let objects = running_with(&json!({}), vec![partition("a", ""), partition("b", "")]);
     let mut objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" }));
     replace(&mut objects, vec![partition("a", REFUSED), partition("b", "MaxTime=5")]);
@@ -225,13 +225,13 @@ fn what_slurmctld_refuses_is_found_and_held_and_the_rest_goes_live() {
     assert!(end.pushes <= 5, "{}", end.pushes);
     assert!(matches!(end.plan.configuration.state, ConfigState::Applied { .. }));
 
-    // Another operator, which knows of no refusal, comes to the same.
+    // Another leader, which knows no rejections, gets the same result.
     let again = converge(end.objects.clone(), &|text| text.contains(REFUSED));
     assert_eq!((again.conf(), again.held()), (conf, end.held()));
 }
 
 #[test]
-fn one_that_needs_another_is_live_once_that_is_there() {
+fn an_input_that_requires_another_goes_live_once_that_exists() {
     let extra = json!({ "extraConf": "PartitionName=both Nodes=a,b" });
     let knows_nodes = Knowledge::Known(Seen::of_nodes(Vec::new(), NOW.parse().unwrap()).into());
     let objects = running_with(&json!({}), vec![partition("a", "")]);
@@ -244,7 +244,7 @@ fn one_that_needs_another_is_live_once_that_is_there() {
 }
 
 #[test]
-fn what_is_missing_holds_up_nothing_else() {
+fn a_missing_object_does_not_delay_other_inputs() {
     let spec = |extra: &str, files: &str| json!({ "extraConf": extra, "configFileRefs": [{ "name": files }], "accountingRef": { "name": "db" } });
     let accounting = json!({
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Accounting",
@@ -289,8 +289,8 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         seen.jobs = Some(Vec::new());
         Knowledge::Known(seen.into())
     };
-    for (known, reason, soon, words) in [
-        (qos(None), "WaitsForAccounting", true, "QOS \"fast\" is looked up"),
+    for (known, reason, soon, part) in [
+        (qos(None), "WaitsForAccounting", true, "QOS \"fast\" has not been found"),
         (
             qos(Some(Err("no database"))),
             "WaitsForAccounting",
@@ -307,19 +307,19 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         let end = converge_knowing(objects.clone(), &|_| false, &known);
         let held = &end.plan.configuration.held[0];
         assert_eq!((held.reason, held.soon), (reason, soon), "{}", held.why);
-        assert!(held.why.contains(words), "{}", held.why);
+        assert!(held.why.contains(part), "{}", held.why);
         assert!(!end.conf().contains("Fast") && end.conf().contains("Nodes=b MaxTime=5"));
-        assert_eq!(end.plan.configuration.needs_answers, reason == "WaitsForAccounting");
+        assert_eq!(end.plan.configuration.depends_on_slurm, reason == "WaitsForAccounting");
     }
     let end = converge_knowing(objects, &|_| false, &qos(Some(Ok(&["normal", "fast"]))));
     assert!(end.conf().contains("AllowQos=ALL,Fast") && end.held().is_empty());
-    // What is live is not looked up again.
+    // A live QOS is not checked again.
     let end = converge_knowing(end.objects, &|_| false, &qos(None));
-    assert!(end.held().is_empty() && !end.plan.configuration.needs_answers);
+    assert!(end.held().is_empty() && !end.plan.configuration.depends_on_slurm);
 }
 
 #[test]
-fn what_is_held_is_told_once_and_what_only_waits_for_a_look_is_not() {
+fn a_held_input_has_one_event_and_one_that_waits_for_a_poll_has_none() {
     let objects = running_with(&json!({}), vec![partition("a", "")]);
     let mut plan = converge(changed(objects, &json!({ "extraConf": "Nonsense=1" })), &|_| false).plan;
     let noted = |plan: &Plan| {
@@ -340,8 +340,8 @@ fn what_is_held_is_told_once_and_what_only_waits_for_a_look_is_not() {
 }
 
 #[test]
-fn what_is_wrong_already_is_not_held_against_a_change_of_something_else() {
-    // As an operator without a checker let it through.
+fn an_existing_problem_does_not_hold_another_input() {
+    // As accepted by an operator without a checker.
     let mut objects = running_with(
         &json!({ "extraConf": "SchedulerParameters=defer" }),
         vec![partition("a", "")],
@@ -373,7 +373,7 @@ fn what_is_wrong_already_is_not_held_against_a_change_of_something_else() {
 }
 
 #[test]
-fn where_it_is_not_known_what_runs_was_made_from_all_goes_live_or_nothing() {
+fn without_a_record_of_the_inputs_all_go_live_or_none() {
     let mut objects = running(&json!({}));
     for object in &mut objects {
         if object["metadata"]["name"] == "slurm-bundle" {
@@ -396,7 +396,7 @@ fn where_it_is_not_known_what_runs_was_made_from_all_goes_live_or_nothing() {
 }
 
 #[test]
-fn a_new_cluster_starts_without_what_is_bad() {
+fn a_new_cluster_starts_without_bad_inputs() {
     let plan = planned(with_keys(&json!({ "extraConf": "Nonsense=1" })));
     let conf = slurm_conf(&plan);
     assert!(conf.contains("ClusterName=") && !conf.contains("Nonsense"), "{conf}");
@@ -405,7 +405,7 @@ fn a_new_cluster_starts_without_what_is_bad() {
 }
 
 #[test]
-fn a_cluster_of_another_operator_is_not_taken_over_without_what_is_bad() {
+fn a_cluster_of_another_operator_is_not_adopted_with_bad_inputs() {
     let spec = json!({ "extraConf": "Nonsense=1" });
     let mut objects = with_keys(&spec);
     objects.extend(written(&planned(with_keys(&json!({})))));
@@ -416,7 +416,7 @@ fn a_cluster_of_another_operator_is_not_taken_over_without_what_is_bad() {
 }
 
 #[test]
-fn the_identity_of_a_cluster_is_not_for_extra_conf() {
+fn extra_conf_cannot_change_the_identity_of_a_cluster() {
     let rendered = slurm_conf(&planned(with_keys(&json!({}))));
     let own = |key: &str| rendered.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
     for (other, same) in [
@@ -450,13 +450,13 @@ fn the_identity_of_a_cluster_is_not_for_extra_conf() {
     assert_eq!(
         planned(with_keys(&more)).configuration.held,
         [],
-        "a new cluster takes options beside ours"
+        "a new cluster accepts options in addition to the operator's"
     );
     assert_eq!(converge(changed(running(&json!({})), &more), &|_| false).pushes, 0);
 }
 
 #[test]
-fn what_the_spec_itself_changes_is_not_held_against_the_inputs() {
+fn a_change_of_the_spec_itself_does_not_hold_the_inputs() {
     let mut objects = running(&json!({}));
     objects.push(config_map("jwks", &json!({ "set": "{}" })));
     let spec = json!({ "jwksKeyRef": { "name": "jwks", "key": "set" }, "extraConf": "SchedulerParameters=defer" });
@@ -466,7 +466,7 @@ fn what_the_spec_itself_changes_is_not_held_against_the_inputs() {
 }
 
 #[test]
-fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
+fn only_a_change_that_could_end_jobs_waits_for_them() {
     let objects = running_with(&json!({}), vec![partition("a", "")]);
     let mut objects = changed(objects, &json!({ "extraConf": "GresTypes=gpu" }));
     replace(&mut objects, vec![partition("a", "MaxTime=5")]);
@@ -474,7 +474,7 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
         (jobs(&[job("RUNNING", "a")]), true),
         (jobs(&[job("COMPLETED", "a")]), false),
         (jobs(&[]), false),
-        (Knowledge::unknown("nobody answers"), true),
+        (Knowledge::unknown("no response"), true),
         (
             Knowledge::Known(Seen::of_nodes(Vec::new(), NOW.parse().unwrap()).into()),
             true,
@@ -483,7 +483,7 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
         let end = converge_knowing(objects.clone(), &|_| false, &knowledge);
         assert!(end.conf().contains("Nodes=a MaxTime=5"), "{knowledge:?}");
         assert_eq!(end.conf().contains("GresTypes=gpu"), !waits, "{knowledge:?}");
-        assert_eq!(end.plan.configuration.needs_answers, waits, "{knowledge:?}");
+        assert_eq!(end.plan.configuration.depends_on_slurm, waits, "{knowledge:?}");
         if waits {
             assert_eq!(end.held(), BTreeSet::from(["spec.extraConf"]));
             let mut seen = observed(end.objects, end.report);
@@ -504,56 +504,59 @@ fn a_change_that_could_end_jobs_waits_for_them_and_nothing_else_does() {
 }
 
 #[test]
-fn a_partition_does_not_vanish_under_its_jobs() {
+fn a_partition_with_jobs_is_not_removed() {
     let objects = running_with(&json!({}), vec![partition("a", ""), partition("b", "")]);
-    let mut gone = objects.clone();
-    gone.retain(|object| !(object["kind"] == "NodeSet" && object["metadata"]["name"] == "b"));
+    let mut deleted = objects.clone();
+    deleted.retain(|object| !(object["kind"] == "NodeSet" && object["metadata"]["name"] == "b"));
     let mut disabled = objects.clone();
     let without = node_set("b", NOW, json!({ "partition": { "enabled": false } }));
     replace(&mut disabled, vec![without]);
     let mut renamed = objects;
     let spec = json!({ "partition": {}, "template": { "spec": { "hostname": "c-" } } });
     replace(&mut renamed, vec![node_set("b", NOW, spec)]);
-    for (way, objects) in [("gone", gone), ("disabled", disabled), ("renamed", renamed)] {
+    for (change, objects) in [("deleted", deleted), ("disabled", disabled), ("renamed", renamed)] {
         let busy = converge_knowing(objects, &|_| false, &jobs(&[job("PENDING", "b")]));
         let conf = busy.conf();
-        assert!(conf.contains("PartitionName=b Nodes=b State=DRAIN\n"), "{way}: {conf}");
-        assert!(conf.contains("NodeSet=b Feature=b\n"), "{way}: {conf}");
+        assert!(
+            conf.contains("PartitionName=b Nodes=b State=DRAIN\n"),
+            "{change}: {conf}"
+        );
+        assert!(conf.contains("NodeSet=b Feature=b\n"), "{change}: {conf}");
         assert_eq!(
             conf.contains("NodeSet=c Feature=c\n"),
-            way == "renamed",
+            change == "renamed",
             "the rest goes live"
         );
-        assert!(busy.held().is_empty(), "{way}");
-        assert_eq!(busy.plan.configuration.retained, ["b"], "{way}");
-        let condition = busy.plan.configuration.needs_answers;
-        assert!(condition, "{way}: its jobs are followed");
+        assert!(busy.held().is_empty(), "{change}");
+        assert_eq!(busy.plan.configuration.retained, ["b"], "{change}");
+        let condition = busy.plan.configuration.depends_on_slurm;
+        assert!(condition, "{change}: its jobs are followed");
         let idle = converge_knowing(busy.objects, &|_| false, &jobs(&[job("RUNNING", "a")]));
-        assert!(!idle.conf().contains("PartitionName=b "), "{way}");
-        assert!(idle.held().is_empty(), "{way}");
+        assert!(!idle.conf().contains("PartitionName=b "), "{change}");
+        assert!(idle.held().is_empty(), "{change}");
     }
 }
 
 #[test]
-fn who_forces_a_change_does_not_wait() {
+fn a_forced_change_does_not_wait() {
     let objects = changed(running(&json!({})), &json!({ "extraConf": "GresTypes=gpu" }));
     let busy = jobs(&[job("RUNNING", "a")]);
     let waiting = converge_knowing(objects.clone(), &|_| false, &busy);
-    let words = waiting.plan.configuration.held[0].why.clone();
-    let (_, value) = words.split_once("slinky.slurm.net/force-config=").unwrap();
+    let message = waiting.plan.configuration.held[0].why.clone();
+    let (_, value) = message.split_once("slinky.slurm.net/force-config=").unwrap();
     for (value, forced) in [(value, true), ("true", true), ("false", false), (&value[1..], false)] {
         let objects = annotated(objects.clone(), "slinky.slurm.net/force-config", value);
         let end = converge_knowing(objects, &|_| false, &busy);
         assert_eq!(end.conf().contains("GresTypes=gpu"), forced, "{value}");
     }
-    // A digest is good for what it was given for.
+    // A digest is valid only for the files it was made from.
     let objects = annotated(objects, "slinky.slurm.net/force-config", value);
     let other = changed(objects, &json!({ "extraConf": "GresTypes=gpu,mps" }));
     assert_eq!(converge_knowing(other, &|_| false, &busy).pushes, 0);
 }
 
 #[test]
-fn a_cluster_that_never_served_has_no_jobs_to_wait_for() {
+fn a_cluster_that_never_ran_has_no_jobs_to_wait_for() {
     let mut objects = with_keys(&json!({ "extraConf": "SelectType=select/nope" }));
     objects.extend(written(&planned(objects.clone())));
     objects.push(super::pod(0));
@@ -570,7 +573,7 @@ fn a_cluster_that_never_served_has_no_jobs_to_wait_for() {
 }
 
 #[test]
-fn there_is_room_for_all_nodes_and_it_does_not_shrink() {
+fn max_node_count_covers_all_nodes_and_does_not_shrink() {
     let sized = |replicas: i32| node_set("a", NOW, json!({ "replicas": replicas }));
     let objects = running_with(&json!({}), vec![sized(2000)]);
     let conf = slurm_conf(&plan(&observed(objects.clone(), live_as_bundled(&objects))));
@@ -581,13 +584,13 @@ fn there_is_room_for_all_nodes_and_it_does_not_shrink() {
     assert!(end.conf().contains("\nMaxNodeCount=2048\n") && end.held().is_empty());
 }
 
-/// How good a source is.
+/// Whether a source is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quality {
     Good,
-    /// By the checker.
+    /// Rejected by the checker.
     Bad,
-    /// By slurmctld.
+    /// Rejected by slurmctld.
     Refused,
 }
 
@@ -607,7 +610,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn everything_good_is_live_in_the_end_and_nothing_bad_is(
+    fn finally_all_good_inputs_and_no_bad_ones_are_live(
         extra in any_quality(),
         file in any_quality(),
         partitions in prop::collection::vec(any_quality(), 0..5),

@@ -1,4 +1,4 @@
-//! The ConfigMap with the last revisions.
+//! Tests of the ConfigMap with the last revisions.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn entries(objects: &[Value], report: &Report) -> BTreeMap<String, String> {
         .unwrap_or_default()
 }
 
-/// The objects with a history as it would have been written.
+/// The objects with the history that would have been written.
 fn noted(mut objects: Vec<Value>, report: &Report) -> Vec<Value> {
     let Some(history) = history(&objects, report) else {
         return objects;
@@ -42,7 +42,7 @@ fn without_digests(text: &str) -> String {
 }
 
 #[test]
-fn the_first_revision_has_no_cause_and_is_there_whole() {
+fn the_first_revision_has_no_cause_and_is_shown_completely() {
     let mut objects = keys();
     objects.push(controller(&json!({})));
     let entries = entries(&objects, &Report::default());
@@ -54,7 +54,7 @@ fn the_first_revision_has_no_cause_and_is_there_whole() {
 }
 
 #[test]
-fn an_accepted_change_is_noted_with_its_cause_its_time_and_what_changed() {
+fn an_accepted_change_is_recorded_with_cause_time_and_difference() {
     let (objects, _, wanted) = edited("SchedulerParameters=defer");
     let report = taken(&wanted, 2);
     let entries = entries(&objects, &report);
@@ -73,12 +73,12 @@ fn an_accepted_change_is_noted_with_its_cause_its_time_and_what_changed() {
     +### EXTRA CONFIG ###
     +SchedulerParameters=defer
     ");
-    // Once is enough.
+    // It is recorded once.
     assert_eq!(history(&noted(objects, &report), &report), None);
 }
 
 #[test]
-fn a_refused_change_is_noted_with_who_refused_it_and_why() {
+fn a_rejected_change_is_recorded_with_who_rejected_it_and_why() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let report = refused(&before, &wanted, 2, RejectedBy::Slurmctld);
     let entries = entries(&objects, &report);
@@ -103,7 +103,7 @@ fn a_refused_change_is_noted_with_who_refused_it_and_why() {
 }
 
 #[test]
-fn a_change_that_a_leader_before_brought_through_is_noted_when_it_is_written() {
+fn a_change_that_an_earlier_leader_pushed_is_recorded_when_it_is_written() {
     let (objects, _, wanted) = edited("SchedulerParameters=defer");
     let mut report = taken(&wanted, 2);
     report.finished.clear();
@@ -145,7 +145,7 @@ fn every_source_of_a_change_is_named() {
 }
 
 #[test]
-fn ten_of_each_are_kept_and_the_oldest_go() {
+fn ten_entries_of_each_kind_are_kept() {
     let mut objects = running(&json!({}));
     let before = live_as_bundled(&objects);
     for edit in 0..15 {
@@ -167,7 +167,7 @@ fn ten_of_each_are_kept_and_the_oldest_go() {
 }
 
 #[test]
-fn the_same_files_under_another_number_are_no_change() {
+fn the_same_files_with_another_sequence_are_no_change() {
     let objects = running(&json!({}));
     let before = live_as_bundled(&objects);
     let wanted = pushed(&objects, &before);

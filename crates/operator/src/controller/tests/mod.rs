@@ -1,4 +1,4 @@
-//! The rules of a Controller, as tests.
+//! Tests of the rules of a Controller.
 
 mod end_to_end;
 mod golden;
@@ -46,7 +46,7 @@ fn secret(name: &str, entry: &str, base64: &str) -> Value {
     })
 }
 
-/// The keys the operator makes, once they are there.
+/// The keys that the operator generates.
 fn keys() -> Vec<Value> {
     vec![
         secret("slurm-auth-slurm", "slurm.key", "c2x1cm0="),
@@ -79,7 +79,7 @@ fn images() -> Images {
     }
 }
 
-/// What is seen of the Controller among these objects.
+/// The observed state of the Controller among these objects.
 fn observed(objects: Vec<Value>, report: Report) -> Observed {
     let caches = Caches::of(objects);
     let controllers: Vec<Arc<Controller>> = caches.controllers.all();
@@ -102,7 +102,7 @@ fn planned(objects: Vec<Value>) -> Plan {
     plan(&observed(objects, Report::default()))
 }
 
-/// Objects as the API server would hold them after the plan was carried out.
+/// The objects in the API server after the plan was carried out.
 fn written(plan: &Plan) -> Vec<Value> {
     let mut objects: Vec<Value> = Vec::new();
     objects.extend(plan.services.iter().map(|object| serde_json::to_value(object).unwrap()));

@@ -1,4 +1,4 @@
-//! Partitions as inputs of a Controller's configuration.
+//! Tests of Partitions as inputs of a Controller's configuration.
 
 use serde_json::{Value, json};
 use slurm::agent::PartitionInUse;
@@ -51,7 +51,7 @@ fn with(mut objects: Vec<Value>, more: impl IntoIterator<Item = Value>) -> Vec<V
 }
 
 #[test]
-fn a_partition_stands_in_slurm_conf_after_those_of_nodesets_and_before_the_users_lines() {
+fn a_partitions_line_comes_after_those_of_nodesets_and_before_the_users_lines() {
     let both = partition(
         "both",
         "2026-01-02T00:00:00Z",
@@ -72,8 +72,8 @@ fn a_partition_stands_in_slurm_conf_after_those_of_nodesets_and_before_the_users
 }
 
 #[test]
-fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
-    for (name, spec, extra, reason, says) in [
+fn a_rejected_partition_is_left_out_with_a_reason_and_delays_nothing() {
+    for (name, spec, extra, reason, part) in [
         (
             "x",
             json!({ "nodeSets": ["nope"] }),
@@ -123,7 +123,7 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
             "InvalidSpec",
             "spec.partitionName",
         ),
-        // It stands before the good one, and would take its line along.
+        // Its line comes before the good one, and would continue into it.
         (
             "a",
             json!({ "nodeSets": ["cpu"], "config": "AllowGroups=x,\\" }),
@@ -163,16 +163,16 @@ fn one_that_cannot_be_taken_is_left_out_with_why_and_holds_up_nothing() {
         let plan = planned(objects);
         let conf = slurm_conf(&plan);
         assert!(line(&conf, "good").is_some(), "{name} {spec}: {conf}");
-        let standing = &plan.configuration.partitions[name];
-        assert_eq!(standing.line, None, "{name} {spec}");
-        let trouble = standing.trouble.clone().unwrap();
+        let report = &plan.configuration.partitions[name];
+        assert_eq!(report.line, None, "{name} {spec}");
+        let trouble = report.trouble.clone().unwrap();
         assert_eq!(trouble.reason, reason, "{name} {spec}: {}", trouble.message);
-        assert!(trouble.message.contains(says), "{name} {spec}: {}", trouble.message);
+        assert!(trouble.message.contains(part), "{name} {spec}: {}", trouble.message);
     }
 }
 
 #[test]
-fn a_line_of_an_older_operator_that_takes_the_next_one_along_is_not_kept() {
+fn a_line_of_an_older_operator_that_continues_into_the_next_one_is_not_kept() {
     let config = |config: &str| json!({ "nodeSets": ["cpu"], "config": config });
     let of_before = |settings: &str| Line {
         name: "gpt".to_owned(),
@@ -191,7 +191,7 @@ fn a_line_of_an_older_operator_that_takes_the_next_one_along_is_not_kept() {
             false,
         ),
         (deleted, "AllowGroups=x,\\", false),
-        // What is wrong now was right then.
+        // The new config is bad, the accepted one was good.
         (
             partition("gpt", "2026-01-02T00:00:00Z", config("AllowGroups=x,\\")),
             "AllowGroups=x",
@@ -208,7 +208,7 @@ fn a_line_of_an_older_operator_that_takes_the_next_one_along_is_not_kept() {
 }
 
 #[test]
-fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
+fn of_two_partitions_with_one_name_the_older_one_is_accepted_and_named() {
     let named = |own: &str, created: &str| {
         partition(
             own,
@@ -232,7 +232,7 @@ fn of_two_with_one_name_the_older_one_is_taken_and_both_are_named() {
     );
 }
 
-/// With a slurmctld that runs with the bundle.
+/// Observed with a slurmctld that runs with the bundle.
 fn served(mut objects: Vec<Value>) -> Observed {
     objects.push(pod(0));
     let mut observed = observed(objects, Report::default());
@@ -249,15 +249,16 @@ fn served(mut objects: Vec<Value>) -> Observed {
     observed
 }
 
-/// What is planned once slurmctld runs with `objects`, when they are `now` and Slurm says this of its partitions and jobs.
+/// The plan once slurmctld runs with `objects`, if the objects are then `now` and Slurm returns these partitions and
+/// jobs.
 fn later(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Plan {
     plan(&after(objects, now, states, jobs, read))
 }
 
-/// What is seen then.
+/// The observed state for [`later`].
 fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Value, read: &str) -> Observed {
     let first = planned(objects.clone());
-    // Once with slurmctld at work, so that jobs are possible.
+    // Once with a running slurmctld, so that jobs are possible.
     let serving = plan(&served(with(objects, written(&first))));
     let mut observed = served(with(now, written(&serving)));
     let digest = observed.snapshot.report.live.unwrap().digest;
@@ -265,8 +266,8 @@ fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
     let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(jobs).unwrap());
     let partition = |(name, state): &(&str, &str)| {
-        let shown = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
-        ((*name).to_owned(), serde_json::from_value(shown).unwrap())
+        let live = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
+        ((*name).to_owned(), serde_json::from_value(live).unwrap())
     };
     seen.partitions = Some(Arc::new(states.iter().map(partition).collect()));
     observed.snapshot.knowledge = Knowledge::Known(seen.into());
@@ -294,7 +295,7 @@ fn deleted(mut partition: Value) -> Value {
 }
 
 #[test]
-fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
+fn a_new_manual_state_is_written_into_the_file() {
     let objects = |state: &str| {
         with(
             cluster("PartitionName=mine Nodes=ALL # kept as it is\nPartitionName=own Nodes=ALL MaxTime=3\n"),
@@ -305,26 +306,26 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             )],
         )
     };
-    let says = |state: &'static str| [("both", state), ("cpu", "UP"), ("own", "UP")];
+    let states = |state: &'static str| [("both", state), ("cpu", "UP"), ("own", "UP")];
     for (spec, slurm, read, expected) in [
         ("Up", "DRAIN", READ, "DRAIN"),
         ("Up", "INACTIVE", READ, "INACTIVE"),
         ("Up", "UP", READ, "UP"),
-        // Less strict than the object, or as strict: the object's word stands.
+        // Less strict than the object, or as strict: the object's state is kept.
         ("Drain", "UP", READ, "DRAIN"),
         ("Drain", "DOWN", READ, "DRAIN"),
         ("Down", "INACTIVE", READ, "INACTIVE"),
         // Read before slurmctld had the file.
         ("Up", "DRAIN", "2026-01-02T00:00:10Z", "UP"),
     ] {
-        let plan = later(objects(spec), objects(spec), &says(slurm), json!([]), read);
+        let plan = later(objects(spec), objects(spec), &states(slurm), json!([]), read);
         let conf = pushed_conf(&plan);
         let line = line(&conf, "both").unwrap();
         assert!(
             line.contains(&format!(" State={expected}")),
             "{spec} {slurm} {read}: {line}"
         );
-        // The agent hears whose word it is.
+        // The agent receives the names of manually closed partitions.
         let by_hand: Vec<String> = pushed(&plan).closed_by_hand.iter().cloned().collect();
         let is_by_hand = expected != spec.to_uppercase();
         assert_eq!(
@@ -333,12 +334,12 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
             "{spec} {slurm} {read}"
         );
     }
-    // While that is on its way it is still what is wanted.
-    let mut on_its_way = after(objects("Up"), objects("Up"), &says("DRAIN"), json!([]), READ);
+    // During the push it is still wanted.
+    let mut on_its_way = after(objects("Up"), objects("Up"), &states("DRAIN"), json!([]), READ);
     on_its_way.snapshot.report.state = State::Busy;
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
-    // Nor is it taken back when slurmctld has it and Kubernetes does not say so yet.
+    // It is kept when slurmctld has it and Kubernetes has not recorded it yet.
     let sent = super::plan(&on_its_way);
     let wanted = pushed(&sent);
     on_its_way.snapshot.report.state = State::Done;
@@ -352,26 +353,26 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
         .push((wanted.digest, "2026-01-02T00:02:00Z".parse().unwrap()));
     let conf = pushed_conf(&super::plan(&on_its_way));
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
-    // Slurm may be heard again before that: what it says is about what it has.
+    // Slurm may be polled again before that: the response is about the served revision.
     on_its_way.snapshot.served = on_its_way
         .snapshot
         .report
         .live
         .zip(sent.configuration.sent.map(Arc::new));
     for (state, expected) in [("DRAIN", "DRAIN"), ("UP", "UP")] {
-        let heard = after(
+        let polled = after(
             objects("Up"),
             objects("Up"),
-            &says(state),
+            &states(state),
             json!([]),
             "2026-01-02T00:03:00Z",
         );
-        on_its_way.snapshot.knowledge = heard.snapshot.knowledge;
+        on_its_way.snapshot.knowledge = polled.snapshot.knowledge;
         let conf = pushed_conf(&super::plan(&on_its_way));
         let line = line(&conf, "both").unwrap();
         assert!(line.contains(&format!(" State={expected}")), "{line}");
     }
-    // Those of NodeSets and of extraConf too.
+    // Partitions of NodeSets and of extraConf too.
     let plan = later(
         objects("Up"),
         objects("Up"),
@@ -394,7 +395,7 @@ fn what_was_closed_by_hand_goes_into_the_file_and_what_is_not_new_does_not() {
     );
 }
 
-/// A worker of NodeSet cpu on a machine.
+/// A worker of NodeSet cpu on a Kubernetes node.
 fn worker(name: &str, created: &str, slurmd: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -411,7 +412,7 @@ fn worker(name: &str, created: &str, slurmd: &Value) -> Value {
 }
 
 #[test]
-fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_another() {
+fn an_exclusion_waits_for_workers_that_are_about_to_register() {
     let objects = |spec: Value| with(cluster(""), [partition("both", "2026-01-02T00:00:00Z", spec)]);
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:50Z");
     let running = |since: &str| json!({ "running": { "startedAt": since } });
@@ -427,20 +428,20 @@ fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_anot
     for (what, pod, waits) in [
         ("has just started", worker("cpu-1", early, &running(late)), true),
         ("is about to start", worker("cpu-1", late, &waiting()), true),
-        ("is the one left out", worker("cpu-0", early, &running(late)), false),
+        ("is excluded", worker("cpu-0", early, &running(late)), false),
         (
             "has been seen with the mark",
             worker("cpu-2", early, &running(late)),
             false,
         ),
+        ("cannot register", worker("cpu-1", early, &running(early)), false),
+        ("does not start", worker("cpu-1", early, &waiting()), false),
         (
-            "is held up by something",
-            worker("cpu-1", early, &running(early)),
+            "is being deleted",
+            leaving(worker("cpu-1", early, &running(late))),
             false,
         ),
-        ("does not start", worker("cpu-1", early, &waiting()), false),
-        ("goes", leaving(worker("cpu-1", early, &running(late))), false),
-        ("has no machine", nowhere(worker("cpu-1", late, &waiting())), false),
+        ("has no node", nowhere(worker("cpu-1", late, &waiting())), false),
     ] {
         let now = with(
             objects(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-0"] })),
@@ -465,17 +466,17 @@ fn who_registers_in_this_moment_is_waited_for_before_a_partition_leaves_out_anot
         let nodes = if waits { "cpu" } else { mark.as_str() };
         let expected = format!("PartitionName=both Nodes={nodes} State=UP");
         assert_eq!(line(&conf, "both"), Some(expected.as_str()), "one that {what}");
-        assert_eq!(plan.configuration.needs_answers, waits, "one that {what}");
+        assert_eq!(plan.configuration.depends_on_slurm, waits, "one that {what}");
     }
 }
 
 #[test]
-fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
+fn a_state_that_an_object_requested_and_withdrew_is_no_manual_state() {
     let objects = |state: &str| {
         let spec = json!({ "nodeSets": ["cpu"], "state": state });
         with(cluster(""), [partition("both", "2026-01-02T00:00:00Z", spec)])
     };
-    // Closed by its object, which slurmctld has and Kubernetes does not say yet; then opened again.
+    // Closed by its object, which slurmctld has and Kubernetes has not recorded yet; then opened again.
     let closing = plan(&after(
         objects("Up"),
         objects("Drain"),
@@ -490,21 +491,18 @@ fn a_state_that_was_asked_for_and_taken_back_is_nobodys_by_hand() {
         json!([]),
         "2026-01-02T00:03:00Z",
     );
-    let told = pushed(&closing).digest;
-    reopened.snapshot.report.live = Some(LiveRevision {
-        sequence: 9,
-        digest: told,
-    });
+    let digest = pushed(&closing).digest;
+    reopened.snapshot.report.live = Some(LiveRevision { sequence: 9, digest });
     reopened
         .snapshot
         .lives
-        .push((told, "2026-01-02T00:02:00Z".parse().unwrap()));
+        .push((digest, "2026-01-02T00:02:00Z".parse().unwrap()));
     let conf = pushed_conf(&plan(&reopened));
     assert_eq!(line(&conf, "both"), Some("PartitionName=both Nodes=cpu State=UP"));
 }
 
 #[test]
-fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
+fn a_deleted_partition_is_closed_first_and_removed_after_its_jobs() {
     let open = || partition("both", "2026-01-02T00:00:00Z", json!({ "nodeSets": ["cpu"] }));
     let closed = || {
         partition(
@@ -523,7 +521,7 @@ fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
     );
     let conf = pushed_conf(&plan);
     assert!(line(&conf, "both").unwrap().contains("State=DRAIN"), "{conf}");
-    // While the push without it is on its way, that is still what is wanted.
+    // During the push without it, its removal is still wanted.
     let mut on_its_way = after(
         with(cluster(""), [closed()]),
         with(cluster(""), [deleted(closed())]),
@@ -533,8 +531,8 @@ fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
     );
     on_its_way.snapshot.report.state = State::Busy;
     assert_eq!(line(&pushed_conf(&super::plan(&on_its_way)), "both"), None);
-    // Closed: it goes, unless jobs are there, or what is known of them is older than that.
-    for (jobs, read, goes) in [
+    // Once closed it is removed, unless it has jobs, or the list of jobs is older.
+    for (jobs, read, is_removed) in [
         (json!([]), READ, true),
         (job.clone(), READ, false),
         (json!([]), "2026-01-02T00:00:10Z", false),
@@ -548,12 +546,12 @@ fn a_partition_that_is_deleted_is_closed_first_and_goes_after_its_jobs() {
             read,
         );
         let conf = pushed_conf(&plan);
-        assert_eq!(line(&conf, "both").is_none(), goes, "{jobs} {read}: {conf}");
+        assert_eq!(line(&conf, "both").is_none(), is_removed, "{jobs} {read}: {conf}");
     }
 }
 
 #[test]
-fn the_only_default_partition_stays_and_another_may_take_its_place() {
+fn the_only_default_partition_is_kept_until_another_one_replaces_it() {
     let default = |own: &str| {
         partition(
             own,
@@ -593,7 +591,7 @@ fn in_use(name: &str, made_by_hand: bool) -> PartitionInUse {
 }
 
 #[test]
-fn what_slurmctld_does_not_let_go_keeps_its_line_and_the_rest_goes_on() {
+fn a_partition_in_use_keeps_its_line_and_the_rest_goes_live() {
     let closed = || {
         partition(
             "both",
@@ -614,7 +612,7 @@ fn what_slurmctld_does_not_let_go_keeps_its_line_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_partition_made_by_hand_with_jobs_is_written_down_until_it_is_gone_or_has_an_owner() {
+fn a_manually_created_partition_with_jobs_is_kept_in_the_file_until_it_has_an_owner() {
     let mut observed = after(cluster(""), cluster(""), &[], json!([]), READ);
     observed.snapshot.report.in_use = vec![in_use("hand", true)];
     let plan = plan(&observed);
@@ -622,7 +620,7 @@ fn a_partition_made_by_hand_with_jobs_is_written_down_until_it_is_gone_or_has_an
         line(&pushed_conf(&plan), "hand"),
         Some("PartitionName=hand Nodes=ALL State=UP")
     );
-    // The same name in another place.
+    // The name now has an owner.
     let own = with(
         cluster(""),
         [partition(

@@ -1,4 +1,4 @@
-//! Whatever stands in a manifest, a plan is made without a panic, and it is the same plan each time.
+//! Whatever a manifest contains, planning does not panic, and returns the same plan each time.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-/// Half of them valid far enough to get beyond validation.
+/// Half of them are valid enough to pass validation.
 fn any_controller() -> impl Strategy<Value = Value> {
     let calm = any_spec("Controller").prop_map(|mut spec| {
         for field in [
@@ -91,7 +91,7 @@ proptest! {
             spec["controllerRef"] = json!({ "name": "slurm" });
             objects.push(object("NodeSet", &format!("n{index}"), &spec));
         }
-        // Objects that do not even decode never reach a plan.
+        // Objects that cannot be decoded never reach a plan.
         prop_assume!(objects.iter().all(decodes));
         let first = observed(objects.clone(), Report::default());
         let planned = plan(&first);
@@ -101,7 +101,7 @@ proptest! {
         build_status(&first, &planned, None, now);
         state(&first, &planned);
 
-        // And again with what it made, and a pod.
+        // Again with the written objects and a pod.
         objects.extend(written(&planned).into_iter().filter(|object| object["metadata"]["name"] != "slurm-config" || !object["data"].is_null()));
         objects.push(pod(0));
         let second = observed(objects, report);

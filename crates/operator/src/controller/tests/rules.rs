@@ -1,4 +1,4 @@
-//! What a Controller does in which situation.
+//! Tests of a Controller's rules.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) fn with_keys(spec: &Value) -> Vec<Value> {
     objects
 }
 
-/// The objects of a cluster that has been made, with its pod running.
+/// The objects of a running cluster, with its pod.
 pub(super) fn running(spec: &Value) -> Vec<Value> {
     let mut objects = with_keys(spec);
     objects.extend(written(&planned(objects.clone())));
@@ -46,7 +46,7 @@ pub(super) fn running(spec: &Value) -> Vec<Value> {
     objects
 }
 
-/// Puts objects in the place of those of the same kind and name.
+/// Replaces the objects of the same kind and name.
 pub(super) fn replace(objects: &mut Vec<Value>, new: Vec<Value>) {
     let is_same = |one: &Value, other: &Value| {
         one["kind"] == other["kind"] && one["metadata"]["name"] == other["metadata"]["name"]
@@ -83,7 +83,7 @@ pub(super) fn report(live: Option<LiveRevision>, state: State) -> Report {
     }
 }
 
-/// What the agent says of a cluster that runs with what its bundle holds.
+/// The report about a cluster that runs with its bundle.
 pub(super) fn live_as_bundled(objects: &[Value]) -> Report {
     let (sequence, digest) = bundled(objects).unwrap();
     report(Some(LiveRevision { sequence, digest }), State::Done)
@@ -124,7 +124,7 @@ pub(super) fn pushes(plan: &Plan) -> Vec<Digest> {
 }
 
 #[test]
-fn a_new_controller_gets_keys_first_and_everything_else_once_they_are_there() {
+fn a_new_controller_gets_keys_first_and_everything_else_once_they_exist() {
     let first = planned(vec![controller(&json!({}))]);
     let names: Vec<&str> = first.keys.iter().map(|key| key.secret.as_str()).collect();
     assert_eq!(names, ["slurm-auth-slurm", "slurm-auth-jwt"]);
@@ -143,7 +143,7 @@ fn a_new_controller_gets_keys_first_and_everything_else_once_they_are_there() {
 }
 
 #[test]
-fn a_key_that_is_there_is_never_made_again_and_one_that_is_named_never_generated() {
+fn an_existing_key_is_never_replaced_and_a_referenced_one_never_generated() {
     let plan = planned(vec![
         controller(&json!({ "slurmKeyRef": { "name": "mine", "key": "k" } })),
         secret("slurm-auth-jwt", "other-entry", "YQ=="),
@@ -153,14 +153,14 @@ fn a_key_that_is_there_is_never_made_again_and_one_that_is_named_never_generated
     assert_eq!(
         messages,
         [
-            "spec.slurmKeyRef.name names Secret \"mine\", which does not exist; make it, or remove the reference to have a key generated",
-            "spec.jwtKeyRef.key names entry \"jwt.key\", which Secret \"slurm-auth-jwt\" does not have or has empty; add it, or name another",
+            "spec.slurmKeyRef.name names Secret \"mine\", which does not exist; create it, or remove the reference to have a key generated",
+            "spec.jwtKeyRef.key names entry \"jwt.key\", which Secret \"slurm-auth-jwt\" does not have or has empty; add it, or name another one",
         ]
     );
 }
 
 #[test]
-fn a_key_that_goes_missing_leaves_the_running_pod_alone() {
+fn a_missing_key_does_not_change_the_running_pod() {
     let mut objects = running(&json!({}));
     objects.retain(|object| object["metadata"]["name"] != "slurm-auth-slurm");
     let objects = changed(
@@ -174,7 +174,7 @@ fn a_key_that_goes_missing_leaves_the_running_pod_alone() {
 }
 
 #[test]
-fn node_sets_become_the_lines_of_the_table() {
+fn node_sets_are_rendered_as_in_the_table() {
     for (partition, line) in [
         (
             json!({ "enabled": true, "config": "" }),
@@ -201,7 +201,7 @@ fn node_sets_become_the_lines_of_the_table() {
 }
 
 #[test]
-fn a_host_name_prefix_is_the_name_in_slurm_and_node_sets_are_in_order_of_their_own() {
+fn the_host_name_prefix_is_the_name_in_slurm_and_node_sets_are_sorted_by_their_own_names() {
     let mut objects = with_keys(&json!({}));
     objects.push(node_set(
         "b",
@@ -219,7 +219,7 @@ fn a_host_name_prefix_is_the_name_in_slurm_and_node_sets_are_in_order_of_their_o
 }
 
 #[test]
-fn the_younger_of_two_node_sets_with_one_name_is_refused_and_slurm_conf_untouched() {
+fn the_younger_of_two_node_sets_with_one_name_is_left_out() {
     let mut objects = with_keys(&json!({}));
     objects.push(node_set(
         "old",
@@ -241,7 +241,7 @@ fn the_younger_of_two_node_sets_with_one_name_is_refused_and_slurm_conf_untouche
 }
 
 #[test]
-fn what_a_controller_refers_to_and_is_not_there_is_named_and_what_runs_goes_on() {
+fn a_missing_reference_is_named_and_the_running_configuration_is_kept() {
     for (spec, field, reason) in [
         (
             json!({ "configFileRefs": [{ "name": "x" }] }),
@@ -271,17 +271,17 @@ fn what_a_controller_refers_to_and_is_not_there_is_named_and_what_runs_goes_on()
         let plan = planned(objects.clone());
         assert_eq!(slurm_conf(&plan), before, "{spec}");
         assert_eq!(pushes(&plan), [live]);
-        let (status, said, message) = condition(objects, Report::default(), "Ready");
-        assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
+        let (status, found, message) = condition(objects, Report::default(), "Ready");
+        assert_eq!((status, found.as_str()), (ConditionStatus::False, reason));
         assert!(
-            message.starts_with(field) && message.contains("does not exist; make it"),
+            message.starts_with(field) && message.contains("does not exist; create it"),
             "{message}"
         );
     }
 }
 
 #[test]
-fn without_a_configuration_no_pod_is_made() {
+fn without_a_configuration_no_pod_is_created() {
     let plan = planned(with_keys(&json!({ "accountingRef": { "name": "x" } })));
     assert!(plan.stateful_set.is_none() && plan.configuration.config_maps.is_empty());
     assert_eq!(plan.services.len(), 2);
@@ -319,7 +319,7 @@ fn files_and_scripts_of_config_maps_are_in_the_revision() {
         ]
     );
     assert!(slurm_conf(&plan).contains("\nProlog=p.sh\n"));
-    let shown: Vec<&String> = plan
+    let listed: Vec<&String> = plan
         .configuration
         .config_maps
         .iter()
@@ -327,31 +327,31 @@ fn files_and_scripts_of_config_maps_are_in_the_revision() {
         .filter_map(|map| map.data.as_ref())
         .flat_map(|data| data.keys())
         .collect();
-    assert_eq!(shown, ["slurm.conf"], "a cgroup.conf of the user's is theirs to show");
+    assert_eq!(listed, ["slurm.conf"], "a user's cgroup.conf is in their own ConfigMap");
 }
 
 #[test]
-fn two_files_of_one_name_and_files_of_the_operators_own_are_refused() {
-    for (one, other, words) in [
+fn duplicate_files_and_files_of_the_operator_are_rejected() {
+    for (one, other, part) in [
         (
             json!({ "x.conf": "1" }),
             json!({ "x.conf": "2" }),
             "differs from that of ConfigMap \"one\"; rename one of the two",
         ),
         (json!({ "slurm.conf": "" }), json!({}), "move its lines to extraConf"),
-        (json!({ "slurm.key": "" }), json!({}), "is what spec.slurmKeyRef is for"),
+        (json!({ "slurm.key": "" }), json!({}), "belongs in spec.slurmKeyRef"),
     ] {
         let mut objects = with_keys(&json!({ "configFileRefs": [{ "name": "one" }, { "name": "two" }] }));
         objects.push(config_map("one", &one));
         objects.push(config_map("two", &other));
         let [fault] = planned(objects).findings.try_into().unwrap();
         assert_eq!(fault.reason, "BadFile");
-        assert!(fault.message.contains(words), "{}", fault.message);
+        assert!(fault.message.contains(part), "{}", fault.message);
     }
 }
 
 #[test]
-fn a_partition_that_extra_conf_defines_too_is_held_back() {
+fn a_partition_that_extra_conf_defines_too_is_held() {
     let mut objects = with_keys(&json!({ "extraConf": "PartitionName=foo Nodes=ALL\n" }));
     objects.push(node_set("foo", NOW, json!({ "partition": {} })));
     let (_, reason, message) = condition(objects, Report::default(), "Ready");
@@ -365,7 +365,7 @@ fn a_partition_that_extra_conf_defines_too_is_held_back() {
 }
 
 #[test]
-fn an_invalid_spec_touches_nothing() {
+fn an_invalid_spec_changes_nothing() {
     let objects = changed(
         running(&json!({})),
         &json!({ "slurmctld": { "args": "-v" }, "ha": { "enabled": true } }),
@@ -379,7 +379,7 @@ fn an_invalid_spec_touches_nothing() {
 }
 
 #[test]
-fn the_younger_of_two_controllers_with_one_cluster_name_is_refused_until_the_older_goes() {
+fn the_younger_of_two_controllers_with_one_cluster_name_is_rejected_until_the_older_is_deleted() {
     let mut older = controller(&json!({ "clusterName": "c" }));
     older["metadata"]["name"] = "older".into();
     older["metadata"]["uid"] = "other".into();
@@ -395,7 +395,7 @@ fn the_younger_of_two_controllers_with_one_cluster_name_is_refused_until_the_old
     objects.pop();
     assert_eq!(planned(objects.clone()).findings, []);
 
-    // In other namespaces nothing is shared.
+    // Controllers in other namespaces share nothing.
     older["metadata"]["namespace"] = "elsewhere".into();
     objects.push(older);
     assert_eq!(planned(objects).findings, []);
@@ -406,11 +406,11 @@ fn the_name_of_a_running_cluster_cannot_be_changed() {
     let objects = changed(running(&json!({})), &json!({ "clusterName": "other" }));
     let (_, reason, message) = condition(objects, Report::default(), "Ready");
     assert_eq!(reason, "ClusterNameChanged");
-    assert!(message.contains("set it back to that"), "{message}");
+    assert!(message.contains("set it back"), "{message}");
 }
 
 #[test]
-fn a_name_that_somebody_wrote_into_the_configuration_is_put_right() {
+fn a_manually_changed_cluster_name_in_the_configuration_is_restored() {
     let mut objects = running(&json!({}));
     let config = objects
         .iter_mut()
@@ -469,7 +469,7 @@ fn a_converged_cluster_plans_what_it_has() {
 }
 
 #[test]
-fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
+fn a_change_is_written_once_slurmctld_runs_with_it() {
     let objects = running(&json!({}));
     let before = live_as_bundled(&objects);
     let old = slurm_conf(&planned(objects.clone()));
@@ -480,7 +480,7 @@ fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
     assert_eq!(
         slurm_conf(&pushing),
         old,
-        "the bundle and -config stay until the agent has accepted"
+        "the bundle and -config are kept until the agent has accepted"
     );
     assert_eq!(
         pushing.configuration.state,
@@ -505,7 +505,7 @@ fn a_change_is_pushed_first_and_written_when_slurmctld_runs_with_it() {
     assert_eq!((revision.sequence, revision.digest()), (2, wanted));
     assert_eq!(
         pushing.stateful_set, accepted.stateful_set,
-        "a change of the configuration makes no other pod"
+        "a change of the configuration does not change the pod"
     );
 }
 
@@ -522,7 +522,7 @@ fn before_any_pod_has_started_a_change_is_written_at_once() {
 }
 
 #[test]
-fn while_the_agent_is_away_a_change_waits() {
+fn a_change_waits_while_the_agent_is_unreachable() {
     let mut objects = changed(
         running(&json!({})),
         &json!({ "extraConf": "SchedulerParameters=defer" }),
@@ -537,7 +537,7 @@ fn while_the_agent_is_away_a_change_waits() {
 }
 
 #[test]
-fn what_slurmctld_refused_is_told_in_its_own_words_and_not_kept() {
+fn a_rejection_is_reported_with_slurmctlds_message() {
     let objects = running(&json!({}));
     let live = live_as_bundled(&objects).live;
     let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=nonsense" }));
@@ -555,7 +555,7 @@ fn what_slurmctld_refused_is_told_in_its_own_words_and_not_kept() {
 }
 
 #[test]
-fn a_bundle_that_somebody_spoiled_is_written_again_from_what_is_live() {
+fn a_corrupt_bundle_is_written_again_from_the_live_revision() {
     let mut objects = running(&json!({}));
     let report = live_as_bundled(&objects);
     let expected = bundled(&objects);
@@ -569,7 +569,7 @@ fn a_bundle_that_somebody_spoiled_is_written_again_from_what_is_live() {
 }
 
 #[test]
-fn a_new_leader_that_has_not_asked_yet_says_what_the_one_before_said() {
+fn a_new_leader_repeats_the_status_until_it_has_polled() {
     let mut objects = running(&json!({}));
     let observed_now = observed(objects.clone(), live_as_bundled(&objects));
     let status = build_status(&observed_now, &plan(&observed_now), None, NOW.parse().unwrap());
@@ -588,7 +588,7 @@ fn a_new_leader_that_has_not_asked_yet_says_what_the_one_before_said() {
 }
 
 #[test]
-fn a_restart_trigger_makes_another_pod_and_what_helm_and_kubectl_note_does_not() {
+fn a_restart_trigger_changes_the_pod_and_annotations_of_helm_and_kubectl_do_not() {
     let objects = running(&json!({}));
     let before = template(&planned(objects.clone()));
     for note in [
@@ -613,7 +613,7 @@ fn a_restart_trigger_makes_another_pod_and_what_helm_and_kubectl_note_does_not()
 }
 
 #[test]
-fn an_upgrade_of_the_operator_restarts_nothing_and_the_next_restart_takes_it_up() {
+fn an_upgrade_of_the_operator_restarts_nothing_and_applies_at_the_next_restart() {
     let upgraded = |objects: Vec<Value>| {
         let mut observed = observed(objects, Report::default());
         observed.images.operator = "operator:2".to_owned();
@@ -627,7 +627,7 @@ fn an_upgrade_of_the_operator_restarts_nothing_and_the_next_restart_takes_it_up(
     assert_eq!(restarted["spec"]["initContainers"][0]["image"], "operator:2");
     assert_eq!(restarted["spec"]["containers"][0]["image"], "slurmctld:newer");
 
-    // A template of another release stays as it is, whatever this one would build.
+    // A template of another release is kept, whatever this one would build.
     let mut older = objects;
     let set = older.iter_mut().find(|object| object["kind"] == "StatefulSet").unwrap();
     set["metadata"]["annotations"]["slinky.slurm.net/template-version"] = "0".into();
@@ -637,7 +637,7 @@ fn an_upgrade_of_the_operator_restarts_nothing_and_the_next_restart_takes_it_up(
 }
 
 #[test]
-fn a_new_key_makes_another_pod() {
+fn a_new_key_changes_the_pod() {
     let objects = running(&json!({}));
     let before = template(&planned(objects.clone()));
     let mut rotated = objects;
@@ -652,7 +652,7 @@ fn a_new_key_makes_another_pod() {
 }
 
 #[test]
-fn a_users_own_command_wins_and_is_told() {
+fn a_users_own_command_is_used_and_reported() {
     let spec = json!({ "slurmctld": { "command": ["/usr/sbin/slurmctld", "-D"], "args": ["-v"] } });
     let objects = with_keys(&spec);
     let slurmctld = &template(&planned(objects.clone()))["spec"]["containers"][0];
@@ -669,7 +669,7 @@ fn options_in_the_environment_and_arguments_both_reach_slurmctld() {
     let slurmctld = &template(&planned(with_keys(&spec)))["spec"]["containers"][0];
     assert_eq!(slurmctld["args"], json!(["-i"]));
     let script = slurmctld["command"][2].as_str().unwrap();
-    let said = std::process::Command::new("sh")
+    let output = std::process::Command::new("sh")
         .args([
             "-c",
             &script.replace("exec /opt/slurm-agent/slurm-agent", "printf '%s|'"),
@@ -680,12 +680,12 @@ fn options_in_the_environment_and_arguments_both_reach_slurmctld() {
         .env("SLURMCTLD_OPTIONS", "-v  -L /x")
         .output()
         .unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
-    assert_eq!(said, "supervise|--|slurmctld|--systemd|-v|-L|/x|-i|-f|a b|");
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output, "supervise|--|slurmctld|--systemd|-v|-L|/x|-i|-f|a b|");
 }
 
 #[test]
-fn what_a_user_lays_over_slurmctld_the_agent_has_too() {
+fn overrides_of_slurmctld_apply_to_the_agent_too() {
     let spec = json!({ "slurmctld": {
         "image": "mine", "env": [{ "name": "A", "value": "1" }], "securityContext": { "runAsUser": 0, "runAsNonRoot": false },
         "volumeMounts": [{ "name": "x", "mountPath": "/x" }], "resources": { "limits": { "cpu": 2 } },
@@ -713,7 +713,7 @@ fn what_a_user_lays_over_slurmctld_the_agent_has_too() {
 }
 
 #[test]
-fn what_the_agent_goes_by_cannot_be_given_to_slurmctld_in_its_place() {
+fn overrides_of_slurmctld_cannot_replace_settings_of_the_agent() {
     let spec = json!({ "slurmctld": {
         "env": [{ "name": "SLURM_AGENT_STATE_DIR", "value": "/x" }, { "name": "SLURM_AGENT_POD_UID", "value": "x" }],
         "volumeMounts": [{ "name": "x", "mountPath": "/etc/slurm-bundle" }],
@@ -730,7 +730,7 @@ fn what_the_agent_goes_by_cannot_be_given_to_slurmctld_in_its_place() {
 }
 
 #[test]
-fn pods_of_another_operator_are_kept_until_somebody_asks_for_a_restart() {
+fn pods_of_another_operator_are_kept_until_a_restart_is_requested() {
     let mut objects = running(&json!({}));
     let pod = objects.iter_mut().find(|object| object["kind"] == "Pod").unwrap();
     pod["spec"]["initContainers"] = json!([]);
@@ -748,7 +748,7 @@ fn pods_of_another_operator_are_kept_until_somebody_asks_for_a_restart() {
 }
 
 #[test]
-fn a_stateful_set_that_cannot_be_changed_into_what_is_wanted_is_replaced() {
+fn a_stateful_set_that_cannot_be_changed_in_place_is_replaced() {
     let mut objects = running(&json!({}));
     objects
         .iter_mut()
@@ -764,7 +764,7 @@ fn a_stateful_set_that_cannot_be_changed_into_what_is_wanted_is_replaced() {
 }
 
 #[test]
-fn what_is_not_the_controllers_own_is_neither_believed_nor_replaced() {
+fn objects_of_other_owners_are_neither_read_nor_replaced() {
     let mut objects = running(&json!({}));
     for object in &mut objects {
         if object["kind"] == "StatefulSet" {
@@ -787,7 +787,7 @@ fn what_is_not_the_controllers_own_is_neither_believed_nor_replaced() {
 }
 
 #[test]
-fn clients_are_led_to_the_slurmctld_that_serves() {
+fn clients_are_routed_to_the_active_slurmctld() {
     let labels = |plan: &Plan| -> Vec<(String, bool)> {
         plan.effects
             .iter()
@@ -797,7 +797,7 @@ fn clients_are_led_to_the_slurmctld_that_serves() {
             })
             .collect()
     };
-    // A single one is it as soon as it is there.
+    // A single slurmctld is active as soon as its pod exists.
     let mut single = running(&json!({}));
     single.retain(|object| object["kind"] != "Pod");
     single.push(pod(0));
@@ -825,7 +825,7 @@ fn clients_are_led_to_the_slurmctld_that_serves() {
     );
 }
 
-/// To whom a plan has the configuration pushed, and which standbys get it then.
+/// The pod a plan pushes the configuration to, and its standbys.
 fn targets(plan: &Plan) -> Vec<(String, Vec<String>)> {
     let wanted = plan.effects.iter().filter_map(|effect| match effect {
         Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted),
@@ -839,7 +839,7 @@ fn targets(plan: &Plan) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn a_standby_gets_nothing_before_the_active_slurmctld_has_it() {
+fn a_standby_gets_no_revision_before_the_active_slurmctld() {
     let ha = json!({ "ha": { "enabled": true }, "persistence": { "existingClaim": "shared" } });
     let mut objects = running(&ha);
     objects.push(pod(1));
@@ -858,7 +858,7 @@ fn a_standby_gets_nothing_before_the_active_slurmctld_has_it() {
 }
 
 #[test]
-fn a_shared_claim_that_only_one_node_can_mount_is_refused() {
+fn a_shared_claim_that_only_one_node_can_mount_is_rejected() {
     let ha = json!({ "ha": { "enabled": true }, "persistence": { "existingClaim": "shared" } });
     let mut objects = with_keys(&ha);
     objects.push(json!({
@@ -887,7 +887,7 @@ fn an_external_controller_has_a_slurm_conf_and_nothing_else() {
 }
 
 #[test]
-fn the_port_of_an_external_slurmctld_may_be_left_out() {
+fn the_port_of_an_external_slurmctld_is_optional() {
     let plan = planned(vec![controller(&json!({
         "external": true, "externalConfig": { "host": "ctl.example.com" },
     }))]);
@@ -895,33 +895,33 @@ fn the_port_of_an_external_slurmctld_may_be_left_out() {
 }
 
 #[test]
-fn what_nothing_comes_of_outside_is_named() {
-    let said = |objects| condition(objects, Report::default(), "ConfigurationApplied").2;
+fn fields_without_effect_on_an_external_slurmctld_are_named() {
+    let message = |objects| condition(objects, Report::default(), "ConfigurationApplied").2;
     let external = |extra: &str| {
         controller(&json!({ "external": true, "externalConfig": { "host": "ctl.example.com" }, "extraConf": extra }))
     };
-    let quiet = said(vec![external("")]);
-    assert!(!quiet.contains("nothing comes of"), "{quiet}");
+    let quiet = message(vec![external("")]);
+    assert!(!quiet.contains("have no effect"), "{quiet}");
     let set = node_set("gpu", NOW, json!({ "partition": { "enabled": true } }));
-    let named = said(vec![external("X=1"), set]);
+    let named = message(vec![external("X=1"), set]);
     assert!(
-        named.contains("nothing comes of spec.extraConf, spec.partition of NodeSet \"gpu\";"),
+        named.contains("have no effect: spec.extraConf, spec.partition of NodeSet \"gpu\";"),
         "{named}"
     );
 }
 
 #[test]
-fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
+fn missing_requirements_of_an_external_slurmctld_are_reported_and_change_nothing() {
     let spec = json!({ "external": true, "externalConfig": { "host": "ctl.example.com" } });
     let mut observed = observed(vec![controller(&spec)], Report::default());
-    let look = |unfit| {
+    let polled = |unfit| {
         Arc::new(View {
             unfit,
-            cluster: Err("nobody asked".to_owned()),
+            cluster: Err("not polled".to_owned()),
             at: NOW.parse().unwrap(),
         })
     };
-    observed.snapshot.external = ExternalState::Polled(look(Some(Unfit {
+    observed.snapshot.external = ExternalState::Polled(polled(Some(Unfit {
         reason: "RequirementMissing",
         message: "it lacks configless".to_owned(),
     })));
@@ -937,7 +937,7 @@ fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
         assert_eq!(condition.message, "it lacks configless");
     }
     assert!(!slurm_conf(&unfit).is_empty());
-    observed.snapshot.external = ExternalState::Polled(look(None));
+    observed.snapshot.external = ExternalState::Polled(polled(None));
     let fit = plan(&observed);
     let status = build_status(&observed, &fit, None, NOW.parse().unwrap());
     let ready = status
@@ -945,14 +945,11 @@ fn what_an_external_slurmctld_lacks_is_told_and_harms_nothing() {
         .iter()
         .find(|condition| condition.type_ == "Ready")
         .unwrap();
-    assert_eq!(
-        ready.message,
-        "slurmctld outside Kubernetes answers at ctl.example.com:6817"
-    );
+    assert_eq!(ready.message, "external slurmctld responds at ctl.example.com:6817");
 }
 
 #[test]
-fn a_restart_can_be_wished_for_instead() {
+fn with_config_update_restart_a_change_restarts_slurmctld() {
     let spec = |extra: &str| json!({ "configUpdate": "Restart", "extraConf": extra });
     let objects = running(&spec("SchedulerTimeSlice=10"));
     let report = live_as_bundled(&objects);
@@ -961,7 +958,7 @@ fn a_restart_can_be_wished_for_instead() {
     assert!(hash(&before).is_string());
     let objects = changed(objects, &spec("SchedulerTimeSlice=20"));
 
-    // A dry run comes first, and as long as nobody can be asked for one everything stays as it is.
+    // A dry run comes first; while no agent can make one, nothing is changed.
     for state in [State::Done, State::Away { why: "x".to_owned() }] {
         let report = Report {
             state,
@@ -981,10 +978,10 @@ fn a_restart_can_be_wished_for_instead() {
     let after = plan(&observed(objects.clone(), tried));
     assert_ne!(hash(&template(&after)), hash(&before));
     assert!(slurm_conf(&after).contains("SchedulerTimeSlice=20"));
-    assert_eq!(goals(&after), [Goal::Checked], "what was tried stays known");
+    assert_eq!(goals(&after), [Goal::Checked], "the check is remembered");
     assert!(matches!(after.configuration.state, ConfigState::Restarting { .. }));
 
-    // While no agent runs, as in a pod that starts, nobody can try it.
+    // While no agent runs, as in a starting pod, no dry run is possible.
     let mut agentless = objects;
     for object in &mut agentless {
         if object["kind"] == "Pod" {
@@ -1007,7 +1004,7 @@ fn goals(plan: &Plan) -> Vec<Goal> {
 }
 
 #[test]
-fn the_status_says_what_generation_it_is_about_unless_the_definitions_would_drop_it() {
+fn the_status_has_the_observed_generation_unless_the_definitions_would_drop_it() {
     let mut observed = observed(with_keys(&json!({})), Report::default());
     let status = build_status(&observed, &plan(&observed), None, NOW.parse().unwrap());
     assert_eq!(status.observed_generation, Some(1));
@@ -1023,7 +1020,7 @@ fn the_status_says_what_generation_it_is_about_unless_the_definitions_would_drop
 }
 
 #[test]
-fn a_controller_hears_of_everything_it_is_made_from() {
+fn a_controller_is_woken_by_changes_of_all_its_inputs() {
     let spec = json!({
         "slurmKeyRef": { "name": "k", "key": "k" },
         "configFileRefs": [{ "name": "files" }], "epilogSlurmctldScriptRefs": [{ "name": "scripts" }],
@@ -1080,7 +1077,7 @@ fn a_deleted_controller_is_left_to_garbage_collection() {
 }
 
 #[test]
-fn the_seeds_controller_without_a_word_is_a_whole_one() {
+fn the_seeds_controller_without_settings_is_complete() {
     let plan = planned(with_keys(
         &json!({ "extraConf": "PartitionName=all Nodes=ALL Default=NO\n" }),
     ));
@@ -1095,10 +1092,10 @@ fn the_seeds_controller_without_a_word_is_a_whole_one() {
 }
 
 #[test]
-fn a_service_monitor_is_made_when_metrics_are_on_and_the_cluster_knows_the_kind() {
+fn a_service_monitor_is_created_if_metrics_are_enabled_and_the_kind_exists() {
     let metrics = |enabled: bool, monitor: bool| json!({ "metrics": { "enabled": enabled, "serviceMonitor": { "enabled": monitor } } });
     let cases = [
-        // Metrics, ServiceMonitor, kind known: made, faults.
+        // Metrics, ServiceMonitor, kind known: created, faults.
         (true, true, true, true, 0),
         (true, true, false, false, 1),
         (true, false, true, false, 0),
@@ -1112,12 +1109,12 @@ fn a_service_monitor_is_made_when_metrics_are_on_and_the_cluster_knows_the_kind(
         assert_eq!(plan.service_monitor.is_some(), made, "{case:?}");
         assert_eq!(plan.keep.unwrap().service_monitors.len(), usize::from(made), "{case:?}");
         assert_eq!(plan.findings.len(), faults, "{case:?}: {:?}", plan.findings);
-        assert!(plan.stateful_set.is_some(), "{case:?}: the rest goes on");
+        assert!(plan.stateful_set.is_some(), "{case:?}: the rest is not affected");
     }
 }
 
 #[test]
-fn an_endpoint_without_times_has_the_service_monitors() {
+fn an_endpoint_without_intervals_uses_those_of_the_service_monitor() {
     let plan = planned(with_keys(&json!({ "metrics": { "enabled": true, "serviceMonitor": {
         "enabled": true, "interval": "30s", "scrapeTimeout": "25s", "labels": { "release": "prometheus" },
         "endpoints": [{ "path": "/metrics/jobs" }, { "path": "/metrics/nodes", "interval": "1m" }],
@@ -1141,7 +1138,7 @@ fn an_endpoint_without_times_has_the_service_monitors() {
 }
 
 #[test]
-fn without_endpoints_everything_that_slurmctld_serves_is_collected() {
+fn without_endpoints_all_metrics_of_slurmctld_are_collected() {
     let plan = planned(with_keys(
         &json!({ "metrics": { "enabled": true, "serviceMonitor": { "enabled": true } } }),
     ));

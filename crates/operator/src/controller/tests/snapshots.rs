@@ -11,7 +11,7 @@ fn children(objects: Vec<Value>) -> Vec<Value> {
     assert_eq!(plan.findings, []);
     let mut children = written(&plan);
     for child in &mut children {
-        // Compressed, and shown by the other tests.
+        // Compressed, and covered by other tests.
         if child["binaryData"]["bundle"].is_string() {
             child["binaryData"]["bundle"] = "<bundle>".into();
             child["data"]["inputs"] = "<inputs>".into();

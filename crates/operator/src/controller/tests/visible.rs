@@ -1,4 +1,4 @@
-//! What a Controller's status, its history and its events say about changes of the configuration.
+//! Tests of status, history and events about changes of the configuration.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn with_status(mut objects: Vec<Value>, status: &ControllerStatus) -> Vec<Value>
     objects
 }
 
-/// What is pushed for these objects.
+/// The revision that is pushed for these objects.
 pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
     let plan = plan(&observed(objects.to_vec(), report.clone()));
     let mut pushes = plan.effects.into_iter().filter_map(|effect| match effect {
@@ -58,7 +58,7 @@ pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
     pushes.next().unwrap()
 }
 
-/// The end of a push of these files.
+/// A finished push of these files.
 pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>) -> Arc<FinishedPush> {
     Arc::new(FinishedPush {
         sequence,
@@ -93,13 +93,13 @@ fn rejection(wanted: &Wanted, sequence: u64, by: RejectedBy) -> Rejection {
 }
 
 #[tokio::test]
-async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
+async fn a_revision_that_cannot_be_pushed_is_sent_in_a_config_map_and_the_status_shows_it() {
     let (objects, before, wanted) = edited("SchedulerParameters=defer");
     let away = || State::Away {
         why: "no route".to_owned(),
     };
-    let shown = configuration(objects.clone(), report(before.live, away()));
-    assert_eq!(shown.delivery, Some(Delivery::Agent), "it waits");
+    let status = configuration(objects.clone(), report(before.live, away()));
+    assert_eq!(status.delivery, Some(Delivery::Agent), "it waits");
     let revision = LiveRevision {
         sequence: 2,
         digest: wanted.digest,
@@ -139,11 +139,11 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     );
     let (_, reason, message) = condition(objects.clone(), sent, "ConfigurationApplied");
     assert!(
-        reason == "AgentAway" && message.contains("revision 2 by a ConfigMap"),
+        reason == "AgentAway" && message.contains("revision 2 in a ConfigMap"),
         "{message}"
     );
 
-    // Another leader gives higher numbers, and clears it away when it has heard of the agent.
+    // Another leader uses higher sequences, and deletes the ConfigMap once the agent has reported.
     let mut objects = objects;
     objects.push(serde_json::to_value(map).unwrap());
     assert_eq!(pushed(&objects, &before).floor, 2);
@@ -154,7 +154,7 @@ async fn what_cannot_be_pushed_goes_by_a_config_map_and_the_status_says_so() {
     assert_eq!(configuration(objects, by_map).delivery, Some(Delivery::ConfigMap));
 }
 
-/// A running cluster whose spec was changed, what was live before, and what is pushed for it.
+/// A running cluster whose spec was changed, the report before, and the pushed revision.
 pub(super) fn edited(extra_conf: &str) -> (Vec<Value>, Report, Wanted) {
     let objects = running(&json!({}));
     let before = live_as_bundled(&objects);
@@ -163,7 +163,7 @@ pub(super) fn edited(extra_conf: &str) -> (Vec<Value>, Report, Wanted) {
     (objects, before, wanted)
 }
 
-/// The agent's word after it took what was pushed.
+/// The report after the push was accepted.
 pub(super) fn taken(wanted: &Wanted, sequence: u64) -> Report {
     let live = LiveRevision {
         sequence,
@@ -175,7 +175,7 @@ pub(super) fn taken(wanted: &Wanted, sequence: u64) -> Report {
     }
 }
 
-/// And after it was refused.
+/// The report after the push was rejected.
 pub(super) fn refused(before: &Report, wanted: &Wanted, sequence: u64, by: RejectedBy) -> Report {
     Report {
         finished: vec![ended(wanted, sequence, Some(by.clone()))],
@@ -184,15 +184,15 @@ pub(super) fn refused(before: &Report, wanted: &Wanted, sequence: u64, by: Rejec
 }
 
 #[test]
-fn a_change_that_was_taken_is_shown_with_number_time_steps_and_action() {
+fn an_accepted_change_is_shown_with_sequence_time_steps_and_action() {
     let (objects, _, wanted) = edited("SchedulerParameters=defer");
-    let mut shown = configuration(objects, taken(&wanted, 2));
+    let mut status = configuration(objects, taken(&wanted, 2));
     let digest = wanted.digest.to_string();
-    assert_eq!(shown.wanted.as_ref().unwrap().digest, digest);
-    assert_eq!(shown.applied.as_ref().unwrap().digest, digest);
-    shown.wanted.as_mut().unwrap().digest.clear();
-    shown.applied.as_mut().unwrap().digest.clear();
-    insta::assert_yaml_snapshot!(shown, @r#"
+    assert_eq!(status.wanted.as_ref().unwrap().digest, digest);
+    assert_eq!(status.applied.as_ref().unwrap().digest, digest);
+    status.wanted.as_mut().unwrap().digest.clear();
+    status.applied.as_mut().unwrap().digest.clear();
+    insta::assert_yaml_snapshot!(status, @r#"
     wanted:
       sequence: 2
       digest: ""
@@ -215,7 +215,7 @@ fn a_change_that_was_taken_is_shown_with_number_time_steps_and_action() {
 }
 
 #[test]
-fn a_refused_change_is_shown_beside_what_is_live() {
+fn a_rejected_change_is_shown_together_with_the_live_revision() {
     let objects = running(&json!({}));
     let before = live_as_bundled(&objects);
     let objects = with_status(
@@ -224,14 +224,14 @@ fn a_refused_change_is_shown_beside_what_is_live() {
     );
     let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=Nonsense" }));
     let wanted = pushed(&objects, &before);
-    let shown = configuration(objects, refused(&before, &wanted, 2, RejectedBy::DryRun));
-    assert_eq!(shown.wanted.unwrap().sequence, Some(2));
-    let applied = shown.applied.unwrap();
+    let status = configuration(objects, refused(&before, &wanted, 2, RejectedBy::DryRun));
+    assert_eq!(status.wanted.unwrap().sequence, Some(2));
+    let applied = status.applied.unwrap();
     assert_eq!(
         (applied.sequence, applied.time.as_str()),
         (1, "2026-01-01T00:00:00.000Z")
     );
-    let rejected = shown.rejected.unwrap();
+    let rejected = status.rejected.unwrap();
     assert_eq!((rejected.sequence, rejected.time.as_str()), (2, PUSHED));
     assert_eq!(rejected.by, RejectedBy::DryRun);
     assert_eq!(rejected.reason, "unrecognized key: Nonsense");
@@ -239,7 +239,7 @@ fn a_refused_change_is_shown_beside_what_is_live() {
 }
 
 #[test]
-fn a_refusal_is_forgotten_when_something_else_is_live() {
+fn a_rejection_is_dropped_once_another_revision_is_live() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let status = status_at(
         objects.clone(),
@@ -256,23 +256,23 @@ fn a_refusal_is_forgotten_when_something_else_is_live() {
 }
 
 #[test]
-fn a_dry_run_that_refused_and_a_slurmctld_that_was_put_back_are_told_apart() {
+fn the_message_says_who_rejected_the_revision() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
-    for (by, words) in [
-        (RejectedBy::DryRun, "a dry run in pod slurm-controller-0 refused"),
-        (RejectedBy::Slurmctld, "was put back to the one before"),
+    for (by, part) in [
+        (RejectedBy::DryRun, "a dry run in pod slurm-controller-0 rejected"),
+        (RejectedBy::Slurmctld, "was rolled back to the former one"),
         (RejectedBy::Agent, "cannot read"),
     ] {
         let report = refused(&before, &wanted, 2, by);
         let (_, reason, message) = condition(objects.clone(), report, "ConfigurationApplied");
         assert_eq!(reason, "ConfigRejected");
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(part), "{message}");
         assert!(message.contains("unrecognized key: Nonsense"), "{message}");
     }
 }
 
 #[test]
-fn an_agent_that_fails_is_tried_again_and_says_why() {
+fn a_failed_push_is_retried_and_reported() {
     let (objects, before, _) = edited("SchedulerParameters=defer");
     let why = "No space left on device".to_owned();
     let failed = report(before.live, State::Failed { why });
@@ -284,7 +284,7 @@ fn an_agent_that_fails_is_tried_again_and_says_why() {
 }
 
 #[test]
-fn different_keys_are_told_of_those_of_slurmdbd_too() {
+fn key_mismatches_are_reported_also_those_of_slurmdbd() {
     let degraded = |own: &Observed| {
         let all = build_status(own, &plan(own), None, at(NOW)).conditions;
         let found = all.into_iter().find(|condition| condition.type_ == "Degraded").unwrap();
@@ -295,7 +295,7 @@ fn different_keys_are_told_of_those_of_slurmdbd_too() {
     own.key_mismatch = Some("pod w-0".to_owned());
     assert_eq!(degraded(&own), ("KeyMismatch".to_owned(), "pod w-0".to_owned()));
 
-    let told = |reason: &str| {
+    let accounting_with = |reason: &str| {
         let status = json!({ "conditions": [{
             "type": "Degraded", "status": "True", "reason": reason, "message": "pod slurm-accounting-0", "lastTransitionTime": NOW,
         }] });
@@ -305,16 +305,16 @@ fn different_keys_are_told_of_those_of_slurmdbd_too() {
         });
         Arc::new(serde_json::from_value(accounting).unwrap())
     };
-    own.inputs.accounting = Some(told("KeyMismatch"));
+    own.inputs.accounting = Some(accounting_with("KeyMismatch"));
     assert_eq!(degraded(&own).1, "pod w-0\npod slurm-accounting-0");
     own.key_mismatch = None;
     assert_eq!(degraded(&own).1, "pod slurm-accounting-0");
-    own.inputs.accounting = Some(told("DatabaseAway"));
+    own.inputs.accounting = Some(accounting_with("DatabaseAway"));
     assert_ne!(degraded(&own).0, "KeyMismatch");
 }
 
 #[test]
-fn the_way_a_revision_came_is_remembered() {
+fn the_delivery_of_a_revision_is_remembered() {
     let objects = running(&json!({}));
     let mut without_pod = objects.clone();
     without_pod.retain(|object| object["kind"] != "Pod");
@@ -338,21 +338,21 @@ fn the_way_a_revision_came_is_remembered() {
 }
 
 #[test]
-fn what_is_said_stays_the_same_while_nothing_happens_and_for_a_new_leader() {
+fn the_status_does_not_change_without_an_event_or_for_a_new_leader() {
     let (objects, _, wanted) = edited("SchedulerParameters=defer");
     let report = taken(&wanted, 2);
     let status = status_at(objects.clone(), report.clone(), NOW);
     let objects = with_status(objects, &status);
     assert_eq!(status_at(objects.clone(), report.clone(), LATER), status);
-    let asked = Report {
+    let of_new_leader = Report {
         finished: Vec::new(),
         ..report
     };
-    assert_eq!(status_at(objects, asked, LATER), status);
+    assert_eq!(status_at(objects, of_new_leader, LATER), status);
 }
 
 #[test]
-fn older_definitions_are_spared_what_they_would_drop() {
+fn fields_that_older_definitions_would_drop_are_not_written() {
     let objects = running(&json!({}));
     let mut observed = observed(objects.clone(), live_as_bundled(&objects));
     observed.outdated = vec!["controllers".to_owned()];
@@ -361,34 +361,34 @@ fn older_definitions_are_spared_what_they_would_drop() {
 }
 
 #[test]
-fn a_setback_is_an_event_once() {
+fn a_failure_to_apply_the_configuration_is_one_event() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
-    let said = |objects: &[Value], report: &Report| {
+    let reconcile = |objects: &[Value], report: &Report| {
         let observed = observed(objects.to_vec(), report.clone());
         let plan = plan(&observed);
         let status = build_status(&observed, &plan, None, at(NOW));
-        let said = setback(&observed, &plan, &status).map(|(reason, _)| reason);
-        (said, with_status(objects.to_vec(), &status))
+        let event = setback(&observed, &plan, &status).map(|(reason, _)| reason);
+        (event, with_status(objects.to_vec(), &status))
     };
     let report = refused(&before, &wanted, 2, RejectedBy::DryRun);
-    let (first, objects) = said(&objects, &report);
+    let (first, objects) = reconcile(&objects, &report);
     assert_eq!(first, Some("ConfigRejected"));
-    let (again, objects) = said(&objects, &report);
+    let (again, objects) = reconcile(&objects, &report);
     assert_eq!(again, None);
-    let (another, objects) = said(&objects, &refused(&before, &wanted, 3, RejectedBy::DryRun));
+    let (another, objects) = reconcile(&objects, &refused(&before, &wanted, 3, RejectedBy::DryRun));
     assert_eq!(another, Some("ConfigRejected"));
 
     let away = |why: &str| super::rules::report(before.live, State::Away { why: why.to_owned() });
-    let (first, objects) = said(&objects, &away("no answer"));
+    let (first, objects) = reconcile(&objects, &away("no answer"));
     assert_eq!(first, Some("AgentAway"));
-    let (again, objects) = said(&objects, &away("connection refused"));
+    let (again, objects) = reconcile(&objects, &away("connection refused"));
     assert_eq!(again, None);
-    let (well, _) = said(&objects, &taken(&wanted, 4));
+    let (well, _) = reconcile(&objects, &taken(&wanted, 4));
     assert_eq!(well, None);
 }
 
-/// What a look says in events, and the objects after it.
-fn told(objects: &[Value], report: &Report) -> (Vec<String>, Vec<Value>) {
+/// The events of a reconcile, and the objects after it.
+fn reconcile(objects: &[Value], report: &Report) -> (Vec<String>, Vec<Value>) {
     let observed = observed(objects.to_vec(), report.clone());
     let plan = plan(&observed);
     let status = build_status(&observed, &plan, None, at(NOW));
@@ -401,7 +401,7 @@ fn told(objects: &[Value], report: &Report) -> (Vec<String>, Vec<Value>) {
 }
 
 #[test]
-fn a_new_leader_does_not_tell_again_what_stands_in_the_status() {
+fn a_new_leader_sends_no_event_for_problems_in_the_status() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let refusals = Arc::new(Refusals::from([(
         wanted.digest,
@@ -415,7 +415,7 @@ fn a_new_leader_does_not_tell_again_what_stands_in_the_status() {
         finished: Vec::new(),
         ..held.clone()
     };
-    // The input is held; or where it is not known what runs was made from, nothing goes live.
+    // The input is held; or, without a record of the inputs, nothing goes live.
     let mut unrecorded = objects.clone();
     for object in &mut unrecorded {
         if object["metadata"]["name"] == "slurm-bundle" {
@@ -423,34 +423,34 @@ fn a_new_leader_does_not_tell_again_what_stands_in_the_status() {
         }
     }
     for objects in [objects, unrecorded] {
-        let (first, objects) = told(&objects, &held);
+        let (first, objects) = reconcile(&objects, &held);
         assert_eq!(first, ["ConfigRejected"]);
-        let (unasked, objects) = told(&objects, &Report::default());
+        let (unasked, objects) = reconcile(&objects, &Report::default());
         let away = State::Away {
             why: "no answer".to_owned(),
         };
-        let (away, objects) = told(&objects, &report(None, away));
-        let (again, _) = told(&objects, &of_next_leader);
+        let (away, objects) = reconcile(&objects, &report(None, away));
+        let (again, _) = reconcile(&objects, &of_next_leader);
         assert_eq!((unasked, away, again), (vec![], vec!["AgentAway".to_owned()], vec![]));
     }
 }
 
 #[test]
-fn an_edit_that_is_refused_for_the_same_reason_is_told_again() {
+fn an_edit_that_is_rejected_for_the_same_reason_has_another_event() {
     let (objects, before, wanted) = edited("SchedulerParameters=Nonsense");
     let refusal = |wanted: &Wanted, sequence| Report {
         refusals: Arc::new(Refusals::from([(wanted.digest, "unrecognized key".to_owned())])),
         ..refused(&before, wanted, sequence, RejectedBy::DryRun)
     };
-    let (_, objects) = told(&objects, &refusal(&wanted, 2));
+    let (_, objects) = reconcile(&objects, &refusal(&wanted, 2));
     let objects = changed(objects, &json!({ "extraConf": "SchedulerParameters=Nonsense,defer" }));
     let wanted = pushed(&objects, &before);
-    let (_, objects) = told(&objects, &before);
-    assert_eq!(told(&objects, &refusal(&wanted, 3)).0, ["ConfigRejected"]);
+    let (_, objects) = reconcile(&objects, &before);
+    assert_eq!(reconcile(&objects, &refusal(&wanted, 3)).0, ["ConfigRejected"]);
 }
 
 #[test]
-fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
+fn standbys_without_the_active_revision_are_named() {
     let ha = json!({ "ha": { "enabled": true, "backups": 2 }, "persistence": { "existingClaim": "shared" } });
     let mut objects = running(&ha);
     objects.push(pod(1));
@@ -461,8 +461,8 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
             standbys: standby.into_iter().collect(),
             ..report.clone()
         };
-        let shown = configuration(objects.to_vec(), report).lagging_standbys;
-        shown
+        let lagging = configuration(objects.to_vec(), report).lagging_standbys;
+        lagging
             .into_iter()
             .map(|standby| (standby.pod, standby.message))
             .collect()
@@ -473,7 +473,7 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
         why: why.map(str::to_owned),
     };
     let missing = ("slurm-controller-2".to_owned(), "its pod does not run".to_owned());
-    let behind = |words: &str| vec![("slurm-controller-1".to_owned(), words.to_owned()), missing.clone()];
+    let behind = |message: &str| vec![("slurm-controller-1".to_owned(), message.to_owned()), missing.clone()];
     assert_eq!(lagging(&objects, Some(of(live, None))), std::slice::from_ref(&missing));
     let before = LiveRevision {
         sequence: 0,
@@ -483,29 +483,29 @@ fn standbys_that_do_not_have_what_the_active_one_has_are_named() {
     assert_eq!(lagging(&objects, Some(of(before, None))), behind(&has_another));
     assert_eq!(lagging(&objects, Some(of(live, Some("swapped")))), behind("swapped"));
 
-    // A new leader has not asked yet.
+    // A new leader has not polled yet.
     assert_eq!(lagging(&objects, None), std::slice::from_ref(&missing));
-    let told = Report {
+    let polled = Report {
         standbys: vec![of(live, Some("swapped"))],
         ..report.clone()
     };
-    let status = status_at(objects.clone(), told, NOW);
+    let status = status_at(objects.clone(), polled, NOW);
     let objects = with_status(objects, &status);
     assert_eq!(lagging(&objects, None), behind("swapped"));
 }
 
 #[test]
-fn devices_of_a_node_set_that_no_job_would_get_are_told() {
+fn devices_of_a_node_set_that_no_job_can_get_are_reported() {
     let gpus = |extra_conf: &str| {
         let spec = json!({ "replicas": 1, "extraConf": extra_conf });
         node_set("gpus", "2026-01-01T00:00:00Z", spec)
     };
-    let told = "NodeSet \"gpus\" has gpu,shard in Gres= of its spec.extraConf, which GresTypes does not name, so no job gets any; add gpu,shard to GresTypes in spec.extraConf of the Controller";
+    let message = "NodeSet \"gpus\" has gpu,shard in Gres= of its spec.extraConf, which GresTypes does not name, so no job gets any; add gpu,shard to GresTypes in spec.extraConf of the Controller";
     for (conf, set, expected) in [
-        ("", "Gres=gpu:a100:2,shard:8", vec![told]),
+        ("", "Gres=gpu:a100:2,shard:8", vec![message]),
         ("GresTypes=gpu,shard", "Gres=gpu:a100:2,shard:8", vec![]),
         ("", "Weight=5", vec![]),
-        // It may stand there.
+        // The included file may declare it.
         ("Include /etc/site/slurm.conf", "Gres=gpu:1", vec![]),
     ] {
         let mut objects = vec![controller(&json!({ "extraConf": conf })), gpus(set)];

@@ -1,4 +1,4 @@
-//! Sends what was planned to a slurmctld outside Kubernetes.
+//! Sends planned orders to an external slurmctld.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,31 +36,31 @@ use crate::{
     runtime::{Context, Error, Key, Writer},
 };
 
-/// For everything that is sent to a slurmctld at one time.
+/// For all orders of one effect.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How the Partition is after an effect.
+/// The state of the Partition after an effect.
 #[derive(Debug, Default)]
 pub(in crate::partition) struct Done {
     pub(in crate::partition) report: PartitionReport,
-    /// When to reconcile again although nothing changed in Kubernetes.
+    /// When to reconcile again without a change in Kubernetes.
     pub(in crate::partition) again: Option<Duration>,
     pub(in crate::partition) refusal: Option<Refusal>,
 }
 
-/// One Partition of one slurmctld outside Kubernetes.
+/// One Partition of one external slurmctld.
 #[derive(Clone, Copy)]
 pub(in crate::partition) struct Session<'a> {
     pub(in crate::partition) context: &'a Context,
     pub(in crate::partition) writer: &'a Writer,
     pub(in crate::partition) partition: &'a Partition,
-    /// Of its Controller.
+    /// The key of its Controller.
     pub(in crate::partition) controller: &'a Key,
     pub(in crate::partition) reached: &'a Reached,
 }
 
 impl Session<'_> {
-    /// Carries out an effect. An error is of Kubernetes only.
+    /// Carries out an effect. Returns errors of Kubernetes only.
     pub(in crate::partition) async fn apply(&self, effect: &ExternalEffect) -> Result<Done, Error> {
         let partition = Key::of(self.partition);
         let Reached {
@@ -95,7 +95,7 @@ impl Session<'_> {
                 Ok(self.conclude(sent, live, begin).await)
             }
             ExternalEffect::Create { update, live } => {
-                // Before it is created, so that a leader that takes over knows whose it is.
+                // Recorded before it is created, so that a new leader knows that this object created it.
                 self.note_made(Some(slurmctld)).await?;
                 info!(%partition, %slurmctld, way = ?channel.way(), "creating a partition in an external slurmctld");
                 let sent = self.send(create(channel, update)).await;
@@ -129,7 +129,7 @@ impl Session<'_> {
             },
             Delivery::Refused(why) => {
                 let fault = refuse(format!(
-                    "slurmctld at {} rejects it: {why}; what it had before is in force; correct the spec",
+                    "slurmctld at {} rejects it: {why}; the previous values are in force; correct the spec",
                     external.address
                 ));
                 Done {
@@ -145,7 +145,7 @@ impl Session<'_> {
             Delivery::NotUnderstood(why) => {
                 let line = line.map(|line| line.whole()).unwrap_or_default();
                 let fault = refuse(format!(
-                    "slurmctld at {} cannot be sent this: {why}; write {line} into the slurm.conf there and reconfigure, or take it out of the spec",
+                    "this cannot be sent to slurmctld at {}: {why}; write {line} into the slurm.conf there and reconfigure, or remove it from the spec",
                     external.address
                 ));
                 Done {
@@ -171,7 +171,7 @@ impl Session<'_> {
         match sent {
             Delivery::Done => Done {
                 report: closed(self.partition, state),
-                // To delete it.
+                // Then delete it.
                 again: Some(Duration::ZERO),
                 refusal: None,
             },
@@ -179,7 +179,7 @@ impl Session<'_> {
         }
     }
 
-    /// Deletes a closed partition once its jobs are known to be over.
+    /// Deletes a closed partition once its jobs are known to have ended.
     async fn delete(&self, live: &LivePartition) -> Done {
         let jobs = || {
             let (clusters, controller) = (Arc::clone(&self.context.clusters), self.controller.clone());
@@ -197,7 +197,7 @@ impl Session<'_> {
             Ok(Ok(())) => {
                 info!(partition = %Key::of(self.partition), "deleted the partition of an external slurmctld");
                 return Done {
-                    // To remove the finalizer.
+                    // Then remove the finalizer.
                     again: Some(Duration::ZERO),
                     ..Done::default()
                 };
@@ -215,7 +215,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends again what is wanted for these keys.
+    /// Sends the wanted values of these keys again.
     pub(in crate::partition) async fn restore(&self, keys: &[String]) -> Result<Restored, Error> {
         let not_now = |why: &str| Ok(Restored::none_of(keys, why));
         let Reached { cluster, channel, .. } = self.reached;
@@ -252,12 +252,12 @@ impl Session<'_> {
         sent.unwrap_or_else(|why| Delivery::Unknown(why.to_owned()))
     }
 
-    /// A message must have been answered before another process can lead.
+    /// A response must arrive before another process can become the leader.
     async fn in_time<T>(&self, limit: Duration, messages: impl Future<Output = T>) -> Result<T, &'static str> {
         let left = self.context.fence.remaining();
-        let left = left.ok_or("this operator does not lead any more")?;
+        let left = left.ok_or("this operator is no longer the leader")?;
         let answer = timeout(left.min(limit), messages).await;
-        answer.map_err(|_| "slurmctld did not answer in time")
+        answer.map_err(|_| "slurmctld did not respond in time")
     }
 
     async fn note_made(&self, address: Option<&str>) -> Result<(), Error> {
@@ -273,7 +273,7 @@ impl Session<'_> {
         self.writer.patch::<Partition>(&namespace, &name, patch).await.map(drop)
     }
 
-    /// Reads what slurmctld has now. Through slurmrestd that is read by the next reconcile.
+    /// Polls slurmctld. Through slurmrestd, the next reconcile does that.
     async fn poll(&self) {
         if let Channel::Rpc(_) = &self.reached.channel {
             self.reached.external.poll().await;

@@ -1,4 +1,4 @@
-//! How a slurmctld outside Kubernetes is reached: by Slurm's own protocol, or else by slurmrestd.
+//! How an external slurmctld is reached: by Slurm's own protocol, or else through slurmrestd.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::{
     runtime::{Clock, Context, Key},
 };
 
-/// What is known of a slurmctld outside Kubernetes.
+/// Whether an external slurmctld can be reached.
 #[derive(Clone, Debug)]
 pub(in crate::partition) enum Reach {
     /// It has not been polled yet.
     Unpolled,
-    /// No channel leads there: why, and what to do.
+    /// No channel works: the reason and the remedy.
     Unreachable(String),
     Reached(Box<Reached>),
 }
 
-/// A slurmctld that can be reached, and what it has.
+/// A reachable slurmctld and its state.
 #[derive(Clone, Debug)]
 pub(in crate::partition) struct Reached {
     pub(in crate::partition) external: External,
@@ -33,14 +33,14 @@ pub(in crate::partition) struct Reached {
     pub(in crate::partition) channel: Channel,
 }
 
-/// One way to it.
+/// A channel to slurmctld.
 #[derive(Clone, Debug)]
 pub(in crate::partition) enum Channel {
     Rpc(Arc<rpc::Client>),
     Rest(Arc<rest::Client>),
 }
 
-/// Reads what the slurmctld of this Controller has, by the first channel that leads there.
+/// Reads the state of this Controller's slurmctld through the first channel that works.
 pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> Reach {
     let Some((external, view)) = polled(context, controller) else {
         return Reach::Unpolled;
@@ -79,7 +79,7 @@ pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> 
             channel,
         })),
         Err(why) => Reach::Unreachable(format!(
-            "{by_rpc}; nor can it be reached through slurmrestd: {why}; that takes a RestApi of this Controller with Slurm 26.05 or later"
+            "{by_rpc}; it cannot be reached through slurmrestd either: {why}; that requires a RestApi of this Controller with Slurm 26.05 or later"
         )),
     }
 }
@@ -94,7 +94,7 @@ async fn read_cluster(client: &rest::Client, clock: &Clock) -> Result<ExternalCl
     // Ping fails at once where other requests wait ten seconds.
     if !client.ping().await?.value.iter().any(|ping| ping.responding) {
         return Err(rest::Error::Transport(transport::Error::Unreachable {
-            reason: "slurmctld does not answer it, either".to_owned(),
+            reason: "slurmctld does not respond to slurmrestd either".to_owned(),
             source: None,
         }));
     }

@@ -1,4 +1,4 @@
-//! Creating a partition in a slurmctld outside Kubernetes, and rolling back an update of one.
+//! Creates a partition in an external slurmctld, and rolls back an update of one.
 
 use slurm::{
     partition::PartitionStateName,
@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::channel::Channel;
 
-/// Creates it closed, reads it back, and opens it: until then it takes no jobs, and can be deleted again.
+/// Creates it closed, reads it back, and opens it: until then it accepts no jobs, and can be deleted.
 pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Delivery {
     let closed = PartitionUpdate {
         state: Some(PartitionStateName::Inactive),
@@ -21,7 +21,7 @@ pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Deliv
     match read_back_partitions(channel, &[closed]).await {
         Delivery::Done => {}
         Delivery::Refused(why) => {
-            // If that fails, it stays closed, and the next poll finds it.
+            // If this fails, the partition stays closed, and the next poll finds it.
             drop(channel.delete_partition(&wanted.name).await);
             return Delivery::Refused(why);
         }
@@ -37,7 +37,7 @@ pub(super) async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Deliv
     }
 }
 
-/// Restores it after slurmctld rejected a part of an update.
+/// Restores the former values after slurmctld rejected a part of an update.
 pub(super) async fn roll_back(channel: &Channel, updates: &[PartitionUpdate]) {
     for update in updates {
         if let Err(error) = channel.update_partition(update).await {

@@ -1,4 +1,4 @@
-//! What is to be done about a Partition in a slurmctld outside Kubernetes. Pure.
+//! Decides about a Partition in an external slurmctld. Pure.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ use crate::{
     },
 };
 
-/// Slurm counts its boot in whole seconds, and so does it tell the time.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(2);
+/// Slurm reports its boot time and the current time in whole seconds.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
-/// What is to be done about one that stays.
+/// The decision about a Partition that is not deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// slurmctld has it, but for what people changed there.
-    Rest {
+    /// slurmctld has the desired line, apart from manual changes.
+    Unchanged {
         manual_state: Option<ManualState>,
-        /// Since just now: it is another desired, or another slurmctld.
+        /// The desired line or the slurmctld has just changed.
         is_new: bool,
     },
     Update {
@@ -46,16 +46,16 @@ pub(super) enum Decision {
     Refuse(Fault),
 }
 
-/// What is to be done about one that was deleted.
+/// The decision about a deleted Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// Others made it, or wrote it into their file.
+    /// The object did not create it, or the slurm.conf there contains it.
     Leave,
     Gone,
-    /// Jobs that name no partition would have no place.
+    /// Jobs without a partition would be rejected.
     LastDefault,
     Close(PartitionStateName),
-    /// It takes no new jobs.
+    /// It accepts no new jobs.
     Delete,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn decide(
             .and_then(|line| line.get(&Key::new("State")));
         let is_of_file = in_file.is_some_and(|in_file| in_file.eq_ignore_ascii_case(&state));
         let found = ManualState {
-            // An object that comes to a closed partition does not open it: the API server defaults its state.
+            // An object for an already closed partition does not open it: the API server sets its state by default.
             wanted: known_line.and_then(state_in).unwrap_or_else(|| wanted.clone()),
             since: known_since.clone().unwrap_or_else(|| format!("{now:.3}")),
             state,
@@ -111,19 +111,19 @@ pub(super) fn decide(
         manual_state = (!opens).then_some(found);
     }
     if update.differences(live).is_empty() {
-        Decision::Rest {
+        Decision::Unchanged {
             manual_state,
             is_new: is_new || has_restarted,
         }
     } else {
-        let updates = hand_back_default(update, live, cluster);
+        let updates = return_default(update, live, cluster);
         Decision::Update { updates, manual_state }
     }
 }
 
-/// What was told before this time may have been forgotten.
+/// Orders before this time may have been lost.
 pub(super) fn sent_before(cluster: &ExternalCluster) -> Timestamp {
-    let latest = cluster.booted_at.checked_add(CLOCKS_DIFFER);
+    let latest = cluster.booted_at.checked_add(MAX_CLOCK_SKEW);
     latest.unwrap_or(cluster.booted_at)
 }
 
@@ -137,7 +137,7 @@ fn decide_missing(desired: &Desired, cluster: &ExternalCluster, address: &str) -
         }));
     }
     let remedy = if cluster.line(name).is_some() {
-        format!("its slurm.conf has PartitionName={name}, so have it read by `scontrol reconfigure` there")
+        format!("its slurm.conf has PartitionName={name}, so run `scontrol reconfigure` there")
     } else {
         format!(
             "add the line {} to the slurm.conf there and run `scontrol reconfigure`",
@@ -147,7 +147,7 @@ fn decide_missing(desired: &Desired, cluster: &ExternalCluster, address: &str) -
     Decision::Refuse(Fault::new(
         CANNOT_CREATE,
         format!(
-            "slurmctld at {address} has no partition {name:?}, and one that is made there would be lost, with its jobs, when it starts anew or reads its files (it has no ReconfigFlags=KeepPartInfo); {remedy}"
+            "slurmctld at {address} has no partition {name:?}, and one that is created there would be lost, with its jobs, when it restarts or reads its files (it has no ReconfigFlags=KeepPartInfo); {remedy}"
         ),
     ))
 }
@@ -156,7 +156,7 @@ fn state_in(line: &str) -> Option<String> {
     settings_in(line).get(&Key::new("State")).cloned()
 }
 
-/// Whether the object had it made in this slurmctld.
+/// Whether the object created it in this slurmctld.
 pub(super) fn is_made_there(partition: &Partition, address: &str) -> bool {
     let made_at = partition.annotations().get(annotations::PARTITION_MADE_AT);
     made_at.is_some_and(|made_at| made_at == address)
@@ -175,7 +175,7 @@ pub(super) fn decide_removal(partition: &Partition, cluster: &ExternalCluster, a
     }
     match live.state.name().map(PartitionStateName::name) {
         Some(state) if is_closed(state) => Removal::Delete,
-        // A state that is not known may be a stopped one.
+        // An unknown state may be a stopped one.
         state => {
             let closing = closing_state(state.unwrap_or("DOWN"));
             Removal::Close(PartitionStateName::from_name(closing).unwrap_or(PartitionStateName::Inactive))
@@ -183,7 +183,7 @@ pub(super) fn decide_removal(partition: &Partition, cluster: &ExternalCluster, a
     }
 }
 
-/// How it was, for when slurmctld does not take all of an update.
+/// The updates that restore the former values if slurmctld rejects a part of an update.
 pub(super) fn plan_roll_back(live: &LivePartition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
     let default = cluster
         .partitions
@@ -200,8 +200,8 @@ fn make_default(name: &str) -> PartitionUpdate {
     }
 }
 
-/// Who made one the default took that from another, which gets it back.
-fn hand_back_default(
+/// Returns the default to the partition that had it before this object.
+fn return_default(
     mut update: PartitionUpdate,
     live: &LivePartition,
     cluster: &ExternalCluster,

@@ -1,7 +1,8 @@
-//! What a Partition asks of a slurmctld whose files are not the operator's. Pure.
+//! Plans the wanted partition of a slurmctld whose files the operator does not manage. Pure.
 //!
-//! Keys that the object does not have keep the value of the file there, or of a manual change: nothing is sent for them. A key that is
-//! removed from the object goes back to the value of the file, or to Slurm's default. Where the file is not known, it stays.
+//! Keys that the object does not set keep the value of the file there, or of a manual change: nothing is sent for them.
+//! A key that is removed from the object is reset to the value of the file, or to Slurm's default. If the file is not
+//! known, the value is kept.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -22,14 +23,13 @@ use crate::{
     reason,
 };
 
-/// The partition that is wanted there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::partition) struct Desired {
-    /// The line that would say all of it in slurm.conf.
+    /// The equivalent line of slurm.conf.
     pub(in crate::partition) line: Line,
-    /// What makes the partition so.
+    /// The update that makes the partition match.
     pub(in crate::partition) update: PartitionUpdate,
-    /// Why it does not outlive that slurmctld, if it does not.
+    /// Why it does not survive a restart of that slurmctld, if so.
     pub(in crate::partition) not_persistent: Option<String>,
 }
 
@@ -47,14 +47,14 @@ pub(in crate::partition) fn plan_desired(
     let before = before.and_then(|status| status.line.as_deref()).map(settings_in);
     let in_file = cluster.line(&name);
     let base = match &before {
-        // What was told last has the file's keys in it, and nobody knows which.
+        // The last line sent contains keys of the file, and it is not known which.
         Some(before) if !cluster.is_file_known => before.clone(),
         _ => in_file.cloned().unwrap_or_default(),
     };
     let own = own_settings(partition, &name, &nodes);
     let mut whole = base.clone();
     for (key, value) in &own {
-        // Of two spellings that of the object is shown.
+        // Of two spellings of a key, the object's is shown.
         whole.remove(key);
         whole.insert(key.clone(), value.clone());
     }
@@ -70,7 +70,7 @@ pub(in crate::partition) fn plan_desired(
         Fault::new(
             reason::CONFIG_REJECTED,
             format!(
-                "a running slurmctld cannot take {}, and the slurm.conf of slurmctld at {address} is not the operator's; take it out of the spec, or write {} there and reconfigure",
+                "a running slurmctld cannot change {}, and the operator does not manage the slurm.conf of slurmctld at {address}; remove it from the spec, or write {} there and reconfigure",
                 keys.join(", "),
                 line.whole()
             ),
@@ -80,11 +80,11 @@ pub(in crate::partition) fn plan_desired(
     let unless = if cluster.is_file_known {
         ""
     } else {
-        ", unless its slurm.conf, which slurmrestd does not tell, says the same"
+        ", unless its slurm.conf, which slurmrestd does not return, contains the same"
     };
     let not_persistent = (!is_in_file && !cluster.keeps_partitions).then(|| {
         format!(
-            "slurmctld at {address} forgets it when it starts anew or reads its files{unless}, whereupon the operator tells it again; to have it last, write {} into the slurm.conf there",
+            "slurmctld at {address} loses it when it restarts or reads its files{unless}; the operator then sends it again; to make it persistent, write {} into the slurm.conf there",
             line.whole()
         )
     });
@@ -95,7 +95,7 @@ pub(in crate::partition) fn plan_desired(
     })
 }
 
-/// What `Nodes=` is to say.
+/// The value of `Nodes=`.
 fn members(
     partition: &Partition,
     node_sets: &[Arc<NodeSet>],
@@ -106,26 +106,26 @@ fn members(
     let members = resolve_members(partition, node_sets).map_err(bad)?;
     if members.mark.is_some() {
         return Err(bad(format!(
-            "spec.excludeNodes takes nodes out of NodeSets, for which the slurm.conf of slurmctld at {address} would have to be the operator's; list the nodes that belong to it in spec.nodes"
+            "spec.excludeNodes excludes nodes of NodeSets, which requires that the operator manages the slurm.conf of slurmctld at {address}; list the nodes of the partition in spec.nodes"
         )));
     }
     let unknown = node_sets.iter().find(|node_set| {
         let name = node_set.slurm_name();
         members.nodes.split(',').any(|entry| entry == name) && !cluster.node_sets.contains(&name)
     });
-    // slurmctld knows, and refuses what it does not have.
+    // Without the file, slurmctld itself rejects unknown sets.
     let unknown = unknown.filter(|_| cluster.is_file_known);
     match unknown {
         None => Ok(members.nodes),
         Some(node_set) => Err(bad(format!(
-            "NodeSet {:?} is no set of nodes to slurmctld at {address}; write NodeSet={name} Feature={name} into the slurm.conf there and reconfigure, or list nodes in spec.nodes",
+            "NodeSet {:?} is not a node set of slurmctld at {address}; write NodeSet={name} Feature={name} into the slurm.conf there and reconfigure, or list nodes in spec.nodes",
             node_set.name_any(),
             name = node_set.slurm_name()
         ))),
     }
 }
 
-/// What the object says itself.
+/// The settings of the object itself.
 fn own_settings(partition: &Partition, name: &str, nodes: &str) -> Settings {
     let spec = &partition.spec;
     let mut own = settings_in(&format!("PartitionName={name} {}", render_settings(spec)));
@@ -141,7 +141,7 @@ fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> L
     let others = settings
         .iter()
         .filter(|(key, _)| **key != *"Nodes" && **key != *"State");
-    // As slurm.conf has to have it, where a blank ends a value.
+    // In slurm.conf a blank ends a value.
     let needs_quotes = |value: &str| value.is_empty() || value.contains(char::is_whitespace);
     let others: Vec<String> = others
         .map(|(key, value)| match value {
@@ -159,7 +159,7 @@ fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> L
     }
 }
 
-/// The update for these keys. A key that no update can carry does not matter where the file has its value.
+/// The update for these keys. A key that no update supports is ignored if the file has its value.
 fn updates(
     name: &str,
     touched: &BTreeSet<&Key>,
@@ -170,15 +170,15 @@ fn updates(
     loop {
         let of = |key: &&Key| Some(((*key).clone(), whole.get(*key)?.clone()));
         let new: Settings = touched.iter().filter_map(of).collect();
-        let gone = touched.iter().filter(|key| !whole.contains_key(**key));
-        let old: Settings = gone.map(|key| ((*key).clone(), String::new())).collect();
-        let unsaid = match plan_partition_update(name, &old, &new) {
-            // slurmctld does not tell it, so nobody could know whether it was taken.
+        let removed = touched.iter().filter(|key| !whole.contains_key(**key));
+        let old: Settings = removed.map(|key| ((*key).clone(), String::new())).collect();
+        let unsupported = match plan_partition_update(name, &old, &new) {
+            // slurmctld does not report it, so it could not be verified.
             Ok(update) if update.topology.is_some() => BTreeSet::from([Key::new("Topology")]),
             Ok(update) => return Ok(update),
             Err(not_live) => not_live.keys,
         };
-        let missing: BTreeSet<Key> = unsaid
+        let missing: BTreeSet<Key> = unsupported
             .iter()
             .filter(|key| base.get(*key) != whole.get(*key))
             .cloned()
@@ -187,17 +187,17 @@ fn updates(
             return Err(missing);
         }
         let count = touched.len();
-        touched.retain(|key| !unsaid.contains(*key));
+        touched.retain(|key| !unsupported.contains(*key));
         if touched.len() == count {
-            return Err(unsaid);
+            return Err(unsupported);
         }
     }
 }
 
 /// Whether two lines make the same partition, however they are written.
 fn is_same(name: &str, one: &Settings, other: &Settings) -> bool {
-    let said = |settings: &Settings| plan_partition_update(name, &Settings::new(), settings);
-    match (said(one), said(other)) {
+    let update = |settings: &Settings| plan_partition_update(name, &Settings::new(), settings);
+    match (update(one), update(other)) {
         (Ok(one), Ok(other)) => one == other,
         _ => one == other,
     }

@@ -1,5 +1,6 @@
-//! Partitions of a slurmctld outside Kubernetes. Its files are not the operator's, so what is wanted is sent to the running slurmctld
-//! ([`channel`]), and sent again when it has restarted. A partition that was not made for the object stays when the object goes.
+//! Partitions of an external slurmctld. The operator does not manage its files, so it sends the wanted values to the
+//! running slurmctld ([`channel`]), and sends them again after a restart. A partition that the object did not create is
+//! kept when the object is deleted.
 //!
 //! Planning is pure: [`plan`] decides, [`apply`] carries out.
 
@@ -41,29 +42,29 @@ use crate::{
 /// The poll interval of a slurmctld that is reached through slurmrestd: its cluster's task polls by RPC only.
 const REST_INTERVAL: Duration = Duration::from_secs(15);
 
-/// slurmrestd may return older values than were sent; they are compared once it returns newer ones.
+/// slurmrestd may return older values than were sent; drift is checked once it returns newer ones.
 const COMPARE_AFTER: Duration = Duration::from_secs(10);
 
-/// What is to be done about a Partition of a slurmctld outside Kubernetes.
+/// The plan for a Partition of an external slurmctld.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExternalPlan {
-    /// How the Partition is before that. `None` while that is not known.
+    /// The state of the Partition before the effect. `None` while it is not known.
     pub(super) report: Option<PartitionReport>,
     pub(super) effect: Option<ExternalEffect>,
-    /// When to reconcile again although nothing changed in Kubernetes.
+    /// When to reconcile again without a change in Kubernetes.
     pub(super) again: Option<Duration>,
-    /// The object goes and its partition stays, for this reason.
+    /// Why the partition is kept in Slurm although the object is deleted.
     pub(super) stays: Option<String>,
 }
 
-/// Something to send to slurmctld.
+/// An order for slurmctld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExternalEffect {
     /// With the updates that undo it if slurmctld rejects a part.
     Update {
         updates: Vec<PartitionUpdate>,
         roll_back: Vec<PartitionUpdate>,
-        /// How the Partition is when it succeeds.
+        /// The state of the Partition if it succeeds.
         live: Box<PartitionReport>,
     },
     Create {
@@ -72,11 +73,11 @@ pub(super) enum ExternalEffect {
     },
     /// Accept no new jobs.
     Close(PartitionStateName),
-    /// Delete it once its jobs are known to be over.
+    /// Delete it once its jobs are known to have ended.
     Delete(Box<LivePartition>),
 }
 
-/// Plans for a Partition whose slurmctld is outside Kubernetes.
+/// Plans a Partition of an external slurmctld.
 pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> ExternalPlan {
     let partition = observed.partition.as_ref();
     let is_leaving = partition.metadata.deletion_timestamp.is_some();
@@ -110,7 +111,7 @@ fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<
     let desired = plan_desired(partition, &observed.node_sets, cluster, address)?;
     let effect = match decide(partition, &desired, cluster, address, now) {
         Decision::Refuse(fault) => return Err(fault),
-        Decision::Rest { manual_state, is_new } => {
+        Decision::Unchanged { manual_state, is_new } => {
             let change = if is_new {
                 let at = now.max(sent_before(cluster));
                 change(at, at, channel.way())
@@ -189,7 +190,7 @@ fn report(report: PartitionReport) -> ExternalPlan {
     }
 }
 
-/// The partition was not made for the object, so it stays.
+/// The object did not create the partition, so it is kept.
 fn leave(partition: &Partition) -> ExternalPlan {
     let has_finalizer = partition
         .finalizers()
@@ -198,7 +199,7 @@ fn leave(partition: &Partition) -> ExternalPlan {
     ExternalPlan {
         stays: has_finalizer.then(|| {
             format!(
-                "partition {:?} stays in Slurm, since it was not made for this object; what was changed there lasts until slurmctld restarts or reads its files",
+                "partition {:?} is kept in Slurm, because this object did not create it; changed values last until slurmctld restarts or reads its files",
                 partition.slurm_name()
             )
         }),
@@ -206,7 +207,7 @@ fn leave(partition: &Partition) -> ExternalPlan {
     }
 }
 
-/// The Partition as it was, and why it is not as it is written.
+/// The Partition with its former line, and why the new one is rejected.
 fn refuse(partition: &Partition, fault: Fault) -> ExternalPlan {
     ExternalPlan {
         again: Some(RETRY),
@@ -248,7 +249,7 @@ fn live(desired: Desired, change: Option<Change>) -> PartitionReport {
     }
 }
 
-/// The line that was sent last.
+/// The last line sent.
 fn known_line(partition: &Partition) -> Option<Line> {
     let status = partition.status.as_ref()?;
     let generation = status.applied.as_ref()?.generation;

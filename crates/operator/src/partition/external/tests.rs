@@ -1,4 +1,4 @@
-//! What is done about Partitions of a slurmctld outside, as tables.
+//! Tests of decisions about Partitions of an external slurmctld, as tables.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const FILE: &str = "NodeSet=cpu Feature=cpu\n\
     PartitionName=all Nodes=ALL Default=YES\n\
     PartitionName=long Nodes=n[1-4] MaxTime=60 AllowGroups=a\n";
 
-/// Of slurmctld's start.
+/// The time slurmctld started.
 const BOOT: i64 = 1_800_000_000;
 
 fn at(second: i64) -> Timestamp {
@@ -39,7 +39,7 @@ fn live(name: &str, state: PartitionStateName) -> LivePartition {
     }
 }
 
-/// It started at second 0.
+/// A slurmctld that started at second 0.
 fn cluster(conf: &str, partitions: Vec<LivePartition>) -> ExternalCluster {
     let file = ServedFile {
         name: "slurm.conf".to_owned(),
@@ -72,8 +72,8 @@ fn desired(partition: &Partition, cluster: &ExternalCluster) -> Result<Desired, 
     plan_desired(partition, &[], cluster, ADDRESS)
 }
 
-/// As it is after slurmctld was told this spec at that second.
-fn told(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
+/// The Partition after this spec was sent to slurmctld at that second.
+fn sent(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     let mut partition = partition(spec);
     let line = desired(&partition, cluster).unwrap().line.whole();
     partition.status = Some(
@@ -93,13 +93,13 @@ fn decided(partition: &Partition, cluster: &ExternalCluster) -> Decision {
 fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
     match decided(partition, cluster) {
         Decision::Update { updates, .. } => updates,
-        Decision::Rest { .. } => Vec::new(),
+        Decision::Unchanged { .. } => Vec::new(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn only_what_the_object_says_is_said() {
+fn only_keys_of_the_object_are_sent() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let partition = partition(&json!({ "maxTime": 30 }));
     let desired = desired(&partition, &there).unwrap();
@@ -117,9 +117,9 @@ fn only_what_the_object_says_is_said() {
 }
 
 #[test]
-fn what_is_taken_out_goes_back_to_the_file_or_to_slurms_default() {
+fn a_removed_key_is_reset_to_the_file_or_to_slurms_default() {
     let there = cluster(FILE, vec![live("long", Up)]);
-    let mut changed = told(&json!({ "maxTime": 30, "graceTime": 9, "state": "Drain" }), 100, &there);
+    let mut changed = sent(&json!({ "maxTime": 30, "graceTime": 9, "state": "Drain" }), 100, &there);
     changed.spec = partition(&json!({})).spec;
     changed.metadata.generation = Some(2);
     let update = desired(&changed, &there).unwrap().update;
@@ -131,20 +131,20 @@ fn what_is_taken_out_goes_back_to_the_file_or_to_slurms_default() {
 }
 
 #[test]
-fn what_slurmctld_has_already_is_not_said_again() {
+fn values_that_slurmctld_has_are_not_sent_again() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let new = partition(&json!({ "maxTime": "1:00:00" }));
     assert_eq!(
         decided(&new, &there),
-        Decision::Rest {
+        Decision::Unchanged {
             manual_state: None,
             is_new: true
         }
     );
-    let known = told(&json!({ "maxTime": 60 }), 100, &there);
+    let known = sent(&json!({ "maxTime": 60 }), 100, &there);
     assert_eq!(
         decided(&known, &there),
-        Decision::Rest {
+        Decision::Unchanged {
             manual_state: None,
             is_new: false
         }
@@ -152,7 +152,7 @@ fn what_slurmctld_has_already_is_not_said_again() {
 }
 
 #[test]
-fn it_lasts_where_the_file_says_it_or_slurmctld_keeps_it() {
+fn a_partition_is_persistent_if_the_file_has_it_or_slurmctld_keeps_it() {
     let keeps = format!("ReconfigFlags=keeppartinfo\n{FILE}");
     for (conf, max_time, lasts) in [
         (FILE, json!("1:00:00"), true),
@@ -166,7 +166,7 @@ fn it_lasts_where_the_file_says_it_or_slurmctld_keeps_it() {
 }
 
 #[test]
-fn one_that_is_not_there_is_made_only_where_it_is_kept() {
+fn a_missing_partition_is_created_only_if_slurmctld_keeps_it() {
     let new = partition(&json!({ "maxTime": 30, "state": "Down" }));
     let forgetful = cluster("", vec![live("all", Up)]);
     let Decision::Refuse(fault) = decided(&new, &forgetful) else {
@@ -187,18 +187,18 @@ fn one_that_is_not_there_is_made_only_where_it_is_kept() {
 }
 
 #[test]
-fn a_slurmctld_that_started_anew_is_told_again_unless_drift_is_only_reported() {
+fn values_are_sent_again_after_a_restart_unless_drift_is_only_reported() {
     let there = cluster(FILE, vec![live("long", Up)]);
-    for (policy, told_at, again) in [
+    for (policy, sent_at, again) in [
         ("Revert", -100, true),
         ("RevertAll", -100, true),
         ("Report", -100, false),
-        // Somebody changed it by hand since then, which is a matter of drift.
+        // A later manual change is drift.
         ("Revert", 100, false),
     ] {
         let spec = json!({ "maxTime": 30, "state": "Drain", "driftPolicy": policy });
-        let updates = updates(&told(&spec, told_at, &there), &there);
-        assert_eq!(!updates.is_empty(), again, "{policy} at {told_at}");
+        let updates = updates(&sent(&spec, sent_at, &there), &there);
+        assert_eq!(!updates.is_empty(), again, "{policy} at {sent_at}");
         if again {
             assert_eq!((updates[0].max_time, updates[0].state), (Some(30), Some(Drain)));
         }
@@ -206,13 +206,13 @@ fn a_slurmctld_that_started_anew_is_told_again_unless_drift_is_only_reported() {
 }
 
 #[test]
-fn one_that_somebody_closed_stays_so_until_that_is_lifted() {
+fn a_manually_closed_partition_stays_closed_until_the_state_is_lifted() {
     let closed = |state| cluster(FILE, vec![live("long", state)]);
     for state in [Drain, Down, Inactive] {
         let there = closed(state);
         for spec in [json!({}), json!({ "state": "Up" })] {
-            let partition = told(&spec, 100, &there);
-            let Decision::Rest {
+            let partition = sent(&spec, 100, &there);
+            let Decision::Unchanged {
                 manual_state: Some(kept),
                 ..
             } = decided(&partition, &there)
@@ -223,39 +223,39 @@ fn one_that_somebody_closed_stays_so_until_that_is_lifted() {
         }
     }
     let there = closed(Drain);
-    // Nor does an object that comes to it.
+    // A new object does not open it either.
     let new = partition(&json!({ "state": "Up" }));
     assert!(matches!(
         decided(&new, &there),
-        Decision::Rest {
+        Decision::Unchanged {
             manual_state: Some(_),
             ..
         }
     ));
     let opened = |partition: &Partition| updates(partition, &there).first().and_then(|update| update.state);
-    let mut another = told(&json!({ "state": "Drain" }), 100, &there);
+    let mut another = sent(&json!({ "state": "Drain" }), 100, &there);
     another.spec.state = partition(&json!({ "state": "Up" })).spec.state;
-    assert_eq!(opened(&another), Some(Up), "another desired");
+    assert_eq!(opened(&another), Some(Up), "another wanted state");
     assert_eq!(
-        opened(&told(
+        opened(&sent(
             &json!({ "state": "Up", "driftPolicy": "RevertAll" }),
             100,
             &there
         )),
         Some(Up)
     );
-    let mut resumed = told(&json!({ "state": "Up" }), 100, &there);
+    let mut resumed = sent(&json!({ "state": "Up" }), 100, &there);
     let annotation = (annotations::RESUMED_AT.to_owned(), at(700).to_string());
     resumed.metadata.annotations = Some([annotation].into());
     assert_eq!(opened(&resumed), Some(Up));
 }
 
 #[test]
-fn the_default_goes_back_to_whom_it_was_taken_from() {
+fn the_default_returns_to_the_partition_that_had_it_before() {
     let mut long = live("long", Up);
     long.set(PartitionFlag::Default(true));
     let there = cluster(FILE, vec![live("all", Up), long]);
-    let mut partition = told(&json!({ "default": true }), 100, &there);
+    let mut partition = sent(&json!({ "default": true }), 100, &there);
     partition.spec.default = None;
     partition.metadata.generation = Some(2);
     let updates = updates(&partition, &there);
@@ -265,7 +265,7 @@ fn the_default_goes_back_to_whom_it_was_taken_from() {
 }
 
 #[test]
-fn members_are_hosts_or_sets_that_the_file_there_knows() {
+fn members_are_hosts_or_node_sets_in_the_file() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let node_set = |name: &str| -> Arc<NodeSet> {
         Arc::new(
@@ -288,20 +288,20 @@ fn members_are_hosts_or_sets_that_the_file_there_knows() {
 }
 
 #[test]
-fn what_no_message_says_is_refused_with_the_line() {
+fn a_key_that_cannot_be_sent_is_rejected_with_the_line_to_write() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let refused = desired(&partition(&json!({ "config": "SuspendTime=5" })), &there).unwrap_err();
     assert!(
         refused.message.contains("SuspendTime") && refused.message.contains("write PartitionName=long "),
         "{refused:?}"
     );
-    let said_there = FILE.replace("MaxTime=60", "MaxTime=60 SuspendTime=5");
-    let there = cluster(&said_there, vec![live("long", Up)]);
+    let with_key = FILE.replace("MaxTime=60", "MaxTime=60 SuspendTime=5");
+    let there = cluster(&with_key, vec![live("long", Up)]);
     assert!(desired(&partition(&json!({ "config": "SuspendTime=5" })), &there).is_ok());
 }
 
 #[test]
-fn only_what_was_made_for_the_object_goes_with_it() {
+fn only_a_partition_that_the_object_created_is_deleted_with_it() {
     let made = |at: Option<&str>| {
         let mut partition = partition(&json!({}));
         partition.metadata.annotations =
@@ -327,7 +327,7 @@ fn only_what_was_made_for_the_object_goes_with_it() {
 }
 
 #[test]
-fn of_two_objects_the_older_one_has_the_name_and_the_default() {
+fn the_older_of_two_objects_keeps_the_name_and_the_default() {
     let mut other = partition(&json!({ "partitionName": "long", "default": true }));
     other.metadata.name = Some("older".to_owned());
     other.metadata.creation_timestamp = Some(serde_json::from_value("2026-01-01T00:00:00Z".into()).unwrap());
@@ -344,7 +344,7 @@ fn of_two_objects_the_older_one_has_the_name_and_the_default() {
     assert_eq!(reason(&own, &other), None);
 }
 
-/// As slurmrestd shows it.
+/// The cluster as slurmrestd returns it.
 fn cluster_without_file(flags: &[&str], partitions: Vec<LivePartition>) -> ExternalCluster {
     let boot = ServedConf {
         boot_time: 1000,
@@ -355,11 +355,11 @@ fn cluster_without_file(flags: &[&str], partitions: Vec<LivePartition>) -> Exter
 }
 
 #[test]
-fn without_the_file_only_what_the_object_says_is_told() {
+fn without_the_file_only_keys_of_the_object_are_sent() {
     let known = cluster(FILE, vec![live("long", Up)]);
     let unknown = cluster_without_file(&[], vec![live("long", Up)]);
-    // Told by Slurm's own protocol before, so the file's keys are in the line.
-    let mut partition = told(&json!({ "maxTime": 30, "config": "GraceTime=9" }), 600, &known);
+    // Sent by Slurm's own protocol before, so the line contains the file's keys.
+    let mut partition = sent(&json!({ "maxTime": 30, "config": "GraceTime=9" }), 600, &known);
     assert_eq!(
         desired(&partition, &unknown).unwrap().line,
         desired(&partition, &known).unwrap().line
@@ -370,16 +370,16 @@ fn without_the_file_only_what_the_object_says_is_told() {
         update, not_persistent, ..
     } = desired(&partition, &unknown).unwrap();
     assert_eq!(update.max_time, Some(20));
-    assert_eq!(update.grace_time, None, "nobody knows whether the file has it");
+    assert_eq!(update.grace_time, None, "it is not known whether the file has it");
     assert_eq!((update.max_nodes, update.allow_groups), (None, None));
-    assert!(not_persistent.unwrap().contains("which slurmrestd does not tell"));
+    assert!(not_persistent.unwrap().contains("which slurmrestd does not return"));
     assert_eq!(desired(&partition, &known).unwrap().update.grace_time, Some(0));
     let keeps = cluster_without_file(&["KeepPartInfo"], Vec::new());
     assert_eq!(desired(&partition, &keeps).unwrap().not_persistent, None);
 }
 
 #[test]
-fn without_the_file_slurmctld_itself_knows_its_node_sets() {
+fn without_the_file_node_sets_are_left_to_slurmctld() {
     let node_set: NodeSet = serde_json::from_value(json!({
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet",
         "metadata": { "name": "cpu", "namespace": "hpc" }, "spec": { "controllerRef": { "name": "slurm" } },

@@ -1,8 +1,8 @@
-//! Closing: a partition that is to go takes no new jobs, and goes when those it has are over.
+//! Closing: a partition that is being removed accepts no new jobs, and is removed when its jobs have ended.
 //!
-//! A reconfigure without a partition's line would end its jobs. Where a line of a NodeSet or of extraConf is taken away while jobs are
-//! in the partition, it is retained, closed, and the rest of the change does not wait for it. Partition objects close by themselves
-//! when they are deleted.
+//! A reconfigure without a partition's line would end its jobs. If a line of a NodeSet or of extraConf is removed while
+//! jobs are in the partition, the line is retained and closed, and the rest of the change does not wait for it.
+//! Partition objects close by themselves when they are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,74 +13,74 @@ use slurm::{
     conf::{Document, Key, RecordKind, Settings},
 };
 
-/// The state of a partition while it is closing. One that was stopped is not started to be emptied.
+/// The state of a partition while it is closing. A stopped partition is not started in order to drain it.
 pub(crate) fn closing_state(state: &str) -> &'static str {
-    let is_stopped = ["DOWN", "INACTIVE"].iter().any(|word| state.eq_ignore_ascii_case(word));
+    let is_stopped = ["DOWN", "INACTIVE"].iter().any(|name| state.eq_ignore_ascii_case(name));
     if is_stopped { "INACTIVE" } else { "DRAIN" }
 }
 
-/// Whether a partition in this state takes no new jobs.
+/// Whether a partition in this state accepts no new jobs.
 pub(crate) fn is_closed(state: &str) -> bool {
     ["DRAIN", "INACTIVE"]
         .iter()
-        .any(|word| state.eq_ignore_ascii_case(word))
+        .any(|name| state.eq_ignore_ascii_case(name))
 }
 
-/// By the partition's name in Slurm.
+/// Retained lines by the partition's name in Slurm.
 pub(crate) type RetainedLines = BTreeMap<String, Retained>;
 
-/// A line that its owner took away.
+/// A line that its owner removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Retained {
     /// The text after `PartitionName=`.
     pub(crate) line: String,
-    /// NodeSets that it names, whose own lines may be gone too.
+    /// NodeSets in the line, whose own lines may have been removed too.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) node_sets: BTreeSet<String>,
 }
 
-/// Partitions whose lines may be gone from the next slurm.conf.
+/// Partitions whose lines may be missing from the next slurm.conf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Removal<'a> {
     /// The slurm.conf that slurmctld has.
     pub(crate) written: &'a Document,
-    /// Names of the partitions that have an owner in the next one.
+    /// Names of the partitions that have an owner in the next slurm.conf.
     pub(crate) there: &'a BTreeSet<String>,
     /// Names of the partitions that were objects: they close by themselves.
     pub(crate) objects: &'a BTreeSet<&'a str>,
-    /// Partitions that were made by hand: they have a rule of their own.
+    /// Manually created partitions: they have their own rule.
     pub(crate) adopted: &'a BTreeMap<String, String>,
     /// Names of the NodeSets whose lines the operator wrote.
     pub(crate) node_sets: &'a BTreeSet<&'a str>,
     /// Lines retained before.
     pub(crate) before: &'a RetainedLines,
-    /// Partitions that slurmctld did not delete a moment ago.
+    /// Partitions that slurmctld recently refused to delete.
     pub(crate) in_use: &'a [PartitionInUse],
     /// `None` if they are not known.
     pub(crate) jobs: Option<&'a [Job]>,
 }
 
-/// The lines that have to be retained. Jobs that are submitted after they were read are found by the agent when it deletes the
-/// partition.
+/// Returns the lines to retain. The agent finds jobs that are submitted after `jobs` were read.
 pub(crate) fn find_retained(removal: &Removal) -> RetainedLines {
-    let gone = removal.written.effective(RecordKind::Partition).into_iter();
-    gone.filter(|(name, _)| {
-        let has_other_owner = removal.objects.contains(name) || removal.adopted.contains_key(*name);
-        !removal.there.contains(*name) && !has_other_owner
-    })
-    .filter(|(name, _)| has_jobs(removal, name))
-    .filter_map(|(name, settings)| {
-        let retained = match removal.before.get(name) {
-            Some(retained) => retained.clone(),
-            None => close(removal, name, &settings)?,
-        };
-        Some((name.to_owned(), retained))
-    })
-    .collect()
+    let removed = removal.written.effective(RecordKind::Partition).into_iter();
+    removed
+        .filter(|(name, _)| {
+            let has_other_rule = removal.objects.contains(name) || removal.adopted.contains_key(*name);
+            !removal.there.contains(*name) && !has_other_rule
+        })
+        .filter(|(name, _)| has_jobs(removal, name))
+        .filter_map(|(name, settings)| {
+            let retained = match removal.before.get(name) {
+                Some(retained) => retained.clone(),
+                None => close(removal, name, &settings)?,
+            };
+            Some((name.to_owned(), retained))
+        })
+        .collect()
 }
 
-/// A line that was retained stays until it is known that there are no jobs.
+/// Whether the partition may have jobs. A retained line is kept until it is known to have none.
 fn has_jobs(removal: &Removal, name: &str) -> bool {
     let is_in_use = removal.in_use.iter().any(|partition| partition.name == name);
     match removal.jobs {
@@ -92,7 +92,7 @@ fn has_jobs(removal: &Removal, name: &str) -> bool {
     }
 }
 
-/// The line in the state of closing. `None` for a line that cannot be written on its own: its removal waits for its jobs.
+/// Returns the closed line. `None` for one that cannot be written on its own: its removal waits for its jobs.
 fn close(removal: &Removal, name: &str, settings: &Settings) -> Option<Retained> {
     let is_plain =
         |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "\"#\\[]".contains(c));
@@ -102,7 +102,7 @@ fn close(removal: &Removal, name: &str, settings: &Settings) -> Option<Retained>
         if removal.written.record(RecordKind::NodeSet, item).is_none() {
             continue;
         }
-        // A set of the user's own lines may be anything.
+        // A node set in a user's own lines may contain any nodes.
         removal.node_sets.get(item)?;
         node_sets.insert(item.to_owned());
     }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_partition_is_not_started_to_be_emptied() {
+    fn a_stopped_partition_is_not_started_in_order_to_drain_it() {
         for (state, closing) in [
             ("UP", "DRAIN"),
             ("DRAIN", "DRAIN"),

@@ -1,12 +1,12 @@
 //! The default partition: at most one, and jobs that name no partition must have one.
 
-/// Why a partition that is to go has to stay.
+/// Why a deleted partition must be kept.
 pub(crate) const LAST_DEFAULT: &str =
-    "it is the default partition, and jobs that name none would have no place; make another partition the default";
+    "it is the default partition, and jobs without a partition would be rejected; make another partition the default";
 
-/// Why a second default partition is rejected. `place` is where the first one is.
+/// Why a second default partition is rejected. `place` is the place of the first one.
 pub(crate) fn two_defaults(place: &str) -> String {
-    format!("spec.default is true, and {place} is the default partition already; take it from one of the two")
+    format!("spec.default is true, and {place} is the default partition already; unset one of the two")
 }
 
 /// Whether a value of `Default=` makes a partition the default.
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_yes_makes_a_default() {
+    fn only_yes_makes_a_partition_the_default() {
         for (value, expected) in [
             ("YES", true),
             ("yes", true),

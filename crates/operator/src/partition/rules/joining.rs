@@ -1,4 +1,4 @@
-//! Workers that Kubernetes has and Slurm may list at any moment: what was read from Slurm need not contain them yet.
+//! Workers that may register with Slurm at any moment: Slurm's last response may not contain them yet.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use slurm::Node;
 
 use super::mark::Mark;
 
-/// A slurmd registers within a second of its start. After a minute something else keeps it from doing so.
-const JOINS_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+/// A slurmd registers within a second of its start. After a minute something prevents it from registering.
+const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// A worker that runs on a Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +17,11 @@ pub(crate) struct Joining {
     pub(crate) node_set: String,
     /// Its own name in Slurm.
     pub(crate) node: String,
-    /// When its slurmd started, or else its pod was created.
+    /// When its slurmd started, or else when its pod was created.
     pub(crate) since: Timestamp,
 }
 
-/// The first worker that is to have this mark and that Slurm did not list at this time, but may by now.
+/// Returns the first worker that must have this mark and that Slurm did not list at this time, but may list by now.
 pub(crate) fn first_joining<'a>(
     all: &'a [Joining],
     mark: &Mark,
@@ -31,7 +31,7 @@ pub(crate) fn first_joining<'a>(
     let joins = |worker: &&Joining| {
         mark.is_for(&worker.node_set, &worker.node)
             && !nodes.contains_key(&worker.node)
-            && at.duration_since(worker.since) < JOINS_WITHIN
+            && at.duration_since(worker.since) < REGISTRATION_TIMEOUT
     };
     all.iter().find(joins).map(|worker| worker.node.as_str())
 }

@@ -9,37 +9,37 @@ use slurm::{
 
 use super::{closing::is_closed, default::is_yes, mark::Mark};
 
-/// What a Partition's line is made of, as it was taken into a configuration.
+/// The parts of a Partition's line, as they were accepted into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Line {
-    /// In Slurm.
+    /// The name in Slurm.
     pub(crate) name: String,
-    /// What `Nodes=` says.
+    /// The value of `Nodes=`.
     pub(crate) nodes: String,
-    /// The state that is asked for, in Slurm's word.
+    /// The wanted state, as Slurm writes it.
     pub(crate) state: String,
-    /// Everything else, as it stands in the line.
+    /// All other settings, as in the line.
     pub(crate) settings: String,
-    /// Of the object it was made from.
+    /// The generation of the object.
     pub(crate) generation: i64,
-    /// By which its NodeSets' nodes are known where some of them are left out.
+    /// The mark of the members, if nodes of NodeSets are excluded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mark: Option<Mark>,
 }
 
-/// How few jobs a partition in this state takes and starts. None for one that nobody knows.
+/// How few jobs a partition in this state accepts and starts. `None` for an unknown state.
 pub(crate) fn strictness(state: &str) -> Option<u8> {
     PartitionStateName::from_name(&state.to_ascii_uppercase()).map(PartitionStateName::strictness)
 }
 
 impl Line {
-    /// Whether it takes no new jobs.
+    /// Whether it accepts no new jobs.
     pub(crate) fn is_closed(&self) -> bool {
         is_closed(&self.state)
     }
 
-    /// The same in this state.
+    /// The same line with this state.
     pub(crate) fn with_state(&self, state: &str) -> Self {
         Self {
             state: state.to_owned(),
@@ -47,12 +47,12 @@ impl Line {
         }
     }
 
-    /// Whether jobs that name no partition come here.
+    /// Whether this is the partition of jobs without a partition.
     pub(crate) fn is_default(&self) -> bool {
         is_default(&self.settings)
     }
 
-    /// The same without jobs that name no partition.
+    /// The same line without `Default=`.
     pub(crate) fn without_default(&self) -> Self {
         let kept: Vec<&str> = items(&self.settings).filter(|item| !is_default(item)).collect();
         Self {
@@ -61,12 +61,12 @@ impl Line {
         }
     }
 
-    /// As it stands in slurm.conf.
+    /// The line in slurm.conf.
     pub(crate) fn whole(&self) -> String {
         format!("PartitionName={}", self.text())
     }
 
-    /// One that was written by [`Self::whole`].
+    /// Parses a line that [`Self::whole`] wrote.
     pub(crate) fn read(whole: &str, generation: i64) -> Option<Self> {
         let rest = whole.strip_prefix("PartitionName=")?;
         let mut items = items(rest);
@@ -83,12 +83,12 @@ impl Line {
         })
     }
 
-    /// See [`stands_alone`].
-    pub(crate) fn stands_alone(&self) -> bool {
-        stands_alone(&self.whole())
+    /// See [`is_self_contained`].
+    pub(crate) fn is_self_contained(&self) -> bool {
+        is_self_contained(&self.whole())
     }
 
-    /// What stands after `PartitionName=`.
+    /// The text after `PartitionName=`.
     pub(crate) fn text(&self) -> String {
         let Self {
             name,
@@ -107,8 +107,8 @@ impl Line {
     }
 }
 
-/// Whether a partition's line is one record and leaves the line after it alone. Lines that were accepted by an older operator need not.
-pub(crate) fn stands_alone(line: &str) -> bool {
+/// Whether a line is one record and does not continue into the next line, as lines of an older operator may.
+pub(crate) fn is_self_contained(line: &str) -> bool {
     const NEXT: &str = "PartitionName=next";
     let document = Document::parse(&format!("{line}\n{NEXT}\n"));
     let [first, second] = document.lines() else {
@@ -118,7 +118,7 @@ pub(crate) fn stands_alone(line: &str) -> bool {
     is_record && first.raw().trim_end() == line.trim_end() && second.raw().trim_end() == NEXT
 }
 
-/// What a line of slurm.conf says.
+/// The settings in a line of slurm.conf.
 pub(crate) fn settings_in(line: &str) -> Settings {
     let document = Document::parse(line);
     let mut partitions = document.effective(RecordKind::Partition).into_iter();
@@ -133,7 +133,7 @@ pub(crate) fn is_default(settings: &str) -> bool {
     })
 }
 
-/// The settings of a spec but for members and state, as they stand in a line.
+/// The settings of a spec except members and state, as in a line.
 pub(crate) fn render_settings(spec: &PartitionSpec) -> String {
     let typed = spec.settings();
     let typed = typed.iter().map(|setting| format!("{}={}", setting.key, setting.value));
@@ -161,19 +161,19 @@ mod tests {
             mark: None,
         };
         assert_eq!(line.settings, "Default=\"YES\" Topology=\"a  Default=NO b\"");
-        assert!(line.is_default() && line.stands_alone());
+        assert!(line.is_default() && line.is_self_contained());
         assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
         assert_eq!(Line::read(&line.whole(), 3), Some(line));
     }
 
     #[test]
-    fn a_line_stands_alone_unless_it_takes_the_next_one_along() {
+    fn a_line_is_self_contained_unless_it_continues_into_the_next_one() {
         for line in [
             "PartitionName=a",
             "PartitionName=a Nodes=b ",
             "PartitionName=a Topology=\"b c\"",
         ] {
-            assert!(stands_alone(line), "{line:?}");
+            assert!(is_self_contained(line), "{line:?}");
         }
         for line in [
             "PartitionName=a AllowGroups=x,\\",
@@ -183,12 +183,12 @@ mod tests {
             "# PartitionName=a",
             "",
         ] {
-            assert!(!stands_alone(line), "{line:?}");
+            assert!(!is_self_contained(line), "{line:?}");
         }
     }
 
     #[test]
-    fn fields_come_first_and_the_rest_as_it_was_written() {
+    fn typed_fields_come_first_and_the_rest_as_written() {
         let spec: PartitionSpec = serde_json::from_value(serde_json::json!({
             "controllerRef": { "name": "slurm" }, "maxTime": 60, "config": "  SuspendTime=5   ResumeTimeout=9 ",
         }))

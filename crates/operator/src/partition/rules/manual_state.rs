@@ -1,7 +1,7 @@
-//! Manual states: partitions that a person closed in Slurm. What was closed in an emergency stays closed, whatever the files said,
-//! and is written into the files, so that it is closed after a restart of slurmctld too.
+//! Manual states: partitions that a person closed in Slurm. A partition that was closed in an emergency stays closed,
+//! whatever the files said; the state is written into the files, so that it also survives a restart of slurmctld.
 //!
-//! A manual state is lifted by `scontrol update … State=UP`, by another state in whatever the partition is made from, or by the
+//! A manual state is lifted by `scontrol update … State=UP`, by another state in the source of the partition, or by the
 //! annotation [`annotations::RESUMED_AT`] on a Partition.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,14 +17,14 @@ use slurm::{
 
 use super::line::strictness;
 
-/// By the partition's name in Slurm.
+/// Manual states by the partition's name in Slurm.
 pub(crate) type ManualStates = BTreeMap<String, ManualState>;
 
-/// A state that a person set and that stays.
+/// A state that a person set and that is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ManualState {
-    /// In Slurm's word.
+    /// As Slurm writes it.
     pub(crate) state: String,
     /// The state the partition should have. A change of it lifts the manual state.
     pub(crate) wanted: String,
@@ -33,13 +33,13 @@ pub(crate) struct ManualState {
 }
 
 impl ManualState {
-    /// Whether something has lifted it: the wanted state has changed, or its owner wants it open.
+    /// Whether the manual state was lifted: the wanted state has changed, or the owner resumed the partition.
     pub(crate) fn is_lifted(&self, wanted: &str, policy: &Policy) -> bool {
         self.wanted != wanted || !policy.keeps || policy.is_resumed_after(&self.since)
     }
 }
 
-/// What the owner of a partition says about manual states.
+/// The owner's policy for manual states.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     keeps: bool,
@@ -64,13 +64,13 @@ impl Policy {
     }
 }
 
-/// What manual states are found in.
+/// The input for finding manual states.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight<'a> {
+pub(crate) struct StateInputs<'a> {
     pub(crate) objects: &'a [Arc<Partition>],
     /// The partitions that Slurm listed, and when.
     pub(crate) live: Option<(&'a BTreeMap<String, slurm::Partition>, Timestamp)>,
-    /// That was while slurmctld ran with what was written.
+    /// Whether slurmctld ran with `written` at that time.
     pub(crate) is_fresh: bool,
     /// The slurm.conf that slurmctld has.
     pub(crate) written: Option<&'a Document>,
@@ -78,30 +78,30 @@ pub(crate) struct Sight<'a> {
     pub(crate) before: &'a ManualStates,
 }
 
-/// The manual states there are now.
+/// The current manual states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) states: ManualStates,
-    /// Slurm has other states than were written to it, but that was read before they were written.
+    /// Slurm has other states than written, but they were read before the states were written.
     pub(crate) is_unsure: bool,
 }
 
-/// Finds the manual states. `wanted` is the slurm.conf that slurmctld is to have.
-pub(crate) fn find_manual_states(sight: &Sight, wanted: impl FnOnce() -> Document) -> Found {
-    let written: BTreeMap<&str, String> = sight.written.map(states).unwrap_or_default();
-    let live = sight.live.into_iter().flat_map(|(partitions, _)| partitions);
-    let mut by_hand: BTreeMap<&str, String> = live
-        .filter_map(|(name, live)| Some((name.as_str(), word(&live.state)?)))
+/// Finds the manual states. `wanted` is the slurm.conf that slurmctld should have.
+pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> Document) -> Found {
+    let written: BTreeMap<&str, String> = inputs.written.map(states).unwrap_or_default();
+    let live = inputs.live.into_iter().flat_map(|(partitions, _)| partitions);
+    let mut changed: BTreeMap<&str, String> = live
+        .filter_map(|(name, live)| Some((name.as_str(), state_name(&live.state)?)))
         .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
         .collect();
     let mut found = Found::default();
-    // Nearly always; the wanted slurm.conf is then not needed.
-    if by_hand.is_empty() && sight.before.is_empty() {
+    // This is the usual case; the wanted slurm.conf is then not needed.
+    if changed.is_empty() && inputs.before.is_empty() {
         return found;
     }
     let wanted = wanted();
-    // The first of each name.
-    let objects: BTreeMap<String, &Partition> = sight
+    // The first object of each name.
+    let objects: BTreeMap<String, &Partition> = inputs
         .objects
         .iter()
         .rev()
@@ -109,15 +109,15 @@ pub(crate) fn find_manual_states(sight: &Sight, wanted: impl FnOnce() -> Documen
         .collect();
     for (name, wanted) in states(&wanted) {
         let policy = Policy::of(objects.get(name).copied());
-        let prior = sight
+        let prior = inputs
             .before
             .get(name)
             .filter(|prior| !prior.is_lifted(&wanted, &policy));
-        let state = match by_hand.remove(name) {
-            Some(state) if sight.is_fresh => {
+        let state = match changed.remove(name) {
+            Some(state) if inputs.is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
-                let since = sight.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
-                // Where nothing is kept, it is kept for one delivery only: the next one opens the partition.
+                let since = inputs.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
+                // Without `keeps` it is kept for one delivery only: the next one opens the partition.
                 is_stricter.then(|| match prior {
                     Some(prior) if prior.state == state => prior.clone(),
                     _ => ManualState { state, wanted, since },
@@ -147,15 +147,16 @@ fn states(conf: &Document) -> BTreeMap<&str, String> {
 }
 
 /// `None` for a state that this operator does not know.
-fn word(state: &PartitionState) -> Option<String> {
+fn state_name(state: &PartitionState) -> Option<String> {
     match state {
         PartitionState::Known(name) => Some(name.name().to_owned()),
         PartitionState::Other(_) => None,
     }
 }
 
-/// The slurm.conf with these states in the lines of their partitions. A line that cannot be parsed, or is continued by a backslash,
-/// stays as it is, so that line numbers hold: there only slurmctld keeps the state, until it restarts.
+/// Returns the slurm.conf with these states in the lines of their partitions. A line that cannot be parsed, or that
+/// continues with a backslash, is not changed, so that line numbers are kept: then only slurmctld keeps the state,
+/// until it restarts.
 pub(crate) fn write_states(conf: &str, manual: &ManualStates) -> String {
     manual.iter().fold(conf.to_owned(), |conf, (name, manual)| {
         let state = SettingChange::Set {

@@ -1,11 +1,13 @@
-//! How a Partition leaves out single nodes that its NodeSets bring. Pure.
+//! How a Partition excludes single nodes of its NodeSets. Pure.
 //!
-//! Slurm has no word for it. A list of nodes in slurm.conf would be one, but slurmctld does not start with a name in it that it
-//! does not know (yet, or any more), and nobody would add those that join. So the members get a feature, the mark, and the partition
-//! is that of a `NodeSet=` line with it: what Slurm works out itself, at every start, reconfigure and joining of a node.
+//! Slurm has no syntax for exclusion. A list of nodes in slurm.conf would work, but slurmctld does not start with an
+//! unknown name in it (not yet registered, or deleted), and new nodes would be missing. So the members get a feature,
+//! the mark, and the partition refers to a `NodeSet=` line with that feature, which Slurm evaluates at every start,
+//! reconfigure and registration of a node.
 //!
-//! The name of a mark is made from all that decides who has it. So a mark is never right for one list and wrong for the next:
-//! whoever has an older one, or none yet, is no member. The line goes live when the nodes there are have the mark.
+//! The name of a mark is derived from everything that decides who has it. So a mark is never valid for one list and
+//! wrong for the next: a node with an older mark, or without one, is not a member. The line goes live when all existing
+//! nodes have the mark.
 
 use api::{NodeSet, Partition};
 use serde::{Deserialize, Serialize};
@@ -14,16 +16,16 @@ use std::sync::Arc;
 
 use super::members::resolve_members;
 
-/// Between the partition's name and what tells one list from another. No host of Kubernetes has a dot in its name.
+/// Separates the partition's name from the digest of the list. No host name in Kubernetes contains a dot.
 const INFIX: &str = ".members-";
 
 /// The mark of a Partition's members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Mark {
-    /// The feature, and the set of nodes that have it.
+    /// The feature, and the node set of the nodes that have it.
     pub(crate) name: String,
-    /// By their names in Slurm.
+    /// NodeSets by their names in Slurm.
     node_sets: Vec<String>,
     /// A hostlist.
     excluded: String,
@@ -33,7 +35,7 @@ impl Mark {
     pub(crate) fn new(partition: &str, node_sets: Vec<String>, excluded: &Hostlist) -> Self {
         let excluded = excluded.to_string();
         let digest = Digest::of(format!("{} {excluded}", node_sets.join(",")).as_bytes()).to_string();
-        // Letters only: what ends in digits could be taken for one of a row of hosts.
+        // Letters only: a name that ends in digits could be read as a range of hosts.
         let letters = digest.bytes().take(8).map(|digit| match digit {
             b'0'..=b'9' => char::from(b'g' + (digit - b'0')),
             letter => char::from(letter),
@@ -51,7 +53,8 @@ impl Mark {
             && Hostlist::parse(&self.excluded).is_ok_and(|excluded| !excluded.contains(node))
     }
 
-    /// The first node that is to have it and has not. One that is down takes no job, and may have no pod that could be told.
+    /// Returns the first node that must have the mark and does not have it. A node that is down accepts no jobs, and
+    /// may have no pod that can set the mark.
     pub(crate) fn first_without<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<&'a str> {
         let lacks = |node: &&Node| {
             let is_member = node.features.iter().any(|set| self.is_for(set, &node.name));
@@ -61,7 +64,7 @@ impl Mark {
     }
 }
 
-/// What the marks of one node are to be.
+/// The marks that one node must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     wanted: Vec<String>,
@@ -72,7 +75,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// For a node of this NodeSet. `node_sets` and `partitions` are those of the Controller.
+    /// Returns the marks of a node of this NodeSet. `node_sets` and `partitions` belong to the Controller.
     pub(crate) fn of(
         node_set: &NodeSet,
         node: &str,
@@ -96,12 +99,12 @@ impl Marks {
         marks
     }
 
-    /// What is to be added to a node's features.
+    /// The marks to add to a node's features.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &String> {
         self.wanted.iter()
     }
 
-    /// Whether a feature is a mark that nobody needs any more.
+    /// Whether a feature is a mark that is no longer needed.
     pub(crate) fn is_stale(&self, feature: &str) -> bool {
         let Some(partition) = partition_of(feature) else {
             return false;
@@ -111,13 +114,13 @@ impl Marks {
     }
 }
 
-/// The partition whose mark a feature is, if it is one.
+/// Returns the partition of a feature, if the feature is a mark.
 fn partition_of(feature: &str) -> Option<&str> {
     let (partition, rest) = feature.rsplit_once(INFIX)?;
     (rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_lowercase())).then_some(partition)
 }
 
-/// Whether nodes have marks for its sake, or may have.
+/// Whether nodes have or may have marks because of this Partition.
 pub(crate) fn has_mark(partition: &Partition) -> bool {
     let excludes = partition.spec.exclude_nodes.as_ref();
     excludes.is_some_and(|nodes| !nodes.is_empty()) || written_mark(partition).is_some()
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn another_list_is_another_mark_and_the_same_one_the_same() {
+    fn a_mark_identifies_the_list_of_members() {
         let one = mark(&["cpu"], "cpu-1");
         assert_eq!(partition_of(&one.name), Some("long"));
         assert_eq!(one, mark(&["cpu"], "cpu-[1]"));
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_of_the_sets_that_takes_jobs_has_it_but_for_the_excluded() {
+    fn every_node_of_the_sets_that_accepts_jobs_must_have_the_mark_unless_excluded() {
         let mark = mark(&["cpu", "gpu"], "cpu-1");
         let has = ["cpu", mark.name.as_str()];
         for (nodes, missing) in [
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_mark_goes_once_the_newer_one_is_in_slurm_conf() {
+    fn an_older_mark_is_stale_once_the_newer_one_is_in_slurm_conf() {
         let cpu: NodeSet = serde_json::from_value(json!({
             "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "cpu", "namespace": "hpc" },
             "spec": { "controllerRef": { "name": "slurm" } },
@@ -198,12 +201,12 @@ mod tests {
         let under_way = marks("cpu-1", &[partition(&["cpu-2"], 2, 1, &line(&old))]);
         assert_eq!(under_way.wanted().collect::<Vec<_>>(), [&new]);
         assert!(!under_way.is_stale(&old));
-        // Accepted, though the line that is shown is that of before.
+        // Accepted, though the status still shows the former line.
         assert!(!marks("cpu-1", &[partition(&["cpu-2"], 3, 2, "")]).is_stale(&old));
         let done = marks("cpu-2", &[partition(&["cpu-2"], 2, 2, &line(&new))]);
         assert_eq!(done.wanted().count(), 0);
         assert!(done.is_stale(&old) && !done.is_stale(&new) && !done.is_stale("cpu") && !done.is_stale("k8s/x"));
-        assert!(marks("cpu-1", &[]).is_stale(&new), "its partition is gone");
+        assert!(marks("cpu-1", &[]).is_stale(&new), "its partition was deleted");
         assert!(marks("cpu-1", &[partition(&[], 4, 4, "PartitionName=long Nodes=cpu")]).is_stale(&new));
     }
 }

@@ -1,5 +1,5 @@
-//! Which nodes a Partition has, as `Nodes=` says it. NodeSets stand there by their names in Slurm, so that scaling one
-//! changes no partition. Pure.
+//! Resolves the nodes of a Partition into the value of `Nodes=`. NodeSets are listed by their names in Slurm, so that
+//! scaling one changes no partition. Pure.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use slurm::{Hostlist, hostlist::MAX_HOSTS};
 
 use super::mark::Mark;
 
-/// Who belongs to a Partition.
+/// The members of a Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Members {
-    /// What `Nodes=` says.
+    /// The value of `Nodes=`.
     pub(crate) nodes: String,
-    /// By which its NodeSets' nodes are known where some of them are left out.
+    /// The mark of the members, if nodes of NodeSets are excluded.
     pub(crate) mark: Option<Mark>,
 }
 
-/// The members; or what is wrong, with the field and what to do.
+/// Returns the members, or what is wrong, with the field and the remedy.
 pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Members, String> {
     let sets = resolve_node_sets(partition, node_sets)?;
     let listed = resolve_nodes(partition, node_sets)?;
@@ -37,9 +37,7 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
         });
     }
     if listed.iter().any(|entry| entry.eq_ignore_ascii_case("ALL")) {
-        return Err(
-            "spec.excludeNodes cannot take anything from ALL in spec.nodes; name NodeSets in its place".to_owned(),
-        );
+        return Err("spec.excludeNodes cannot exclude nodes from ALL in spec.nodes; name NodeSets instead".to_owned());
     }
     let left = hosts_of("spec.nodes", Some(listed.as_slice()))?;
     let left = left.names().filter(|name| !excluded.contains(name));
@@ -48,9 +46,7 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
     let marked = mark.iter().map(|mark| mark.name.clone());
     let nodes: Vec<String> = marked.chain((!left.is_empty()).then(|| left.to_string())).collect();
     if nodes.is_empty() {
-        return Err(
-            "spec.excludeNodes leaves none of spec.nodes; take some out of it, or delete the Partition".to_owned(),
-        );
+        return Err("spec.excludeNodes excludes all of spec.nodes; exclude fewer, or delete the Partition".to_owned());
     }
     Ok(Members {
         nodes: nodes.join(","),
@@ -58,7 +54,7 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
     })
 }
 
-/// Their names in Slurm, each once.
+/// Returns the names of its NodeSets in Slurm, without duplicates.
 fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
     let PartitionSpec {
         node_sets: named,
@@ -84,7 +80,7 @@ fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Resul
     Ok(members)
 }
 
-/// The entries of `spec.nodes`, as they are written, each once.
+/// Returns the entries of `spec.nodes`, as written, without duplicates.
 fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
     let nodes = partition.spec.nodes.as_deref();
     let mut entries: Vec<String> = Vec::new();
@@ -103,17 +99,17 @@ fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Ve
     Ok(entries)
 }
 
-/// All hosts of a field whose entries are hostlists.
+/// Returns all hosts of a field whose entries are hostlists.
 fn hosts_of(field: &str, entries: Option<&[String]>) -> Result<Hostlist, String> {
     let mut count = 0;
     let mut names = Vec::new();
     for (index, entry) in entries.into_iter().flatten().enumerate() {
         let hosts = Hostlist::parse(entry)
-            .map_err(|why| format!("{field}[{index}] is no hostlist: {why}; write one such as ext[001-004]"))?;
+            .map_err(|why| format!("{field}[{index}] is not a hostlist: {why}; write one such as ext[001-004]"))?;
         count += hosts.len();
         if count > MAX_HOSTS {
             return Err(format!(
-                "{field} stands for {count} nodes, and {MAX_HOSTS} are the most; list fewer"
+                "{field} lists {count} nodes, and at most {MAX_HOSTS} are allowed; list fewer"
             ));
         }
         names.extend(hosts.names());
@@ -121,7 +117,7 @@ fn hosts_of(field: &str, entries: Option<&[String]>) -> Result<Hostlist, String>
     Hostlist::of_names(names).map_err(|why| format!("{field}: {why}"))
 }
 
-/// By the name of the object, else by that in Slurm.
+/// Finds a NodeSet by the name of the object, else by its name in Slurm.
 fn find_node_set<'a>(
     partition: &Partition,
     node_sets: &'a [Arc<NodeSet>],
@@ -147,20 +143,20 @@ fn find_node_set<'a>(
                 format!("it has {}", known.join(", "))
             };
             Err(format!(
-                "{field} names NodeSet {name:?}, which Controller {controller:?} does not have: {known}; make it, or name another"
+                "{field} names NodeSet {name:?}, which Controller {controller:?} does not have: {known}; create it, or name another one"
             ))
         }
         several => {
             let objects: Vec<String> = several.iter().map(|node_set| node_set.name_any()).collect();
             Err(format!(
-                "{field} is {name:?}, which NodeSets {} are called in Slurm; name the one that is meant by its object",
+                "{field} is {name:?}, which is the name of NodeSets {} in Slurm; use the name of the object",
                 objects.join(" and ")
             ))
         }
     }
 }
 
-/// Kubernetes' own rules. An empty selector selects everything.
+/// Kubernetes' own rules: an empty selector selects everything.
 fn selects(selector: &LabelSelector, node_set: &NodeSet) -> Result<bool, String> {
     let labels = node_set.labels();
     let same = |(key, value): (&String, &String)| labels.get(key) == Some(value);
@@ -220,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn node_sets_stand_by_their_names_in_slurm() {
+    fn node_sets_are_listed_by_their_names_in_slurm() {
         for (spec, expected) in [
             (json!({ "nodeSets": ["slurm-gpu", "slurm-cpu"] }), "gpu,cpu"),
             (json!({ "nodeSets": ["cpu", "slurm-cpu"] }), "cpu"),
@@ -245,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_node_sets_are_left_out_by_a_mark_and_listed_ones_by_not_being_listed() {
+    fn nodes_of_node_sets_are_excluded_by_a_mark_and_listed_ones_by_omission() {
         let marked = |spec: Value| members(spec).unwrap();
         let cpu = marked(json!({ "nodeSets": ["cpu"], "excludeNodes": ["cpu-1"] }));
         assert!(cpu.starts_with("x.members-"), "{cpu}");
@@ -262,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_said_by_its_field() {
+    fn an_error_names_the_field() {
         for (spec, says) in [
             (
                 json!({ "nodeSets": ["nope"] }),
@@ -270,7 +266,7 @@ mod tests {
             ),
             (
                 json!({ "nodeSets": ["cpu", "gpu"] }),
-                "spec.nodeSets[1] is \"gpu\", which NodeSets slurm-gpu and other-gpu",
+                "spec.nodeSets[1] is \"gpu\", which is the name of NodeSets slurm-gpu and other-gpu",
             ),
             (
                 json!({ "nodeSetSelector": { "matchLabels": { "zone": "z" } } }),
@@ -280,27 +276,27 @@ mod tests {
                 json!({ "nodeSetSelector": { "matchExpressions": [{ "key": "zone", "operator": "Like" }] } }),
                 "spec.nodeSetSelector has operator \"Like\"",
             ),
-            (json!({ "nodes": ["n[0-9999999]"] }), "spec.nodes[0] is no hostlist"),
+            (json!({ "nodes": ["n[0-9999999]"] }), "spec.nodes[0] is not a hostlist"),
             (
                 json!({ "nodes": ["n[1-60000]", "m[1-60000]"] }),
-                "spec.nodes stands for 120000 nodes",
+                "spec.nodes lists 120000 nodes",
             ),
             (
                 json!({ "nodes": ["cpu"] }),
                 "spec.nodes[0] is \"cpu\", which is NodeSet \"slurm-cpu\"",
             ),
-            (json!({ "nodes": ["n[1-"] }), "spec.nodes[0] is no hostlist"),
+            (json!({ "nodes": ["n[1-"] }), "spec.nodes[0] is not a hostlist"),
             (
                 json!({ "nodeSets": ["cpu"], "excludeNodes": ["n[0-9999999]"] }),
-                "spec.excludeNodes[0] is no hostlist",
+                "spec.excludeNodes[0] is not a hostlist",
             ),
             (
                 json!({ "nodes": ["ALL"], "excludeNodes": ["cpu-1"] }),
-                "spec.excludeNodes cannot take anything from ALL",
+                "spec.excludeNodes cannot exclude nodes from ALL",
             ),
             (
                 json!({ "nodes": ["ext[1-2]"], "excludeNodes": ["ext[0-9]"] }),
-                "spec.excludeNodes leaves none",
+                "spec.excludeNodes excludes all of spec.nodes",
             ),
         ] {
             let why = members(spec.clone()).unwrap_err();

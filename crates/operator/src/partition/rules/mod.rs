@@ -1,5 +1,6 @@
-//! The rules of partitions, each in one file beside its test: for partitions of objects, of NodeSets and of extraConf, inside
-//! and outside Kubernetes. Pure; they know Slurm's values and Kubernetes' objects, and nothing else of the operator.
+//! The rules of partitions, each in one file with its test: for partitions of objects, of NodeSets and of extraConf,
+//! inside and outside Kubernetes. Pure; they use Slurm's values and Kubernetes' objects, and nothing else of the
+//! operator.
 
 pub(crate) mod closing;
 pub(crate) mod default;

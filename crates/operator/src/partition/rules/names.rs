@@ -1,4 +1,4 @@
-//! Whose a partition's name is. Partitions, NodeSets and nodes share one namespace in Slurm; what is there first keeps its name.
+//! Decides who owns a name. Partitions, NodeSets and nodes share one namespace in Slurm; the oldest keeps its name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{fault::Fault, reason};
 
-/// When an object was created; one that was not yet is the youngest.
+/// When an object was created; an object without a time is the youngest.
 pub(crate) fn created(object: &impl Resource) -> Timestamp {
     let created = object.meta().creation_timestamp.as_ref();
     created.map_or(Timestamp::MAX, |time| time.0)
@@ -27,12 +27,12 @@ pub(crate) fn age(object: &impl Resource) -> (Timestamp, String) {
     (created(object), object.meta().name.clone().unwrap_or_default())
 }
 
-/// Names that are taken, each with the place that has it.
+/// Names in use, each with its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Taken {
     names: BTreeMap<String, String>,
     default_place: Option<String>,
-    /// Of the NodeName= lines.
+    /// The hosts of the `NodeName=` lines.
     nodes: Vec<Hostlist>,
 }
 
@@ -62,7 +62,7 @@ impl Taken {
     /// Adds a NodeSet by its own name, its name in Slurm and the settings of its partition.
     pub(crate) fn add_node_set(&mut self, own: &str, name: &str, partition: Option<&str>) {
         let place = format!("NodeSet {own:?}");
-        // A line of extraConf comes after it, and has the name if both have it.
+        // extraConf comes after the NodeSets in slurm.conf, so its line wins if both use the name.
         if partition.is_some_and(is_default) && self.default_place.is_none() {
             self.default_place = Some(place.clone());
         }
@@ -86,7 +86,7 @@ impl Taken {
         self.default_place.is_some()
     }
 
-    /// What is wrong with a Partition that asks for what only one can have. `is_node` is whether Slurm has a node of a name.
+    /// Checks that no other object has this name or the default. `is_node`: Slurm has a node of this name.
     pub(crate) fn check(
         &self,
         partition: &Partition,
@@ -111,7 +111,7 @@ impl Taken {
         }
     }
 
-    /// Where a node of this name comes from.
+    /// Returns the place of a node of this name.
     fn node_of_name(&self, node_sets: &[Arc<NodeSet>], is_node: impl Fn(&str) -> bool, name: &str) -> Option<String> {
         let numbered = |node_set: &&Arc<NodeSet>| {
             let of_object = format!("{}-", node_set.name_any());
@@ -129,14 +129,14 @@ impl Taken {
     }
 }
 
-/// What an older Partition of the same cluster has that only one can have, where slurm.conf is not the operator's.
+/// Returns the conflict of a Partition with an older one of the same external cluster.
 pub(crate) fn find_rival(partition: &Partition, others: &[Arc<Partition>]) -> Option<Fault> {
     let mut taken = Taken::default();
     let others = others
         .iter()
         .filter(|other| other.spec.controller_ref == partition.spec.controller_ref);
     let mut older: Vec<&Arc<Partition>> = others.filter(|other| age(other.as_ref()) < age(partition)).collect();
-    // The oldest last: it has the name.
+    // The oldest last: it keeps the name.
     older.sort_by_key(|other| std::cmp::Reverse(age(other.as_ref())));
     for other in older {
         let place = format!("Partition {:?}", other.name_any());
