@@ -13,7 +13,7 @@
 mod strict;
 
 use serde_json::{Map, Value, json};
-use slurm::answer::{DecodeError, JobVerdict, Payload, Ping, ServedConf, decode, decode_empty};
+use slurm::answer::{DecodeError, JobResult, Payload, Ping, ServedConf, decode, decode_empty};
 use slurm::job::JobStateName;
 use slurm::node::{BaseState, NodeFlag};
 use slurm::partition::PartitionStateName;
@@ -156,7 +156,7 @@ fn what_became_of_a_job_is_read_in_both_shapes() {
             };
             let mut answer = spec.sample(schema);
             answer["errors"] = json!([]);
-            let verdicts = decode::<Vec<JobVerdict>>(answer.to_string().as_bytes()).unwrap().value;
+            let verdicts = decode::<Vec<JobResult>>(answer.to_string().as_bytes()).unwrap().value;
             assert_eq!(verdicts[0].error(), (1, "text"), "{operation}");
         }
     }
