@@ -111,7 +111,7 @@ fn every_field_we_read_exists() {
 }
 
 #[test]
-fn what_stands_beside_the_payload_is_read_from_every_answer() {
+fn the_fields_beside_the_content_are_read_from_every_response() {
     for spec in specs() {
         for operation in spec.text["operations"].as_object().unwrap().keys() {
             let mut answer = spec.sample(spec.operation(operation, "answer").unwrap());
@@ -147,7 +147,7 @@ fn a_whole_answer_is_read() {
 }
 
 #[test]
-fn what_became_of_a_job_is_read_in_both_shapes() {
+fn the_result_of_a_job_is_read_in_both_forms() {
     for spec in specs() {
         for operation in ["delete job/{job_id}", "get job/{job_id}/requeue"] {
             let Some(schema) = spec.operation(operation, "answer") else {

@@ -103,7 +103,7 @@ fn check_slurm_conf_line(settings: &[Setting], at: At<'_>, known: &Known<'_>, pr
             problems.warn(
                 at,
                 Some(setting.key.as_str()),
-                format!("{} stands twice on the line, and only the last counts", setting.key),
+                format!("{} is twice on the line, and only the last is effective", setting.key),
                 "keep one of them",
             );
         }
