@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::error::Error;
 use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
-use super::reservation_update::ReservationUpdate;
+use super::reservation_update::render_reservation;
 use super::version::ApiVersion;
 use crate::answer::{
     Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty,
@@ -226,7 +226,7 @@ impl Client {
 
     /// Creates a reservation, or changes the existing one.
     pub async fn reserve(&self, request: &ReservationRequest) -> Result<Vec<Warning>, Error> {
-        let body = body_of(&ReservationUpdate::of(request))?;
+        let body = body_of(&render_reservation(request))?;
         let what = format!("reservation {:?}", request.name.as_str());
         let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
         answer.map_err(|error| match error {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::words::{CPU_BIND_WORDS, NOT_SHARED, PREEMPT_MODE_WORDS};
+use super::words::{CPU_BINDS, NOT_SHARED, Names, PREEMPT_MODES};
 use super::{PartitionFlag, PartitionUpdate};
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
@@ -307,12 +307,12 @@ pub(super) const CPU_BIND_OFF: u32 = 0x8_0000;
 
 /// `off` is left to the file: by RPC it means that the key is not set.
 fn cpu_bind(value: &str) -> Option<u32> {
-    find_word(value, &CPU_BIND_WORDS).filter(|bind| *bind != CPU_BIND_OFF)
+    find_word(value, &CPU_BINDS).filter(|bind| *bind != CPU_BIND_OFF)
 }
 
-fn find_word<T: Copy>(value: &str, words: &[(&str, T)]) -> Option<T> {
-    let known = words.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
-    known.map(|(_, number)| *number)
+fn find_word<T: Copy>(value: &str, names: &[Names<T>]) -> Option<T> {
+    let known = names.iter().find(|(word, ..)| value.eq_ignore_ascii_case(word));
+    known.map(|(.., number)| *number)
 }
 
 fn max_share(value: &str) -> Option<u16> {
@@ -339,7 +339,7 @@ fn over_time_limit(value: &str) -> Option<u16> {
 
 /// slurmctld ignores other values.
 fn preempt_mode(value: &str) -> Option<u16> {
-    find_word(value, &PREEMPT_MODE_WORDS)
+    find_word(value, &PREEMPT_MODES)
 }
 
 fn state(value: &str) -> Option<PartitionStateName> {
