@@ -106,7 +106,7 @@ impl PartitionUpdate {
             words.add(key, Some(value.to_owned()), false);
         }
         if let Some(bind) = self.cpu_bind {
-            words.add("CpuBind", word_of(bind, &CPU_BINDS), bind == CPU_BIND_OFF);
+            words.add("CpuBind", word_of(&bind, &CPU_BINDS), bind == CPU_BIND_OFF);
         }
         words.memory("DefMem", self.default_memory);
         words.memory("MaxMem", self.max_memory);
@@ -124,7 +124,7 @@ impl PartitionUpdate {
         }
         words.number("OverTimeLimit", self.over_time_limit, u16::MAX.into(), None);
         if let Some(mode) = self.preempt_mode {
-            words.add("PreemptMode", word_of(mode, &PREEMPT_MODES), false);
+            words.add("PreemptMode", word_of(&mode, &PREEMPT_MODES), false);
         }
         words.number("PriorityJobFactor", self.priority_job_factor, unlimited, Some(1));
         words.number("PriorityTier", self.priority_tier, unlimited, Some(1));
@@ -238,8 +238,8 @@ pub(crate) const PREEMPT_MODES: [Names<u16>; 4] = [
     ("CANCEL", "CANCEL", 8),
 ];
 
-fn word_of<T: PartialEq>(value: T, names: &[Names<T>]) -> Option<String> {
-    let known = names.iter().find(|(.., number)| *number == value);
+fn word_of<T: PartialEq>(value: &T, names: &[Names<T>]) -> Option<String> {
+    let known = names.iter().find(|(.., number)| number == value);
     known.map(|(word, ..)| (*word).to_owned())
 }
 
