@@ -1232,11 +1232,7 @@ async fn a_candidate_that_the_kubelet_brings_goes_live_under_the_checks_of_a_pus
             "another pod",
         ),
         ("..4", swapped, "another candidate"),
-        (
-            "..5",
-            made(&revision(3, "three"), 1, POD, &key),
-            "later leader or command",
-        ),
+        ("..5", made(&revision(3, "three"), 1, POD, &key), "higher fence"),
         ("..6", made(&revision(2, "old"), 4, POD, &key), "is an old one"),
         ("..7", made(&revision(3, "wrong"), 5, POD, &key), "Rejected"),
     ] {
