@@ -20,40 +20,24 @@ pub trait Payload: DeserializeOwned {
     const FIELD: &'static str;
 }
 
-impl Payload for Vec<Node> {
-    const FIELD: &'static str = "nodes";
+macro_rules! payloads {
+    ($($type:ty: $field:literal,)+) => {
+        $(impl Payload for $type {
+            const FIELD: &'static str = $field;
+        })+
+    };
 }
 
-impl Payload for Vec<Job> {
-    const FIELD: &'static str = "jobs";
-}
-
-impl Payload for Vec<Partition> {
-    const FIELD: &'static str = "partitions";
-}
-
-impl Payload for Vec<Reservation> {
-    const FIELD: &'static str = "reservations";
-}
-
-impl Payload for Vec<Qos> {
-    const FIELD: &'static str = "qos";
-}
-
-impl Payload for Vec<JobResult> {
-    const FIELD: &'static str = "status";
-}
-
-impl Payload for Vec<Ping> {
-    const FIELD: &'static str = "pings";
-}
-
-impl Payload for ServedConf {
-    const FIELD: &'static str = "slurm_conf_meta";
-}
-
-impl Payload for RunningConf {
-    const FIELD: &'static str = "slurm_conf";
+payloads! {
+    Vec<Node>: "nodes",
+    Vec<Job>: "jobs",
+    Vec<Partition>: "partitions",
+    Vec<Reservation>: "reservations",
+    Vec<Qos>: "qos",
+    Vec<JobResult>: "status",
+    Vec<Ping>: "pings",
+    ServedConf: "slurm_conf_meta",
+    RunningConf: "slurm_conf",
 }
 
 /// The result of a ping of one slurmctld. One that rejects the token is "not responding", with HTTP 200.

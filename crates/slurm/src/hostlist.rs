@@ -4,9 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 
 /// The maximum number of names. Slurm itself accepts no more in one pair of brackets (`MAX_RANGE`), and no cluster is larger, so a
@@ -110,20 +108,6 @@ impl fmt::Display for Hostlist {
 impl fmt::Debug for Hostlist {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hostlist({self})")
-    }
-}
-
-impl FromStr for Hostlist {
-    type Err = HostlistError;
-
-    fn from_str(text: &str) -> Result<Self, HostlistError> {
-        Self::parse(text)
-    }
-}
-
-impl<'de> Deserialize<'de> for Hostlist {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -95,10 +95,6 @@ impl JobState {
         self.names.contains(&name)
     }
 
-    pub fn is_pending(&self) -> bool {
-        self.has(Pending)
-    }
-
     pub fn is_running(&self) -> bool {
         self.has(Running)
     }

@@ -65,13 +65,13 @@ fn problems_of(configuration: &Configuration) -> Vec<Problem> {
 }
 
 #[test]
-fn what_runs_passes_without_a_word() {
+fn a_running_configuration_passes() {
     let base = Configuration::parse([("slurm.conf", BASE.as_bytes())]);
     assert_eq!(problems_of(&base), []);
 }
 
 #[test]
-fn every_bad_configuration_is_found_by_whom_the_table_says() {
+fn every_bad_configuration_is_found_as_in_the_table() {
     for row in rows().unwrap() {
         let problems = problems_of(&row.configuration());
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();

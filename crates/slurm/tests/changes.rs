@@ -26,7 +26,7 @@ fn edit(from: &str, to: &str) -> Changes {
     changes(&[("slurm.conf", BASE)], &[("slurm.conf", &BASE.replace(from, to))])
 }
 
-fn told(changes: &Changes) -> Vec<(String, Needs, bool, bool)> {
+fn summary(changes: &Changes) -> Vec<(String, Needs, bool, bool)> {
     changes
         .parts
         .iter()
@@ -198,7 +198,7 @@ fn each_edit_of_slurm_conf_has_its_need() {
         let changes = edit(from, to);
         let identity = what.starts_with("SlurmctldPort ");
         assert_eq!(
-            told(&changes),
+            summary(&changes),
             [((*what).to_owned(), *needs, *aborts, identity)],
             "{from} → {to}"
         );
@@ -208,7 +208,7 @@ fn each_edit_of_slurm_conf_has_its_need() {
 }
 
 #[test]
-fn what_makes_the_cluster_is_marked() {
+fn identity_settings_are_marked() {
     for key in ["ClusterName=lab", "SlurmctldHost=ctl"] {
         let changes = edit(key, &format!("{key}x"));
         assert!(
@@ -302,16 +302,16 @@ fn each_other_file_has_its_need() {
     ];
     for (name, old, new, needs, aborts) in rows {
         let expected = [(format!("{name} changed"), *needs, *aborts, false)];
-        assert_eq!(told(&changes(&[(name, old)], &[(name, new)])), expected, "{name}");
+        assert_eq!(summary(&changes(&[(name, old)], &[(name, new)])), expected, "{name}");
         if *needs != ControllerRestart {
-            assert_eq!(told(&changes(&[], &[(name, new)])), expected, "{name} comes");
-            assert_eq!(told(&changes(&[(name, old)], &[])), expected, "{name} goes");
+            assert_eq!(summary(&changes(&[], &[(name, new)])), expected, "{name} comes");
+            assert_eq!(summary(&changes(&[(name, old)], &[])), expected, "{name} goes");
         }
     }
 }
 
 #[test]
-fn what_an_included_file_says_counts_as_if_slurm_conf_said_it() {
+fn an_included_file_counts_as_part_of_slurm_conf() {
     let changes = changes(
         &[
             ("slurm.conf", "Include more.conf\n"),
@@ -328,7 +328,7 @@ fn what_an_included_file_says_counts_as_if_slurm_conf_said_it() {
         false,
         false,
     );
-    assert_eq!(told(&changes), [expected]);
+    assert_eq!(summary(&changes), [expected]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_upstream_wrote_for_real_clusters_passes_without_a_word() {
+fn upstreams_configurations_pass() {
     let none = BTreeSet::new();
     for text in [
         include_str!("golden/a-default.slurm.conf"),
@@ -65,7 +65,7 @@ fn control_characters_are_refused_but_in_comments() {
 
 /// The seeds' own extraConf, among it a partition named all and the legacy key Priority.
 #[test]
-fn what_the_seeds_write_passes_without_a_word() {
+fn the_seeds_configurations_pass() {
     let operators = "NodeSet=compute Feature=compute\nPartitionName=compute Nodes=compute Default=YES MaxTime=7-00:00:00 State=UP\nNodeSet=gpu Feature=gpu\nPartitionName=gpu Nodes=gpu MaxTime=24:00:00 \n";
     let users = "# 跨多個 NodeSet 的 Partition\nPartitionName=all Nodes=ALL Default=NO\n\nPartitionName=highprio Nodes=compute,gpu MaxTime=1-00:00:00 Priority=100\nPartitionName=debug Nodes=compute MaxTime=00:30:00\n";
     let first = MINIMAL.lines().count() + operators.lines().count() + 1;
@@ -135,7 +135,7 @@ fn right_lines_of_all_kinds_pass_without_a_word() {
 }
 
 #[test]
-fn devices_that_no_job_would_get_are_told() {
+fn devices_that_no_job_would_get_are_reported() {
     for (gres_types, told) in [
         ("GresTypes=gpu,shard\n", vec![]),
         ("GresTypes=gpu\n", vec!["shard"]),
@@ -322,7 +322,7 @@ mod identity {
     }
 
     #[test]
-    fn another_replica_is_the_operators_affair_and_another_host_nobodys() {
+    fn another_replica_is_allowed_and_another_host_is_not() {
         let new = format!("{MINIMAL}{LIVE}SlurmctldHost=h2\n");
         assert!(said(&new, Some(&(100..=100))).is_empty());
         for users in [Some(&(5..=5)), None] {

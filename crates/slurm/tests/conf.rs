@@ -77,7 +77,7 @@ fn quotes_continuations_and_escapes_are_slurms() {
 }
 
 #[test]
-fn what_slurm_stops_at_is_pointed_out() {
+fn lines_that_slurm_rejects_are_unreadable() {
     for text in [
         "DebugFlags=",
         "this is not a config line",
@@ -157,7 +157,7 @@ mod difference {
     }
 
     #[test]
-    fn a_global_key_is_told_with_all_its_values() {
+    fn a_global_key_is_reported_with_all_its_values() {
         let difference = between(
             "SlurmctldHost=a\nX=1\nGone=1",
             "SlurmctldHost=a\nSlurmctldHost=b\nX=2\nNew=1",
@@ -175,7 +175,7 @@ mod difference {
     }
 
     #[test]
-    fn a_partition_is_told_by_name_and_key() {
+    fn a_partition_is_reported_by_name_and_key() {
         let difference = between(
             "PartitionName=a Nodes=x MaxTime=1\nPartitionName=b Nodes=x\nPartitionName=c Nodes=x",
             "PartitionName=a Nodes=x State=DRAIN\nPartitionName=c Nodes=x\nPartitionName=d Nodes=y",
@@ -216,7 +216,7 @@ mod difference {
     }
 
     #[test]
-    fn other_files_and_unreadable_lines_are_said_to_differ() {
+    fn other_files_and_unreadable_lines_differ() {
         assert!(between("Include a", "Include b").includes);
         assert!(between("rubbish", "more rubbish").unreadable);
         assert!(

@@ -81,7 +81,7 @@ fn topologies_have_names_and_broken_yaml_has_a_line() {
 }
 
 #[test]
-fn an_included_file_stands_in_the_place_of_its_line() {
+fn an_included_file_replaces_its_line() {
     let configuration = parse(&[
         (
             "slurm.conf",

@@ -92,7 +92,7 @@ fn c_two_slurmctlds() {
 }
 
 #[test]
-fn a_standby_takes_over_after_ten_seconds_unless_the_user_says_otherwise() {
+fn a_standby_takes_over_after_ten_seconds_unless_the_user_sets_the_timeout() {
     let timeouts = |hosts: u32, extra: &str| {
         let conf = SlurmConf {
             slurmctld_hosts: (0..hosts).map(|ordinal| host(ordinal, "n")).collect(),
@@ -182,7 +182,7 @@ fn scripts_are_sorted_so_that_their_order_does_not_matter() {
 }
 
 #[test]
-fn every_line_is_known_to_be_somebodys() {
+fn the_origin_of_every_line_is_known() {
     let conf = SlurmConf {
         node_sets: vec![node_set("a", Some("Default=YES")), node_set("b", None)],
         extra: "SchedulerParameters=defer\n# mine\nAuthInfo=ttl=30".to_owned(),

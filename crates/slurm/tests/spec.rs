@@ -13,7 +13,7 @@
 mod strict;
 
 use serde_json::{Map, Value, json};
-use slurm::answer::{DecodeError, JobVerdict, Payload, Ping, ServedConf, decode, decode_empty};
+use slurm::answer::{DecodeError, JobResult, Payload, Ping, ServedConf, decode, decode_empty};
 use slurm::job::JobStateName;
 use slurm::node::{BaseState, NodeFlag};
 use slurm::partition::PartitionStateName;
@@ -111,7 +111,7 @@ fn every_field_we_read_exists() {
 }
 
 #[test]
-fn what_stands_beside_the_payload_is_read_from_every_answer() {
+fn the_fields_beside_the_content_are_read_from_every_response() {
     for spec in specs() {
         for operation in spec.text["operations"].as_object().unwrap().keys() {
             let mut answer = spec.sample(spec.operation(operation, "answer").unwrap());
@@ -147,7 +147,7 @@ fn a_whole_answer_is_read() {
 }
 
 #[test]
-fn what_became_of_a_job_is_read_in_both_shapes() {
+fn the_result_of_a_job_is_read_in_both_forms() {
     for spec in specs() {
         for operation in ["delete job/{job_id}", "get job/{job_id}/requeue"] {
             let Some(schema) = spec.operation(operation, "answer") else {
@@ -156,7 +156,7 @@ fn what_became_of_a_job_is_read_in_both_shapes() {
             };
             let mut answer = spec.sample(schema);
             answer["errors"] = json!([]);
-            let verdicts = decode::<Vec<JobVerdict>>(answer.to_string().as_bytes()).unwrap().value;
+            let verdicts = decode::<Vec<JobResult>>(answer.to_string().as_bytes()).unwrap().value;
             assert_eq!(verdicts[0].error(), (1, "text"), "{operation}");
         }
     }

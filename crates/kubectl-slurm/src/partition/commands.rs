@@ -4,10 +4,7 @@ mod delete;
 mod lines;
 mod objects;
 
-use api::{
-    NodeSet, Partition,
-    keys::{apps, labels},
-};
+use api::keys::{apps, labels};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::ListParams};
 use slurm::conf::{Key, SettingChange};
@@ -16,11 +13,12 @@ use super::edit::parse_settings;
 use super::members::{MemberChange, Workers, parse_change};
 use super::place::{Kind, Place, places};
 use super::show::{describe, partition_table};
-use super::view::{PartitionView, view_partitions};
+use super::view::{PartitionView, held_source, view_partitions};
 use crate::access::Access;
 use crate::cli::{Common, PartitionCommand, Wait, Watch};
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
+use crate::node::view_nodes;
 use crate::output::{notify, print_one};
 use crate::watch::print_watched;
 
@@ -127,27 +125,8 @@ struct Target {
     kind: Kind,
     /// The name of the object that defines it.
     object: String,
-}
-
-impl Target {
-    fn node_set(&self) -> Option<&NodeSet> {
-        self.cluster.node_sets.iter().find(|set| set.name_any() == self.object)
-    }
-
-    fn partition(&self) -> Option<&Partition> {
-        self.cluster
-            .partitions
-            .iter()
-            .find(|partition| partition.name_any() == self.object)
-    }
-
-    fn place(&self) -> Place<'_> {
-        match (self.kind, self.partition(), self.node_set()) {
-            (Kind::Partition, Some(partition), _) => Place::Object(partition),
-            (Kind::NodeSet, _, Some(set)) => Place::NodeSet(set),
-            _ => Place::ExtraConf,
-        }
-    }
+    /// The name of the field in `heldInputs` of the Controller's status.
+    source: String,
 }
 
 /// Returns the partition of this name in the selected clusters.
@@ -175,6 +154,7 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
                 name: known,
                 kind: place.kind(),
                 object,
+                source: held_source(&place),
             };
             found.push((field, target));
         }
@@ -234,16 +214,11 @@ async fn workers(access: &Access, cluster: &Cluster) -> Outcome<Workers> {
         .api::<Pod>(&cluster.namespace())
         .list(&ListParams::default().labels(&selector))
         .await?;
-    let of_pod = |pod: &Pod| {
-        let labels = pod.labels();
-        let node = labels
-            .get(labels::POD_HOSTNAME)
-            .cloned()
-            .unwrap_or_else(|| pod.name_any());
-        Some((labels.get(labels::INSTANCE)?.clone(), node))
-    };
+    let views = view_nodes(&pods.items)
+        .into_iter()
+        .filter(|view| !view.node_set.is_empty());
     Ok(Workers {
-        nodes: pods.items.iter().filter_map(of_pod).collect(),
+        nodes: views.map(|view| (view.node_set, view.name)).collect(),
     })
 }
 
@@ -254,13 +229,8 @@ async fn list(access: &Access, common: &Common, watch: &Watch) -> Outcome {
         watch,
         async || {
             let clusters = access.clusters().await?;
-            let mut views: Vec<PartitionView> = Vec::new();
-            for cluster in &clusters {
-                let live = live(access, cluster).await;
-                views.extend(view_partitions(cluster, live.as_ref()));
-            }
             let several = with_cluster || clusters.len() > 1;
-            Ok((views, several))
+            Ok((view_all(access, &clusters).await, several))
         },
         |(views, _)| views,
         |(views, several)| partition_table(views, *several),
@@ -268,17 +238,19 @@ async fn list(access: &Access, common: &Common, watch: &Watch) -> Outcome {
     .await
 }
 
+async fn view_all(access: &Access, clusters: &[Cluster]) -> Vec<PartitionView> {
+    let mut views = Vec::new();
+    for cluster in clusters {
+        let live = live(access, cluster).await;
+        views.extend(view_partitions(cluster, live.as_ref()));
+    }
+    views
+}
+
 async fn show(access: &Access, common: &Common, name: &str) -> Outcome {
     let clusters = access.clusters().await?;
-    let mut views = Vec::new();
-    for cluster in &clusters {
-        let live = live(access, cluster).await;
-        views.extend(
-            view_partitions(cluster, live.as_ref())
-                .into_iter()
-                .filter(|view| view.name == name),
-        );
-    }
+    let mut views = view_all(access, &clusters).await;
+    views.retain(|view| view.name == name);
     if views.is_empty() {
         return Err(unknown(&clusters, name));
     }

@@ -65,6 +65,18 @@ struct Query {
     timeout: Duration,
 }
 
+impl Query {
+    fn get(path: &'static str, timeout: Duration) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            body: Vec::new(),
+            fence: None,
+            timeout,
+        }
+    }
+}
+
 impl Client {
     /// `pod` is the pod's UID: the agent of another pod that was given the same address rejects the request.
     pub fn new(host: Host, address: SocketAddr, pod: impl Into<String>, key: AgentKey, options: Options) -> Self {
@@ -88,14 +100,11 @@ impl Client {
     }
 
     async fn read_status(&self, fence: Option<Fence>) -> Result<Status, Error> {
-        let status = self.send(Query {
-            method: Method::GET,
-            path: path::REVISION,
-            body: Vec::new(),
+        let query = Query {
             fence,
-            timeout: self.options.timeout,
-        });
-        parse(&status.await?)
+            ..Query::get(path::REVISION, self.options.timeout)
+        };
+        parse(&self.send(query).await?)
     }
 
     /// Returns when slurmctld runs the revision, has refused it, or takes longer than the agent waits.
@@ -196,13 +205,7 @@ impl Client {
 
     /// Returns the JSON output of one of Slurm's programs in the pod.
     async fn get<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
-        let query = Query {
-            method: Method::GET,
-            path,
-            body: Vec::new(),
-            fence: None,
-            timeout: self.options.slurm_timeout,
-        };
+        let query = Query::get(path, self.options.slurm_timeout);
         decode(&self.send(query).await?).map_err(|error| match error {
             DecodeError::Complaints(_) => Error::Refused(Refusal::Slurm {
                 detail: error.to_string(),

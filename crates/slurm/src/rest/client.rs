@@ -9,9 +9,11 @@ use serde::Serialize;
 use super::error::Error;
 use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
-use super::reservation_update::ReservationUpdate;
+use super::reservation_update::render_reservation;
 use super::version::ApiVersion;
-use crate::answer::{Answer, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty};
+use crate::answer::{
+    Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty,
+};
 use crate::job::{Job, JobHandle};
 use crate::node::Node;
 use crate::partition::Partition;
@@ -224,7 +226,7 @@ impl Client {
 
     /// Creates a reservation, or changes the existing one.
     pub async fn reserve(&self, request: &ReservationRequest) -> Result<Vec<Warning>, Error> {
-        let body = body_of(&ReservationUpdate::of(request))?;
+        let body = body_of(&render_reservation(request))?;
         let what = format!("reservation {:?}", request.name.as_str());
         let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
         answer.map_err(|error| match error {
@@ -248,8 +250,8 @@ impl Client {
         what: &str,
     ) -> Result<Vec<Warning>, Error> {
         let reply = self.request(SLURM, method, path, body).await?;
-        let answer = decode_empty(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
-        self.accept(reply.status(), what, answer).map(|answer| answer.warnings)
+        let answer = self.accept(reply.status(), what, decode_empty(reply.body()))?;
+        Ok(answer.warnings)
     }
 
     async fn get<T: Payload>(&self, path: &str, what: &str) -> Result<Answer<T>, Error> {
@@ -262,20 +264,20 @@ impl Client {
     }
 
     fn decoded<T: Payload>(&self, reply: &Response<Bytes>, what: &str) -> Result<Answer<T>, Error> {
-        let answer = decode::<T>(reply.body()).map_err(|error| self.decoding_failed(reply.status(), what, error));
-        self.accept(reply.status(), what, answer)
+        self.accept(reply.status(), what, decode(reply.body()))
     }
 
-    fn decoding_failed(&self, status: StatusCode, what: &str, error: crate::answer::DecodeError) -> Error {
-        let error = Error::of_decoding(status, what, error);
-        if matches!(error, Error::Unauthorized { .. }) {
+    /// Checks the status of a decoded response, and notes the release of slurmrestd.
+    fn accept<T>(
+        &self,
+        status: StatusCode,
+        what: &str,
+        decoded: Result<Answer<T>, DecodeError>,
+    ) -> Result<Answer<T>, Error> {
+        let answer = decoded.map_err(|error| Error::of_decoding(status, what, error));
+        if matches!(answer, Err(Error::Unauthorized { .. })) {
             self.issuer.forget();
         }
-        error
-    }
-
-    /// Checks the status of a response without errors, and notes the release of slurmrestd.
-    fn accept<T>(&self, status: StatusCode, what: &str, answer: Result<Answer<T>, Error>) -> Result<Answer<T>, Error> {
         let answer = answer?;
         if !status.is_success() {
             return Err(Error::of_status(status, what));

@@ -2,6 +2,7 @@
 //!
 //! It uses plain HTTP, as slurmrestd does inside a cluster. See [`Error`] for what each failure means to the caller.
 
+mod body;
 mod client;
 mod error;
 mod node_update;

@@ -1,5 +1,7 @@
 use serde::Serialize;
+use serde_json::json;
 
+use super::body::Body;
 use crate::describe::{NodeDescription, SingleLine};
 
 /// The states that a node can be set to.
@@ -16,25 +18,8 @@ pub enum NodeCommand {
 }
 
 /// A change of one node. Fields that are not set stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct NodeUpdate {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    state: Vec<NodeCommand>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    comment: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    extra: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    features: Option<Vec<String>>,
-    #[serde(rename = "features_act", skip_serializing_if = "Option::is_none")]
-    active_features: Option<Vec<String>>,
-    #[serde(rename = "topology_str", skip_serializing_if = "Option::is_none")]
-    topology: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<Vec<String>>,
-}
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeUpdate(Body);
 
 impl NodeUpdate {
     /// `None` keeps the present reason.
@@ -63,29 +48,25 @@ impl NodeUpdate {
             topology,
             address,
         } = description;
-        let text = |line: &Option<SingleLine>| line.as_ref().map(ToString::to_string);
         // slurmrestd takes an empty list for "unchanged", and one empty name for "none".
-        let names = |lines: &[SingleLine]| match lines {
-            [] => vec![String::new()],
-            lines => lines.iter().map(ToString::to_string).collect(),
-        };
-        Self {
-            comment: text(comment),
-            extra: text(extra),
-            features: features.as_ref().map(|features| names(&features.available)),
-            active_features: features.as_ref().map(|features| names(&features.active)),
-            topology: text(topology),
-            address: address.as_ref().map(|address| vec![address.to_string()]),
-            ..Self::default()
-        }
+        let names = |lines: &[SingleLine]| if lines.is_empty() { json!([""]) } else { json!(lines) };
+        let mut body = Body::default();
+        body.set(["comment"], comment.as_ref().map(SingleLine::as_str));
+        body.set(["extra"], extra.as_ref().map(SingleLine::as_str));
+        let available = features.as_ref().map(|features| names(&features.available));
+        body.set(["features"], available);
+        let active = features.as_ref().map(|features| names(&features.active));
+        body.set(["features_act"], active);
+        body.set(["topology_str"], topology.as_ref().map(SingleLine::as_str));
+        body.set(["address"], address.as_ref().map(|address| json!([address])));
+        Self(body)
     }
 
     fn command(command: NodeCommand, reason: Option<&str>) -> Self {
-        Self {
-            state: vec![command],
-            reason: reason.map(str::to_owned),
-            ..Self::default()
-        }
+        let mut body = Body::default();
+        body.set(["state"], Some(json!([command])));
+        body.set(["reason"], reason);
+        Self(body)
     }
 }
 

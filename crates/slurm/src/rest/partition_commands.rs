@@ -16,17 +16,17 @@ impl From<Error> for Failure {
             Error::Refused { number, .. } if number == i64::from(ReturnCode::INVALID_PARTITION_NAME.0) => {
                 Self::NoSuchPartition(text)
             }
-            // slurmrestd's own parser: slurmctld has not received the request.
+            // 9000 to 9999 are of slurmrestd's own parser: slurmctld has not received the request.
             Error::Refused {
                 number: 9000..=9999, ..
-            } => Self::NotUnderstood(text),
-            Error::Refused { status, .. } if status >= 500 => Self::Unknown(text),
-            Error::Refused { .. } | Error::NotFound { .. } => Self::Refused(text),
-            Error::Unauthorized { .. }
+            }
+            | Error::Unauthorized { .. }
             | Error::Encode { .. }
             | Error::Lacking { .. }
             | Error::Unsupported
             | Error::Misread { .. } => Self::NotUnderstood(text),
+            Error::Refused { status, .. } if status >= 500 => Self::Unknown(text),
+            Error::Refused { .. } | Error::NotFound { .. } => Self::Refused(text),
             Error::Transport(transport::Error::Malformed { .. }) => Self::Malformed(text),
             Error::Transport(transport::Error::Unreachable { .. }) => Self::Unknown(text),
         }

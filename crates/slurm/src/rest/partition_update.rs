@@ -3,15 +3,16 @@
 //! slurmrestd shows these fields and ignores them in a request: `shares`, `oversubscribe` among the maximums, `memory_per_cpu`,
 //! `defaults.job`. No flag clears ExclusiveUser; `exclusive` does.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::body::Body;
 use crate::number::Number;
-use crate::rpc::{CPU_BINDS, Failure, PREEMPT_MODES, PartitionFlag, PartitionUpdate, over_subscribe};
+use crate::rpc::{CPU_BINDS, Failure, Names, PREEMPT_MODES, PartitionFlag, PartitionUpdate, over_subscribe};
 
 /// The body of `POST partitions/`.
 pub(super) fn render_partition(update: &PartitionUpdate) -> Result<Value, Failure> {
     update.check_readable()?;
-    let mut body = Body(Map::new());
+    let mut body = Body::default();
     body.set(["name"], Some(update.name.as_str()));
     for (place, value) in [
         (["nodes", "configured"], &update.nodes),
@@ -47,30 +48,14 @@ pub(super) fn render_partition(update: &PartitionUpdate) -> Result<Value, Failur
     body.set(["priority", "job_factor"], update.priority_job_factor);
     body.set(["priority", "tier"], update.priority_tier);
     body.word(["preempt_mode"], "PreemptMode", update.preempt_mode, &PREEMPT_MODES)?;
-    Ok(json!({ "partitions": [body.0] }))
+    Ok(json!({ "partitions": [body] }))
 }
 
 fn inexpressible(what: &str) -> Failure {
     Failure::NotUnderstood(format!("slurmrestd cannot set {what}"))
 }
 
-struct Body(Map<String, Value>);
-
 impl Body {
-    /// Sets a field, which one name or two nested ones identify.
-    fn set<const DEPTH: usize>(&mut self, place: [&str; DEPTH], value: Option<impl Into<Value>>) {
-        let (Some(value), Some((last, outer))) = (value, place.split_last()) else {
-            return;
-        };
-        let mut object = &mut self.0;
-        for name in outer {
-            let inner = object.entry(*name).or_insert_with(|| json!({}));
-            let Value::Object(inner) = inner else { return };
-            object = inner;
-        }
-        object.insert((*last).to_owned(), value.into());
-    }
-
     fn number<const DEPTH: usize, T>(&mut self, place: [&str; DEPTH], value: Option<T>, unlimited: T)
     where
         T: Copy + PartialEq + Into<u64>,
@@ -87,12 +72,12 @@ impl Body {
         place: [&str; DEPTH],
         key: &str,
         value: Option<T>,
-        words: &[(&'static str, T)],
+        names: &[Names<T>],
     ) -> Result<(), Failure> {
         let Some(value) = value else { return Ok(()) };
-        let known = words.iter().find(|(_, known)| *known == value);
-        let (word, _) = known.ok_or_else(|| inexpressible(&format!("this {key}")))?;
-        self.set(place, Some(json!([word])));
+        let known = names.iter().find(|(.., number)| *number == value);
+        let (_, name, _) = known.ok_or_else(|| inexpressible(&format!("this {key}")))?;
+        self.set(place, Some(json!([name])));
         Ok(())
     }
 

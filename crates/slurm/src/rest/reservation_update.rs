@@ -1,42 +1,28 @@
-use serde::Serialize;
+use serde_json::json;
 
+use super::body::Body;
 use crate::describe::SingleLine;
 use crate::number::Number;
 use crate::reservation::ReservationRequest;
 
-/// A request for a reservation, in the form of slurmrestd.
-#[derive(Debug, Serialize)]
-pub(super) struct ReservationUpdate<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    start_time: Option<Number>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    duration: Option<Number>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    node_list: &'a [SingleLine],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    users: &'a [SingleLine],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    flags: &'a [SingleLine],
-}
-
-impl<'a> ReservationUpdate<'a> {
-    pub(super) fn of(request: &'a ReservationRequest) -> Self {
-        let ReservationRequest {
-            name,
-            start,
-            minutes,
-            nodes,
-            users,
-            flags,
-        } = request;
-        Self {
-            name: name.as_str(),
-            start_time: start.map(Number::Finite),
-            duration: minutes.map(|minutes| Number::Finite(minutes.into())),
-            node_list: nodes,
-            users,
-            flags,
-        }
-    }
+/// Returns the body of `POST reservation`.
+pub(super) fn render_reservation(request: &ReservationRequest) -> Body {
+    let ReservationRequest {
+        name,
+        start,
+        minutes,
+        nodes,
+        users,
+        flags,
+    } = request;
+    let number = |number: Option<u64>| number.map(|number| json!(Number::Finite(number)));
+    let list = |lines: &[SingleLine]| (!lines.is_empty()).then(|| json!(lines));
+    let mut body = Body::default();
+    body.set(["name"], Some(name.as_str()));
+    body.set(["start_time"], number(*start));
+    body.set(["duration"], number(minutes.map(u64::from)));
+    body.set(["node_list"], list(nodes));
+    body.set(["users"], list(users));
+    body.set(["flags"], list(flags));
+    body
 }

@@ -90,8 +90,7 @@ impl Client {
 
     /// Returns the process of slurmctld and the hash of the slurm.conf it runs with.
     pub async fn live_conf(&self) -> Result<ServedConf, Error> {
-        let body = live_conf::pack_request()?;
-        let request = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, body);
+        let request = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, live_conf::pack_request()?);
         let response = self.exchange(&request, self.options.timeout).await?;
         let body = response.body_of(MessageType::RESPONSE_BUILD_INFO)?;
         Ok(live_conf::unpack_live_conf(body)?)

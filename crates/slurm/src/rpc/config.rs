@@ -34,7 +34,7 @@ impl ServedFile {
 pub(super) fn pack_request() -> Result<Vec<u8>, Unpackable> {
     let mut body = Writer::default();
     body.u32(&mut { FLAGS })?;
-    // The port of the slurmd that asks.
+    // The port of a slurmd.
     body.u16(&mut 0)?;
     Ok(body.into_bytes())
 }

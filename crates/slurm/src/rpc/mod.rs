@@ -28,7 +28,7 @@ pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
 pub use node::NodeUpdate;
 pub use node_info::pack_admin_state;
-pub(crate) use partition::{CPU_BINDS, PREEMPT_MODES, over_subscribe};
+pub(crate) use partition::{CPU_BINDS, Names, PREEMPT_MODES, over_subscribe};
 pub use partition::{
     Delivery, Difference, Failure, Incomparable, JobDefault, LivePartition, LiveState, NotLive, NotReleased,
     PartitionCommands, PartitionFlag, PartitionUpdate, StillNeeded, deliver_partitions, pack_partitions,

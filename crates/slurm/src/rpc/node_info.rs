@@ -90,7 +90,7 @@ pub(super) fn unpack_admin_state(body: &[u8], name: &str) -> Result<Option<Admin
     let mut node = Record::default();
     node.fields(&mut reader)?;
     let state = node.state;
-    Ok((node.name == name).then(|| AdminState {
+    Ok((node.name == name).then_some(AdminState {
         drain: (state & DRAIN != 0 && state & UNDRAIN == 0) || state & FAIL != 0,
         down: state & BASE_STATE == DOWN,
         reason_since: if node.reason.is_empty() { 0 } else { node.reason_since },

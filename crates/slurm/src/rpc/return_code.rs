@@ -71,14 +71,6 @@ impl ReturnCode {
     pub const PARTITION_IN_USE: Self = Self(2075);
     pub const CONFIGLESS_DISABLED: Self = Self(2126);
 
-    pub fn name(self) -> Option<&'static str> {
-        self.known().map(|(name, _)| name)
-    }
-
-    pub fn text(self) -> Option<&'static str> {
-        self.known().map(|(_, text)| text)
-    }
-
     /// Whether this slurmctld is a standby, so that only the active one carries out the request.
     pub fn is_of_standby(self) -> bool {
         [Self::IN_STANDBY_MODE, Self::IN_STANDBY_USE_BACKUP].contains(&self)
@@ -109,7 +101,7 @@ mod tests {
         assert!(
             KNOWN
                 .iter()
-                .all(|(number, name, _)| ReturnCode(*number).name() == Some(name))
+                .all(|(number, name, text)| ReturnCode(*number).known() == Some((name, text)))
         );
     }
 

@@ -36,14 +36,36 @@ pub(super) const UNSET_U64: u64 = 0xffff_ffff_ffff_fffe;
 pub(super) trait Fields {
     type Error;
 
-    fn u8(&mut self, value: &mut u8) -> Result<(), Self::Error>;
-    fn u16(&mut self, value: &mut u16) -> Result<(), Self::Error>;
-    fn u32(&mut self, value: &mut u32) -> Result<(), Self::Error>;
-    fn u64(&mut self, value: &mut u64) -> Result<(), Self::Error>;
+    fn array<const N: usize>(&mut self, bytes: &mut [u8; N]) -> Result<(), Self::Error>;
     fn bytes(&mut self, text: &mut Option<Vec<u8>>) -> Result<(), Self::Error>;
 
     /// Fields whose values do not matter: read past, or written empty.
     fn skip(&mut self, fields: &[Field]) -> Result<(), Self::Error>;
+
+    fn u8(&mut self, value: &mut u8) -> Result<(), Self::Error> {
+        self.array(std::array::from_mut(value))
+    }
+
+    fn u16(&mut self, value: &mut u16) -> Result<(), Self::Error> {
+        let mut bytes = value.to_be_bytes();
+        self.array(&mut bytes)?;
+        *value = u16::from_be_bytes(bytes);
+        Ok(())
+    }
+
+    fn u32(&mut self, value: &mut u32) -> Result<(), Self::Error> {
+        let mut bytes = value.to_be_bytes();
+        self.array(&mut bytes)?;
+        *value = u32::from_be_bytes(bytes);
+        Ok(())
+    }
+
+    fn u64(&mut self, value: &mut u64) -> Result<(), Self::Error> {
+        let mut bytes = value.to_be_bytes();
+        self.array(&mut bytes)?;
+        *value = u64::from_be_bytes(bytes);
+        Ok(())
+    }
 
     /// In updates, no text means "unchanged" and an empty one means "none".
     fn text(&mut self, text: &mut Option<String>) -> Result<(), Self::Error> {
@@ -103,23 +125,8 @@ pub(super) struct Writer(Vec<u8>);
 impl Fields for Writer {
     type Error = Unpackable;
 
-    fn u8(&mut self, value: &mut u8) -> Result<(), Unpackable> {
-        self.raw(&[*value]);
-        Ok(())
-    }
-
-    fn u16(&mut self, value: &mut u16) -> Result<(), Unpackable> {
-        self.raw(&value.to_be_bytes());
-        Ok(())
-    }
-
-    fn u32(&mut self, value: &mut u32) -> Result<(), Unpackable> {
-        self.raw(&value.to_be_bytes());
-        Ok(())
-    }
-
-    fn u64(&mut self, value: &mut u64) -> Result<(), Unpackable> {
-        self.raw(&value.to_be_bytes());
+    fn array<const N: usize>(&mut self, bytes: &mut [u8; N]) -> Result<(), Unpackable> {
+        self.raw(bytes);
         Ok(())
     }
 
@@ -184,41 +191,24 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
     pub(super) fn length(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_be_bytes)
+        let mut length = 0;
+        self.u32(&mut length)?;
+        Ok(length)
     }
 
     pub(super) fn i32(&mut self) -> Result<i32, Malformed> {
-        self.array().map(i32::from_be_bytes)
+        self.length().map(u32::cast_signed)
     }
 }
 
 impl Fields for Reader<'_> {
     type Error = Malformed;
 
-    fn u8(&mut self, value: &mut u8) -> Result<(), Malformed> {
-        *value = self.array().map(u8::from_be_bytes)?;
-        Ok(())
-    }
-
-    fn u16(&mut self, value: &mut u16) -> Result<(), Malformed> {
-        *value = self.array().map(u16::from_be_bytes)?;
-        Ok(())
-    }
-
-    fn u32(&mut self, value: &mut u32) -> Result<(), Malformed> {
-        *value = self.length()?;
-        Ok(())
-    }
-
-    fn u64(&mut self, value: &mut u64) -> Result<(), Malformed> {
-        *value = self.array().map(u64::from_be_bytes)?;
+    fn array<const N: usize>(&mut self, bytes: &mut [u8; N]) -> Result<(), Malformed> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
+        self.0 = rest;
+        *bytes = *taken;
         Ok(())
     }
 

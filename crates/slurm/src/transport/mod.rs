@@ -72,7 +72,8 @@ pub(crate) async fn within<T, E: From<Error>>(
     limit: Duration,
     exchange: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    tokio::time::timeout(limit, exchange)
+    // Boxed, since the futures of all callers contain it.
+    tokio::time::timeout(limit, Box::pin(exchange))
         .await
         .unwrap_or_else(|elapsed| Err(Error::unreachable(format!("no response within {limit:?}"), elapsed).into()))
 }

@@ -202,7 +202,7 @@ fn refuse_and_warn(namespace: &Namespace) {
     );
     done(namespace, &["partition", "set", "compute", "MaxTime=90"]);
     let same = done(namespace, &["config", "diff"]);
-    assert!(same.contains("runs with what the objects ask for"), "{same}");
+    assert!(same.contains("runs with the settings of all objects"), "{same}");
 
     // The other field manager is named.
     namespace
@@ -231,7 +231,7 @@ fn delete_after_jobs(namespace: &Namespace) {
     assert!(!left.contains("=both ") && !left.contains("=highprio "), "{left}");
 
     // Exit codes for scripts.
-    assert!(fails(namespace, &["partition", "show", "nope"], 3).contains("there are: "));
+    assert!(fails(namespace, &["partition", "show", "nope"], 3).contains("existing partitions: "));
     fails(namespace, &["partition", "set", "compute"], 2);
     fails(namespace, &["partition", "list", "--cluster", "nope"], 3);
 }

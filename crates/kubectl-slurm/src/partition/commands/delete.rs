@@ -13,7 +13,6 @@ use crate::ownership::warn_owner;
 use crate::partition::edit::removed_line_patch;
 use crate::partition::expect::{ExpectedLine, why_retained};
 use crate::partition::place::Kind;
-use crate::partition::view::held_source;
 use crate::wait::{Progress, until};
 
 pub(super) async fn run(access: &Access, target: &Target, wait: &Wait) -> Outcome {
@@ -66,12 +65,8 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
         })
         .await?;
     }
-    let before = Box::new(
-        access
-            .api::<Controller>(&target.cluster.namespace())
-            .get(&target.cluster.name())
-            .await?,
-    );
+    let controllers = access.api::<Controller>(&target.cluster.namespace());
+    let before = Box::new(controllers.get(&target.cluster.name()).await?);
     let (generation, changed) = match target.kind {
         Kind::NodeSet => (None, remove_from_node_set(access, target).await?),
         _ => remove_from_extra_conf(access, target).await?,
@@ -79,7 +74,7 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     let expected = ExpectedLine {
         name: target.name.clone(),
         settings: None,
-        source: held_source(&target.place()),
+        source: target.source.clone(),
         generation,
         before,
         changed,

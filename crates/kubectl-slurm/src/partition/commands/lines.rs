@@ -1,7 +1,7 @@
 //! Changes of partitions that are lines: a NodeSet's `partition.config`, or lines of extraConf.
 
 use api::{Controller, NodeSet};
-use slurm::conf::{Key, SettingChange};
+use slurm::conf::{Key, SettingChange, Settings};
 
 use super::objects::word;
 use super::{Change, Note, Target, workers};
@@ -13,7 +13,6 @@ use crate::ownership::warn_owner;
 use crate::partition::edit::{extra_conf_patch, node_set_patch};
 use crate::partition::expect::{ExpectedLine, Verdict, judge_line};
 use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
-use crate::partition::view::held_source;
 use crate::wait::{Progress, report, until};
 
 pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
@@ -60,15 +59,8 @@ async fn change_node_set(access: &Access, target: &Target, change: &Change) -> O
             "nodesets.ENTRY.partition.config",
         );
     }
-    let place = Place::NodeSet(&set);
-    Ok(ExpectedLine {
-        name: target.name.clone(),
-        settings: Some(wanted_settings(&target.cluster, &target.name, &place)),
-        source: held_source(&place),
-        generation: None,
-        before: Box::new(target.cluster.controller.clone()),
-        changed,
-    })
+    let settings = wanted_settings(&target.cluster, &target.name, &Place::NodeSet(&set));
+    Ok(expect(target, Some(settings), None, changed))
 }
 
 async fn change_extra_conf(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
@@ -95,14 +87,19 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
         warn_owner(&controller, &["spec", "extraConf"], &value);
     }
     let text = controller.spec.extra_conf.clone().unwrap_or_default();
-    Ok(ExpectedLine {
+    let settings = settings_of_line(&text, &target.name);
+    Ok(expect(target, settings, controller.metadata.generation, changed))
+}
+
+fn expect(target: &Target, settings: Option<Settings>, generation: Option<i64>, changed: bool) -> ExpectedLine {
+    ExpectedLine {
         name: target.name.clone(),
-        settings: settings_of_line(&text, &target.name),
-        source: held_source(&Place::ExtraConf),
-        generation: controller.metadata.generation,
+        settings,
+        source: target.source.clone(),
+        generation,
         before: Box::new(target.cluster.controller.clone()),
         changed,
-    })
+    }
 }
 
 /// Returns the settings to write. A partition without a state is up, so a resume does not write one.

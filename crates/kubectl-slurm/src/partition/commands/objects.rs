@@ -55,7 +55,9 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
         Ok(joined(spec, notes))
     })
     .await?;
-    warned.iter().for_each(|warning| notify(warning));
+    if let Some(warning) = warned {
+        notify(&warning);
+    }
     let how = wait_live(access, &changed, wait).await?;
     match &change.note {
         Note::None => {}

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::keys::{WHOLE, global_settings, last_setting};
-use super::problem::{Problems, Severity, shortened};
+use super::problem::{Problems, shortened};
 use super::{At, Known};
 use crate::conf::configuration::Configuration;
 use crate::conf::keys::Place;
@@ -75,5 +75,5 @@ fn refuse(at: At<'_>, key: &str, old: Option<&str>, new: Option<&str>, problems:
         Some(old) => format!("keep {key}={old}; another value takes a new cluster"),
         None => format!("take {key} out; it takes a new cluster"),
     };
-    problems.add(Severity::Refuse, at, Some(key), reason, remedy);
+    problems.refuse(at, Some(key), reason, remedy);
 }

@@ -16,10 +16,7 @@ pub(super) fn check_lines(configuration: &Configuration, known: &Known<'_>, prob
         if problems.is_full() {
             return;
         }
-        let at = At {
-            file: &located.file,
-            line: Some(located.line.number),
-        };
+        let at = At::of(located);
         check_characters(Severity::Refuse, at, &located.line, problems);
         match located.line.content() {
             Content::Blank | Content::Include(_) => {}
@@ -87,8 +84,7 @@ fn check_slurm_conf_line(settings: &[Setting], at: At<'_>, known: &Known<'_>, pr
     let Some(place) = record.or(power_action) else {
         check_setting(Place::Global, Severity::Refuse, at, first, known, problems);
         if let Some(second) = rest.first().filter(|_| is_checked(Place::Global, &first.key, known)) {
-            problems.add(
-                Severity::Refuse,
+            problems.refuse(
                 at,
                 Some(second.key.as_str()),
                 format!(
@@ -104,11 +100,10 @@ fn check_slurm_conf_line(settings: &[Setting], at: At<'_>, known: &Known<'_>, pr
     for setting in rest {
         check_setting(place, Severity::Refuse, at, setting, known, problems);
         if !seen.insert(&setting.key) {
-            problems.add(
-                Severity::Warn,
+            problems.warn(
                 at,
                 Some(setting.key.as_str()),
-                format!("{} stands twice on the line, and only the last counts", setting.key),
+                format!("{} is twice on the line, and only the last is effective", setting.key),
                 "keep one of them",
             );
         }
@@ -155,7 +150,7 @@ fn check_setting(
         }
         KeyStatus::Defunct => {
             let reason = format!("{} has no effect any more", spec.name);
-            problems.add(Severity::Warn, at, Some(spec.name), reason, "take it out");
+            problems.warn(at, Some(spec.name), reason, "take it out");
             check_value(spec, severity, at, value, known, problems);
         }
         KeyStatus::Current | KeyStatus::Legacy { .. } => check_value(spec, severity, at, value, known, problems),
@@ -238,10 +233,7 @@ pub(super) fn global_settings<'a>(
 ) -> impl Iterator<Item = (At<'a>, &'a Setting)> {
     configuration.slurm_conf().iter().filter_map(move |located| {
         let setting = located.line.settings().first()?;
-        let at = At {
-            file: &located.file,
-            line: Some(located.line.number),
-        };
+        let at = At::of(located);
         (setting.key == *key).then_some((at, setting))
     })
 }

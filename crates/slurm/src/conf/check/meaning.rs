@@ -20,8 +20,7 @@ pub(super) fn check_required(configuration: &Configuration, problems: &mut Probl
     for (key, former) in [("ClusterName", None), ("SlurmctldHost", Some("ControlMachine"))] {
         let given = configuration.value(key).is_some() || former.is_some_and(|key| configuration.value(key).is_some());
         if !given {
-            problems.add(
-                Severity::Refuse,
+            problems.refuse(
                 WHOLE,
                 Some(key),
                 format!("{key} is not set, and slurmctld does not start without it"),
@@ -47,8 +46,7 @@ fn check_reconfig_flags(configuration: &Configuration, problems: &mut Problems) 
         return;
     };
     if words(&setting.value).any(|flag| flag.eq_ignore_ascii_case("KeepPartInfo")) {
-        problems.add(
-            Severity::Refuse,
+        problems.refuse(
             at,
             Some("ReconfigFlags"),
             "with KeepPartInfo slurmctld ignores every later change of a partition in slurm.conf",
@@ -63,8 +61,7 @@ fn check_node_limit(configuration: &Configuration, known: &Known<'_>, problems: 
         return;
     };
     if setting.value.parse::<usize>().is_ok_and(|limit| limit < nodes.len()) {
-        problems.add(
-            Severity::Refuse,
+        problems.refuse(
             at,
             Some("MaxNodeCount"),
             format!(
@@ -109,16 +106,14 @@ fn check_qos(configuration: &Configuration, known: &Known<'_>, problems: &mut Pr
                 let qos = shortened(name);
                 let exists = |known: &BTreeSet<String>| known.iter().any(|known| known.eq_ignore_ascii_case(name));
                 if !database {
-                    problems.add(
-                        Severity::Refuse,
+                    problems.refuse(
                         at,
                         Some(key),
                         format!("partition {partition:?} names QOS {qos:?}, and without accounting there are none"),
                         format!("take {key} out, or set accountingRef"),
                     );
                 } else if known.qos.is_some_and(|known| !exists(known)) {
-                    problems.add(
-                        Severity::Refuse,
+                    problems.refuse(
                         at,
                         Some(key),
                         format!(
@@ -160,7 +155,7 @@ fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut P
             if !has_database(configuration) {
                 let reason = format!("{key} has {tres}, which takes accounting");
                 let remedy = format!("take {tres} out, or set accountingRef");
-                problems.add(Severity::Refuse, at, Some(key), reason, remedy);
+                problems.refuse(at, Some(key), reason, remedy);
             }
         } else if known.knows_all_keys() {
             let reason = format!("{key} cannot have {tres:?}");
@@ -169,7 +164,7 @@ fn check_tres(configuration: &Configuration, known: &Known<'_>, problems: &mut P
                 SIMPLE_TRES.join(","),
                 NAMED_TRES.join(",")
             );
-            problems.add(Severity::Refuse, at, Some(key), reason, remedy);
+            problems.refuse(at, Some(key), reason, remedy);
         }
     }
 }
@@ -190,8 +185,7 @@ fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
             return;
         }
         let kind = shortened(kind);
-        problems.add(
-            Severity::Warn,
+        problems.warn(
             at,
             Some(key),
             format!("{whose} has {kind}, which GresTypes does not name, so no job gets any"),
@@ -240,8 +234,7 @@ fn check_topology(configuration: &Configuration, problems: &mut Problems) {
             continue;
         };
         let existing = names.iter().copied().collect::<Vec<_>>().join(", ");
-        problems.add(
-            Severity::Refuse,
+        problems.refuse(
             at,
             Some("Topology"),
             format!(
@@ -287,10 +280,7 @@ fn partitions(configuration: &Configuration) -> impl Iterator<Item = (At<'_>, Re
 
 pub(super) fn records(configuration: &Configuration) -> impl Iterator<Item = (At<'_>, Record<'_>)> {
     configuration.slurm_conf().iter().filter_map(|located| {
-        let at = At {
-            file: &located.file,
-            line: Some(located.line.number),
-        };
+        let at = At::of(located);
         Some((at, Record::of_line(&located.line)?))
     })
 }

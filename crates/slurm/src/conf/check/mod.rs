@@ -75,12 +75,8 @@ const SLURM_CONF: &str = "slurm.conf";
 fn check_size(configuration: &Configuration, problems: &mut Problems) {
     let bytes = configuration.bytes();
     if bytes > MAX_BUNDLE {
-        problems.add(
-            Severity::Refuse,
-            At {
-                file: SLURM_CONF,
-                line: None,
-            },
+        problems.refuse(
+            keys::WHOLE,
             None,
             format!("all files together have {bytes} bytes, and {MAX_BUNDLE} fit"),
             "move large scripts into an image or a volume",
@@ -94,7 +90,7 @@ fn check_includes(configuration: &Configuration, problems: &mut Problems) {
         let (reason, remedy) = match bad.reason {
             BadIncludeReason::Missing => (
                 format!(
-                    "includes {path:?}, which is not among the files; slurmctld would hang for a minute and then refuse"
+                    "includes {path:?}, which is not among the files; slurmctld would stand still for a minute and then refuse"
                 ),
                 "add the file to configFileRefs, or take the line out",
             ),
@@ -107,6 +103,6 @@ fn check_includes(configuration: &Configuration, problems: &mut Problems) {
             file: &bad.file,
             line: Some(bad.line),
         };
-        problems.add(Severity::Refuse, at, Some("Include"), reason, remedy);
+        problems.refuse(at, Some("Include"), reason, remedy);
     }
 }

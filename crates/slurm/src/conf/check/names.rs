@@ -74,8 +74,7 @@ impl<'a> Given<'a> {
             report_duplicate(Severity::Warn, at, record, "Slurm takes both without a word", problems);
         }
         if record.get("Feature").is_none() && record.get("Nodes").is_none() {
-            problems.add(
-                Severity::Warn,
+            problems.warn(
                 at,
                 Some("NodeSet"),
                 format!(
@@ -95,7 +94,7 @@ impl<'a> Given<'a> {
         for host in hosts.names() {
             if let Some(host) = self.nodes.replace(host) {
                 let reason = format!("node {host:?} is defined a second time");
-                problems.add(Severity::Refuse, at, Some("NodeName"), reason, "keep one of the lines");
+                problems.refuse(at, Some("NodeName"), reason, "keep one of the lines");
                 return;
             }
         }
@@ -121,7 +120,7 @@ impl<'a> Given<'a> {
                 if let Some(host) = self.unknown(&hosts, known) {
                     let reason = format!("DownNodes names node {:?}, which does not exist", shortened(&host));
                     let remedy = "take it out, or define the node";
-                    problems.add(Severity::Warn, at, Some("DownNodes"), reason, remedy);
+                    problems.warn(at, Some("DownNodes"), reason, remedy);
                 }
             }
             RecordKind::Node => {}
@@ -180,7 +179,7 @@ impl<'a> Given<'a> {
                         shortened(&host)
                     );
                     let remedy = "a NodeSet takes names of nodes; use Feature= for dynamic ones";
-                    problems.add(Severity::Refuse, at, Some("Nodes"), reason, remedy);
+                    problems.refuse(at, Some("Nodes"), reason, remedy);
                 }
                 continue;
             }
@@ -190,7 +189,7 @@ impl<'a> Given<'a> {
             if let Some(host) = self.unknown(&hosts, known) {
                 let host = shortened(&host);
                 let reason = format!("partition {partition:?} names {host:?}, which is neither a NodeSet nor a node");
-                problems.add(Severity::Refuse, at, Some("Nodes"), reason, self.remedy_for(&host));
+                problems.refuse(at, Some("Nodes"), reason, self.remedy_for(&host));
             }
         }
     }
@@ -213,8 +212,7 @@ impl<'a> Given<'a> {
             return;
         };
         if !alternate.eq_ignore_ascii_case("none") && !self.partitions.contains(alternate) {
-            problems.add(
-                Severity::Warn,
+            problems.warn(
                 at,
                 Some("Alternate"),
                 format!(
@@ -243,8 +241,7 @@ fn check_reserved(at: At<'_>, record: Record<'_>, known: &Known<'_>, problems: &
         .any(|word| record.name.eq_ignore_ascii_case(word));
     if reserved && !known.is_users(at) {
         let key = record.kind.key();
-        problems.add(
-            Severity::Refuse,
+        problems.refuse(
             at,
             Some(key),
             format!("{key}={} is a word of Slurm's own and no name", record.name),
@@ -292,7 +289,7 @@ impl Budget {
             Err(HostlistError::TooMany | HostlistError::TooLong | HostlistError::Name(_)) => None,
             Err(error @ (HostlistError::Brackets(_) | HostlistError::Range(_))) => {
                 let remedy = "write a list of names such as n[1-3,07],login";
-                problems.add(Severity::Refuse, at, Some(key), error.to_string(), remedy);
+                problems.refuse(at, Some(key), error.to_string(), remedy);
                 None
             }
         }

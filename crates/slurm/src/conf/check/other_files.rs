@@ -67,8 +67,7 @@ fn is_read(kind: FileKind, configuration: &Configuration) -> bool {
 fn check_plugstack(name: &str, plugstack: &Plugstack, problems: &mut Problems) {
     for line in plugstack.lines() {
         if let PlugstackEntry::Unreadable(text) = &line.entry {
-            problems.add(
-                Severity::Warn,
+            problems.warn(
                 At {
                     file: name,
                     line: Some(line.number),
@@ -85,7 +84,7 @@ fn check_topology(name: &str, topology: &TopologyYaml, problems: &mut Problems) 
     let refuse = |line, reason: String, problems: &mut Problems| {
         let at = At { file: name, line };
         let remedy = "write a list of topologies as in topology.yaml(5)";
-        problems.add(Severity::Refuse, at, None, reason, remedy);
+        problems.refuse(at, None, reason, remedy);
     };
     match topology.content() {
         Err(error) => refuse(

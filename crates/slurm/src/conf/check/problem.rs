@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::conf::configuration::Located;
+
 /// The consequence of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -42,6 +44,15 @@ pub(super) struct At<'a> {
     pub(super) line: Option<usize>,
 }
 
+impl<'a> At<'a> {
+    pub(super) fn of(located: &'a Located) -> Self {
+        Self {
+            file: &located.file,
+            line: Some(located.line.number),
+        }
+    }
+}
+
 /// The problems found so far, in the order of the files.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<Problem>);
@@ -49,6 +60,20 @@ pub(super) struct Problems(Vec<Problem>);
 impl Problems {
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= MAX_PROBLEMS
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        at: At<'_>,
+        key: Option<&str>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(Severity::Refuse, at, key, reason, remedy);
+    }
+
+    pub(super) fn warn(&mut self, at: At<'_>, key: Option<&str>, reason: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Warn, at, key, reason, remedy);
     }
 
     pub(super) fn add(

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::super::wire::{UNSET_U16, UNSET_U32, UNSET_U64};
-use super::settings::CPU_BIND_OFF;
+use super::words::{CPU_BINDS, PREEMPT_MODES};
 use super::{LivePartition, LiveState, PartitionFlag, PartitionUpdate};
 use crate::number::Number;
 use crate::partition::{Memory, Partition, PartitionState};
@@ -75,31 +75,18 @@ impl TryFrom<Partition> for LivePartition {
     }
 }
 
-/// slurmrestd's names for CpuBind.
-pub(crate) const CPU_BINDS: [(&str, u32); 6] = [
-    ("CPU_BIND_TO_THREADS", 0x2),
-    ("CPU_BIND_TO_CORES", 0x4),
-    ("CPU_BIND_TO_SOCKETS", 0x8),
-    ("CPU_BIND_TO_LDOMS", 0x10),
-    ("CPU_BIND_NONE", 0x20),
-    ("CPU_BIND_OFF", CPU_BIND_OFF),
-];
-
-/// slurmrestd's names for the values of PreemptMode that a message can set.
-pub(crate) const PREEMPT_MODES: [(&str, u16); 4] = [("DISABLED", 0), ("SUSPEND", 1), ("REQUEUE", 2), ("CANCEL", 8)];
-
 fn cpu_bind(names: &[String]) -> u32 {
     let known = CPU_BINDS
         .iter()
-        .filter(|(name, _)| names.iter().any(|shown| shown == name));
-    known.fold(0, |bits, (_, bit)| bits | bit)
+        .filter(|(_, name, _)| names.iter().any(|shown| shown == name));
+    known.fold(0, |bits, (.., bit)| bits | bit)
 }
 
 /// `CLUSTER_GLOBAL` means that the key is not set.
 fn mode(names: &[String]) -> u16 {
     let [name] = names else { return UNSET_U16 };
-    let known = PREEMPT_MODES.iter().find(|(known, _)| known == name);
-    known.map_or(UNSET_U16, |(_, mode)| *mode)
+    let known = PREEMPT_MODES.iter().find(|(_, known, _)| known == name);
+    known.map_or(UNSET_U16, |(.., mode)| *mode)
 }
 
 fn max_share(exclusive: &str, shared: &str) -> Option<u16> {

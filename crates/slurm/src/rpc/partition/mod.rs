@@ -19,13 +19,12 @@ pub use commands::{Failure, PartitionCommands};
 pub use deliver::{Delivery, deliver_partitions, read_back_partitions};
 pub use difference::Difference;
 pub use json::Incomparable;
-pub(crate) use json::{CPU_BINDS, PREEMPT_MODES};
 pub use live::{JobDefault, LivePartition, LiveState, pack_partitions};
 pub(super) use live::{VERSION as LIVE_VERSION, pack_request, unpack_partitions};
 pub use release::{NotReleased, StillNeeded, release_partitions};
 pub use restore::restore_partition;
 pub use settings::{NotLive, plan_partition, plan_partition_update};
-pub(crate) use words::over_subscribe;
+pub(crate) use words::{CPU_BINDS, Names, PREEMPT_MODES, over_subscribe};
 
 /// A partition to create or change. Fields that are not set stay unchanged, or get Slurm's default.
 ///

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::words::{CPU_BIND_WORDS, NOT_SHARED, PREEMPT_MODE_WORDS};
+use super::words::{CPU_BINDS, NOT_SHARED, Names, PREEMPT_MODES};
 use super::{PartitionFlag, PartitionUpdate};
 use crate::conf::{Key, Settings};
 use crate::partition::PartitionStateName;
@@ -128,6 +128,18 @@ macro_rules! field {
     };
 }
 
+macro_rules! job_default {
+    ($key:literal) => {
+        Row {
+            key: $key,
+            set: |update, value| job_default(update, $key, value),
+            reset: Some(|update| {
+                update.job_defaults.get_or_insert_default();
+            }),
+        }
+    };
+}
+
 macro_rules! flag {
     ($key:literal, $flag:path) => {
         Row {
@@ -148,17 +160,9 @@ const ROWS: &[Row] = &[
     field!("CpuBind", cpu_bind, cpu_bind, without: CPU_BIND_OFF),
     flag!("Default", PartitionFlag::Default),
     field!("DefaultTime", default_time, minutes),
-    Row {
-        key: "DefCPUPerGPU",
-        set: |update, value| job_default(update, "DefCPUPerGPU", value),
-        reset: Some(no_job_default),
-    },
+    job_default!("DefCPUPerGPU"),
     field!("DefMemPerCPU", default_memory, memory_per_cpu, without: 0),
-    Row {
-        key: "DefMemPerGPU",
-        set: |update, value| job_default(update, "DefMemPerGPU", value),
-        reset: Some(no_job_default),
-    },
+    job_default!("DefMemPerGPU"),
     field!("DefMemPerNode", default_memory, memory_per_node, without: 0),
     field!("DenyAccounts", deny_accounts, accounts, without: String::new()),
     permanent_text!("DenyQos", deny_qos),
@@ -236,12 +240,16 @@ fn is_unlimited(value: &str) -> bool {
     value.eq_ignore_ascii_case("UNLIMITED") || value.eq_ignore_ascii_case("INFINITE")
 }
 
-fn count(value: &str) -> Option<u32> {
+fn limit<T: TryFrom<u64>>(value: &str, unlimited: T) -> Option<T> {
     if is_unlimited(value) {
-        Some(UNLIMITED)
+        Some(unlimited)
     } else {
         number(value)
     }
+}
+
+fn count(value: &str) -> Option<u32> {
+    limit(value, UNLIMITED)
 }
 
 /// Minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`. Seconds are rounded up to a minute.
@@ -287,10 +295,6 @@ fn job_default(update: &mut PartitionUpdate, key: &str, value: &str) -> Option<(
     Some(())
 }
 
-fn no_job_default(update: &mut PartitionUpdate) {
-    update.job_defaults.get_or_insert_default();
-}
-
 fn yes_or_no(value: &str) -> Option<bool> {
     match value.to_ascii_uppercase().as_str() {
         "YES" | "UP" | "TRUE" | "1" => Some(true),
@@ -303,12 +307,12 @@ pub(super) const CPU_BIND_OFF: u32 = 0x8_0000;
 
 /// `off` is left to the file: by RPC it means that the key is not set.
 fn cpu_bind(value: &str) -> Option<u32> {
-    find_word(value, &CPU_BIND_WORDS).filter(|bind| *bind != CPU_BIND_OFF)
+    find_word(value, &CPU_BINDS).filter(|bind| *bind != CPU_BIND_OFF)
 }
 
-fn find_word<T: Copy>(value: &str, words: &[(&str, T)]) -> Option<T> {
-    let known = words.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
-    known.map(|(_, number)| *number)
+fn find_word<T: Copy>(value: &str, names: &[Names<T>]) -> Option<T> {
+    let known = names.iter().find(|(word, ..)| value.eq_ignore_ascii_case(word));
+    known.map(|(.., number)| *number)
 }
 
 fn max_share(value: &str) -> Option<u16> {
@@ -330,16 +334,12 @@ fn max_share(value: &str) -> Option<u16> {
 }
 
 fn over_time_limit(value: &str) -> Option<u16> {
-    if is_unlimited(value) {
-        Some(u16::MAX)
-    } else {
-        number(value)
-    }
+    limit(value, u16::MAX)
 }
 
 /// slurmctld ignores other values.
 fn preempt_mode(value: &str) -> Option<u16> {
-    find_word(value, &PREEMPT_MODE_WORDS)
+    find_word(value, &PREEMPT_MODES)
 }
 
 fn state(value: &str) -> Option<PartitionStateName> {

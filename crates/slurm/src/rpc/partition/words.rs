@@ -106,7 +106,7 @@ impl PartitionUpdate {
             words.add(key, Some(value.to_owned()), false);
         }
         if let Some(bind) = self.cpu_bind {
-            words.add("CpuBind", cpu_bind(bind).map(str::to_owned), bind == CPU_BIND_OFF);
+            words.add("CpuBind", word_of(&bind, &CPU_BINDS), bind == CPU_BIND_OFF);
         }
         words.memory("DefMem", self.default_memory);
         words.memory("MaxMem", self.max_memory);
@@ -124,7 +124,7 @@ impl PartitionUpdate {
         }
         words.number("OverTimeLimit", self.over_time_limit, u16::MAX.into(), None);
         if let Some(mode) = self.preempt_mode {
-            words.add("PreemptMode", preempt_mode(mode).map(str::to_owned), false);
+            words.add("PreemptMode", word_of(&mode, &PREEMPT_MODES), false);
         }
         words.number("PriorityJobFactor", self.priority_job_factor, unlimited, Some(1));
         words.number("PriorityTier", self.priority_tier, unlimited, Some(1));
@@ -217,29 +217,30 @@ pub(crate) fn over_subscribe(max_share: u16) -> String {
     }
 }
 
+/// A value: the word in slurm.conf, the name in slurmrestd's JSON, and the number in a message.
+pub(crate) type Names<T> = (&'static str, &'static str, T);
+
 /// The values of CpuBind. `off` means that the key is not set.
-pub(super) const CPU_BIND_WORDS: [(&str, u32); 6] = [
-    ("none", 0x20),
-    ("thread", 0x2),
-    ("core", 0x4),
-    ("socket", 0x8),
-    ("ldom", 0x10),
-    ("off", CPU_BIND_OFF),
+pub(crate) const CPU_BINDS: [Names<u32>; 6] = [
+    ("none", "CPU_BIND_NONE", 0x20),
+    ("thread", "CPU_BIND_TO_THREADS", 0x2),
+    ("core", "CPU_BIND_TO_CORES", 0x4),
+    ("socket", "CPU_BIND_TO_SOCKETS", 0x8),
+    ("ldom", "CPU_BIND_TO_LDOMS", 0x10),
+    ("off", "CPU_BIND_OFF", CPU_BIND_OFF),
 ];
 
 /// The values of PreemptMode that a message can set.
-pub(super) const PREEMPT_MODE_WORDS: [(&str, u16); 4] = [("OFF", 0), ("SUSPEND", 1), ("REQUEUE", 2), ("CANCEL", 8)];
+pub(crate) const PREEMPT_MODES: [Names<u16>; 4] = [
+    ("OFF", "DISABLED", 0),
+    ("SUSPEND", "SUSPEND", 1),
+    ("REQUEUE", "REQUEUE", 2),
+    ("CANCEL", "CANCEL", 8),
+];
 
-fn cpu_bind(bind: u32) -> Option<&'static str> {
-    CPU_BIND_WORDS
-        .iter()
-        .find(|(_, number)| *number == bind)
-        .map(|(word, _)| *word)
-}
-
-fn preempt_mode(mode: u16) -> Option<&'static str> {
-    let known = PREEMPT_MODE_WORDS.iter().find(|(_, number)| *number == mode);
-    known.map(|(word, _)| *word)
+fn word_of<T: PartialEq>(value: &T, names: &[Names<T>]) -> Option<String> {
+    let known = names.iter().find(|(.., number)| number == value);
+    known.map(|(word, ..)| (*word).to_owned())
 }
 
 #[cfg(test)]
