@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     observe::{Observed, read},
     plan::Plan,
-    references::interested,
+    references::references,
 };
 use crate::{
     defaults::Images,
@@ -61,17 +61,13 @@ fn observed(objects: Vec<Value>) -> Observed {
     read(caches.accountings.all().remove(0), &caches, images)
 }
 
-fn plan(observed: &Observed) -> Plan {
-    kind::plan::<Accounting>(observed)
-}
-
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<Accounting>(&observed(objects)).plan
 }
 
 fn build_status(observed: &Observed) -> AccountingStatus {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind::status::<Accounting>(observed, &plan(observed), None, &[], now)
+    kind::status::<Accounting>(observed, &kind::plan::<Accounting>(observed), None, &[], now)
 }
 
 fn status(objects: Vec<Value>) -> AccountingStatus {
@@ -97,8 +93,8 @@ fn without(mut objects: Vec<Value>, name: &str) -> Vec<Value> {
 
 #[test]
 fn an_accounting_with_its_controllers_keys() {
-    let plan = planned(cluster(&json!({})));
-    assert_eq!(plan.faults, []);
+    let kind::Planned { faults, plan } = kind::plan::<Accounting>(&observed(cluster(&json!({}))));
+    assert_eq!(faults, []);
     assert!(conf(&plan).contains("StoragePass=secret\\#1\n"), "{}", conf(&plan));
     insta::assert_yaml_snapshot!(json!([plan.service, plan.stateful_set]));
 }
@@ -205,7 +201,10 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
         assert!(condition.message.starts_with(words), "{}", condition.message);
     }
     assert!(matches!(
-        kind::state::<Accounting>(&observed(objects.clone()), &planned(objects.clone())),
+        kind::state::<Accounting>(
+            &observed(objects.clone()),
+            &kind::plan::<Accounting>(&observed(objects.clone()))
+        ),
         State::Progressing { .. }
     ));
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
@@ -289,11 +288,15 @@ fn a_change_of_what_it_refers_to_concerns_it() {
     for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
         let secret = caches.secrets.get("hpc", name).unwrap();
         let change = Change::from(Delta::appeared(secret));
-        assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")], "{name}");
+        assert_eq!(
+            references().affected(&change, &caches),
+            [Key::new("hpc", "slurm")],
+            "{name}"
+        );
     }
     let controller = caches.controllers.all().remove(0);
     let change = Change::from(Delta::appeared(controller));
-    assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")]);
+    assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "slurm")]);
 }
 
 proptest! {

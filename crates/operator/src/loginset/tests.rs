@@ -74,17 +74,13 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
     objects
 }
 
-fn plan(observed: &Observed) -> Plan {
-    kind::plan::<LoginSet>(observed)
-}
-
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<LoginSet>(&observed(objects)).plan
 }
 
 fn status_of(observed: &Observed, failure: Option<&Failure>) -> LoginSetStatus {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind::status::<LoginSet>(observed, &plan(observed), failure, &[], now)
+    kind::status::<LoginSet>(observed, &kind::plan::<LoginSet>(observed), failure, &[], now)
 }
 
 fn condition(status: LoginSetStatus, type_: &str) -> (ConditionStatus, String, String) {
@@ -117,8 +113,8 @@ fn template(objects: Vec<Value>) -> Value {
 
 #[test]
 fn a_login_set_without_a_word() {
-    let plan = planned(with(cluster(), &json!({})));
-    assert_eq!(plan.faults, []);
+    let kind::Planned { faults, plan } = kind::plan::<LoginSet>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(faults, []);
     assert!(!plan.makes_host_keys);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.ssh_config, plan.deployment]));
 }
@@ -325,14 +321,14 @@ fn a_new_default_image_rolls_nothing() {
     let before = planned(objects.clone()).deployment;
     let mut observed = observed(objects);
     observed.images.login = "login:newer".to_owned();
-    assert_eq!(plan(&observed).deployment, before);
+    assert_eq!(kind::plan::<LoginSet>(&observed).plan.deployment, before);
 }
 
 #[test]
 fn it_hears_of_its_controller_its_files_and_its_pods() {
     let caches = Caches::of(deployed(with(cluster(), &json!({}))));
     let is_heard = |change: Change| {
-        let heard = super::references::interested(&change, &caches);
+        let heard = super::references::references().affected(&change, &caches);
         assert_eq!(heard, [Key::new("hpc", "slurm")], "{change:?}");
     };
     is_heard(Change::from(Delta::appeared(caches.login_sets.all().remove(0))));
@@ -353,7 +349,7 @@ proptest! {
         objects.push(object("Controller", &controller));
         objects.push(login_set(&spec));
         let observed = observed(objects);
-        let plan = plan(&observed);
+        let plan = kind::plan::<LoginSet>(&observed);
         status_of(&observed, None);
         kind::state::<LoginSet>(&observed, &plan);
     }

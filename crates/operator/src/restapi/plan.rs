@@ -13,10 +13,9 @@ use crate::{
     template::{container::image_to_run, service::plan_service},
 };
 
-/// The children to apply, and what is wrong.
+/// The children to apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    pub(super) faults: Vec<Fault>,
     pub(super) service: Option<Service>,
     pub(super) deployment: Option<Deployment>,
 }
@@ -24,15 +23,10 @@ pub(crate) struct Plan {
 /// Reason: the Controller has no slurm.conf yet.
 const CONFIG_MISSING: &str = "ConfigMissing";
 
-pub(super) fn plan(observed: &Observed) -> Plan {
-    let rest_api = observed.rest_api.as_ref();
-    let mut faults = Vec::new();
-    let service = plan_service(build_service(rest_api), &mut faults);
-    let deployment = plan_deployment(observed, &mut faults);
+pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     Plan {
-        faults,
-        service,
-        deployment,
+        service: plan_service(build_service(&observed.rest_api), faults),
+        deployment: plan_deployment(observed, faults),
     }
 }
 

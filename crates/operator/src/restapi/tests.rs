@@ -53,7 +53,7 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    kind::plan::<RestApi>(&observed(objects))
+    kind::plan::<RestApi>(&observed(objects)).plan
 }
 
 fn status(objects: Vec<Value>) -> RestApiStatus {
@@ -74,8 +74,8 @@ fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
 
 #[test]
 fn a_rest_api_without_a_word() {
-    let plan = planned(with(cluster(), &json!({})));
-    assert_eq!(plan.faults, []);
+    let kind::Planned { faults, plan } = kind::plan::<RestApi>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(faults, []);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.deployment]));
 }
 
@@ -147,13 +147,14 @@ fn a_new_default_image_rolls_nothing() {
     objects.push(serde_json::to_value(&deployment).unwrap());
     let mut observed = observed(objects);
     observed.images.slurmrestd = "slurmrestd:newer".to_owned();
-    assert_eq!(kind::plan::<RestApi>(&observed).deployment, deployment);
+    assert_eq!(kind::plan::<RestApi>(&observed).plan.deployment, deployment);
 }
 
 #[test]
 fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears = |change: Change| super::references::interested(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears =
+        |change: Change| super::references::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
     is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
     is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));

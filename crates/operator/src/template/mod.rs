@@ -4,6 +4,7 @@
 //! Pure, and in terms of JSON where there is an overlay: it may hold fields of a Kubernetes release that the typed structs
 //! do not know. The rules of laying over are [`crate::overlay`]'s.
 
+pub(crate) mod component;
 pub(crate) mod container;
 pub(crate) mod metadata;
 pub(crate) mod pod;

@@ -13,7 +13,7 @@ use super::{
     build::build_secret,
     observe::{Observed, observe},
     plan::Plan,
-    references::interested,
+    references::references,
 };
 use crate::{
     kind,
@@ -50,7 +50,7 @@ fn observed(objects: Vec<Value>, now: i64) -> Observed {
 }
 
 fn planned(objects: Vec<Value>, now: i64) -> Plan {
-    kind::plan::<Token>(&observed(objects, now))
+    kind::plan::<Token>(&observed(objects, now)).plan
 }
 
 /// The Secret that a plan leads to.
@@ -173,7 +173,7 @@ fn a_change_of_its_key_or_its_secret_concerns_it() {
     let caches = Caches::of(vec![token(&json!({})), keys("key"), kept(&json!({}), "key", 0)]);
     for secret in caches.secrets.all() {
         let change = Change::from(Delta::appeared(secret));
-        assert_eq!(interested(&change, &caches), [Key::new("hpc", "alice")]);
+        assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "alice")]);
     }
 }
 
