@@ -11,7 +11,7 @@ pub(crate) fn entry<'a>(secret: Option<&'a Secret>, key: &str) -> Option<&'a [u8
     (!bytes.is_empty()).then_some(bytes.as_slice())
 }
 
-/// That the entry is not there. `names` is who refers to it, with the verb; `remedy` what its owner can do.
+/// The fault of a missing entry. `names` is the subject and verb of the reference, `remedy` what the owner can do.
 pub(crate) fn missing(names: &str, reference: &SecretKeyRef, secret: Option<&Secret>, remedy: &str) -> Fault {
     let what = if secret.is_some() {
         "which is absent or empty there"

@@ -15,7 +15,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::{Clock, Fence, Metrics, error::describe};
 
@@ -82,17 +82,13 @@ impl Election {
         );
         loop {
             let asked = self.instant();
-            match timeout(REQUEST_TIMEOUT, self.try_to_win()).await {
-                Ok(Ok(Some(term))) => {
-                    self.deadline = asked + RENEW_WITHIN;
-                    self.fence.begin(term, self.clock.now(), Some(self.deadline));
-                    self.metrics.leads(true);
-                    tracing::info!(term, "leading");
-                    return;
-                }
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot access the lease"),
-                Err(_) => tracing::warn!("cannot access the lease: no response"),
+            let won = request("acquire", asked + REQUEST_TIMEOUT, self.try_to_win()).await;
+            if let Some(Some(term)) = won {
+                self.deadline = asked + RENEW_WITHIN;
+                self.fence.begin(term, self.clock.now(), Some(self.deadline));
+                self.metrics.leads(true);
+                tracing::info!(term, "leading");
+                return;
             }
             // Without jitter, candidates that ask at the same moment would conflict again and again.
             let jitter = self.clock.host().random().fraction();
@@ -148,14 +144,14 @@ impl Election {
             if asked >= self.deadline {
                 return self.lost(Lost::Expired);
             }
-            match timeout_at(self.deadline.min(asked + REQUEST_TIMEOUT), self.renew()).await {
-                Ok(Ok(None)) => {
+            let until = self.deadline.min(asked + REQUEST_TIMEOUT);
+            match request("renew", until, self.renew()).await {
+                Some(None) => {
                     self.deadline = asked + RENEW_WITHIN;
                     self.fence.extend(self.deadline);
                 }
-                Ok(Ok(Some(other))) => return self.lost(Lost::Taken(other)),
-                Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot renew the lease"),
-                Err(_) => tracing::warn!("cannot renew the lease: no response"),
+                Some(Some(other)) => return self.lost(Lost::Taken(other)),
+                None => {}
             }
         }
     }
@@ -205,10 +201,9 @@ impl Election {
     pub(crate) async fn release(self) {
         self.fence.end();
         self.metrics.leads(false);
-        match timeout(REQUEST_TIMEOUT, self.clear_holder()).await {
-            Ok(Ok(())) => tracing::info!("released the lease"),
-            Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot release the lease"),
-            Err(_) => tracing::warn!("cannot release the lease: no response"),
+        let until = self.instant() + REQUEST_TIMEOUT;
+        if request("release", until, self.clear_holder()).await.is_some() {
+            tracing::info!("released the lease");
         }
     }
 
@@ -286,6 +281,17 @@ impl Election {
         });
         lease
     }
+}
+
+/// Awaits a request until a deadline. Logs why it failed.
+async fn request<T>(verb: &str, until: Instant, request: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
+    let error = match timeout_at(until, request).await {
+        Ok(Ok(result)) => return Some(result),
+        Ok(Err(error)) => describe(&error),
+        Err(_) => "no response".to_owned(),
+    };
+    tracing::warn!(error, "cannot {verb} the lease");
+    None
 }
 
 /// Agents reject a lower term, so it must grow even if the Lease was deleted, or if the operator ran without one: it is at

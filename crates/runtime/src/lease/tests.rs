@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::*;
 use crate::fake::{FakeServer, Fault, Path};
