@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_only_when_the_status_flips() {
+    fn the_transition_time_changes_only_with_the_status() {
         let first = settle(&[], &[Wanted::fails("Ready", "Starting", "no pod yet")], 1, at(EARLY));
         assert_eq!(first[0].last_transition_time.as_str(), EARLY);
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_wanted_goes() {
+    fn an_unwanted_condition_is_removed() {
         let first = settle(&[], &[Wanted::holds("CRDsOutdated", "Old", "")], 1, at(EARLY));
         assert!(settle(&first, &[], 1, at(LATE)).is_empty());
     }

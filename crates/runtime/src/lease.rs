@@ -166,7 +166,7 @@ impl Election {
     async fn renew(&mut self) -> Result<Option<String>, kube::Error> {
         for _ in 0..2 {
             let Some((lease, _)) = &self.seen else {
-                return Ok(Some("nobody".to_owned()));
+                return Ok(Some("another process".to_owned()));
             };
             let lease = self.renewal(lease.clone());
             match self
@@ -179,12 +179,12 @@ impl Election {
                     return Ok(None);
                 }
                 Err(kube::Error::Api(status)) if status.code == 404 => {
-                    return Ok(Some("nobody: it was deleted".to_owned()));
+                    return Ok(Some("no process: it was deleted".to_owned()));
                 }
                 // It was written by another leader, by hand, or by a renewal of ours whose response was lost.
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     let lease = self.api.get(&self.candidate.name).await?;
-                    let holder = holder(&lease).unwrap_or("nobody").to_owned();
+                    let holder = holder(&lease).unwrap_or("no process").to_owned();
                     if holder != self.candidate.identity {
                         return Ok(Some(holder));
                     }

@@ -150,7 +150,7 @@ fn another_password_is_another_pod() {
 }
 
 #[test]
-fn a_password_that_no_line_can_hold_is_refused() {
+fn a_password_that_does_not_fit_into_a_line_is_rejected() {
     let mut objects = without(cluster(&json!({})), "mariadb");
     objects.push(secret("mariadb", "password", "a\nStorageHost=b"));
     let (_, reason, message) = condition(objects, "Ready");
@@ -162,13 +162,13 @@ fn a_password_that_no_line_can_hold_is_refused() {
 }
 
 #[test]
-fn one_outside_has_no_children_and_is_ready() {
+fn an_external_accounting_has_no_children_and_is_ready() {
     let objects = cluster(&json!({ "external": true, "externalConfig": { "host": "dbd.example.com" } }));
     let plan = planned(objects.clone());
     assert!(plan.external && plan.service.is_none() && plan.stateful_set.is_none() && plan.config.is_none());
     assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);
 
-    // Where it gives no answer its address is told, with what is known of why.
+    // If it does not respond, the condition has its address and the reason.
     let mut silent = observed(objects);
     silent.database_trouble = Some("Connection refused".to_owned());
     let said = build_status(&silent);
@@ -181,7 +181,7 @@ fn one_outside_has_no_children_and_is_ready() {
 }
 
 #[test]
-fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
+fn it_is_ready_when_its_pod_is_and_reports_why_it_is_not() {
     let mut objects = cluster(&json!({}));
     assert_eq!(condition(objects.clone(), "Ready").1, "Starting");
     let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
@@ -227,7 +227,7 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
 }
 
 #[test]
-fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
+fn an_accounting_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     let mut objects = cluster(&json!({}));
     let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
@@ -241,7 +241,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     let controller = caches.controllers.all().remove(0);
     let reference = controller.slurm_key().unwrap();
     let their_key = caches.secrets.get("hpc", &reference.name).unwrap();
-    let told = |own: &Observed| {
+    let conditions = |own: &Observed| {
         let said = build_status(own);
         let said = said.conditions.into_iter();
         said.filter(|condition| ["Ready", "Degraded"].contains(&condition.type_.as_str()))
@@ -254,7 +254,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     refused.database_trouble =
         Some("sacctmgr: error: Sending PersistInit msg: Protocol authentication error".to_owned());
     refused.note_key_mismatch(None, Some((&their_key, &reference)));
-    for (status, reason, message) in told(&refused) {
+    for (status, reason, message) in conditions(&refused) {
         let is_ready = status == ConditionStatus::True && reason != "KeyMismatch";
         assert!(reason == "KeyMismatch" && !is_ready, "{reason} {message}");
         assert!(
@@ -269,7 +269,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     bereft.database_trouble = Some("Unable to connect to database".to_owned());
     bereft.note_key_mismatch(None, Some((&their_key, &reference)));
     assert_eq!(bereft.key_mismatch, None);
-    assert_eq!(told(&bereft)[1].1, "DatabaseAway");
+    assert_eq!(conditions(&bereft)[1].1, "DatabaseAway");
 
     // A reference to another key is wrong before anybody was refused.
     let other: Secret = serde_json::from_value(secret("slurm-auth-slurm", "slurm.key", "other")).unwrap();
@@ -283,7 +283,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
 }
 
 #[test]
-fn a_change_of_what_it_refers_to_concerns_it() {
+fn it_depends_on_what_it_refers_to() {
     let caches = Caches::of(cluster(&json!({})));
     for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
         let secret = caches.secrets.get("hpc", name).unwrap();

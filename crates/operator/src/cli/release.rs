@@ -15,7 +15,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use super::{
     LogLevel, process,
@@ -87,25 +87,21 @@ async fn stop_operator(client: &Client, arguments: &Arguments) -> anyhow::Result
         Err(error) if gone(&error) => return Ok(()),
         deleted => deleted.with_context(|| format!("cannot delete Deployment {name}"))?,
     };
-    let deadline = Instant::now() + STOP_TIMEOUT;
-    loop {
-        let found = api.get_metadata_opt(name).await;
-        if found
-            .with_context(|| format!("cannot read Deployment {name}"))?
-            .is_none()
-        {
-            return Ok(());
+    let deletion = async {
+        while api.get_metadata_opt(name).await?.is_some() {
+            sleep(POLL_INTERVAL).await;
         }
-        if Instant::now() > deadline {
-            // Its node is unreachable. The process has most likely ended, and it loses its permissions with the release.
-            tracing::warn!(
-                deployment = name,
-                "a pod of the operator does not end; continuing without it"
-            );
-            return Ok(());
-        }
-        sleep(POLL_INTERVAL).await;
-    }
+        Ok::<(), kube::Error>(())
+    };
+    let Ok(deleted) = timeout(STOP_TIMEOUT, deletion).await else {
+        // Its node is unreachable. The process has most likely ended, and it loses its permissions with the release.
+        tracing::warn!(
+            deployment = name,
+            "a pod of the operator does not end; continuing without it"
+        );
+        return Ok(());
+    };
+    deleted.with_context(|| format!("cannot read Deployment {name}"))
 }
 
 /// Deletes the Lease. Terms keep growing without it: they are never lower than the clock.
@@ -247,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_operator_goes_first_then_its_marks_and_nothing_else() {
+    async fn the_operator_is_stopped_first_then_its_finalizers_are_removed_and_nothing_else() {
         let server = cluster();
         release(&server, &[]).await.unwrap();
         let writes = server.writes();
@@ -279,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nodeset_that_changes_meanwhile_is_released_all_the_same() {
+    async fn a_nodeset_that_changes_in_the_meantime_is_released_too() {
         let server = cluster();
         server.fail(Fault::Refuse("merge", 409));
         release(&server, &[]).await.unwrap();
@@ -294,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_released_is_named() {
+    async fn an_object_that_cannot_be_released_is_named() {
         let server = cluster();
         server.fail(Fault::Refuse("merge", 403));
         let error = release(&server, &[]).await.unwrap_err();

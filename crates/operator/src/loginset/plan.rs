@@ -15,8 +15,8 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::{self, Fault},
-    secret::{entry, missing},
+    fault::Fault,
+    secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
 
@@ -72,12 +72,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     let login_set = observed.login_set.as_ref();
     let name = &login_set.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(Fault::new(
-            fault::CONTROLLER_MISSING,
-            format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
-            ),
-        ));
+        faults.push(missing_controller(name));
         return None;
     };
     let mut slurm_key = None;

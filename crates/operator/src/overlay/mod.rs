@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_dir_in_a_new_volume_stays() {
+    fn an_empty_dir_in_a_new_volume_is_kept() {
         assert_eq!(
             laid_over(
                 json!({ "volumes": [{ "name": "a" }] }),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_can_only_be_one_thing_theirs_replaces_ours_whole() {
+    fn exclusive_items_of_theirs_replace_ours_as_a_whole() {
         let secret = json!({ "secretKeyRef": { "name": "s", "key": "k" } });
         for (field, ours, theirs) in [
             (
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn of_handlers_theirs_replaces_ours_and_the_rest_is_merged() {
+    fn a_handler_of_theirs_replaces_ours_and_the_rest_is_merged() {
         let (get, run) = (json!({ "path": "/readyz" }), json!({ "command": ["true"] }));
         for (field, ours, theirs, both) in [
             (
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_known_by_number_and_protocol_or_by_name() {
+    fn a_port_is_identified_by_number_and_protocol_or_by_name() {
         let ours = || json!({ "ports": [{ "containerPort": 6817, "name": "slurmctld", "protocol": "TCP" }] });
         for (theirs, ports) in [
             (
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_of_theirs_with_one_name_the_last_counts() {
+    fn of_two_items_with_one_name_the_last_wins() {
         let twice = json!({ "env": [{ "name": "A", "value": "1" }, { "name": "A", "value": "2" }] });
         for ours in [json!({}), json!({ "env": [{ "name": "A", "value": "0" }] })] {
             assert_eq!(

@@ -8,8 +8,8 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::{self, Fault},
-    secret::entry,
+    fault::Fault,
+    secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
 
@@ -35,25 +35,17 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(Fault::new(
-            fault::CONTROLLER_MISSING,
-            format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
-            ),
-        ));
+        faults.push(missing_controller(name));
         return None;
     };
-    let key = controller.slurm_key();
-    let has_key = key
-        .as_ref()
-        .is_none_or(|key| entry(observed.slurm_key.as_deref(), &key.key).is_some());
-    if let Some(key) = key.filter(|_| !has_key) {
-        faults.push(Fault::new(
-            fault::SECRET_MISSING,
-            format!(
-                "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; create it, or check the Controller's conditions",
-                key.key, key.name
-            ),
+    let secret = observed.slurm_key.as_deref();
+    if let Some(key) = controller.slurm_key().filter(|key| entry(secret, &key.key).is_none()) {
+        let names = format!("Controller {name:?} has its key in");
+        faults.push(missing(
+            &names,
+            &key,
+            secret,
+            "create it, or check the Controller's conditions",
         ));
     }
     if observed.config.is_none() {
@@ -65,15 +57,10 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     if !faults.is_empty() {
         return None;
     }
-    match build_deployment(rest_api, controller, &image(observed)) {
-        Ok(deployment) => Some(deployment),
-        Err(error) => {
-            faults.push(Fault::invalid(format!(
-                "spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it"
-            )));
-            None
-        }
-    }
+    let built = build_deployment(rest_api, controller, &image(observed));
+    let invalid =
+        |error| format!("spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it");
+    built.map_err(|error| faults.push(Fault::invalid(invalid(error)))).ok()
 }
 
 /// The image for slurmrestd.

@@ -73,7 +73,7 @@ fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
 }
 
 #[test]
-fn a_rest_api_without_a_word() {
+fn a_minimal_rest_api() {
     let kind::Planned { faults, plan } = kind::plan::<RestApi>(&observed(with(cluster(), &json!({}))));
     assert_eq!(faults, []);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.deployment]));
@@ -120,7 +120,7 @@ fn a_missing_controller_key_or_configuration_is_named_and_nothing_is_rolled() {
 }
 
 #[test]
-fn an_invalid_spec_touches_nothing() {
+fn an_invalid_spec_changes_nothing() {
     let objects = with(cluster(), &json!({ "replicas": -1 }));
     let plan = planned(objects.clone());
     assert!(plan.deployment.is_none() && plan.service.is_none());
@@ -151,7 +151,7 @@ fn a_new_default_image_rolls_nothing() {
 }
 
 #[test]
-fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
+fn it_depends_on_its_controller_and_the_controllers_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
     let hears =
         |change: Change| super::references::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_be_on_its_way_is_no_warning_at_first() {
+async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let made: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut young = rest_api(&json!({}));
     young["metadata"]["creationTimestamp"] = made.to_string().into();

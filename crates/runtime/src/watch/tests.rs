@@ -53,7 +53,7 @@ fn names<K: Object>(registry: &Registry) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_broke_reports_what_was_deleted_meanwhile() {
+async fn a_restarted_watch_reports_what_was_deleted_in_the_meantime() {
     let server = FakeServer::new();
     create(&server, CONFIG_MAPS, config_map("a"));
     create(&server, CONFIG_MAPS, config_map("b"));
