@@ -15,7 +15,7 @@ use crate::{
         load::{self, NodeLoad},
     },
     controller::Kept,
-    runtime::{Failure, State, Wanted, settle},
+    runtime::{DesiredCondition, Failure, State, settle},
 };
 
 /// The status to write.
@@ -106,7 +106,7 @@ fn drift(observed: &Observed) -> Vec<Drift> {
     state.into_iter().chain(observed.found.drift.iter().cloned()).collect()
 }
 
-fn drifted(observed: &Observed) -> Option<Wanted> {
+fn drifted(observed: &Observed) -> Option<DesiredCondition> {
     let name = observed.partition.slurm_name();
     let own = observed.partition.name_any();
     let kept = observed.standing.as_ref().and_then(|standing| standing.kept.as_ref());
@@ -141,7 +141,7 @@ fn drifted(observed: &Observed) -> Option<Wanted> {
         "ChangedByHand"
     };
     let lines: Vec<String> = state.into_iter().chain(others).collect();
-    (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason, lines.join("\n")))
+    (!lines.is_empty()).then(|| DesiredCondition::true_(DRIFTED, reason, lines.join("\n")))
 }
 
 /// What is worth an event: what was put back just now, of what somebody changed in Slurm.
@@ -163,7 +163,7 @@ pub(super) fn new_reverts(observed: &Observed, status: &PartitionStatus) -> Opti
 }
 
 /// What is worth an event: that somebody changed it in Slurm, when that is new.
-pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<Wanted> {
+pub(super) fn new_drift(observed: &Observed, status: &PartitionStatus) -> Option<DesiredCondition> {
     let before = observed.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
     let new = status
@@ -217,23 +217,23 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
     })
 }
 
-fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
+fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let messages: Vec<&str> = plan.faults.iter().map(|fault| fault.message.as_str()).collect();
     let messages = messages.join("\n");
     let waits = plan.progress.as_ref().or(plan.retained.as_ref());
     let ready = match (plan.faults.first(), waits) {
-        (Some(fault), _) => Wanted::fails(READY, fault.reason, messages.clone()),
-        (None, Some(progress)) => Wanted::fails(READY, progress.reason, progress.message.clone()),
-        (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as it is written here"),
+        (Some(fault), _) => DesiredCondition::false_(READY, fault.reason, messages.clone()),
+        (None, Some(progress)) => DesiredCondition::false_(READY, progress.reason, progress.message.clone()),
+        (None, None) => DesiredCondition::true_(READY, "Ready", "slurmctld has it as it is written here"),
     };
     let progressing = match waits {
-        Some(progress) => Wanted::holds(PROGRESSING, progress.reason, progress.message.clone()),
-        None => Wanted::fails(PROGRESSING, "Settled", ""),
+        Some(progress) => DesiredCondition::true_(PROGRESSING, progress.reason, progress.message.clone()),
+        None => DesiredCondition::false_(PROGRESSING, "Settled", ""),
     };
     let degraded = match (plan.faults.first(), failure) {
-        (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages),
-        (None, Some(failure)) => Wanted::holds(DEGRADED, "Retrying", failure.message.clone()),
-        (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
+        (Some(fault), _) => DesiredCondition::true_(DEGRADED, fault.reason, messages),
+        (None, Some(failure)) => DesiredCondition::true_(DEGRADED, "Retrying", failure.message.clone()),
+        (None, None) => DesiredCondition::false_(DEGRADED, "Healthy", ""),
     };
     let mut wanted = vec![ready, progressing, degraded];
     wanted.extend(drifted(observed));
@@ -241,11 +241,11 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
         .standing
         .as_ref()
         .and_then(|standing| standing.not_persistent.as_ref());
-    wanted.extend(not_persistent.map(|why| Wanted::holds(NOT_PERSISTENT, "FileOfOthers", why.clone())));
+    wanted.extend(not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, "FileOfOthers", why.clone())));
     wanted.extend(
         plan.retained
             .as_ref()
-            .map(|retained| Wanted::holds(PARTITION_RETAINED, retained.reason, retained.message.clone())),
+            .map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, retained.message.clone())),
     );
     wanted
 }
