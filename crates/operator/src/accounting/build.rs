@@ -42,7 +42,7 @@ fn component(accounting: &Accounting) -> Component<'_, Accounting> {
     Component {
         object: accounting,
         app: apps::SLURMDBD,
-        component: components::ACCOUNTING,
+        label: components::ACCOUNTING,
     }
 }
 

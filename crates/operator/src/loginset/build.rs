@@ -71,7 +71,7 @@ fn component(login_set: &LoginSet) -> Component<'_, LoginSet> {
     Component {
         object: login_set,
         app: apps::LOGIN,
-        component: components::LOGIN,
+        label: components::LOGIN,
     }
 }
 

@@ -29,7 +29,7 @@ fn component(rest_api: &RestApi) -> Component<'_, RestApi> {
     Component {
         object: rest_api,
         app: apps::SLURMRESTD,
-        component: components::RESTAPI,
+        label: components::RESTAPI,
     }
 }
 

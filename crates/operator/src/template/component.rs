@@ -22,7 +22,7 @@ pub(crate) struct Component<'a, K> {
     /// The daemon's name: also that of its main container and its port.
     pub(crate) app: &'static str,
     /// The value of the component label.
-    pub(crate) component: &'static str,
+    pub(crate) label: &'static str,
 }
 
 /// What differs between the pods of daemons.
@@ -38,7 +38,7 @@ pub(crate) struct Pods<'a> {
 
 impl<K: Resource<DynamicType = ()>> Component<'_, K> {
     fn labels(&self) -> Words {
-        component_labels(self.app, &self.object.name_any(), self.component)
+        component_labels(self.app, &self.object.name_any(), self.label)
     }
 
     /// The metadata of a child with these marks and the labels of the component.
