@@ -1,14 +1,14 @@
-//! The DNS domain of the Kubernetes cluster, as the operator's own pod knows it.
+//! The DNS domain of the Kubernetes cluster, read from the operator's own pod.
 
-/// What Kubernetes clusters are set up with.
+/// The default of Kubernetes.
 const DEFAULT: &str = "cluster.local";
 
-/// The domain that the operator's own pod searches.
+/// The domain in the `/etc/resolv.conf` of this pod.
 pub(crate) fn of_this_pod() -> String {
     parse(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
 }
 
-/// The domain by this `/etc/resolv.conf`: the kubelet writes `svc.<domain>` among the domains to search.
+/// The domain in an `/etc/resolv.conf`: the kubelet writes `svc.<domain>` into its search list.
 fn parse(resolv_conf: &str) -> String {
     let mut searched = resolv_conf
         .lines()

@@ -9,19 +9,19 @@ use jiff::Timestamp;
 
 /// A condition as a kind wants it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredCondition {
     pub type_: &'static str,
     pub status: ConditionStatus,
     pub reason: &'static str,
     pub message: String,
 }
 
-impl Wanted {
-    pub fn holds(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+impl DesiredCondition {
+    pub fn true_(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self::new(type_, ConditionStatus::True, reason, message)
     }
 
-    pub fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+    pub fn false_(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self::new(type_, ConditionStatus::False, reason, message)
     }
 
@@ -41,20 +41,21 @@ impl Wanted {
 
 /// The conditions that every kind reports: that CustomResourceDefinitions are older than this operator, and which fields
 /// of the object are unknown.
-pub fn remarks<'a>(outdated: &[String], problems: impl IntoIterator<Item = &'a Problem>) -> Vec<Wanted> {
+pub fn remarks<'a>(outdated: &[String], problems: impl IntoIterator<Item = &'a Problem>) -> Vec<DesiredCondition> {
     let old = (!outdated.is_empty()).then(|| {
         let message = format!(
             "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
             outdated.join(", ")
         );
-        Wanted::holds(CRDS_OUTDATED, "OldDefinitions", message)
+        DesiredCondition::true_(CRDS_OUTDATED, "OldDefinitions", message)
     });
     let unknown: Vec<String> = problems
         .into_iter()
         .filter(|problem| problem.reason == Reason::UnknownField)
         .map(ToString::to_string)
         .collect();
-    let unknown = (!unknown.is_empty()).then(|| Wanted::holds(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
+    let unknown =
+        (!unknown.is_empty()).then(|| DesiredCondition::true_(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
     old.into_iter().chain(unknown).collect()
 }
 
@@ -62,7 +63,7 @@ pub fn remarks<'a>(outdated: &[String], problems: impl IntoIterator<Item = &'a P
 const MAX_MESSAGE: usize = 32768;
 
 /// The conditions to write: the wanted ones, in that order, each with the time at which its status last changed.
-pub fn settle(previous: &[Condition], wanted: &[Wanted], generation: i64, now: Timestamp) -> Vec<Condition> {
+pub fn settle(previous: &[Condition], wanted: &[DesiredCondition], generation: i64, now: Timestamp) -> Vec<Condition> {
     wanted
         .iter()
         .map(|wanted| {
@@ -100,32 +101,42 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_only_when_the_status_flips() {
-        let first = settle(&[], &[Wanted::fails("Ready", "Starting", "no pod yet")], 1, at(EARLY));
+    fn the_transition_time_changes_only_with_the_status() {
+        let first = settle(
+            &[],
+            &[DesiredCondition::false_("Ready", "Starting", "no pod yet")],
+            1,
+            at(EARLY),
+        );
         assert_eq!(first[0].last_transition_time.as_str(), EARLY);
 
-        let same = settle(&first, &[Wanted::fails("Ready", "Waiting", "no node")], 2, at(LATE));
+        let same = settle(
+            &first,
+            &[DesiredCondition::false_("Ready", "Waiting", "no node")],
+            2,
+            at(LATE),
+        );
         assert_eq!(same[0].last_transition_time.as_str(), EARLY);
         assert_eq!(same[0].reason, "Waiting");
         assert_eq!(same[0].observed_generation, Some(2));
 
-        let flipped = settle(&same, &[Wanted::holds("Ready", "Ready", "")], 2, at(LATE));
+        let flipped = settle(&same, &[DesiredCondition::true_("Ready", "Ready", "")], 2, at(LATE));
         assert_eq!(flipped[0].last_transition_time.as_str(), LATE);
     }
 
     #[test]
     fn nothing_new_to_say_gives_the_same_conditions() {
         let wanted = [
-            Wanted::holds("Ready", "Ready", "fine"),
-            Wanted::fails("Degraded", "Healthy", ""),
+            DesiredCondition::true_("Ready", "Ready", "fine"),
+            DesiredCondition::false_("Degraded", "Healthy", ""),
         ];
         let first = settle(&[], &wanted, 1, at(EARLY));
         assert_eq!(settle(&first, &wanted, 1, at(LATE)), first);
     }
 
     #[test]
-    fn what_is_no_longer_wanted_goes() {
-        let first = settle(&[], &[Wanted::holds("CRDsOutdated", "Old", "")], 1, at(EARLY));
+    fn an_unwanted_condition_is_removed() {
+        let first = settle(&[], &[DesiredCondition::true_("CRDsOutdated", "Old", "")], 1, at(EARLY));
         assert!(settle(&first, &[], 1, at(LATE)).is_empty());
     }
 
@@ -133,7 +144,7 @@ mod tests {
     fn a_fraction_of_a_second_is_not_written() {
         let condition = settle(
             &[],
-            &[Wanted::holds("Ready", "Ready", "")],
+            &[DesiredCondition::true_("Ready", "Ready", "")],
             1,
             at("2026-01-01T00:00:00.987Z"),
         );
@@ -144,7 +155,7 @@ mod tests {
     fn a_message_longer_than_the_schema_allows_is_cut() {
         let condition = settle(
             &[],
-            &[Wanted::holds("Ready", "Ready", "ä".repeat(40_000))],
+            &[DesiredCondition::true_("Ready", "Ready", "ä".repeat(40_000))],
             1,
             at(EARLY),
         );

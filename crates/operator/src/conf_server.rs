@@ -1,4 +1,4 @@
-//! Where daemons without files of their own get their configuration and find slurmctld.
+//! The server from which daemons without configuration files get their configuration.
 
 use api::{Controller, wellknown};
 use kube::ResourceExt as _;

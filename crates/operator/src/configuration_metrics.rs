@@ -2,32 +2,14 @@
 //! cluster are removed with it.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 use runtime::Key;
 use slurm::agent::Action;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Cluster {
-    namespace: String,
-    name: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClusterOutcome {
-    namespace: String,
-    name: String,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClusterAction {
-    namespace: String,
-    name: String,
-    action: &'static str,
-}
+/// The labels of one metric: names and values.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 const ACCEPTED: &str = "accepted";
 const REJECTED: &str = "rejected";
@@ -43,9 +25,9 @@ const ACTIONS: [&str; 3] = [PARTITION_RPC, RECONFIGURE, RESTART];
 /// The counts of all clusters. A clone shares them.
 #[derive(Debug, Clone)]
 pub struct ConfigurationMetrics {
-    seconds: Family<Cluster, Histogram, fn() -> Histogram>,
-    changes: Family<ClusterOutcome, Counter>,
-    actions: Family<ClusterAction, Counter>,
+    seconds: Family<Labels<2>, Histogram, fn() -> Histogram>,
+    changes: Family<Labels<3>, Counter>,
+    actions: Family<Labels<3>, Counter>,
 }
 
 fn latencies() -> Histogram {
@@ -90,7 +72,7 @@ impl ConfigurationMetrics {
             Action::Restart => RESTART,
             Action::Nothing | Action::Unknown => return,
         };
-        self.actions.get_or_create(&action_of(cluster, action)).inc();
+        self.actions.get_or_create(&labels_of(cluster, "action", action)).inc();
     }
 
     /// Counts a change that the dry run rejected, or that slurmctld rejected and that was rolled back.
@@ -107,39 +89,27 @@ impl ConfigurationMetrics {
     pub fn forget(&self, cluster: &Key) {
         self.seconds.remove(&cluster_of(cluster));
         for outcome in OUTCOMES {
-            self.changes.remove(&outcome_of(cluster, outcome));
+            self.changes.remove(&labels_of(cluster, "outcome", outcome));
         }
         for action in ACTIONS {
-            self.actions.remove(&action_of(cluster, action));
+            self.actions.remove(&labels_of(cluster, "action", action));
         }
     }
 
     fn count(&self, cluster: &Key, outcome: &'static str) {
-        self.changes.get_or_create(&outcome_of(cluster, outcome)).inc();
+        self.changes
+            .get_or_create(&labels_of(cluster, "outcome", outcome))
+            .inc();
     }
 }
 
-fn cluster_of(key: &Key) -> Cluster {
-    Cluster {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-    }
+fn cluster_of(Key { namespace, name }: &Key) -> Labels<2> {
+    [("namespace", namespace.clone()), ("name", name.clone())]
 }
 
-fn outcome_of(key: &Key, outcome: &'static str) -> ClusterOutcome {
-    ClusterOutcome {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        outcome,
-    }
-}
-
-fn action_of(key: &Key, action: &'static str) -> ClusterAction {
-    ClusterAction {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        action,
-    }
+fn labels_of(cluster: &Key, label: &'static str, value: &str) -> Labels<3> {
+    let [namespace, name] = cluster_of(cluster);
+    [namespace, name, (label, value.to_owned())]
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use api::{
 };
 use k8s_openapi::api::apps::v1::Deployment;
 
-use crate::runtime::{Failure, State, Wanted, Warning};
+use crate::runtime::{DesiredCondition, Failure, State, Warning};
 
 /// The spec contradicts itself or Kubernetes.
 const INVALID_SPEC: &str = "InvalidSpec";
@@ -86,22 +86,22 @@ impl Progress {
 }
 
 /// `Ready`, `Progressing` and `Degraded`.
-pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Vec<Wanted> {
+pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Vec<DesiredCondition> {
     let taken = failure.filter(|failure| failure.is_name_taken());
     let taken = taken.map(|failure| Fault::new(failure.reason, &failure.message));
     let faults: Vec<Fault> = taken.into_iter().chain(faults.iter().cloned()).collect();
     let faults = faults.as_slice();
     let ready = ready(faults, failure, progress);
     let progressing = if ready.reason == "Starting" {
-        Wanted::holds(PROGRESSING, "Starting", ready.message.clone())
+        DesiredCondition::true_(PROGRESSING, "Starting", ready.message.clone())
     } else {
-        Wanted::fails(PROGRESSING, "Settled", "")
+        DesiredCondition::false_(PROGRESSING, "Settled", "")
     };
     let degraded = match (faults.first().or(progress.trouble.as_ref()), failure) {
-        (Some(fault), _) if faults.is_empty() => Wanted::holds(DEGRADED, fault.reason, fault.message.clone()),
-        (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages(faults)),
-        (None, Some(failure)) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
-        (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
+        (Some(fault), _) if faults.is_empty() => DesiredCondition::true_(DEGRADED, fault.reason, fault.message.clone()),
+        (Some(fault), _) => DesiredCondition::true_(DEGRADED, fault.reason, messages(faults)),
+        (None, Some(failure)) => DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone()),
+        (None, None) => DesiredCondition::false_(DEGRADED, "Healthy", ""),
     };
     vec![ready, progressing, degraded]
 }
@@ -121,17 +121,17 @@ pub(crate) fn state(faults: &[Fault], progress: &Progress) -> State {
     }
 }
 
-fn ready(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> Wanted {
+fn ready(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> DesiredCondition {
     if let Some(fault) = faults.first() {
-        return Wanted::fails(READY, fault.reason, messages(faults));
+        return DesiredCondition::false_(READY, fault.reason, messages(faults));
     }
     if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
-        return Wanted::fails(READY, failure.reason, failure.message.clone());
+        return DesiredCondition::false_(READY, failure.reason, failure.message.clone());
     }
     match &progress.trouble {
-        _ if progress.ready => Wanted::holds(READY, "Ready", progress.message.clone()),
-        Some(trouble) => Wanted::fails(READY, trouble.reason, trouble.message.clone()),
-        None => Wanted::fails(READY, "Starting", progress.message.clone()),
+        _ if progress.ready => DesiredCondition::true_(READY, "Ready", progress.message.clone()),
+        Some(trouble) => DesiredCondition::false_(READY, trouble.reason, trouble.message.clone()),
+        None => DesiredCondition::false_(READY, "Starting", progress.message.clone()),
     }
 }
 

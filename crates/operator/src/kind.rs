@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::{
     conditions::{remarks, settle},
     fault::{self, Fault, Progress},
-    runtime::{Applied, Caches, Change, Context, Error, Failure, Key, Outcome, Reconciler, State, Writer, Written},
+    references::References,
+    runtime::{Applied, Change, Context, Error, Failure, Key, Outcome, Reconciler, State, Writer, Written},
 };
 
 /// What is special about one kind.
@@ -19,25 +20,20 @@ pub(crate) trait Kind: Written + Validate {
 
     /// Everything that a plan is made from.
     type Observed: Send + Sync;
-    /// The children to apply, and what is wrong.
-    type Plan: Send + Sync;
+    /// The children to apply.
+    type Plan: Default + Send + Sync;
     type Status: Serialize + Send;
 
-    /// The objects of this kind to reconcile after a change.
-    fn interested(change: &Change, caches: &Caches) -> Vec<Key>;
+    /// What the objects of this kind depend on.
+    fn references() -> References<Self>;
 
     /// Reads what concerns an object. Writes nothing.
     fn observe(object: Arc<Self>, context: &Context) -> impl Future<Output = Self::Observed> + Send;
 
     fn object(observed: &Self::Observed) -> &Arc<Self>;
 
-    /// Decides what to do about an object that is valid and is not being deleted. Pure.
-    fn plan(observed: &Self::Observed) -> Self::Plan;
-
-    /// The plan for an object with these faults: its children are not changed.
-    fn refuse(faults: Vec<Fault>) -> Self::Plan;
-
-    fn faults(plan: &Self::Plan) -> &[Fault];
+    /// Decides what to do about an object that is valid and is not being deleted, and reports what is wrong. Pure.
+    fn plan(observed: &Self::Observed, faults: &mut Vec<Fault>) -> Self::Plan;
 
     fn apply(
         context: &Context,
@@ -60,6 +56,13 @@ pub(crate) trait Kind: Written + Validate {
     }
 }
 
+/// What to do about an object, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(crate) struct Planned<P> {
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) plan: P,
+}
+
 /// The part of a status that all kinds share.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -71,31 +74,30 @@ pub(crate) struct Report {
 
 /// Plans what to do about an object. Nothing if it is being deleted: the garbage collector deletes its children. An
 /// invalid object keeps the children it has.
-pub(crate) fn plan<K: Kind>(observed: &K::Observed) -> K::Plan {
+pub(crate) fn plan<K: Kind>(observed: &K::Observed) -> Planned<K::Plan> {
     let object = K::object(observed);
-    if object.meta().deletion_timestamp.is_some() {
-        return K::refuse(Vec::new());
+    let mut planned = Planned::default();
+    if object.meta().deletion_timestamp.is_none() {
+        planned.faults = Fault::of(&object.check());
+        if planned.faults.is_empty() {
+            planned.plan = K::plan(observed, &mut planned.faults);
+        }
     }
-    let faults = Fault::of(&object.check());
-    if faults.is_empty() {
-        K::plan(observed)
-    } else {
-        K::refuse(faults)
-    }
+    planned
 }
 
 /// The status of an object after its plan was applied. `outdated` are definitions that are older than this operator.
 pub(crate) fn status<K: Kind>(
     observed: &K::Observed,
-    plan: &K::Plan,
+    planned: &Planned<K::Plan>,
     failure: Option<&Failure>,
     outdated: &[String],
     now: Timestamp,
 ) -> K::Status {
     let object = K::object(observed);
     let generation = object.meta().generation.unwrap_or_default();
-    let progress = K::progress(observed, plan);
-    let mut wanted = fault::conditions(K::faults(plan), failure, &progress);
+    let progress = K::progress(observed, &planned.plan);
+    let mut wanted = fault::conditions(&planned.faults, failure, &progress);
     wanted.extend(remarks(outdated, object.check().warnings()));
     let report = Report {
         conditions: settle(object.conditions(), &wanted, generation, now),
@@ -103,13 +105,12 @@ pub(crate) fn status<K: Kind>(
         observed_generation: outdated.is_empty().then_some(generation),
         has_failed: failure.is_some(),
     };
-    K::status(observed, plan, report)
+    K::status(observed, &planned.plan, report)
 }
 
 /// The state of an object for the queue.
-pub(crate) fn state<K: Kind>(observed: &K::Observed, plan: &K::Plan) -> State {
-    let progress = K::progress(observed, plan);
-    fault::state(K::faults(plan), &progress)
+pub(crate) fn state<K: Kind>(observed: &K::Observed, planned: &Planned<K::Plan>) -> State {
+    fault::state(&planned.faults, &K::progress(observed, &planned.plan))
 }
 
 /// Reconciles the objects of one kind.
@@ -117,7 +118,7 @@ pub(crate) fn state<K: Kind>(observed: &K::Observed, plan: &K::Plan) -> State {
 pub(crate) struct KindReconciler<K> {
     context: Context,
     writer: Writer,
-    kind: std::marker::PhantomData<fn() -> K>,
+    references: References<K>,
 }
 
 impl<K: Kind> KindReconciler<K> {
@@ -125,7 +126,7 @@ impl<K: Kind> KindReconciler<K> {
         Self {
             writer: Writer::new::<K>(&context),
             context,
-            kind: std::marker::PhantomData,
+            references: K::references(),
         }
     }
 }
@@ -135,7 +136,7 @@ impl<K: Kind> Reconciler for KindReconciler<K> {
     type Object = K;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        K::interested(change, &self.context.caches)
+        self.references.affected(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -145,14 +146,14 @@ impl<K: Kind> Reconciler for KindReconciler<K> {
         };
         let outdated = context.definitions.outdated();
         let observed = K::observe(Arc::clone(&object), context).await;
-        let plan = plan::<K>(&observed);
-        let warn_again = context.warn(object.as_ref(), K::faults(&plan).iter().map(Fault::warning));
-        let applied = K::apply(context, &self.writer, &observed, &plan).await;
+        let planned = plan::<K>(&observed);
+        let warn_again = context.warn(object.as_ref(), planned.faults.iter().map(Fault::warning));
+        let applied = K::apply(context, &self.writer, &observed, &planned.plan).await;
         let (failure, now) = (applied.failure(), context.clock.now());
-        let status = status::<K>(&observed, &plan, failure.as_ref(), &outdated, now);
-        let state = state::<K>(&observed, &plan);
+        let status = status::<K>(&observed, &planned, failure.as_ref(), &outdated, now);
+        let state = state::<K>(&observed, &planned);
         let outcome = self.writer.finish(object.as_ref(), status, applied, state).await?;
-        let requeue = [warn_again, K::requeue(&observed, &plan)];
+        let requeue = [warn_again, K::requeue(&observed, &planned.plan)];
         Ok(requeue.into_iter().flatten().fold(outcome, Outcome::requeue))
     }
 }

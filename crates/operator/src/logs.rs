@@ -1,8 +1,8 @@
-//! Logs: one JSON object per line on standard output, for programs; people use `kubectl logs | jq`.
+//! Logs: one JSON object per line on standard output. People read them with `kubectl logs | jq`.
 
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Starts them. `filter` is a level, or levels by module: `info,operator::runtime=debug`.
+/// Starts logging. `filter` is a level, or levels by module: `info,runtime=debug`.
 pub fn start(filter: &Targets) {
     let lines = tracing_subscriber::fmt::layer()
         .json()

@@ -3,7 +3,7 @@
 pub use ::runtime::*;
 
 pub use crate::{
-    conditions::{Wanted, remarks, settle},
+    conditions::{DesiredCondition, remarks, settle},
     context::Context,
     kinds::Caches,
     service_monitor::ServiceMonitor,

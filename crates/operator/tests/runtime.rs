@@ -44,7 +44,7 @@ struct World {
 }
 
 async fn world() -> World {
-    world_of(&format!("runtime-{:08x}", fastrand::u32(..)), "a").await
+    world_of(&format!("runtime-{:016x}", Host::real().random().u64()), "a").await
 }
 
 async fn world_of(namespace: &str, identity: &str) -> World {

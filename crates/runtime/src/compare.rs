@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_as_good_as_none() {
+    fn an_empty_value_equals_an_absent_one() {
         let desired = json!({"metadata": {"annotations": {}, "labels": null}, "spec": {"paused": false, "x": 0, "y": "", "z": []}});
         assert_eq!(first_gap(&desired, &json!({"metadata": {}, "spec": {}})), None);
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_owner_and_another_finalizer_are_left_alone() {
+    fn a_second_owner_and_another_finalizer_are_no_difference() {
         let desired = json!({"metadata": {"finalizers": ["a"], "ownerReferences": [{"uid": "1", "controller": true}]}});
         let observed = json!({"metadata": {"finalizers": ["b", "a"], "ownerReferences": [{"uid": "2"}, {"uid": "1", "controller": true}]}});
         assert_eq!(first_gap(&desired, &observed), None);

@@ -96,7 +96,7 @@ impl Definitions {
         });
         self.listen(select_all(watches), hub, metrics).await;
         // Without definitions there is nothing to follow.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn listen(

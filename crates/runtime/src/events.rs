@@ -109,11 +109,12 @@ impl Events {
         )) {
             return;
         }
-        let mut event = build_event(type_, regarding, reason, message, self.0.clock.now(), &self.0.instance);
-        if let Some(name) = &mut event.metadata.name {
-            // Two events of one object in one nanosecond get different names.
-            name.push_str(&format!("{:04x}", self.0.clock.host().random().u64() & 0xffff));
-        }
+        let now = self.0.clock.now();
+        // Two events of one object in one nanosecond get different names.
+        let random = self.0.clock.host().random().u64() & 0xffff;
+        let object = regarding.name.clone().unwrap_or_default();
+        let mut event = build_event(type_, regarding, reason, message, now, &self.0.instance);
+        event.metadata.name = Some(format!("{object}.{:x}{random:04x}", now.as_nanosecond()));
         // A closed channel is the end of the process, or a test.
         if let Err(TrySendError::Full(_)) = self.0.queue.try_send(event) {
             self.0.metrics.event_dropped();
@@ -150,11 +151,6 @@ fn build_event(
     Event {
         metadata: ObjectMeta {
             namespace: Some(namespace),
-            name: Some(format!(
-                "{}.{:x}",
-                regarding.name.as_deref().unwrap_or_default(),
-                now.as_nanosecond()
-            )),
             ..ObjectMeta::default()
         },
         type_: Some(type_.to_owned()),
@@ -253,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_event_says_who_what_why_and_when() {
-        let mut event = build_event(
+        let event = build_event(
             "Warning",
             controller("a").object_ref(&()),
             "KeyMissing",
@@ -261,7 +257,6 @@ mod tests {
             "2026-01-01T00:00:00Z".parse().unwrap(),
             "operator-0",
         );
-        event.metadata.name = None;
         insta::assert_yaml_snapshot!(event, @r#"
         apiVersion: events.k8s.io/v1
         kind: Event

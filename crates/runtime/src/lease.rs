@@ -15,7 +15,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::{Clock, Fence, Metrics, error::describe};
 
@@ -82,17 +82,13 @@ impl Election {
         );
         loop {
             let asked = self.instant();
-            match timeout(REQUEST_TIMEOUT, self.try_to_win()).await {
-                Ok(Ok(Some(term))) => {
-                    self.deadline = asked + RENEW_WITHIN;
-                    self.fence.begin(term, self.clock.now(), Some(self.deadline));
-                    self.metrics.leads(true);
-                    tracing::info!(term, "leading");
-                    return;
-                }
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot access the lease"),
-                Err(_) => tracing::warn!("cannot access the lease: no response"),
+            let won = request("acquire", asked + REQUEST_TIMEOUT, self.try_to_win()).await;
+            if let Some(Some(term)) = won {
+                self.deadline = asked + RENEW_WITHIN;
+                self.fence.begin(term, self.clock.now(), Some(self.deadline));
+                self.metrics.leads(true);
+                tracing::info!(term, "leading");
+                return;
             }
             // Without jitter, candidates that ask at the same moment would conflict again and again.
             let jitter = self.clock.host().random().fraction();
@@ -148,14 +144,14 @@ impl Election {
             if asked >= self.deadline {
                 return self.lost(Lost::Expired);
             }
-            match timeout_at(self.deadline.min(asked + REQUEST_TIMEOUT), self.renew()).await {
-                Ok(Ok(None)) => {
+            let until = self.deadline.min(asked + REQUEST_TIMEOUT);
+            match request("renew", until, self.renew()).await {
+                Some(None) => {
                     self.deadline = asked + RENEW_WITHIN;
                     self.fence.extend(self.deadline);
                 }
-                Ok(Ok(Some(other))) => return self.lost(Lost::Taken(other)),
-                Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot renew the lease"),
-                Err(_) => tracing::warn!("cannot renew the lease: no response"),
+                Some(Some(other)) => return self.lost(Lost::Taken(other)),
+                None => {}
             }
         }
     }
@@ -170,7 +166,7 @@ impl Election {
     async fn renew(&mut self) -> Result<Option<String>, kube::Error> {
         for _ in 0..2 {
             let Some((lease, _)) = &self.seen else {
-                return Ok(Some("nobody".to_owned()));
+                return Ok(Some("another process".to_owned()));
             };
             let lease = self.renewal(lease.clone());
             match self
@@ -183,12 +179,12 @@ impl Election {
                     return Ok(None);
                 }
                 Err(kube::Error::Api(status)) if status.code == 404 => {
-                    return Ok(Some("nobody: it was deleted".to_owned()));
+                    return Ok(Some("no process: it was deleted".to_owned()));
                 }
                 // It was written by another leader, by hand, or by a renewal of ours whose response was lost.
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     let lease = self.api.get(&self.candidate.name).await?;
-                    let holder = holder(&lease).unwrap_or("nobody").to_owned();
+                    let holder = holder(&lease).unwrap_or("no process").to_owned();
                     if holder != self.candidate.identity {
                         return Ok(Some(holder));
                     }
@@ -205,10 +201,9 @@ impl Election {
     pub(crate) async fn release(self) {
         self.fence.end();
         self.metrics.leads(false);
-        match timeout(REQUEST_TIMEOUT, self.clear_holder()).await {
-            Ok(Ok(())) => tracing::info!("released the lease"),
-            Ok(Err(error)) => tracing::warn!(error = describe(&error), "cannot release the lease"),
-            Err(_) => tracing::warn!("cannot release the lease: no response"),
+        let until = self.instant() + REQUEST_TIMEOUT;
+        if request("release", until, self.clear_holder()).await.is_some() {
+            tracing::info!("released the lease");
         }
     }
 
@@ -286,6 +281,17 @@ impl Election {
         });
         lease
     }
+}
+
+/// Awaits a request until a deadline. Logs why it failed.
+async fn request<T>(verb: &str, until: Instant, request: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
+    let error = match timeout_at(until, request).await {
+        Ok(Ok(result)) => return Some(result),
+        Ok(Err(error)) => describe(&error),
+        Err(_) => "no response".to_owned(),
+    };
+    tracing::warn!(error, "cannot {verb} the lease");
+    None
 }
 
 /// Agents reject a lower term, so it must grow even if the Lease was deleted, or if the operator ran without one: it is at

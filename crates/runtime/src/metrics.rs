@@ -3,33 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindOutcome {
-    kind: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Write {
-    verb: &'static str,
-    kind: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Watched {
-    kind: String,
-}
+/// The labels of one metric: names and values.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 /// All metrics. A clone shares them.
 #[derive(Debug, Clone)]
@@ -38,15 +17,15 @@ pub struct Metrics(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     registry: Mutex<Registry>,
-    reconciles: Family<KindOutcome, Counter>,
-    durations: Family<Kind, Histogram, fn() -> Histogram>,
-    depth: Family<Kind, Gauge>,
-    running: Family<Kind, Gauge>,
-    writes: Family<Write, Counter>,
-    skipped: Family<Watched, Counter>,
+    reconciles: Family<Labels<2>, Counter>,
+    durations: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    depth: Family<Labels<1>, Gauge>,
+    running: Family<Labels<1>, Gauge>,
+    writes: Family<Labels<3>, Counter>,
+    skipped: Family<Labels<1>, Counter>,
     leader: Gauge,
-    watch_restarts: Family<Watched, Counter>,
-    undecodable: Family<Watched, Counter>,
+    watch_restarts: Family<Labels<1>, Counter>,
+    undecodable: Family<Labels<1>, Counter>,
     dropped_events: Counter,
     outdated: Gauge,
 }
@@ -135,27 +114,24 @@ impl Metrics {
         Ok(text)
     }
 
-    pub(crate) fn reconciled(&self, kind: &'static str, outcome: &'static str, seconds: f64) {
-        self.0.reconciles.get_or_create(&KindOutcome { kind, outcome }).inc();
-        self.0.durations.get_or_create(&Kind { kind }).observe(seconds);
+    pub(crate) fn reconciled(&self, kind: &str, outcome: &str, seconds: f64) {
+        let labels = [("kind", kind.to_owned()), ("outcome", outcome.to_owned())];
+        self.0.reconciles.get_or_create(&labels).inc();
+        self.0.durations.get_or_create(&of_kind(kind)).observe(seconds);
     }
 
-    pub(crate) fn queue(&self, kind: &'static str, depth: usize, running: usize) {
-        self.0.depth.get_or_create(&Kind { kind }).set(number(depth));
-        self.0.running.get_or_create(&Kind { kind }).set(number(running));
+    pub(crate) fn queue(&self, kind: &str, depth: usize, running: usize) {
+        self.0.depth.get_or_create(&of_kind(kind)).set(number(depth));
+        self.0.running.get_or_create(&of_kind(kind)).set(number(running));
     }
 
-    pub(crate) fn wrote(&self, verb: &'static str, kind: &str, result: &'static str) {
-        let labels = Write {
-            verb,
-            kind: kind.to_owned(),
-            result,
-        };
+    pub(crate) fn wrote(&self, verb: &str, kind: &str, result: &str) {
+        let labels = [("verb", verb), ("kind", kind), ("result", result)].map(|(name, value)| (name, value.to_owned()));
         self.0.writes.get_or_create(&labels).inc();
     }
 
     pub(crate) fn skipped(&self, kind: &str) {
-        self.0.skipped.get_or_create(&Watched { kind: kind.to_owned() }).inc();
+        self.0.skipped.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {
@@ -163,17 +139,11 @@ impl Metrics {
     }
 
     pub(crate) fn watch_restarted(&self, kind: &str) {
-        self.0
-            .watch_restarts
-            .get_or_create(&Watched { kind: kind.to_owned() })
-            .inc();
+        self.0.watch_restarts.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn undecodable(&self, kind: &str) {
-        self.0
-            .undecodable
-            .get_or_create(&Watched { kind: kind.to_owned() })
-            .inc();
+        self.0.undecodable.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn event_dropped(&self) {
@@ -183,6 +153,10 @@ impl Metrics {
     pub(crate) fn crds_outdated(&self, count: usize) {
         self.0.outdated.set(number(count));
     }
+}
+
+fn of_kind(kind: &str) -> Labels<1> {
+    [("kind", kind.to_owned())]
 }
 
 #[cfg(test)]

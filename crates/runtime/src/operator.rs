@@ -241,15 +241,14 @@ fn start_watches(
     let follow = definitions.follow(clients.watches.clone(), hub.clone(), context.metrics.clone());
     spawn(background, "watch of the definitions", follow);
     let sinks = Sinks {
+        client: clients.watches.clone(),
+        definitions: context.definitions.clone(),
         hub: hub.clone(),
         health: health.clone(),
         events: context.events.clone(),
         metrics: context.metrics.clone(),
     };
-    let watches = context
-        .registry
-        .watches(&clients.watches, namespaces, &context.definitions, &sinks);
-    for watch in watches {
+    for watch in context.registry.watches(namespaces, &sinks) {
         spawn(background, "watch", watch);
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_never_runs_twice_at_once() {
+    fn a_key_never_runs_twice_concurrently() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.add(key("a"));
         assert_eq!(queue.take(now), Some(key("a")));

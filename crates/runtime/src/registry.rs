@@ -2,12 +2,12 @@
 
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
-use futures::future::BoxFuture;
-use kube::{Client, Resource};
+use futures::future::{BoxFuture, FutureExt as _};
+use kube::Resource;
 use serde_json::Value;
 
 use crate::{
-    Cache, Change, Definition, Definitions, Delta, Object, Reach,
+    Cache, Change, Definition, Delta, Object, Reach,
     definitions::name_of,
     watch::{Sinks, watch_kind},
 };
@@ -58,16 +58,10 @@ impl Registry {
     }
 
     /// Watches that fill the caches from these namespaces, or from all if there is none.
-    pub(crate) fn watches(
-        &self,
-        client: &Client,
-        namespaces: &[String],
-        definitions: &Definitions,
-        sinks: &Sinks,
-    ) -> Vec<BoxFuture<'static, ()>> {
-        let caches = self.0.iter();
-        caches
-            .flat_map(|cache| cache.watches(client, namespaces, definitions, sinks))
+    pub(crate) fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>> {
+        self.0
+            .iter()
+            .flat_map(|cache| cache.watches(namespaces, sinks))
             .collect()
     }
 }
@@ -87,13 +81,7 @@ trait AnyCache: Any + Send + Sync {
     fn definition(&self) -> Option<(String, Definition)>;
     fn insert(&self, manifest: &Value) -> serde_json::Result<()>;
     fn appearances(&self) -> Vec<Change>;
-    fn watches(
-        &self,
-        client: &Client,
-        namespaces: &[String],
-        definitions: &Definitions,
-        sinks: &Sinks,
-    ) -> Vec<BoxFuture<'static, ()>>;
+    fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>>;
 }
 
 impl<K: Object> AnyCache for Cache<K> {
@@ -116,22 +104,13 @@ impl<K: Object> AnyCache for Cache<K> {
         objects.map(|object| Delta::appeared(object).into()).collect()
     }
 
-    fn watches(
-        &self,
-        client: &Client,
-        namespaces: &[String],
-        definitions: &Definitions,
-        sinks: &Sinks,
-    ) -> Vec<BoxFuture<'static, ()>> {
+    fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>> {
         let namespaces: Vec<Option<String>> = if namespaces.is_empty() || !<K as Resource>::Scope::NAMESPACED {
             vec![None]
         } else {
             namespaces.iter().cloned().map(Some).collect()
         };
-        let watch = |namespace| -> BoxFuture<'static, ()> {
-            let (client, definitions, sinks) = (client.clone(), definitions.clone(), sinks.clone());
-            Box::pin(watch_kind(self.clone(), client, namespace, definitions, sinks))
-        };
+        let watch = |namespace| watch_kind(self.clone(), namespace, sinks.clone()).boxed();
         namespaces.into_iter().map(watch).collect()
     }
 }

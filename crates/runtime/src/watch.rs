@@ -32,9 +32,11 @@ impl From<&Selectors> for watcher::Config {
     }
 }
 
-/// Where all watches report to.
-#[derive(Debug, Clone)]
+/// What all watches share: the client, the definitions, and where they report to.
+#[derive(Clone)]
 pub(crate) struct Sinks {
+    pub(crate) client: Client,
+    pub(crate) definitions: Definitions,
     pub(crate) hub: Hub,
     pub(crate) health: Health,
     pub(crate) events: Events,
@@ -45,22 +47,15 @@ pub(crate) struct Sinks {
 /// installed. The cache counts as not synced from the call on, even before the watch runs.
 pub(crate) fn watch_kind<K: Object>(
     cache: Cache<K>,
-    client: Client,
     namespace: Option<String>,
-    definitions: Definitions,
     sinks: Sinks,
 ) -> impl Future<Output = ()> + Send + 'static {
     let watch = Watch::new(cache.clone(), namespace.clone(), sinks);
-    run_watch(watch, cache, client, namespace, definitions)
+    run_watch(watch, cache, namespace)
 }
 
-async fn run_watch<K: Object>(
-    mut watch: Watch<K>,
-    cache: Cache<K>,
-    client: Client,
-    namespace: Option<String>,
-    definitions: Definitions,
-) {
+async fn run_watch<K: Object>(mut watch: Watch<K>, cache: Cache<K>, namespace: Option<String>) {
+    let (client, definitions) = (watch.sinks.client.clone(), watch.sinks.definitions.clone());
     let rules = cache.rules();
     let definition = (rules.definition != Definition::BuiltIn).then(name_of::<K>);
     loop {

@@ -140,8 +140,7 @@ impl Writer {
         tracing::info!(kind = %K::kind(&()), object = %key, "creating");
         let found: K = match self.post::<K>(key, &desired.value).await {
             Err(error) if refusal::already_exists(&error) => {
-                let api = self.api::<K>(&key.namespace);
-                let found = self.call::<K, _>("get", key, api.get(&key.name)).await?;
+                let found = self.fetch::<K>(key).await?;
                 let field_sets = FieldSets::read(found.meta().managed_fields.as_deref().unwrap_or_default());
                 self.check_owner(&found, &desired.owners, field_sets.of(&self.manager).is_some())?;
                 found
@@ -235,8 +234,7 @@ impl Writer {
             match self.remove_once::<K>(key, version.as_deref(), &found).await {
                 // The object's controller may write its status at any moment.
                 Err(Error::Conflict { .. }) if retries.next().is_some() => {
-                    let api = self.api::<K>(&key.namespace);
-                    let now = self.call::<K, _>("get", key, api.get(&key.name)).await?;
+                    let now = self.fetch::<K>(key).await?;
                     version.clone_from(&now.meta().resource_version);
                     found = read(&now)?;
                 }
@@ -318,10 +316,13 @@ impl Writer {
 
     /// Gets the object of this name from the API server, for one that exists although it is not in the cache.
     pub async fn get<K: Written>(&self, namespace: &str, name: &str) -> Result<K, Error> {
-        let key = Key::new(namespace, name);
-        let api = self.api::<K>(namespace);
-        let found = self.call::<K, _>("get", &key, api.get(name)).await?;
+        let found = self.fetch(&Key::new(namespace, name)).await?;
         Ok(without_managed_fields(found))
+    }
+
+    async fn fetch<K: Written>(&self, key: &Key) -> Result<K, Error> {
+        let api = self.api::<K>(&key.namespace);
+        self.call::<K, _>("get", key, api.get(&key.name)).await
     }
 
     /// Deletes the object with this UID only. It is no error if it is gone or was replaced.
@@ -439,16 +440,28 @@ impl Writer {
         let api = self.api::<K>(&key.namespace);
         let parameters = self.parameters();
         let call = api.patch_status(&key.name, &parameters, &patch);
-        match self.call::<K, _>("status", &key, call).await {
+        let Some(written) = self.write_status::<K>(&key, call).await? else {
+            return Ok(false);
+        };
+        let result = hash(&read(&written)?.to_string());
+        self.memory
+            .wrote_status::<K>(&key, written.meta(), Exchange { sent, result });
+        Ok(true)
+    }
+
+    /// Sends a patch of the status. `None` if the object is gone or was replaced.
+    async fn write_status<K: Written>(
+        &self,
+        key: &Key,
+        call: impl Future<Output = Result<K, kube::Error>>,
+    ) -> Result<Option<K>, Error> {
+        match self.call::<K, _>("status", key, call).await {
             Ok(written) => {
                 gate::wrote(&self.registry, &written);
-                let result = hash(&read(&written)?.to_string());
-                self.memory
-                    .wrote_status::<K>(&key, written.meta(), Exchange { sent, result });
-                Ok(true)
+                Ok(Some(written))
             }
-            Err(Error::Conflict { .. }) => Ok(false),
-            Err(error) if refusal::not_found(&error) => Ok(false),
+            Err(Error::Conflict { .. }) => Ok(None),
+            Err(error) if refusal::not_found(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

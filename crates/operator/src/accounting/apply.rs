@@ -10,7 +10,6 @@ use crate::runtime::{Applied, Context, Error, Writer};
 
 pub(super) async fn apply(context: &Context, writer: &Writer, accounting: &Accounting, plan: &Plan) -> Applied {
     let Plan {
-        faults: _,
         service,
         config,
         stateful_set,

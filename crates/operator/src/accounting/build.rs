@@ -1,4 +1,4 @@
-//! The children of an Accounting. Pure: values in, objects out.
+//! Builds the children of an Accounting. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,20 @@ use k8s_openapi::{
     ByteString,
     api::{apps::v1::StatefulSet, core::v1::Secret},
 };
-use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 use slurm::revision::Digest;
 
 use crate::template::{
+    component::{Component, Pods},
     container::{container, default_pull_policy},
     fields,
-    metadata::{Marks, Words, component_labels, owner, selector_labels},
-    pod::PodTemplate,
-    service::{PortClash, Service},
+    metadata::Marks,
+    service::PortClash,
 };
 
 const ETC_VOLUME: &str = "slurm-etc";
 const RUN_VOLUME: &str = "run";
-/// Mode of projected files: nobody else reads the keys.
+/// Mode of projected files: only their owner reads the keys.
 const PROJECTED_MODE: i32 = 0o600;
 
 /// What a StatefulSet is built from besides the Accounting.
@@ -39,47 +38,25 @@ pub(super) struct Ingredients<'a> {
     pub(super) image: String,
 }
 
-fn selector(accounting: &Accounting) -> Words {
-    selector_labels(apps::SLURMDBD, &accounting.name_any())
-}
-
-fn labels(accounting: &Accounting) -> Words {
-    component_labels(apps::SLURMDBD, &accounting.name_any(), components::ACCOUNTING)
-}
-
-fn namespace(accounting: &Accounting) -> String {
-    accounting.namespace().unwrap_or_default()
-}
-
-/// Leads slurmctld and `sacctmgr` to slurmdbd.
-pub(super) fn build_service(accounting: &Accounting) -> Result<Value, PortClash> {
-    let template = accounting.spec.service.as_ref();
-    Service {
-        meta: Marks::of(&accounting.metadata)
-            .and(template.and_then(|template| template.metadata.as_ref()))
-            .label(&labels(accounting))
-            .into_meta(
-                &namespace(accounting),
-                accounting.child_names().service(),
-                owner(accounting),
-            ),
-        selector: selector(accounting),
-        port_name: apps::SLURMDBD,
-        port: SLURMDBD_PORT,
-        headless: false,
+fn component(accounting: &Accounting) -> Component<'_, Accounting> {
+    Component {
+        object: accounting,
+        app: apps::SLURMDBD,
+        label: components::ACCOUNTING,
     }
-    .with(template)
 }
 
-/// slurmdbd.conf holds the database's password, so it is a Secret.
+/// The Service by which slurmctld and `sacctmgr` reach slurmdbd.
+pub(super) fn build_service(accounting: &Accounting) -> Result<Value, PortClash> {
+    let (marks, name) = (Marks::of(&accounting.metadata), accounting.child_names().service());
+    component(accounting).service(marks, name, SLURMDBD_PORT, accounting.spec.service.as_ref())
+}
+
+/// slurmdbd.conf, which is a Secret because it holds the database's password.
 pub(super) fn build_config(accounting: &Accounting, text: &str) -> Secret {
     let data = BTreeMap::from([(SLURMDBD_CONF_FILE.to_owned(), ByteString(text.as_bytes().to_vec()))]);
     Secret {
-        metadata: Marks::of(&accounting.metadata).label(&labels(accounting)).into_meta(
-            &namespace(accounting),
-            accounting.child_names().config_secret(),
-            owner(accounting),
-        ),
+        metadata: component(accounting).meta(accounting.child_names().config_secret()),
         immutable: Some(false),
         type_: Some("Opaque".to_owned()),
         data: Some(data),
@@ -92,39 +69,24 @@ pub(super) fn build_stateful_set(
     ingredients: &Ingredients,
 ) -> Result<StatefulSet, serde_json::Error> {
     let names = accounting.child_names();
-    let template = accounting.spec.template.as_ref();
-    let given = template.and_then(|template| template.metadata.as_ref());
-    let marks = Marks::of(&accounting.metadata).and(given).label(&labels(accounting));
-    let mut meta = Marks::of_for_pods(&accounting.metadata)
-        .and(given)
-        .label(&labels(accounting))
-        .annotate(annotations::SLURM_KEY_HASH, ingredients.slurm_key.1.to_string())
-        .annotate(annotations::JWT_KEY_HASH, ingredients.jwt_key.1.to_string())
-        .annotate(annotations::SLURMDBD_CONF_HASH, ingredients.config.to_string())
-        .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMDBD)
-        .into_template_meta();
-    meta.name = Some(names.stateful_set());
-    meta.namespace = accounting.namespace();
-    let pod = PodTemplate {
-        meta,
+    let pods = Pods {
+        annotations: vec![
+            (annotations::SLURM_KEY_HASH, ingredients.slurm_key.1.to_string()),
+            (annotations::JWT_KEY_HASH, ingredients.jwt_key.1.to_string()),
+            (annotations::SLURMDBD_CONF_HASH, ingredients.config.to_string()),
+        ],
         spec: build_pod_spec(accounting, ingredients),
         init_containers: Vec::new(),
-        containers: vec![build_slurmdbd(accounting, &ingredients.image)],
+        container: build_slurmdbd(accounting, &ingredients.image),
+        given: accounting.spec.template.as_ref(),
     };
-    serde_json::from_value(json!({
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": marks.into_meta(&namespace(accounting), names.stateful_set(), owner(accounting)),
-        "spec": {
-            "replicas": 1,
-            "podManagementPolicy": "Parallel",
-            "revisionHistoryLimit": 0,
-            "selector": { "matchLabels": selector(accounting) },
-            "serviceName": names.service(),
-            "template": pod.with(template.and_then(|template| template.spec.as_ref())),
-            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } },
-        },
-    }))
+    let spec = fields(json!({
+        "replicas": 1,
+        "podManagementPolicy": "Parallel",
+        "serviceName": names.service(),
+        "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } },
+    }));
+    component(accounting).workload(names.stateful_set(), pods, spec)
 }
 
 fn build_slurmdbd(accounting: &Accounting, image: &str) -> Map<String, Value> {

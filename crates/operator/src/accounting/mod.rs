@@ -18,7 +18,8 @@ use self::{observe::Observed, plan::Plan};
 use crate::{
     fault::{Fault, Progress},
     kind::{Kind, KindReconciler, Report},
-    runtime::{Applied, Caches, Change, Context, Key, Writer},
+    references::References,
+    runtime::{Applied, Context, Writer},
 };
 
 /// How often slurmdbd is asked about its database: no event reports that it is lost or back.
@@ -32,8 +33,8 @@ impl Kind for Accounting {
     type Plan = Plan;
     type Status = AccountingStatus;
 
-    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-        references::interested(change, caches)
+    fn references() -> References<Self> {
+        references::references()
     }
 
     async fn observe(accounting: Arc<Self>, context: &Context) -> Observed {
@@ -44,19 +45,8 @@ impl Kind for Accounting {
         &observed.accounting
     }
 
-    fn plan(observed: &Observed) -> Plan {
-        plan::plan(observed)
-    }
-
-    fn refuse(faults: Vec<Fault>) -> Plan {
-        Plan {
-            faults,
-            ..Plan::default()
-        }
-    }
-
-    fn faults(plan: &Plan) -> &[Fault] {
-        &plan.faults
+    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+        plan::plan(observed, faults)
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
@@ -89,8 +79,9 @@ pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defau
     let Some(accounting) = caches.accountings.all().into_iter().next() else {
         return Vec::new();
     };
-    let plan = plan::plan(&observe::read(accounting, caches, images.clone()));
-    assert_eq!(plan.faults, []);
+    let mut faults = Vec::new();
+    let plan = plan::plan(&observe::read(accounting, caches, images.clone()), &mut faults);
+    assert_eq!(faults, []);
     let mut config = serde_json::to_value(&plan.config).unwrap_or_default();
     // Secrets are recorded as text.
     for (file, bytes) in plan.config.iter().flat_map(|config| config.data.iter().flatten()) {

@@ -20,10 +20,9 @@ use crate::{
     template::{container::image_to_run, service::plan_service},
 };
 
-/// The children to apply, and what is wrong.
+/// The children to apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    pub(super) faults: Vec<Fault>,
     pub(super) service: Option<Service>,
     /// slurmdbd.conf, which has the password in it.
     pub(super) config: Option<Secret>,
@@ -32,7 +31,7 @@ pub(crate) struct Plan {
     pub(super) external: bool,
 }
 
-pub(super) fn plan(observed: &Observed) -> Plan {
+pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     let accounting = observed.accounting.as_ref();
     if accounting.spec.is_external() {
         return Plan {
@@ -40,11 +39,9 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             ..Plan::default()
         };
     }
-    let mut faults = Vec::new();
-    let service = plan_service(build_service(accounting), &mut faults);
-    let (config, stateful_set) = plan_slurmdbd(observed, &mut faults).unzip();
+    let service = plan_service(build_service(accounting), faults);
+    let (config, stateful_set) = plan_slurmdbd(observed, faults).unzip();
     Plan {
-        faults,
         service,
         config,
         stateful_set,

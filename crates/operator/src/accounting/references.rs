@@ -1,7 +1,5 @@
 //! Which Accountings a change affects.
 
-use std::sync::LazyLock;
-
 use api::{Accounting, Controller, keys::apps};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
@@ -9,12 +7,9 @@ use k8s_openapi::api::{
 };
 
 use super::observe::{referenced_secrets, referring};
-use crate::{
-    references::References,
-    runtime::{Caches, Change, Key},
-};
+use crate::references::References;
 
-static REFERENCES: LazyLock<References<Accounting>> = LazyLock::new(|| {
+pub(super) fn references() -> References<Accounting> {
     References::<Accounting>::new()
         .owns::<StatefulSet>()
         .owns::<Service>()
@@ -30,8 +25,4 @@ static REFERENCES: LazyLock<References<Accounting>> = LazyLock::new(|| {
             let jwks = accounting.spec.jwks_key_ref.as_ref();
             jwks.map(|jwks| jwks.name.clone()).into_iter().collect()
         })
-});
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     observe::{Observed, read},
     plan::Plan,
-    references::interested,
+    references::references,
 };
 use crate::{
     defaults::Images,
@@ -61,17 +61,13 @@ fn observed(objects: Vec<Value>) -> Observed {
     read(caches.accountings.all().remove(0), &caches, images)
 }
 
-fn plan(observed: &Observed) -> Plan {
-    kind::plan::<Accounting>(observed)
-}
-
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<Accounting>(&observed(objects)).plan
 }
 
 fn build_status(observed: &Observed) -> AccountingStatus {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind::status::<Accounting>(observed, &plan(observed), None, &[], now)
+    kind::status::<Accounting>(observed, &kind::plan::<Accounting>(observed), None, &[], now)
 }
 
 fn status(objects: Vec<Value>) -> AccountingStatus {
@@ -97,8 +93,8 @@ fn without(mut objects: Vec<Value>, name: &str) -> Vec<Value> {
 
 #[test]
 fn an_accounting_with_its_controllers_keys() {
-    let plan = planned(cluster(&json!({})));
-    assert_eq!(plan.faults, []);
+    let kind::Planned { faults, plan } = kind::plan::<Accounting>(&observed(cluster(&json!({}))));
+    assert_eq!(faults, []);
     assert!(conf(&plan).contains("StoragePass=secret\\#1\n"), "{}", conf(&plan));
     insta::assert_yaml_snapshot!(json!([plan.service, plan.stateful_set]));
 }
@@ -154,7 +150,7 @@ fn another_password_is_another_pod() {
 }
 
 #[test]
-fn a_password_that_no_line_can_hold_is_refused() {
+fn a_password_that_does_not_fit_into_a_line_is_rejected() {
     let mut objects = without(cluster(&json!({})), "mariadb");
     objects.push(secret("mariadb", "password", "a\nStorageHost=b"));
     let (_, reason, message) = condition(objects, "Ready");
@@ -166,13 +162,13 @@ fn a_password_that_no_line_can_hold_is_refused() {
 }
 
 #[test]
-fn one_outside_has_no_children_and_is_ready() {
+fn an_external_accounting_has_no_children_and_is_ready() {
     let objects = cluster(&json!({ "external": true, "externalConfig": { "host": "dbd.example.com" } }));
     let plan = planned(objects.clone());
     assert!(plan.external && plan.service.is_none() && plan.stateful_set.is_none() && plan.config.is_none());
     assert_eq!(condition(objects.clone(), "Ready").0, ConditionStatus::True);
 
-    // Where it gives no answer its address is told, with what is known of why.
+    // If it does not respond, the condition has its address and the reason.
     let mut silent = observed(objects);
     silent.database_trouble = Some("Connection refused".to_owned());
     let said = build_status(&silent);
@@ -185,7 +181,7 @@ fn one_outside_has_no_children_and_is_ready() {
 }
 
 #[test]
-fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
+fn it_is_ready_when_its_pod_is_and_reports_why_it_is_not() {
     let mut objects = cluster(&json!({}));
     assert_eq!(condition(objects.clone(), "Ready").1, "Starting");
     let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
@@ -205,7 +201,10 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
         assert!(condition.message.starts_with(words), "{}", condition.message);
     }
     assert!(matches!(
-        kind::state::<Accounting>(&observed(objects.clone()), &planned(objects.clone())),
+        kind::state::<Accounting>(
+            &observed(objects.clone()),
+            &kind::plan::<Accounting>(&observed(objects.clone()))
+        ),
         State::Progressing { .. }
     ));
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
@@ -228,7 +227,7 @@ fn it_is_ready_when_its_pod_is_and_tells_why_it_is_not() {
 }
 
 #[test]
-fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
+fn an_accounting_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     let mut objects = cluster(&json!({}));
     let mut set = serde_json::to_value(planned(objects.clone()).stateful_set).unwrap();
     set["status"] = json!({ "replicas": 1, "availableReplicas": 1, "currentRevision": "a", "updateRevision": "a" });
@@ -242,7 +241,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     let controller = caches.controllers.all().remove(0);
     let reference = controller.slurm_key().unwrap();
     let their_key = caches.secrets.get("hpc", &reference.name).unwrap();
-    let told = |own: &Observed| {
+    let conditions = |own: &Observed| {
         let said = build_status(own);
         let said = said.conditions.into_iter();
         said.filter(|condition| ["Ready", "Degraded"].contains(&condition.type_.as_str()))
@@ -255,7 +254,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     refused.database_trouble =
         Some("sacctmgr: error: Sending PersistInit msg: Protocol authentication error".to_owned());
     refused.note_key_mismatch(None, Some((&their_key, &reference)));
-    for (status, reason, message) in told(&refused) {
+    for (status, reason, message) in conditions(&refused) {
         let is_ready = status == ConditionStatus::True && reason != "KeyMismatch";
         assert!(reason == "KeyMismatch" && !is_ready, "{reason} {message}");
         assert!(
@@ -270,7 +269,7 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
     bereft.database_trouble = Some("Unable to connect to database".to_owned());
     bereft.note_key_mismatch(None, Some((&their_key, &reference)));
     assert_eq!(bereft.key_mismatch, None);
-    assert_eq!(told(&bereft)[1].1, "DatabaseAway");
+    assert_eq!(conditions(&bereft)[1].1, "DatabaseAway");
 
     // A reference to another key is wrong before anybody was refused.
     let other: Secret = serde_json::from_value(secret("slurm-auth-slurm", "slurm.key", "other")).unwrap();
@@ -284,16 +283,20 @@ fn one_whose_slurmctld_has_another_key_is_neither_ready_nor_healthy() {
 }
 
 #[test]
-fn a_change_of_what_it_refers_to_concerns_it() {
+fn it_depends_on_what_it_refers_to() {
     let caches = Caches::of(cluster(&json!({})));
     for name in ["slurm-auth-slurm", "slurm-auth-jwt", "mariadb"] {
         let secret = caches.secrets.get("hpc", name).unwrap();
         let change = Change::from(Delta::appeared(secret));
-        assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")], "{name}");
+        assert_eq!(
+            references().affected(&change, &caches),
+            [Key::new("hpc", "slurm")],
+            "{name}"
+        );
     }
     let controller = caches.controllers.all().remove(0);
     let change = Change::from(Delta::appeared(controller));
-    assert_eq!(interested(&change, &caches), [Key::new("hpc", "slurm")]);
+    assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "slurm")]);
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Where a server listens, in the words upstream's flags have.
+//! The address that a server listens on, in the format of upstream's flags.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-/// `:8080` is every address of this pod, `0` nowhere; anything else an address with its port.
+/// `:8080` is every address of this pod, `0` no address; anything else is an address with a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(pub Option<SocketAddr>);
 
@@ -24,13 +24,13 @@ impl FromStr for Address {
         match parsed {
             Some(address) => Ok(Self(Some(address))),
             None => Err(format!(
-                "{text:?} is no address; write :8080, 127.0.0.1:8080, or 0 for none"
+                "{text:?} is not an address; write :8080, 127.0.0.1:8080, or 0 for none"
             )),
         }
     }
 }
 
-/// A socket for IPv6 takes IPv4 too, where the kernel has IPv6 at all.
+/// An IPv6 socket accepts IPv4 too, if the kernel has IPv6.
 fn every_address() -> IpAddr {
     if Path::new("/proc/net/if_inet6").exists() {
         Ipv6Addr::UNSPECIFIED.into()

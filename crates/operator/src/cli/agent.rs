@@ -1,4 +1,4 @@
-//! Puts the agent where the pod's other containers find it.
+//! Installs the agent into a directory that the pod's other containers mount.
 
 use std::{
     fs,
@@ -9,20 +9,20 @@ use std::{
 use anyhow::Context;
 
 const AGENT: &str = "slurm-agent";
-/// Any user of any image runs it.
+/// Any user of any image may run the agent.
 const MODE: u32 = 0o755;
 
-/// Copies the agent beside this program into a directory.
+/// Copies the agent from the directory of this program into another one.
 pub fn install(directory: &Path) -> anyhow::Result<()> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     copy(&own.with_file_name(AGENT), directory).map(drop)
 }
 
-/// A whole file takes the place of the old one: a container that starts meanwhile runs the one or the other, and one that
-/// runs the old file does not make the copy fail.
+/// Replaces the file at once by a rename: a container that starts in the meantime runs the old or the new file, and a running
+/// file does not make the copy fail.
 fn copy(agent: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
     let (partial, target) = (directory.join(format!(".{AGENT}.partial")), directory.join(AGENT));
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     fs::copy(agent, &partial).with_context(|| format!("cannot copy {} to {}", agent.display(), partial.display()))?;
     fs::set_permissions(&partial, fs::Permissions::from_mode(MODE))
         .with_context(|| format!("cannot make {} executable", partial.display()))?;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_is_whole_and_executable_also_the_second_time() {
+    fn the_agent_is_complete_and_executable_also_the_second_time() {
         let dir = tempfile::tempdir().unwrap();
         let agent = dir.path().join("source");
         let target = dir.path().join("bin");

@@ -1,4 +1,4 @@
-//! How much is logged, in our words or in the numbers upstream's chart takes.
+//! The log level, as a name or as a number of upstream's chart.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ impl FromStr for LogLevel {
         level
             .parse()
             .map(Self)
-            .map_err(|error| format!("{text:?} is no log level ({error}); write info, debug or a number"))
+            .map_err(|error| format!("{text:?} is not a log level ({error}); write info, debug or a number"))
     }
 }
 

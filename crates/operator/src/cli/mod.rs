@@ -31,16 +31,16 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers.
     Run(Box<Arguments>),
-    /// End the operator and take its finalizers off all objects, so that they can be deleted without it. The chart runs this
-    /// before it is uninstalled.
+    /// Stop the operator and remove its finalizers from all objects, so that they can be deleted without it. The chart runs
+    /// this before it is uninstalled.
     Release(release::Arguments),
-    /// Print the definitions of all kinds as YAML.
+    /// Print the CustomResourceDefinitions as YAML.
     Crds,
-    /// Copy slurm-agent, which lies beside this program, into a directory. Init containers run this.
+    /// Copy slurm-agent from the directory of this program into another one. Init containers run this.
     InstallAgent { directory: PathBuf },
 }
 
-/// Prints what `kubectl apply -f -` takes.
+/// Prints the definitions as input for `kubectl apply -f -`.
 pub fn print_crds() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     for crd in api::crds() {

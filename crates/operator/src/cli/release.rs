@@ -1,7 +1,7 @@
-//! `slurm-operator release`: lets go of everything the operator holds, so that clusters can be deleted without it.
+//! `slurm-operator release`: removes the operator's finalizers, so that clusters can be deleted without it.
 //!
-//! A finalizer waits for whoever set it. Once the operator is gone nobody would answer, and every NodeSet or Partition
-//! that is deleted would stay for ever, its namespace with it. The chart runs this before it is uninstalled.
+//! Only the operator removes its finalizers. Without it, every deleted NodeSet or Partition would stay for ever, and its
+//! namespace with it. The chart runs this before it is uninstalled.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -15,19 +15,19 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use super::{
     LogLevel, process,
     run::{LEASE_NAME, listed},
 };
 
-/// A pod has 30 s to end, and its kubelet some more to say so.
-const STOPS_WITHIN: Duration = Duration::from_secs(90);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How often the same objects are tried when others write to them at the same time.
-const ROUNDS: usize = 20;
+/// A pod has a grace period of 30 s, and its kubelet needs some more to report its end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// The interval between two requests.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the objects are listed again after conflicts with other writers.
+const ATTEMPTS: usize = 20;
 
 /// Flags of `release`; each can also be given by the environment.
 #[derive(Debug, clap::Args)]
@@ -44,16 +44,16 @@ pub struct Arguments {
     #[arg(long, env = "LEADER_ELECT_NAME", default_value = LEASE_NAME)]
     pub leader_elect_name: String,
 
-    /// Namespaces the operator looked after, with commas between them; all if empty.
+    /// Namespaces that the operator watched, separated by commas; all if empty.
     #[arg(long, env = "WATCH_NAMESPACES", value_delimiter = ',')]
     pub namespaces: Vec<String>,
 
-    /// What is logged: a level, levels by module, or a number as upstream has it.
+    /// Log level: a level, levels by module, or a number as in upstream's chart.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: LogLevel,
 }
 
-/// Ends the operator, then takes its marks off the objects that stay.
+/// Stops the operator, then removes its finalizers from all objects.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     process::block_on(&arguments.log_level, async {
         let client = process::clients().await?.calls;
@@ -77,39 +77,34 @@ async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Deletes the Deployment in the foreground: it is gone only when its pods are, so no process is left to write. That needs
-/// rights on one named object, it works without a Lease too, and Helm is content to find it gone.
+/// permissions on one named object, works without a Lease too, and Helm accepts that it is gone.
 async fn stop_operator(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), &arguments.namespace);
     let name = &arguments.deployment;
     let gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
-    tracing::info!(deployment = name, "Stopping the operator");
+    tracing::info!(deployment = name, "stopping the operator");
     match api.delete(name, &DeleteParams::foreground()).await {
         Err(error) if gone(&error) => return Ok(()),
         deleted => deleted.with_context(|| format!("cannot delete Deployment {name}"))?,
     };
-    let deadline = Instant::now() + STOPS_WITHIN;
-    loop {
-        let look = api.get_metadata_opt(name).await;
-        if look
-            .with_context(|| format!("cannot read Deployment {name}"))?
-            .is_none()
-        {
-            return Ok(());
+    let deletion = async {
+        while api.get_metadata_opt(name).await?.is_some() {
+            sleep(POLL_INTERVAL).await;
         }
-        if Instant::now() > deadline {
-            // Its machine is away: a process that nobody can end is most likely no process, and it loses its rights with
-            // the release.
-            tracing::warn!(
-                deployment = name,
-                "A pod of the operator does not end; going on without waiting for it"
-            );
-            return Ok(());
-        }
-        sleep(PAUSE).await;
-    }
+        Ok::<(), kube::Error>(())
+    };
+    let Ok(deleted) = timeout(STOP_TIMEOUT, deletion).await else {
+        // Its node is unreachable. The process has most likely ended, and it loses its permissions with the release.
+        tracing::warn!(
+            deployment = name,
+            "a pod of the operator does not end; continuing without it"
+        );
+        return Ok(());
+    };
+    deleted.with_context(|| format!("cannot read Deployment {name}"))
 }
 
-/// Terms go on growing without it: they are never lower than the clock.
+/// Deletes the Lease. Terms keep growing without it: they are never lower than the clock.
 async fn delete_lease(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
     let api: Api<Lease> = Api::namespaced(client.clone(), &arguments.namespace);
     let name = &arguments.leader_elect_name;
@@ -132,12 +127,13 @@ impl Held for Partition {
     const FINALIZER: &'static str = keys::PARTITION_FINALIZER;
 }
 
-/// Looks again until no object of the kind carries our finalizer. Only metadata is read, so one whose spec makes no sense goes too.
+/// Removes our finalizer until no object of the kind has it. Only metadata is read, so that an object with an invalid spec is
+/// released too.
 async fn release_all<K: Held>(client: &Client, found: &Api<K>) -> anyhow::Result<()> {
     let kind = K::kind(&());
-    for _ in 0..ROUNDS {
+    for _ in 0..ATTEMPTS {
         let held = match found.list_metadata(&ListParams::default()).await {
-            // There is no such kind, so nothing of it.
+            // The kind is not installed.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             list => list.with_context(|| format!("cannot list {kind}s"))?.items,
         };
@@ -148,10 +144,10 @@ async fn release_all<K: Held>(client: &Client, found: &Api<K>) -> anyhow::Result
         for object in &held {
             release_one::<K>(client, object).await?;
         }
-        sleep(PAUSE).await;
+        sleep(POLL_INTERVAL).await;
     }
     bail!(
-        "somebody sets finalizer {} again and again; is another operator running?",
+        "finalizer {} is set again and again; is another operator running?",
         K::FINALIZER
     )
 }
@@ -168,10 +164,10 @@ async fn release_one<K: Held>(client: &Client, object: &PartialObjectMeta<K>) ->
         meta.name.clone().unwrap_or_default(),
     );
     let kind = K::kind(&());
-    tracing::info!(namespace, %kind, name, "Releasing");
+    tracing::info!(namespace, %kind, name, "releasing");
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     finalizers.retain(|finalizer| finalizer != K::FINALIZER);
-    // The list is written whole, so nobody may have changed it meanwhile.
+    // The whole list is written, so it must not have changed in the meantime.
     let patch = json!({ "metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,
@@ -182,7 +178,7 @@ async fn release_one<K: Held>(client: &Client, object: &PartialObjectMeta<K>) ->
         .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await
     {
-        // It is gone, or has changed: the next look tells.
+        // The object is gone or has changed: the next list shows it.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
         patched => patched
             .map(drop)
@@ -247,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_operator_goes_first_then_its_marks_and_nothing_else() {
+    async fn the_operator_is_stopped_first_then_its_finalizers_are_removed_and_nothing_else() {
         let server = cluster();
         release(&server, &[]).await.unwrap();
         let writes = server.writes();
@@ -279,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nodeset_that_changes_meanwhile_is_released_all_the_same() {
+    async fn a_nodeset_that_changes_in_the_meantime_is_released_too() {
         let server = cluster();
         server.fail(Fault::Refuse("merge", 409));
         release(&server, &[]).await.unwrap();
@@ -294,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_released_is_named() {
+    async fn an_object_that_cannot_be_released_is_named() {
         let server = cluster();
         server.fail(Fault::Refuse("merge", 403));
         let error = release(&server, &[]).await.unwrap_err();

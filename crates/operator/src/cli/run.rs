@@ -17,21 +17,21 @@ use crate::{
     token::TokenReconciler,
 };
 
-/// What the Lease is called unless told otherwise.
+/// The default name of the Lease.
 pub(super) const LEASE_NAME: &str = "slurm-operator.slinky.slurm.net";
 
 /// Flags of `run`; each can also be given by the environment.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Where metrics are served, at /metrics: `:8080`, `127.0.0.1:8080`, or 0 for nowhere.
+    /// Address to serve metrics on, at /metrics: `:8080`, `127.0.0.1:8080`, or 0 for none.
     #[arg(long, env = "METRICS_ADDRESS", default_value = ":8080")]
     pub metrics_address: Address,
 
-    /// Serve metrics by HTTPS, to those whom the API server lets read /metrics.
+    /// Serve metrics over HTTPS, to callers whom the API server authorizes to read /metrics.
     #[arg(long, env = "METRICS_SECURE")]
     pub metrics_secure: bool,
 
-    /// Where health is served, at /healthz and /readyz; likewise.
+    /// Address to serve health on, at /healthz and /readyz.
     #[arg(long, env = "HEALTH_ADDRESS", default_value = ":8081")]
     pub health_address: Address,
 
@@ -47,76 +47,25 @@ pub struct Arguments {
     #[arg(long, env = "LEADER_ELECT_NAME", default_value = LEASE_NAME)]
     pub leader_elect_name: String,
 
-    /// What this process is called in the Lease and in events: the pod's name.
+    /// The name of this process in the Lease and in events: the pod's name.
     #[arg(long, env = "POD_NAME", default_value = "slurm-operator")]
     pub pod_name: String,
 
-    /// Namespaces to look after, with commas between them; all if empty.
+    /// Namespaces to watch, separated by commas; all if empty.
     #[arg(long, env = "WATCH_NAMESPACES", value_delimiter = ',')]
     pub namespaces: Vec<String>,
 
     /// Types of conditions of a Kubernetes node whose message becomes part of the reason when the workers on it are
-    /// drained, with commas between them.
+    /// drained, separated by commas.
     #[arg(long, env = "PROPAGATED_NODE_CONDITIONS", value_delimiter = ',')]
     pub propagated_node_conditions: Vec<String>,
 
-    /// What is logged: a level, levels by module, or a number as upstream has it.
+    /// Log level: a level, levels by module, or a number as in upstream's chart.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: LogLevel,
 
     #[command(flatten)]
-    pub images: ImageArguments,
-}
-
-/// Images for objects that name none.
-#[allow(clippy::struct_field_names, reason = "a field is a flag")]
-#[derive(Debug, Default, clap::Args)]
-pub struct ImageArguments {
-    /// The operator's own image, from which pods get slurm-agent.
-    #[arg(long, env = "OPERATOR_IMAGE")]
-    pub operator_image: Option<String>,
-    #[arg(long, env = "SLURMCTLD_IMAGE")]
-    pub slurmctld_image: Option<String>,
-    #[arg(long, env = "SLURMD_IMAGE")]
-    pub slurmd_image: Option<String>,
-    #[arg(long, env = "SLURMRESTD_IMAGE")]
-    pub slurmrestd_image: Option<String>,
-    #[arg(long, env = "SLURMDBD_IMAGE")]
-    pub slurmdbd_image: Option<String>,
-    #[arg(long, env = "LOGIN_IMAGE")]
-    pub login_image: Option<String>,
-    #[arg(long, env = "LOGFILE_IMAGE")]
-    pub logfile_image: Option<String>,
-    #[arg(long, env = "INITCONF_IMAGE")]
-    pub initconf_image: Option<String>,
-}
-
-impl From<ImageArguments> for Images {
-    fn from(arguments: ImageArguments) -> Self {
-        let ImageArguments {
-            operator_image,
-            slurmctld_image,
-            slurmd_image,
-            slurmrestd_image,
-            slurmdbd_image,
-            login_image,
-            logfile_image,
-            initconf_image,
-        } = arguments;
-        // A chart sets a variable it has no value for to nothing.
-        let or = |given: Option<String>, default: String| given.filter(|image| !image.is_empty()).unwrap_or(default);
-        let defaults = Self::default();
-        Self {
-            operator: or(operator_image, defaults.operator),
-            slurmctld: or(slurmctld_image, defaults.slurmctld),
-            slurmd: or(slurmd_image, defaults.slurmd),
-            slurmrestd: or(slurmrestd_image, defaults.slurmrestd),
-            slurmdbd: or(slurmdbd_image, defaults.slurmdbd),
-            login: or(login_image, defaults.login),
-            logfile: or(logfile_image, defaults.logfile),
-            initconf: or(initconf_image, defaults.initconf),
-        }
-    }
+    pub images: Images,
 }
 
 impl Arguments {
@@ -138,7 +87,7 @@ impl Arguments {
     }
 }
 
-/// An empty list is given as one empty word.
+/// The non-empty items of a list. An empty list is given as one empty item.
 pub(super) fn listed(words: &[String]) -> Vec<String> {
     let words = words.iter().map(|word| word.trim());
     words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -156,7 +105,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     let options = arguments.options(&host);
     let defaults = Defaults {
         propagated_node_conditions: listed(&arguments.propagated_node_conditions),
-        images: arguments.images.into(),
+        images: arguments.images.or_defaults(),
     };
     let caches = Caches::default();
     let stop = stop_on_signal(&host)?;
@@ -206,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_it_elects_a_leader_and_looks_after_all_namespaces() {
+    fn without_flags_it_elects_a_leader_and_watches_all_namespaces() {
         let options = parse(&[]).options(&Host::real());
         assert!(options.lease.is_some());
         assert!(options.namespaces.is_empty());
     }
 
     #[test]
-    fn two_lives_of_one_pod_are_two_candidates() {
+    fn two_starts_of_one_pod_are_two_candidates() {
         let identity = || {
             parse(&["--pod-name", "a"])
                 .options(&Host::real())
@@ -240,7 +189,7 @@ mod tests {
         let options = arguments.options(&Host::real());
         assert!(options.lease.is_none());
         assert_eq!(options.namespaces, ["a", "b"]);
-        let images = Images::from(arguments.images);
+        let images = arguments.images.or_defaults();
         assert_eq!(images.slurmd, "x");
         assert_eq!(images.slurmctld, Images::default().slurmctld);
     }

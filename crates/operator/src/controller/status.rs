@@ -20,7 +20,7 @@ use crate::{
     parent::Parent,
     partition::rules::manual_state::ManualState,
     reason,
-    runtime::{Failure, State, Wanted, remarks, settle},
+    runtime::{DesiredCondition, Failure, State, remarks, settle},
 };
 
 /// slurmctld runs under the agent, which restarts it and keeps its last output.
@@ -63,7 +63,7 @@ pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
     }
 }
 
-fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<Wanted> {
+fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let ready = ready(observed, plan, failure);
     let mut wanted = vec![
         progressing(plan, &ready),
@@ -82,15 +82,15 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted
 }
 
-fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> DesiredCondition {
     if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return Wanted::fails(READY, failure.reason, with_findings(failure, &plan.findings));
+        return DesiredCondition::false_(READY, failure.reason, with_findings(failure, &plan.findings));
     }
     if let Some(finding) = worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
-        return Wanted::fails(READY, finding.reason, blocking_messages(&plan.findings));
+        return DesiredCondition::false_(READY, finding.reason, blocking_messages(&plan.findings));
     }
     if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
-        return Wanted::fails(READY, failure.reason, failure.message.clone());
+        return DesiredCondition::false_(READY, failure.reason, failure.message.clone());
     }
     match &plan.configuration.state {
         ConfigState::External => {
@@ -103,13 +103,13 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
                 }
                 _ => "slurmctld runs outside Kubernetes".to_owned(),
             };
-            return Wanted::holds(READY, reason::EXTERNAL, message);
+            return DesiredCondition::true_(READY, reason::EXTERNAL, message);
         }
         ConfigState::Rejected { .. }
         | ConfigState::Retrying { .. }
         | ConfigState::Away { .. }
         | ConfigState::Waiting { .. } => {
-            return Wanted {
+            return DesiredCondition {
                 type_: READY,
                 ..config_applied(plan)
             };
@@ -126,7 +126,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
         .iter()
         .find(|pod| pods::is_labelled_active(pod) && pods::is_ready(pod));
     if let Some(pod) = serving {
-        return Wanted::holds(
+        return DesiredCondition::true_(
             READY,
             reason::READY,
             format!("slurmctld is active in pod {}", pod.name_any()),
@@ -134,7 +134,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted 
     }
     let trouble = observed.inputs.pods.iter().find_map(|pod| pods::trouble(pod));
     let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
-    Wanted::fails(READY, reason::STARTING, message)
+    DesiredCondition::false_(READY, reason::STARTING, message)
 }
 
 fn blocking_messages(findings: &[Finding]) -> String {
@@ -143,18 +143,18 @@ fn blocking_messages(findings: &[Finding]) -> String {
     messages.join("\n")
 }
 
-fn progressing(plan: &Plan, ready: &Wanted) -> Wanted {
+fn progressing(plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
     let config = config_applied(plan);
     match &plan.configuration.state {
-        ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => Wanted {
+        ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => DesiredCondition {
             type_: PROGRESSING,
             status: ConditionStatus::True,
             ..config
         },
         _ if ready.status != ConditionStatus::True && ready.reason == reason::STARTING => {
-            Wanted::holds(PROGRESSING, reason::STARTING, ready.message.clone())
+            DesiredCondition::true_(PROGRESSING, reason::STARTING, ready.message.clone())
         }
-        _ => Wanted::fails(PROGRESSING, reason::SETTLED, ""),
+        _ => DesiredCondition::false_(PROGRESSING, reason::SETTLED, ""),
     }
 }
 
@@ -165,23 +165,23 @@ fn with_findings(failure: &Failure, findings: &[Finding]) -> String {
     messages.join("\n")
 }
 
-fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Wanted {
+fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> DesiredCondition {
     if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return Wanted::holds(DEGRADED, failure.reason, with_findings(failure, &plan.findings));
+        return DesiredCondition::true_(DEGRADED, failure.reason, with_findings(failure, &plan.findings));
     }
     if let Some(message) = key_mismatch(observed)
         && worst(&plan.findings).is_none_or(|finding| finding.blocks == Blocks::Nothing)
     {
         let findings = plan.findings.iter().map(|finding| finding.message.clone());
         let messages: Vec<String> = std::iter::once(message).chain(findings).collect();
-        return Wanted::holds(DEGRADED, KEY_MISMATCH, messages.join("\n"));
+        return DesiredCondition::true_(DEGRADED, KEY_MISMATCH, messages.join("\n"));
     }
     if let Some(finding) = worst(&plan.findings) {
         let messages: Vec<&str> = plan.findings.iter().map(|finding| finding.message.as_str()).collect();
-        return Wanted::holds(DEGRADED, finding.reason, messages.join("\n"));
+        return DesiredCondition::true_(DEGRADED, finding.reason, messages.join("\n"));
     }
     if let Some(failure) = failure {
-        return Wanted::holds(DEGRADED, failure.reason, failure.message.clone());
+        return DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone());
     }
     if matches!(
         plan.configuration.state,
@@ -190,15 +190,15 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Want
             | ConfigState::Away { .. }
             | ConfigState::Waiting { .. }
     ) {
-        return Wanted {
+        return DesiredCondition {
             type_: DEGRADED,
             status: ConditionStatus::True,
             ..config_applied(plan)
         };
     }
     match agentless(observed) {
-        Some(message) => Wanted::holds(DEGRADED, reason::AGENT_MISSING, message),
-        None => Wanted::fails(DEGRADED, reason::HEALTHY, ""),
+        Some(message) => DesiredCondition::true_(DEGRADED, reason::AGENT_MISSING, message),
+        None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
     }
 }
 
@@ -218,13 +218,13 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join("\n"))
 }
 
-fn config_applied(plan: &Plan) -> Wanted {
+fn config_applied(plan: &Plan) -> DesiredCondition {
     match &plan.configuration.state {
         ConfigState::Unknown => {
             let message = blocking_messages(&plan.findings);
             match worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
-                Some(finding) => Wanted::fails(CONFIG_APPLIED, finding.reason, message),
-                None => Wanted::unknown(
+                Some(finding) => DesiredCondition::false_(CONFIG_APPLIED, finding.reason, message),
+                None => DesiredCondition::unknown(
                     CONFIG_APPLIED,
                     reason::STARTING,
                     "the configuration has not been built yet",
@@ -237,9 +237,9 @@ fn config_applied(plan: &Plan) -> Wanted {
                 none if none.is_empty() => ours.to_owned(),
                 ignored => format!("{ours}, so these have no effect: {ignored}; write them into the files there"),
             };
-            Wanted::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
+            DesiredCondition::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
         }
-        ConfigState::Written { sequence, digest } => Wanted::fails(
+        ConfigState::Written { sequence, digest } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::WRITTEN,
             format!("revision {sequence} ({digest}) is written for slurmctld's pod to start with"),
@@ -248,21 +248,21 @@ fn config_applied(plan: &Plan) -> Wanted {
             let runs =
                 format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), according to its agent");
             match held(plan) {
-                Some((reason, held)) => Wanted::fails(CONFIG_APPLIED, reason, format!("{held}\n{runs}")),
-                None => Wanted::holds(CONFIG_APPLIED, reason::APPLIED, runs),
+                Some((reason, held)) => DesiredCondition::false_(CONFIG_APPLIED, reason, format!("{held}\n{runs}")),
+                None => DesiredCondition::true_(CONFIG_APPLIED, reason::APPLIED, runs),
             }
         }
-        ConfigState::Pushing { digest, pod } => Wanted::fails(
+        ConfigState::Pushing { digest, pod } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::PUSHING,
             format!("the configuration {digest} is being sent to the agent of pod {pod}"),
         ),
-        ConfigState::Waiting { digest, pod, why } => Wanted::fails(
+        ConfigState::Waiting { digest, pod, why } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::SLURMCTLD_AWAY,
             format!("the configuration {digest} is in pod {pod}, and slurmctld does not run with it yet: {why}"),
         ),
-        ConfigState::Away { digest, why, sent } => Wanted::fails(
+        ConfigState::Away { digest, why, sent } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::AGENT_AWAY,
             match sent {
@@ -274,7 +274,7 @@ fn config_applied(plan: &Plan) -> Wanted {
                 ),
             },
         ),
-        ConfigState::Retrying { digest, pod, why } => Wanted::fails(
+        ConfigState::Retrying { digest, pod, why } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::RETRYING,
             format!(
@@ -282,9 +282,9 @@ fn config_applied(plan: &Plan) -> Wanted {
             ),
         ),
         ConfigState::Rejected { pod, rejection } => {
-            Wanted::fails(CONFIG_APPLIED, reason::CONFIG_REJECTED, rejected(pod, rejection))
+            DesiredCondition::false_(CONFIG_APPLIED, reason::CONFIG_REJECTED, rejected(pod, rejection))
         }
-        ConfigState::Restarting { digest } => Wanted::fails(
+        ConfigState::Restarting { digest } => DesiredCondition::false_(
             CONFIG_APPLIED,
             reason::PUSHING,
             format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate requires"),
@@ -293,13 +293,13 @@ fn config_applied(plan: &Plan) -> Wanted {
 }
 
 /// Warnings about content that Slurm accepts but that is probably a mistake.
-fn doubtful(plan: &Plan) -> Option<Wanted> {
+fn doubtful(plan: &Plan) -> Option<DesiredCondition> {
     let message = plan.configuration.doubts.join("\n");
-    (!message.is_empty()).then(|| Wanted::holds(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
+    (!message.is_empty()).then(|| DesiredCondition::true_(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
 }
 
 /// Manual states of partitions without an object.
-fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
+fn drifted(observed: &Observed, plan: &Plan) -> Option<DesiredCondition> {
     let has_object = |name: &String| {
         observed
             .inputs
@@ -319,11 +319,11 @@ fn drifted(observed: &Observed, plan: &Plan) -> Option<Wanted> {
             )
         })
         .collect();
-    (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
+    (!lines.is_empty()).then(|| DesiredCondition::true_(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
 }
 
 /// Partitions without an owner that are kept for their jobs.
-fn retained(plan: &Plan) -> Option<Wanted> {
+fn retained(plan: &Plan) -> Option<DesiredCondition> {
     let lines: Vec<String> = plan
         .configuration
         .retained
@@ -334,7 +334,7 @@ fn retained(plan: &Plan) -> Option<Wanted> {
             )
         })
         .collect();
-    (!lines.is_empty()).then(|| Wanted::holds(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines.join("\n")))
+    (!lines.is_empty()).then(|| DesiredCondition::true_(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines.join("\n")))
 }
 
 /// The inputs that are not in the newest configuration as written, and the first reason.
@@ -399,18 +399,18 @@ pub(super) fn setback<'a>(
     (!is_reported).then_some((reason, now.message.as_str()))
 }
 
-fn supervised(observed: &Observed) -> Option<Wanted> {
+fn supervised(observed: &Observed) -> Option<DesiredCondition> {
     let controller = observed.inputs.controller.as_ref();
     if controller.spec.is_external() {
         return None;
     }
     if let Some(message) = agentless(observed) {
-        return Some(Wanted::fails(SUPERVISED, reason::AGENT_MISSING, message));
+        return Some(DesiredCondition::false_(SUPERVISED, reason::AGENT_MISSING, message));
     }
     Some(if Parent::new(controller).is_supervised() {
-        Wanted::holds(SUPERVISED, reason::AGENT, "slurmctld runs under slurm-agent")
+        DesiredCondition::true_(SUPERVISED, reason::AGENT, "slurmctld runs under slurm-agent")
     } else {
-        Wanted::fails(
+        DesiredCondition::false_(
             SUPERVISED,
             reason::OWN_COMMAND,
             "spec.slurmctld.command replaces the agent, so that a bad configuration can end slurmctld; remove it unless you need it",

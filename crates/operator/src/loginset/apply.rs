@@ -15,7 +15,6 @@ use crate::runtime::{Applied, Error, Key, Writer};
 
 pub(super) async fn apply(writer: &Writer, login_set: &LoginSet, plan: &Plan) -> Applied {
     let Plan {
-        faults: _,
         makes_host_keys,
         service,
         ssh_config,

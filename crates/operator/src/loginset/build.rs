@@ -1,4 +1,4 @@
-//! The children of a LoginSet. Pure: values in, objects out.
+//! Builds the children of a LoginSet. Pure.
 
 use std::collections::BTreeMap;
 
@@ -26,16 +26,16 @@ use super::{
 use crate::{
     conf_server::conf_server,
     template::{
+        component::{Component, Pods},
         container::{container, default_pull_policy},
         fields,
-        metadata::{Marks, Words, component_labels, owner, selector_labels},
-        pod::PodTemplate,
-        service::{PortClash, Service},
+        metadata::Marks,
+        service::PortClash,
         set,
     },
 };
 
-/// The container that brings changed files to the running daemons.
+/// The container that passes changed files to the running daemons.
 pub(super) const RELOAD: &str = "reload";
 const INITCONF: &str = "initconf";
 
@@ -45,18 +45,17 @@ const CONFIG_VOLUME: &str = "slurm-config";
 const KEYS_VOLUME: &str = "ssh-host-keys";
 const SSH_VOLUME: &str = "ssh-config";
 const SSSD_VOLUME: &str = "sssd-conf";
-/// What the daemons read. The kubelet never refreshes a file that is mounted by itself, so they get copies.
+/// The files that the daemons read. The kubelet never updates a file that is mounted by itself, so they get copies.
 const LIVE_VOLUME: &str = "login-files";
 
 const AUTHORIZED_KEYS_FILE: &str = "authorized_keys";
 const SSSD_CONF_FILE: &str = "sssd.conf";
 const SACKD_OPTIONS: &str = "SACKD_OPTIONS";
 
-/// Nobody else reads it.
 const OWNER_ONLY: i32 = 0o600;
 const EVERYBODY: i32 = 0o644;
 
-/// What a Deployment is built from besides the LoginSet.
+/// The inputs of a Deployment besides the LoginSet.
 #[derive(Clone, Debug)]
 pub(super) struct Ingredients<'a> {
     pub(super) controller: &'a Controller,
@@ -68,19 +67,15 @@ pub(super) struct Ingredients<'a> {
     pub(super) initconf_image: String,
 }
 
-fn selector(login_set: &LoginSet) -> Words {
-    selector_labels(apps::LOGIN, &login_set.name_any())
+fn component(login_set: &LoginSet) -> Component<'_, LoginSet> {
+    Component {
+        object: login_set,
+        app: apps::LOGIN,
+        label: components::LOGIN,
+    }
 }
 
-fn labels(login_set: &LoginSet) -> Words {
-    component_labels(apps::LOGIN, &login_set.name_any(), components::LOGIN)
-}
-
-fn namespace(login_set: &LoginSet) -> String {
-    login_set.namespace().unwrap_or_default()
-}
-
-/// The port that sshd listens at: a port named `login` of the user's replaces ours.
+/// The port that sshd listens on: a port named `login` in the user's template replaces ours.
 pub(super) fn ssh_port(login_set: &LoginSet) -> i64 {
     let ports = login_set.spec.login.as_ref().and_then(|login| login.get("ports"));
     let named = ports.and_then(Value::as_array).into_iter().flatten();
@@ -89,35 +84,17 @@ pub(super) fn ssh_port(login_set: &LoginSet) -> i64 {
     port.unwrap_or(i64::from(SSH_PORT))
 }
 
-/// Leads people to the pods.
+/// The Service by which people reach the pods.
 pub(super) fn build_service(login_set: &LoginSet) -> Result<Value, PortClash> {
-    let template = login_set.spec.service.as_ref();
-    Service {
-        meta: Marks::of(&login_set.metadata)
-            .and(template.and_then(|template| template.metadata.as_ref()))
-            .label(&labels(login_set))
-            .into_meta(
-                &namespace(login_set),
-                login_set.child_names().service(),
-                owner(login_set),
-            ),
-        selector: selector(login_set),
-        port_name: apps::LOGIN,
-        port: SSH_PORT,
-        headless: false,
-    }
-    .with(template)
+    let (marks, name) = (Marks::of(&login_set.metadata), login_set.child_names().service());
+    component(login_set).service(marks, name, SSH_PORT, login_set.spec.service.as_ref())
 }
 
-/// The host keys. The Secret is never written again: who has logged in once would be warned of an attack. It is mutable all
-/// the same, so that kubelets go on watching it and pods of a LoginSet that is created anew do not get the keys of before.
+/// The host keys. The Secret is never changed, since SSH clients warn of changed host keys. It is not immutable, because
+/// kubelets do not watch immutable Secrets, and the pods of a recreated LoginSet would get the old keys.
 pub(super) fn build_host_keys(login_set: &LoginSet, files: Vec<(String, Vec<u8>)>) -> Secret {
     Secret {
-        metadata: Marks::of(&login_set.metadata).label(&labels(login_set)).into_meta(
-            &namespace(login_set),
-            login_set.child_names().ssh_host_keys_secret(),
-            owner(login_set),
-        ),
+        metadata: component(login_set).meta(login_set.child_names().ssh_host_keys_secret()),
         type_: Some("Opaque".to_owned()),
         data: Some(
             files
@@ -132,11 +109,7 @@ pub(super) fn build_host_keys(login_set: &LoginSet, files: Vec<(String, Vec<u8>)
 /// sshd_config and root's authorized keys.
 pub(super) fn build_ssh_config(login_set: &LoginSet, sshd_config: &str, authorized_keys: &str) -> ConfigMap {
     ConfigMap {
-        metadata: Marks::of(&login_set.metadata).label(&labels(login_set)).into_meta(
-            &namespace(login_set),
-            login_set.child_names().ssh_config_map(),
-            owner(login_set),
-        ),
+        metadata: component(login_set).meta(login_set.child_names().ssh_config_map()),
         immutable: Some(false),
         data: Some(BTreeMap::from([
             (SSHD_CONFIG_FILE.to_owned(), sshd_config.to_owned()),
@@ -150,45 +123,25 @@ pub(super) fn build_deployment(
     login_set: &LoginSet,
     ingredients: &Ingredients,
 ) -> Result<Deployment, serde_json::Error> {
-    let names = login_set.child_names();
-    let template = login_set.spec.template.as_ref();
-    let given = template.and_then(|template| template.metadata.as_ref());
-    let marks = Marks::of(&login_set.metadata).and(given).label(&labels(login_set));
-    let mut pod_marks = Marks::of_for_pods(&login_set.metadata)
-        .and(given)
-        .label(&labels(login_set))
-        .annotate(annotations::SSH_HOST_KEYS_HASH, ingredients.host_keys.to_string())
-        .annotate(annotations::DEFAULT_CONTAINER, apps::LOGIN);
+    let mut annotations = vec![(annotations::SSH_HOST_KEYS_HASH, ingredients.host_keys.to_string())];
     if let Some((_, digest)) = &ingredients.slurm_key {
-        pod_marks = pod_marks.annotate(annotations::SLURM_KEY_HASH, digest.to_string());
+        annotations.push((annotations::SLURM_KEY_HASH, digest.to_string()));
     }
-    let mut meta = pod_marks.into_template_meta();
-    meta.name = Some(names.deployment());
-    meta.namespace = login_set.namespace();
-    let pod = PodTemplate {
-        meta,
+    let pods = Pods {
+        annotations,
         spec: build_pod_spec(login_set, ingredients),
         init_containers: vec![
             build_initconf(login_set, &ingredients.initconf_image),
             build_reload(login_set, &ingredients.login_image),
         ],
-        containers: vec![build_login(login_set, ingredients)],
+        container: build_login(login_set, ingredients),
+        given: login_set.spec.template.as_ref(),
     };
-    let mut spec = fields(json!({
-        "replicas": login_set.spec.replicas(),
-        "revisionHistoryLimit": 0,
-        "selector": { "matchLabels": selector(login_set) },
-        "template": pod.with(template.and_then(|template| template.spec.as_ref())),
-    }));
+    let mut spec = fields(json!({ "replicas": login_set.spec.replicas() }));
     if let Some(strategy) = &login_set.spec.strategy {
         set(&mut spec, "strategy", json!(strategy));
     }
-    serde_json::from_value(json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": marks.into_meta(&namespace(login_set), names.deployment(), owner(login_set)),
-        "spec": spec,
-    }))
+    component(login_set).workload(login_set.child_names().deployment(), pods, spec)
 }
 
 fn build_login(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, Value> {
@@ -221,12 +174,12 @@ fn build_login(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, V
     login
 }
 
-/// Options of the user's for sackd are added to ours: without a server it would know no cluster.
+/// Adds the user's options for sackd to ours: without `--conf-server` sackd has no cluster.
 fn keep_conf_server(login: &mut Map<String, Value>, conf_server: &str) {
     let variables = login.get_mut("env").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
-        let is_it = variable.get("name").and_then(Value::as_str) == Some(SACKD_OPTIONS);
-        let Some(options) = variable.get("value").and_then(Value::as_str).filter(|_| is_it) else {
+        let is_options = variable.get("name").and_then(Value::as_str) == Some(SACKD_OPTIONS);
+        let Some(options) = variable.get("value").and_then(Value::as_str).filter(|_| is_options) else {
             continue;
         };
         if !options.contains("--conf-server") {
@@ -238,7 +191,7 @@ fn keep_conf_server(login: &mut Map<String, Value>, conf_server: &str) {
     }
 }
 
-/// Where containers that prepare files find them, and put them.
+/// The mounts of containers that prepare files: the sources and the target.
 fn file_mounts() -> Vec<Value> {
     vec![
         json!({ "mountPath": "/mnt/wanted/ssh", "name": SSH_VOLUME, "readOnly": true }),
@@ -272,7 +225,7 @@ const RELOAD_SCRIPT: &str = concat!(
     include_str!("reload.sh")
 );
 
-/// In the image of the login container: its sshd says whether a configuration is one.
+/// The container that reloads the daemons. It has the image of the login container, whose sshd validates sshd_config.
 fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
     let mut mounts = file_mounts();
     mounts.push(json!({ "mountPath": "/mnt/keys", "name": KEYS_VOLUME, "readOnly": true }));
@@ -296,7 +249,11 @@ fn build_reload(login_set: &LoginSet, image: &str) -> Map<String, Value> {
 fn build_pod_spec(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String, Value> {
     let names = login_set.child_names();
     let service = ingredients.controller.child_names().workers_service();
-    let search = format!("{service}.{}.svc.{}", namespace(login_set), ingredients.cluster_domain);
+    let search = format!(
+        "{service}.{}.svc.{}",
+        login_set.namespace().unwrap_or_default(),
+        ingredients.cluster_domain
+    );
     let memory = |name: &str| json!({ "name": name, "emptyDir": { "medium": "Memory" } });
     let projected = |name: &str, sources: Value| json!({ "name": name, "projected": { "defaultMode": OWNER_ONLY, "sources": sources } });
     let item = |file: &str, mode: i32| json!({ "key": file, "path": file, "mode": mode });
@@ -335,7 +292,7 @@ fn build_pod_spec(login_set: &LoginSet, ingredients: &Ingredients) -> Map<String
     }));
     let template = login_set.spec.template.as_ref();
     let given = template.and_then(|template| template.spec.as_ref());
-    // So that daemons can be signalled from another container. In the host's namespace they are seen anyway.
+    // The container `reload` signals the daemons. In the host's PID namespace it sees them anyway.
     if !given.is_some_and(|given| given.is_set("hostPID")) {
         set(&mut spec, "shareProcessNamespace", true);
     }

@@ -1,12 +1,12 @@
-//! The files of sshd and sssd in login pods. Pure text.
+//! The files of sshd and sssd in login pods. Pure.
 
 use api::{LoginSet, wellknown};
 
-/// Holds a pipe while sshd has to wait for sackd (`initconf.sh`, `reload.sh`), and nothing afterwards. Root's alone: what is in it
-/// is part of sshd_config.
+/// Holds a pipe while sshd has to wait for sackd (`initconf.sh`, `reload.sh`), and nothing afterwards. Only root may write
+/// it: its content is part of sshd_config.
 pub(super) const WAIT_DIR: &str = "/etc/ssh/wait.d";
 
-/// sshd_config, in upstream's words but for the first lines.
+/// Renders sshd_config: upstream's text except for the first lines.
 pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
     let extra = login_set.spec.extra_sshd_config.as_deref().unwrap_or_default();
     let wait = format!("Include {WAIT_DIR}/*");
@@ -20,7 +20,7 @@ pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
         "X11Forwarding yes",
         "Subsystem sftp internal-sftp",
     ];
-    // A container's port that is another one is no use while sshd does not listen there.
+    // sshd has to listen on the container's port.
     let listen = format!("Port {port}");
     if port != i64::from(wellknown::SSH_PORT) && !sets(extra, "Port") {
         lines.push(&listen);
@@ -29,7 +29,7 @@ pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
     lines.join("\n")
 }
 
-/// Keywords have no case.
+/// Whether sshd_config sets a keyword. Keywords are case-insensitive.
 fn sets(config: &str, keyword: &str) -> bool {
     let mut words = config
         .lines()
@@ -37,16 +37,16 @@ fn sets(config: &str, keyword: &str) -> bool {
     words.any(|word| word.eq_ignore_ascii_case(keyword))
 }
 
-/// Root's authorized_keys, in upstream's words.
+/// Renders root's authorized_keys: upstream's text.
 pub(super) fn render_authorized_keys(login_set: &LoginSet) -> String {
     let keys = login_set.spec.root_ssh_authorized_keys.as_deref().unwrap_or_default();
     ["#", "### SLINKY ###", keys, ""].join("\n")
 }
 
-/// What is wrong with an sssd.conf, if sssd could not read it at all. A pod would start with it and know nobody.
+/// Returns why sssd cannot read an sssd.conf. A pod would start with it, but without any users.
 pub(super) fn check_sssd_conf(bytes: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Some("is no text".to_owned());
+        return Some("is not text".to_owned());
     };
     let mut begun = false;
     for (line, number) in text.lines().zip(1..) {
@@ -79,26 +79,26 @@ mod tests {
     }
 
     #[test]
-    fn sshd_listens_where_the_container_says() {
+    fn sshd_listens_on_the_containers_port() {
         assert!(!render_sshd_config(&with(""), 22).contains("Port"));
         assert!(render_sshd_config(&with(""), 2222).contains("\nPort 2222\n#"));
         assert!(!render_sshd_config(&with("port=22"), 2222).contains("Port 2222"));
     }
 
     #[test]
-    fn sshd_waits_for_sackd_before_it_reads_on() {
+    fn sshd_waits_for_sackd_first() {
         let config = render_sshd_config(&with("Include /run/mine"), 22);
         let first = config.lines().find(|line| !line.starts_with('#'));
         assert_eq!(first, Some("Include /etc/ssh/wait.d/*"));
     }
 
     #[test]
-    fn what_sssd_could_not_read_is_found() {
+    fn an_unreadable_sssd_conf_is_found() {
         let good = "# x\n[sssd]\nservices = nss,\n  pam\n\n[domain/LDAP]\nid_provider=ldap\n";
         assert_eq!(check_sssd_conf(good.as_bytes()), None);
         for (bad, words) in [
             (&b""[..], "has no section"),
-            (b"\xff", "is no text"),
+            (b"\xff", "is not text"),
             (b"services = nss\n", "\"services = nss\" in line 1"),
             (b"[sssd]\nservices\n", "\"services\" in line 2"),
         ] {

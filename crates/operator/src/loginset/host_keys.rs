@@ -1,4 +1,4 @@
-//! SSH host keys in OpenSSH's own form: made once, since people's machines remember them.
+//! SSH host keys in OpenSSH's format. They are generated once, since SSH clients remember them.
 
 use aws_lc_rs::{
     encoding::{AsBigEndian as _, AsDer as _, Curve25519SeedBin, EcPrivateKeyBin, Pkcs8V1Der},
@@ -21,12 +21,12 @@ pub(super) fn public_file(kind: &str) -> String {
     format!("{}.pub", private_file(kind))
 }
 
-/// Of OpenSSL, `ssh-keygen` and the private key's lines.
+/// The line length of `ssh-keygen`.
 const LINE: usize = 70;
-/// What the private part is filled up to.
+/// The private part is padded to a multiple of this.
 const BLOCK: usize = 8;
 
-/// New keys of all kinds: files and what is in them. RSA takes a second or more.
+/// Generates keys of all kinds and returns their files. RSA takes a second or more.
 pub(super) fn generate() -> Result<Vec<(String, Vec<u8>)>, Unspecified> {
     let keys = [
         ("rsa", rsa_key()?),
@@ -44,7 +44,7 @@ pub(super) fn generate() -> Result<Vec<(String, Vec<u8>)>, Unspecified> {
         .collect())
 }
 
-/// A key in the parts its encodings are made of.
+/// The parts of a key's encodings.
 struct HostKey {
     algorithm: &'static str,
     /// What follows the algorithm in the public key.
@@ -61,15 +61,15 @@ impl HostKey {
         blob
     }
 
-    /// One line as in authorized_keys.
+    /// One line in the format of authorized_keys.
     fn public_text(&self) -> String {
         format!("{} {}\n", self.algorithm, STANDARD.encode(self.public_blob()))
     }
 
-    /// OpenSSH's PROTOCOL.key, without a passphrase.
+    /// The format of OpenSSH's PROTOCOL.key, without a passphrase.
     fn private_text(&self) -> String {
         let mut secret = Vec::new();
-        // Two equal numbers tell whether decryption worked; there is none.
+        // Two equal numbers, by which a reader checks the decryption.
         secret.extend([0; 8]);
         put_string(&mut secret, self.algorithm.as_bytes());
         secret.extend(&self.private);
@@ -130,7 +130,7 @@ fn ecdsa_key() -> Result<HostKey, Unspecified> {
 }
 
 fn rsa_key() -> Result<HostKey, Unspecified> {
-    // As many bits as `ssh-keygen` takes: more cost a busy machine most of a minute, and make nobody safer.
+    // The default of `ssh-keygen`. More bits would take a busy machine most of a minute.
     let pair = rsa::KeyPair::generate(KeySize::Rsa3072)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
     let numbers = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
@@ -154,7 +154,7 @@ fn put_string(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
-/// A positive number: without zeros before it, but for one where it would look negative.
+/// Appends a positive number without leading zeros, except for one if it would look negative.
 fn put_number(to: &mut Vec<u8>, bytes: &[u8]) {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     let digits = bytes.get(zeros..).unwrap_or_default();
@@ -162,7 +162,8 @@ fn put_number(to: &mut Vec<u8>, bytes: &[u8]) {
     put_string(to, &sign.into_iter().chain(digits.iter().copied()).collect::<Vec<u8>>());
 }
 
-/// Modulus, both exponents, both primes and the second one's inverse out of PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet string.
+/// Reads modulus, both exponents, both primes and the coefficient from PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet
+/// string.
 fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
     const SEQUENCE: u8 = 0x30;
     const INTEGER: u8 = 0x02;
@@ -184,7 +185,7 @@ fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
     Some([modulus, exponent, secret, first, second, next()?])
 }
 
-/// The value of an item with this tag, and what follows it.
+/// Returns the value of a DER item with this tag, and the bytes after it.
 fn der_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, bytes) = bytes.split_first()?;
     let (&first, bytes) = bytes.split_first()?;
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_no_zeros_before_them_and_no_sign() {
+    fn numbers_have_no_leading_zeros_and_no_sign() {
         let put = |bytes: &[u8]| {
             let mut to = Vec::new();
             put_number(&mut to, bytes);
@@ -217,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_has_no_numbers() {
+    fn invalid_keys_are_rejected() {
         for bytes in [&[][..], &[0x30], &[0x30, 0x82, 0xff], &[0x30, 0x03, 0x02, 0x01, 0x00]] {
             assert_eq!(rsa_numbers(bytes), None);
         }
     }
 
-    /// As long as upstream's, and what `ssh-keygen` reads: the test on the cluster logs in by them.
+    /// The files have the length of upstream's. A test on the cluster logs in with them.
     #[test]
-    fn every_kind_of_key_is_made() {
+    fn every_kind_of_key_is_generated() {
         let keys: std::collections::BTreeMap<String, Vec<u8>> = generate().unwrap().into_iter().collect();
         assert_eq!(keys.len(), 6);
         for (kind, algorithm) in KINDS.iter().zip(["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256"]) {

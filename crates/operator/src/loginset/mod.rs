@@ -19,7 +19,8 @@ use self::{observe::Observed, plan::Plan};
 use crate::{
     fault::{Fault, Progress},
     kind::{Kind, KindReconciler, Report},
-    runtime::{Applied, Caches, Change, Context, Key, Writer},
+    references::References,
+    runtime::{Applied, Context, Writer},
 };
 
 /// How often the logs of pods are read: no event reports that a directory is unreachable.
@@ -33,8 +34,8 @@ impl Kind for LoginSet {
     type Plan = Plan;
     type Status = LoginSetStatus;
 
-    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-        references::interested(change, caches)
+    fn references() -> References<Self> {
+        references::references()
     }
 
     async fn observe(login_set: Arc<Self>, context: &Context) -> Observed {
@@ -45,19 +46,8 @@ impl Kind for LoginSet {
         &observed.login_set
     }
 
-    fn plan(observed: &Observed) -> Plan {
-        plan::plan(observed)
-    }
-
-    fn refuse(faults: Vec<Fault>) -> Plan {
-        Plan {
-            faults,
-            ..Plan::default()
-        }
-    }
-
-    fn faults(plan: &Plan) -> &[Fault] {
-        &plan.faults
+    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+        plan::plan(observed, faults)
     }
 
     async fn apply(_: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
@@ -87,8 +77,9 @@ pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defau
     let children = |login_set: Arc<LoginSet>| {
         let domain = "cluster.local".to_owned();
         let observed = observe::read(Arc::clone(&login_set), caches, images.clone(), domain);
-        let plan = plan::plan(&observed);
-        assert_eq!(plan.faults, []);
+        let mut faults = Vec::new();
+        let plan = plan::plan(&observed, &mut faults);
+        assert_eq!(faults, []);
         [
             serde_json::to_value(build::build_host_keys(&login_set, Vec::new())),
             serde_json::to_value(plan.service),

@@ -15,8 +15,8 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::{self, Fault},
-    secret::{entry, missing},
+    fault::Fault,
+    secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
 
@@ -28,10 +28,9 @@ const HOST_KEYS_INCOMPLETE: &str = "HostKeysIncomplete";
 /// The remedy for a missing entry of a Secret.
 const CREATE_IT: &str = "create it, or name another";
 
-/// The children to apply, and what is wrong.
+/// The children to apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    pub(super) faults: Vec<Fault>,
     /// Whether host keys have to be generated.
     pub(super) makes_host_keys: bool,
     pub(super) service: Option<Service>,
@@ -50,18 +49,16 @@ pub(super) struct Note {
     pub(super) sssd_conf: Digest,
 }
 
-pub(super) fn plan(observed: &Observed) -> Plan {
+pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     let login_set = observed.login_set.as_ref();
-    let mut faults = Vec::new();
     let sshd_config = render_sshd_config(login_set, ssh_port(login_set));
     let authorized_keys = render_authorized_keys(login_set);
-    let service = plan_service(build_service(login_set), &mut faults);
-    let sssd_conf = find_sssd_conf(observed, &mut faults);
-    let deployment = plan_deployment(observed, &mut faults);
+    let service = plan_service(build_service(login_set), faults);
+    let sssd_conf = find_sssd_conf(observed, faults);
+    let deployment = plan_deployment(observed, faults);
     let ssh_files = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());
     let notes = sssd_conf.map(|sssd_conf| plan_notes(observed, ssh_files, Digest::of(&sssd_conf)));
     Plan {
-        faults,
         makes_host_keys: observed.host_keys.is_none(),
         service,
         ssh_config: Some(build_ssh_config(login_set, &sshd_config, &authorized_keys)),
@@ -75,12 +72,7 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     let login_set = observed.login_set.as_ref();
     let name = &login_set.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(Fault::new(
-            fault::CONTROLLER_MISSING,
-            format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
-            ),
-        ));
+        faults.push(missing_controller(name));
         return None;
     };
     let mut slurm_key = None;

@@ -1,7 +1,5 @@
 //! Which LoginSets a change affects.
 
-use std::sync::LazyLock;
-
 use api::{Controller, LoginSet, keys::apps};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -9,12 +7,9 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt as _;
 
-use crate::{
-    references::{References, key_secret},
-    runtime::{Caches, Change, Key},
-};
+use crate::references::{References, key_secret};
 
-static REFERENCES: LazyLock<References<LoginSet>> = LazyLock::new(|| {
+pub(super) fn references() -> References<LoginSet> {
     References::<LoginSet>::new()
         .owns::<Deployment>()
         .owns::<Service>()
@@ -29,8 +24,4 @@ static REFERENCES: LazyLock<References<LoginSet>> = LazyLock::new(|| {
                 .chain([login_set.spec.sssd_conf_ref.name.clone()])
                 .collect()
         })
-});
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
 }

@@ -74,17 +74,13 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
     objects
 }
 
-fn plan(observed: &Observed) -> Plan {
-    kind::plan::<LoginSet>(observed)
-}
-
 fn planned(objects: Vec<Value>) -> Plan {
-    plan(&observed(objects))
+    kind::plan::<LoginSet>(&observed(objects)).plan
 }
 
 fn status_of(observed: &Observed, failure: Option<&Failure>) -> LoginSetStatus {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind::status::<LoginSet>(observed, &plan(observed), failure, &[], now)
+    kind::status::<LoginSet>(observed, &kind::plan::<LoginSet>(observed), failure, &[], now)
 }
 
 fn condition(status: LoginSetStatus, type_: &str) -> (ConditionStatus, String, String) {
@@ -116,9 +112,9 @@ fn template(objects: Vec<Value>) -> Value {
 }
 
 #[test]
-fn a_login_set_without_a_word() {
-    let plan = planned(with(cluster(), &json!({})));
-    assert_eq!(plan.faults, []);
+fn a_minimal_login_set() {
+    let kind::Planned { faults, plan } = kind::plan::<LoginSet>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(faults, []);
     assert!(!plan.makes_host_keys);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.ssh_config, plan.deployment]));
 }
@@ -180,7 +176,7 @@ fn what_is_missing_is_named_and_nothing_is_rolled() {
 }
 
 #[test]
-fn a_key_that_is_none_touches_nothing() {
+fn an_invalid_key_changes_nothing() {
     let objects = with(
         cluster(),
         &json!({ "rootSshAuthorizedKeys": "# me\nssh-ed25519 oops\n" }),
@@ -240,7 +236,7 @@ fn options_for_sackd_keep_its_server() {
 }
 
 #[test]
-fn a_port_named_login_is_where_sshd_listens() {
+fn sshd_listens_on_a_port_named_login() {
     let spec = json!({ "login": { "ports": [{ "name": "login", "containerPort": 2222 }] } });
     let plan = planned(with(cluster(), &spec));
     let config = plan.ssh_config.unwrap().data.unwrap();
@@ -253,7 +249,7 @@ fn a_port_named_login_is_where_sshd_listens() {
 }
 
 #[test]
-fn it_is_ready_when_its_pods_are_and_says_what_they_complain_of() {
+fn it_is_ready_when_its_pods_are_and_reports_their_complaints() {
     let objects = with(cluster(), &json!({}));
     assert_eq!(ready(objects.clone()).1, "Starting");
     let mut observed = observed(deployed(objects));
@@ -280,7 +276,7 @@ fn it_is_ready_when_its_pods_are_and_says_what_they_complain_of() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_in_the_api_servers_words() {
+fn a_taken_port_is_reported_in_the_api_servers_words() {
     let failure = Failure {
         reason: "ChildRefused",
         message: "provided port is already allocated".to_owned(),
@@ -292,7 +288,7 @@ fn a_port_that_is_taken_is_told_in_the_api_servers_words() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_before_everything_else() {
+fn a_taken_name_is_reported_before_everything_else() {
     let failure = Failure {
         reason: "NameTaken",
         message: "Service hpc/login already exists and has no owner".to_owned(),
@@ -325,14 +321,14 @@ fn a_new_default_image_rolls_nothing() {
     let before = planned(objects.clone()).deployment;
     let mut observed = observed(objects);
     observed.images.login = "login:newer".to_owned();
-    assert_eq!(plan(&observed).deployment, before);
+    assert_eq!(kind::plan::<LoginSet>(&observed).plan.deployment, before);
 }
 
 #[test]
-fn it_hears_of_its_controller_its_files_and_its_pods() {
+fn it_depends_on_its_controller_its_files_and_its_pods() {
     let caches = Caches::of(deployed(with(cluster(), &json!({}))));
     let is_heard = |change: Change| {
-        let heard = super::references::interested(&change, &caches);
+        let heard = super::references::references().affected(&change, &caches);
         assert_eq!(heard, [Key::new("hpc", "slurm")], "{change:?}");
     };
     is_heard(Change::from(Delta::appeared(caches.login_sets.all().remove(0))));
@@ -353,7 +349,7 @@ proptest! {
         objects.push(object("Controller", &controller));
         objects.push(login_set(&spec));
         let observed = observed(objects);
-        let plan = plan(&observed);
+        let plan = kind::plan::<LoginSet>(&observed);
         status_of(&observed, None);
         kind::state::<LoginSet>(&observed, &plan);
     }

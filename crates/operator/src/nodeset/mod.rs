@@ -3,7 +3,7 @@
 //! ```text
 //!  observe ▶ plan (build) ▶ apply ▶ status
 //! ```
-//! Workers are made without asking Slurm. They are removed only on proof that no job is there: see [`plan`]'s `proof`.
+//! Workers are created without asking Slurm. They are removed only on proof that no job runs there: see [`plan`]'s `proof`.
 
 mod apply;
 pub mod build;
@@ -43,51 +43,55 @@ use crate::{
     runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
 };
 
-/// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
-/// gone later, somebody took it back.
+/// Annotation of a worker that we have drained, because it is cordoned or leaves: since when the drain is in force. If the
+/// drain is gone later, a person has resumed the node.
 pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
-/// Annotation of a worker whose Slurm node we drain, written before the order: the reason that we give. A drain with other words is
-/// not ours, whatever they begin with.
+/// Annotation of a worker whose Slurm node we drain, written before the order: the reason that we give. A drain with any
+/// other reason is not ours.
 pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
-/// A cluster that answers does so in milliseconds; the first reconcile after a start waits that long for it, so that a
-/// restart of the operator does not write "unknown" everywhere.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Under load nodes change their state all the time, and each count of them would be a write.
+/// How long the first reconcile after a start waits for Slurm's response, which takes milliseconds: a restart of the operator
+/// must not write "unknown" everywhere.
+const FIRST_POLL: Duration = Duration::from_secs(2);
+/// How often counts alone are written: under load nodes change their states all the time.
 const COUNTS_EVERY: Duration = Duration::from_secs(15);
-/// A fresh look at Slurm has been taken by then.
+/// By then Slurm has been polled again.
 const SOON: Duration = Duration::from_millis(100);
-/// After a pod or a node could not be told what the other side says.
-const MIRROR_AGAIN: Duration = Duration::from_secs(15);
+/// When to retry after a state could not be mirrored to a pod or a node.
+const MIRROR_RETRY: Duration = Duration::from_secs(15);
 
-/// Brings NodeSets to what their specs ask for.
+/// Reconciles NodeSets.
 #[derive(Debug)]
 pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
-    /// When the counts of Slurm's nodes were last written.
-    counted: Mutex<HashMap<Key, Instant>>,
-    /// Jobs that were told to end.
+    /// Jobs that were requested to end.
     told: Told,
-    /// Jobs of workers that are gone, about which Slurm was told.
+    /// Jobs of workers that are gone, which were reported to Slurm.
     disinherited: Disinherited,
-    /// Reservations that were asked for.
+    /// Reservations that were requested.
     asked: Asked,
-    mirrored: Mutex<HashMap<Key, Memory>>,
-    /// Since when nothing is left in Slurm of sets that go.
-    emptied: Mutex<HashMap<Key, Timestamp>>,
+    memories: Mutex<HashMap<Key, SetMemory>>,
+}
+
+/// What is remembered of one NodeSet between reconciles.
+#[derive(Debug, Default)]
+struct SetMemory {
+    /// When the counts of Slurm's nodes were last written.
+    counted: Option<Instant>,
+    mirror: Memory,
+    /// Since when Slurm has no node of a NodeSet that is being deleted.
+    empty_since: Option<Timestamp>,
 }
 
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
             writer: Writer::new::<NodeSet>(&ctx),
-            counted: Mutex::default(),
             told: Told::default(),
             disinherited: Disinherited::default(),
             asked: Asked::default(),
-            mirrored: Mutex::default(),
-            emptied: Mutex::default(),
+            memories: Mutex::default(),
             ctx,
         }
     }
@@ -103,7 +107,7 @@ impl NodeSetReconciler {
         {
             return Knowledge::unknown(format!("there is no Controller {:?}", controller.name));
         }
-        self.ctx.clusters.knowledge_within(&controller, FIRST_LOOK).await
+        self.ctx.clusters.knowledge_within(&controller, FIRST_POLL).await
     }
 
     async fn write_status(
@@ -126,47 +130,46 @@ impl NodeSetReconciler {
         }
         let value = serde_json::to_value(&wanted).map_err(Error::other)?;
         if self.writer.status(observed.nodeset.as_ref(), value).await? {
-            self.counted().insert(key.clone(), Instant::now());
+            let now = self.ctx.clock.host().instant();
+            self.memory(key, |memory| memory.counted = Some(now));
         }
         Ok(None)
     }
 
-    /// What could not be said to the other side is among the complaints.
+    /// Mirrors states between pods and Slurm's nodes. What failed is among the complaints.
     async fn apply_mirror(&self, key: &Key, hands: &Hands<'_>) -> Mirror {
-        // A key is never looked at twice at once, so nobody else wants it meanwhile.
-        let mut memory = self.mirrored().remove(key).unwrap_or_default();
+        // One key is never reconciled twice concurrently, so nothing else needs the memory in the meantime.
+        let mut memory = self.memory(key, |memory| std::mem::take(&mut memory.mirror));
         memory.keep(hands.observed.workers().map(Worker::uid));
         let mut mirror = mirror::mirror(hands.observed, &memory);
         let problems = hands.apply_mirror(&mirror, &mut memory).await;
         if !problems.is_empty() {
-            mirror.requeue = Some(mirror.requeue.unwrap_or(MIRROR_AGAIN).min(MIRROR_AGAIN));
+            mirror.requeue = Some(mirror.requeue.unwrap_or(MIRROR_RETRY).min(MIRROR_RETRY));
             mirror.complaints.extend(problems);
         }
-        self.mirrored().insert(key.clone(), memory);
+        self.memory(key, |own| own.mirror = memory);
         mirror
     }
 
-    fn mirrored(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Memory>> {
-        self.mirrored.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory<T>(&self, key: &Key, access: impl FnOnce(&mut SetMemory) -> T) -> T {
+        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        access(memories.entry(key.clone()).or_default())
     }
 
-    fn emptied(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Timestamp>> {
-        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
+    fn forget(&self, key: &Key) {
+        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        memories.remove(key);
     }
 
     fn until_next_count(&self, key: &Key) -> Option<Duration> {
-        let last = *self.counted().get(key)?;
+        let last = self.memory(key, |memory| memory.counted)?;
         (last + COUNTS_EVERY)
-            .checked_duration_since(Instant::now())
+            .checked_duration_since(self.ctx.clock.host().instant())
             .filter(|left| !left.is_zero())
-    }
-
-    fn counted(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Instant>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Everything but what comes and goes with every job. Whether there are counts at all is no count.
+/// The status without the counts that change with every job. Whether there are counts is kept.
 fn without_counts(mut status: NodeSetStatus) -> NodeSetStatus {
     for count in [
         &mut status.slurm_idle,
@@ -189,9 +192,7 @@ impl Reconciler for NodeSetReconciler {
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(nodeset) = self.ctx.caches.node_sets.get(&key.namespace, &key.name) else {
-            self.counted().remove(key);
-            self.mirrored().remove(key);
-            self.emptied().remove(key);
+            self.forget(key);
             return Ok(Outcome::settled());
         };
         let surroundings = Surroundings {
@@ -200,7 +201,7 @@ impl Reconciler for NodeSetReconciler {
             cluster_domain: self.ctx.cluster_domain.clone(),
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
-            empty_since: self.emptied().get(key).copied(),
+            empty_since: self.memory(key, |memory| memory.empty_since),
             now: self.ctx.clock.now(),
         };
         let Some(mut observed) = observe(&self.ctx.caches, key, surroundings) else {
@@ -211,11 +212,10 @@ impl Reconciler for NodeSetReconciler {
             Some(mismatch.of_pods(&observed.pods)?.message())
         });
         let plan = plan(&observed);
-        if plan.waits.contains(&Wait::Unwritten) {
-            self.emptied().entry(key.clone()).or_insert(observed.now);
-        } else {
-            self.emptied().remove(key);
-        }
+        let is_empty = plan.waits.contains(&Wait::Unwritten);
+        self.memory(key, |memory| {
+            memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));
+        });
         let hands = Hands {
             ctx: &self.ctx,
             writer: &self.writer,
@@ -236,7 +236,7 @@ impl Reconciler for NodeSetReconciler {
             return Err(error);
         }
         let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
-        // Somebody was faster than an order of ours: it is planned anew on what they did.
+        // The state changed before an order of ours arrived, so the next plan is made on the new state.
         let again = applied.changed.then_some(SOON);
         let taken = applied.name_taken.then_some(TAKEN_RETRY);
         let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]

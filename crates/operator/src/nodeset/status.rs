@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cluster::Knowledge,
     key_mismatch::KEY_MISMATCH,
-    runtime::{Failure, State, Wanted, remarks, settle},
+    runtime::{DesiredCondition, Failure, State, remarks, settle},
 };
 
 /// Whether Slurm can be asked about the set's nodes.
@@ -191,26 +191,26 @@ fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booki
     ours.into_iter().chain(others.cloned()).collect()
 }
 
-fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&Failure>) -> Vec<Wanted> {
+fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let waits = shortened(&waits);
     if let Some(refused) = &plan.refused {
         let message = refused.message.clone();
-        wanted.push(Wanted::fails(READY, refused.reason, message.clone()));
-        wanted.push(Wanted::fails(PROGRESSING, refused.reason, message.clone()));
-        wanted.push(Wanted::holds(DEGRADED, refused.reason, message));
+        wanted.push(DesiredCondition::false_(READY, refused.reason, message.clone()));
+        wanted.push(DesiredCondition::false_(PROGRESSING, refused.reason, message.clone()));
+        wanted.push(DesiredCondition::true_(DEGRADED, refused.reason, message));
     } else {
         let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
         wanted.push(if deleting {
-            Wanted::fails(READY, "Deleting", "the NodeSet is being deleted")
+            DesiredCondition::false_(READY, "Deleting", "the NodeSet is being deleted")
         } else if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-            Wanted::fails(READY, failure.reason, failure.message.clone())
+            DesiredCondition::false_(READY, failure.reason, failure.message.clone())
         } else if counts.in_service >= counts.desired {
-            Wanted::holds(READY, "WorkersReady", counted)
+            DesiredCondition::true_(READY, "WorkersReady", counted)
         } else {
-            Wanted::fails(READY, "WorkersNotReady", counted)
+            DesiredCondition::false_(READY, "WorkersNotReady", counted)
         });
         let steps = plan
             .effects
@@ -230,9 +230,9 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             } else {
                 waits.clone()
             };
-            Wanted::holds(PROGRESSING, "Working", message)
+            DesiredCondition::true_(PROGRESSING, "Working", message)
         } else {
-            Wanted::fails(PROGRESSING, "Settled", "everything is as it should be")
+            DesiredCondition::false_(PROGRESSING, "Settled", "everything is as it should be")
         });
         let blocked = plan
             .waits
@@ -241,25 +241,25 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         let stuck = stuck(observed);
         wanted.push(match failure {
             Some(failure) if failure.is_name_taken() => {
-                Wanted::holds(DEGRADED, failure.reason, failure.message.clone())
+                DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone())
             }
-            _ if observed.key_mismatch.is_some() => Wanted::holds(
+            _ if observed.key_mismatch.is_some() => DesiredCondition::true_(
                 DEGRADED,
                 KEY_MISMATCH,
                 observed.key_mismatch.clone().unwrap_or_default(),
             ),
-            Some(failure) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
-            None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
-            None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
-            None => Wanted::fails(DEGRADED, "Healthy", "nothing needs a person"),
+            Some(failure) => DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone()),
+            None if blocked => DesiredCondition::true_(DEGRADED, "Blocked", waits),
+            None if !stuck.is_empty() => DesiredCondition::true_(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
+            None => DesiredCondition::false_(DEGRADED, "Healthy", "nothing needs a person"),
         });
     }
     wanted.push(match &observed.knowledge {
-        Knowledge::Known(_) => Wanted::holds(SLURM_REACHABLE, "Answering", "Slurm answers"),
-        Knowledge::Unknown { why } => Wanted::fails(SLURM_REACHABLE, "NotAnswering", why.clone()),
+        Knowledge::Known(_) => DesiredCondition::true_(SLURM_REACHABLE, "Answering", "Slurm answers"),
+        Knowledge::Unknown { why } => DesiredCondition::false_(SLURM_REACHABLE, "NotAnswering", why.clone()),
     });
     if observed.crds_outdated {
-        wanted.push(Wanted::holds(
+        wanted.push(DesiredCondition::true_(
             CRDS_OUTDATED,
             "Outdated",
             "the installed definitions are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",

@@ -1,16 +1,16 @@
-//! Lays what a user wrote (a partial core/v1 object) over what the operator builds, in the manner of Kubernetes'
-//! strategic merge. Pure, and on JSON: the typed structs would drop the fields of a newer Kubernetes.
+//! Merges what a user wrote (a partial core/v1 object) over what the operator builds, like Kubernetes' strategic merge.
+//! Pure, and on JSON: typed structs would drop the fields of a newer Kubernetes.
 //!
 //! * objects are merged field by field;
 //! * lists that have a key (containers, volumes, env…) are merged by it, new items appended; other lists are replaced;
-//! * a volume, a mount, a variable, a probe's handler and a lifecycle handler are replaced whole: half of one and half of
-//!   another is neither;
-//! * null and empty values change nothing, since charts write `tolerations: []` and `affinity: {}` for "nothing to say";
-//! * `false` and `0` are values. Upstream drops them, so that `privileged: false` cannot be said there.
+//! * a volume, a mount, a variable, a probe's handler and a lifecycle handler are replaced as a whole: a mixture of two would
+//!   be invalid;
+//! * null and empty values change nothing, since charts write `tolerations: []` and `affinity: {}` for absent values;
+//! * `false` and `0` are values. Upstream drops them, so that `privileged: false` has no effect there.
 
 use serde_json::{Map, Value};
 
-/// Fields that hold lists whose items are told apart by these fields of their own.
+/// Fields that hold lists whose items are identified by these fields.
 const LIST_KEYS: &[(&str, &[&str])] = &[
     ("containers", &["name"]),
     ("env", &["name"]),
@@ -26,7 +26,7 @@ const LIST_KEYS: &[(&str, &[&str])] = &[
     ("volumes", &["name"]),
 ];
 
-/// Lists whose items are alternatives through and through: two sources in one volume are none.
+/// Lists whose items are replaced as a whole: a volume with two sources is invalid.
 const REPLACED_ITEMS: &[&str] = &["env", "resourceClaims", "volumeDevices", "volumeMounts", "volumes"];
 
 /// Fields whose object holds exactly one of some handlers.
@@ -39,7 +39,7 @@ const HANDLED: &[&str] = &[
 ];
 const HANDLERS: &[&str] = &["exec", "grpc", "httpGet", "sleep", "tcpSocket"];
 
-/// Lays `theirs` over `ours`.
+/// Merges `theirs` over `ours`.
 pub(crate) fn lay_over(ours: &mut Value, theirs: &Map<String, Value>) {
     let Value::Object(ours) = ours else { return };
     for (field, value) in theirs {
@@ -47,8 +47,7 @@ pub(crate) fn lay_over(ours: &mut Value, theirs: &Map<String, Value>) {
     }
 }
 
-/// Lays a user's container over ours. Arguments are added to ours and not put in their place: without ours the daemon
-/// would not find its cluster.
+/// Merges a user's container over ours. Arguments are appended to ours: without ours the daemon would not find its cluster.
 pub(crate) fn lay_over_container(ours: &mut Value, theirs: &Map<String, Value>) {
     let own_args = ours.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
     let more_args = theirs
@@ -97,7 +96,7 @@ fn lay_over_field(ours: &mut Map<String, Value>, field: &str, theirs: &Value) {
     }
 }
 
-/// Of two of theirs with one key the last counts, as in Kubernetes.
+/// Merges a list by key. Of two items of theirs with the same key the last one wins, as in Kubernetes.
 fn lay_over_list(ours: &mut Vec<Value>, theirs: &[Value], field: &str, keys: &[&str]) {
     for item in theirs {
         match (ours.iter_mut().find(|own| is_same(own, item, field, keys)), item) {
@@ -115,7 +114,7 @@ fn is_same(own: &Value, item: &Value, field: &str, keys: &[&str]) -> bool {
     };
     let has_key = keys.first().is_some_and(|key| item.get(key).is_some());
     let by_key = has_key && keys.iter().all(|key| of(own, key) == of(item, key));
-    // A container has the name of a port once, and probes and Services lead to it by that name.
+    // Port names are unique in a container; probes and Services refer to ports by name.
     let by_name = field == "ports" && item.get("name").is_some_and(|name| own.get("name") == Some(name));
     by_key || by_name
 }
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_dir_in_a_new_volume_stays() {
+    fn an_empty_dir_in_a_new_volume_is_kept() {
         assert_eq!(
             laid_over(
                 json!({ "volumes": [{ "name": "a" }] }),
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_can_only_be_one_thing_theirs_replaces_ours_whole() {
+    fn exclusive_items_of_theirs_replace_ours_as_a_whole() {
         let secret = json!({ "secretKeyRef": { "name": "s", "key": "k" } });
         for (field, ours, theirs) in [
             (
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn of_handlers_theirs_replaces_ours_and_the_rest_is_merged() {
+    fn a_handler_of_theirs_replaces_ours_and_the_rest_is_merged() {
         let (get, run) = (json!({ "path": "/readyz" }), json!({ "command": ["true"] }));
         for (field, ours, theirs, both) in [
             (
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_known_by_number_and_protocol_or_by_name() {
+    fn a_port_is_identified_by_number_and_protocol_or_by_name() {
         let ours = || json!({ "ports": [{ "containerPort": 6817, "name": "slurmctld", "protocol": "TCP" }] });
         for (theirs, ports) in [
             (
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_of_theirs_with_one_name_the_last_counts() {
+    fn of_two_items_with_one_name_the_last_wins() {
         let twice = json!({ "env": [{ "name": "A", "value": "1" }, { "name": "A", "value": "2" }] });
         for ours in [json!({}), json!({ "env": [{ "name": "A", "value": "0" }] })] {
             assert_eq!(

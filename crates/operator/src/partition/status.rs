@@ -18,7 +18,7 @@ use crate::{
         Seen,
         load::{self, NodeLoad},
     },
-    runtime::{Failure, State, Wanted, settle},
+    runtime::{DesiredCondition, Failure, State, settle},
 };
 
 /// The status to write.
@@ -109,7 +109,7 @@ fn drift(view: &View) -> Vec<Drift> {
     state.into_iter().chain(view.found.drift.iter().cloned()).collect()
 }
 
-fn drifted(view: &View) -> Option<Wanted> {
+fn drifted(view: &View) -> Option<DesiredCondition> {
     let name = view.partition.slurm_name();
     let own = view.partition.name_any();
     let manual = view.report.as_ref().and_then(|report| report.manual_state.as_ref());
@@ -144,7 +144,7 @@ fn drifted(view: &View) -> Option<Wanted> {
         "ChangedByHand"
     };
     let lines: Vec<String> = state.into_iter().chain(others).collect();
-    (!lines.is_empty()).then(|| Wanted::holds(DRIFTED, reason, lines.join("\n")))
+    (!lines.is_empty()).then(|| DesiredCondition::true_(DRIFTED, reason, lines.join("\n")))
 }
 
 /// The event about manual changes in Slurm that were just reverted.
@@ -166,7 +166,7 @@ pub(super) fn new_reverts(view: &View, status: &PartitionStatus) -> Option<Strin
 }
 
 /// The event about a new manual change in Slurm.
-pub(super) fn new_drift(view: &View, status: &PartitionStatus) -> Option<Wanted> {
+pub(super) fn new_drift(view: &View, status: &PartitionStatus) -> Option<DesiredCondition> {
     let before = view.partition.status.as_ref();
     let known = before.map(|before| before.drift.as_slice()).unwrap_or_default();
     let new = status
@@ -223,33 +223,33 @@ fn applied(view: &View, before: &PartitionStatus, now: Timestamp) -> Option<Appl
     })
 }
 
-fn conditions(view: &View, assessment: &Assessment, failure: Option<&Failure>) -> Vec<Wanted> {
+fn conditions(view: &View, assessment: &Assessment, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let messages: Vec<&str> = assessment.faults.iter().map(|fault| fault.message.as_str()).collect();
     let messages = messages.join("\n");
     let waits = assessment.progress.as_ref().or(assessment.retained.as_ref());
     let ready = match (assessment.faults.first(), waits) {
-        (Some(fault), _) => Wanted::fails(READY, fault.reason, messages.clone()),
-        (None, Some(progress)) => Wanted::fails(READY, progress.reason, progress.message.clone()),
-        (None, None) => Wanted::holds(READY, "Ready", "slurmctld has it as specified"),
+        (Some(fault), _) => DesiredCondition::false_(READY, fault.reason, messages.clone()),
+        (None, Some(progress)) => DesiredCondition::false_(READY, progress.reason, progress.message.clone()),
+        (None, None) => DesiredCondition::true_(READY, "Ready", "slurmctld has it as specified"),
     };
     let progressing = match waits {
-        Some(progress) => Wanted::holds(PROGRESSING, progress.reason, progress.message.clone()),
-        None => Wanted::fails(PROGRESSING, "Settled", ""),
+        Some(progress) => DesiredCondition::true_(PROGRESSING, progress.reason, progress.message.clone()),
+        None => DesiredCondition::false_(PROGRESSING, "Settled", ""),
     };
     let degraded = match (assessment.faults.first(), failure) {
-        (Some(fault), _) => Wanted::holds(DEGRADED, fault.reason, messages),
-        (None, Some(failure)) => Wanted::holds(DEGRADED, "Retrying", failure.message.clone()),
-        (None, None) => Wanted::fails(DEGRADED, "Healthy", ""),
+        (Some(fault), _) => DesiredCondition::true_(DEGRADED, fault.reason, messages),
+        (None, Some(failure)) => DesiredCondition::true_(DEGRADED, "Retrying", failure.message.clone()),
+        (None, None) => DesiredCondition::false_(DEGRADED, "Healthy", ""),
     };
     let mut wanted = vec![ready, progressing, degraded];
     wanted.extend(drifted(view));
     let not_persistent = view.report.as_ref().and_then(|report| report.not_persistent.as_ref());
-    wanted.extend(not_persistent.map(|why| Wanted::holds(NOT_PERSISTENT, "FileOfOthers", why.clone())));
+    wanted.extend(not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, "FileOfOthers", why.clone())));
     wanted.extend(
         assessment
             .retained
             .as_ref()
-            .map(|retained| Wanted::holds(PARTITION_RETAINED, retained.reason, retained.message.clone())),
+            .map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, retained.message.clone())),
     );
     wanted
 }

@@ -1,58 +1,43 @@
-//! The children of a RestApi. Pure: values in, objects out.
+//! Builds the children of a RestApi. Pure.
 
 use api::{
     Controller, RestApi,
-    keys::{annotations, apps, components},
+    keys::{apps, components},
     wellknown::{SLURM_CONF_FILE, SLURM_ETC_DIR, SLURM_KEY_FILE, SLURMRESTD_PORT, SLURMRESTD_UID},
 };
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 
 use crate::template::{
+    component::{Component, Pods},
     container::{container, default_pull_policy},
     fields,
-    metadata::{Marks, Words, component_labels, owner, selector_labels},
-    pod::PodTemplate,
-    service::{PortClash, Service},
+    metadata::Marks,
+    service::PortClash,
     set,
 };
 
 const ETC_VOLUME: &str = "slurm-etc";
-/// Mode of projected files: nobody else reads the key.
+/// Mode of projected files: only their owner reads the key.
 const PROJECTED_MODE: i32 = 0o600;
-/// What slurmrestd calls itself towards slurmctld when a request brings no token.
+/// The token that slurmrestd uses for requests without one.
 const DAEMON_TOKEN: &str = "daemon";
-/// Neither works in a container without privileges.
+/// Both need privileges that the container does not have.
 const SECURITY: &str = "disable_unshare_files,disable_unshare_sysv";
 
-fn selector(rest_api: &RestApi) -> Words {
-    selector_labels(apps::SLURMRESTD, &rest_api.name_any())
-}
-
-fn labels(rest_api: &RestApi) -> Words {
-    component_labels(apps::SLURMRESTD, &rest_api.name_any(), components::RESTAPI)
-}
-
-fn namespace(rest_api: &RestApi) -> String {
-    rest_api.namespace().unwrap_or_default()
-}
-
-/// Leads clients to slurmrestd.
-pub(super) fn build_service(rest_api: &RestApi) -> Result<Value, PortClash> {
-    let template = rest_api.spec.service.as_ref();
-    Service {
-        // The RestApi's own marks are left out, as upstream does.
-        meta: Marks::default()
-            .and(template.and_then(|template| template.metadata.as_ref()))
-            .label(&labels(rest_api))
-            .into_meta(&namespace(rest_api), rest_api.child_names().service(), owner(rest_api)),
-        selector: selector(rest_api),
-        port_name: apps::SLURMRESTD,
-        port: SLURMRESTD_PORT,
-        headless: false,
+fn component(rest_api: &RestApi) -> Component<'_, RestApi> {
+    Component {
+        object: rest_api,
+        app: apps::SLURMRESTD,
+        label: components::RESTAPI,
     }
-    .with(template)
+}
+
+/// The Service by which clients reach slurmrestd. As upstream does, it does not carry the RestApi's own labels and
+/// annotations.
+pub(super) fn build_service(rest_api: &RestApi) -> Result<Value, PortClash> {
+    let name = rest_api.child_names().service();
+    component(rest_api).service(Marks::default(), name, SLURMRESTD_PORT, rest_api.spec.service.as_ref())
 }
 
 pub(super) fn build_deployment(
@@ -60,39 +45,20 @@ pub(super) fn build_deployment(
     controller: &Controller,
     image: &str,
 ) -> Result<Deployment, serde_json::Error> {
-    let names = rest_api.child_names();
-    let template = rest_api.spec.template.as_ref();
-    let given = template.and_then(|template| template.metadata.as_ref());
-    let marks = Marks::of(&rest_api.metadata).and(given).label(&labels(rest_api));
-    let mut meta = Marks::of_for_pods(&rest_api.metadata)
-        .and(given)
-        .label(&labels(rest_api))
-        .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMRESTD)
-        .into_template_meta();
-    meta.name = Some(names.deployment());
-    meta.namespace = rest_api.namespace();
-    let pod = PodTemplate {
-        meta,
+    let pods = Pods {
+        annotations: Vec::new(),
         spec: build_pod_spec(controller),
         init_containers: Vec::new(),
-        containers: vec![build_slurmrestd(rest_api, controller, image)],
+        container: build_slurmrestd(rest_api, controller, image),
+        given: rest_api.spec.template.as_ref(),
     };
-    serde_json::from_value(json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": marks.into_meta(&namespace(rest_api), names.deployment(), owner(rest_api)),
-        "spec": {
-            "replicas": rest_api.spec.replicas(),
-            "revisionHistoryLimit": 0,
-            "selector": { "matchLabels": selector(rest_api) },
-            "template": pod.with(template.and_then(|template| template.spec.as_ref())),
-        },
-    }))
+    let spec = fields(json!({ "replicas": rest_api.spec.replicas() }));
+    component(rest_api).workload(rest_api.child_names().deployment(), pods, spec)
 }
 
 fn build_slurmrestd(rest_api: &RestApi, controller: &Controller, image: &str) -> Map<String, Value> {
     let probe = || json!({ "tcpSocket": { "port": SLURMRESTD_PORT } });
-    let patient = || json!({ "tcpSocket": { "port": SLURMRESTD_PORT }, "failureThreshold": 6, "periodSeconds": 10 });
+    let slow = || json!({ "tcpSocket": { "port": SLURMRESTD_PORT }, "failureThreshold": 6, "periodSeconds": 10 });
     let mut base = fields(json!({
         "name": apps::SLURMRESTD,
         "image": image,
@@ -102,18 +68,18 @@ fn build_slurmrestd(rest_api: &RestApi, controller: &Controller, image: &str) ->
             { "name": "SLURMRESTD_SECURITY", "value": SECURITY },
         ],
         "ports": [{ "containerPort": SLURMRESTD_PORT, "name": apps::SLURMRESTD, "protocol": "TCP" }],
-        "startupProbe": patient(),
-        "livenessProbe": patient(),
+        "startupProbe": slow(),
+        "livenessProbe": slow(),
         "readinessProbe": probe(),
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURMRESTD_UID, "runAsGroup": SLURMRESTD_UID },
         "volumeMounts": [{ "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true }],
     }));
-    // Without slurmdbd its part of the API only gives errors.
+    // Without slurmdbd, slurmrestd's endpoints for it only return errors.
     if controller.spec.accounting_name().is_none() {
         set(&mut base, "args", json!(["-s", "openapi/slurmctld"]));
     }
     let mut slurmrestd = container(base.into(), rest_api.spec.slurmrestd.as_ref());
-    // The address to listen on has no option and comes last.
+    // The address to listen on is not an option and comes last.
     let address = Value::from(format!("0.0.0.0:{SLURMRESTD_PORT}"));
     match slurmrestd.get_mut("args") {
         Some(Value::Array(args)) => args.push(address),

@@ -15,7 +15,8 @@ use self::{observe::Observed, plan::Plan};
 use crate::{
     fault::{Fault, Progress},
     kind::{Kind, KindReconciler, Report},
-    runtime::{Applied, Caches, Change, Context, Key, Writer},
+    references::References,
+    runtime::{Applied, Context, Writer},
 };
 
 pub(crate) type RestApiReconciler = KindReconciler<RestApi>;
@@ -26,8 +27,8 @@ impl Kind for RestApi {
     type Plan = Plan;
     type Status = RestApiStatus;
 
-    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-        references::interested(change, caches)
+    fn references() -> References<Self> {
+        references::references()
     }
 
     async fn observe(rest_api: Arc<Self>, context: &Context) -> Observed {
@@ -38,19 +39,8 @@ impl Kind for RestApi {
         &observed.rest_api
     }
 
-    fn plan(observed: &Observed) -> Plan {
-        plan::plan(observed)
-    }
-
-    fn refuse(faults: Vec<Fault>) -> Plan {
-        Plan {
-            faults,
-            ..Plan::default()
-        }
-    }
-
-    fn faults(plan: &Plan) -> &[Fault] {
-        &plan.faults
+    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+        plan::plan(observed, faults)
     }
 
     async fn apply(_: &Context, writer: &Writer, _: &Observed, plan: &Plan) -> Applied {
@@ -81,8 +71,9 @@ impl Kind for RestApi {
 #[cfg(test)]
 pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let rest_api = caches.rest_apis.all().remove(0);
-    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()));
-    assert_eq!(plan.faults, []);
+    let mut faults = Vec::new();
+    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()), &mut faults);
+    assert_eq!(faults, []);
     let service = plan
         .service
         .map(|service| serde_json::to_value(service).unwrap_or_default());

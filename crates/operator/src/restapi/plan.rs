@@ -8,15 +8,14 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::{self, Fault},
-    secret::entry,
+    fault::Fault,
+    secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
 
-/// The children to apply, and what is wrong.
+/// The children to apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    pub(super) faults: Vec<Fault>,
     pub(super) service: Option<Service>,
     pub(super) deployment: Option<Deployment>,
 }
@@ -24,15 +23,10 @@ pub(crate) struct Plan {
 /// Reason: the Controller has no slurm.conf yet.
 const CONFIG_MISSING: &str = "ConfigMissing";
 
-pub(super) fn plan(observed: &Observed) -> Plan {
-    let rest_api = observed.rest_api.as_ref();
-    let mut faults = Vec::new();
-    let service = plan_service(build_service(rest_api), &mut faults);
-    let deployment = plan_deployment(observed, &mut faults);
+pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     Plan {
-        faults,
-        service,
-        deployment,
+        service: plan_service(build_service(&observed.rest_api), faults),
+        deployment: plan_deployment(observed, faults),
     }
 }
 
@@ -41,25 +35,17 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(Fault::new(
-            fault::CONTROLLER_MISSING,
-            format!(
-                "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"
-            ),
-        ));
+        faults.push(missing_controller(name));
         return None;
     };
-    let key = controller.slurm_key();
-    let has_key = key
-        .as_ref()
-        .is_none_or(|key| entry(observed.slurm_key.as_deref(), &key.key).is_some());
-    if let Some(key) = key.filter(|_| !has_key) {
-        faults.push(Fault::new(
-            fault::SECRET_MISSING,
-            format!(
-                "Controller {name:?} has its key in entry {:?} of Secret {:?}, which does not exist; create it, or check the Controller's conditions",
-                key.key, key.name
-            ),
+    let secret = observed.slurm_key.as_deref();
+    if let Some(key) = controller.slurm_key().filter(|key| entry(secret, &key.key).is_none()) {
+        let names = format!("Controller {name:?} has its key in");
+        faults.push(missing(
+            &names,
+            &key,
+            secret,
+            "create it, or check the Controller's conditions",
         ));
     }
     if observed.config.is_none() {
@@ -71,15 +57,10 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     if !faults.is_empty() {
         return None;
     }
-    match build_deployment(rest_api, controller, &image(observed)) {
-        Ok(deployment) => Some(deployment),
-        Err(error) => {
-            faults.push(Fault::invalid(format!(
-                "spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it"
-            )));
-            None
-        }
-    }
+    let built = build_deployment(rest_api, controller, &image(observed));
+    let invalid =
+        |error| format!("spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it");
+    built.map_err(|error| faults.push(Fault::invalid(invalid(error)))).ok()
 }
 
 /// The image for slurmrestd.

@@ -1,7 +1,5 @@
 //! Which RestApis a change affects.
 
-use std::sync::LazyLock;
-
 use api::{Controller, RestApi};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -11,10 +9,10 @@ use kube::ResourceExt as _;
 
 use crate::{
     references::{References, key_secret, select},
-    runtime::{Caches, Change, Key},
+    runtime::Key,
 };
 
-static REFERENCES: LazyLock<References<RestApi>> = LazyLock::new(|| {
+pub(super) fn references() -> References<RestApi> {
     References::<RestApi>::new()
         .owns::<Deployment>()
         .owns::<Service>()
@@ -34,8 +32,4 @@ static REFERENCES: LazyLock<References<RestApi>> = LazyLock::new(|| {
             };
             controllers.iter().flat_map(of_controller).collect()
         })
-});
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
 }

@@ -53,7 +53,7 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    kind::plan::<RestApi>(&observed(objects))
+    kind::plan::<RestApi>(&observed(objects)).plan
 }
 
 fn status(objects: Vec<Value>) -> RestApiStatus {
@@ -73,9 +73,9 @@ fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
 }
 
 #[test]
-fn a_rest_api_without_a_word() {
-    let plan = planned(with(cluster(), &json!({})));
-    assert_eq!(plan.faults, []);
+fn a_minimal_rest_api() {
+    let kind::Planned { faults, plan } = kind::plan::<RestApi>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(faults, []);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.deployment]));
 }
 
@@ -120,7 +120,7 @@ fn a_missing_controller_key_or_configuration_is_named_and_nothing_is_rolled() {
 }
 
 #[test]
-fn an_invalid_spec_touches_nothing() {
+fn an_invalid_spec_changes_nothing() {
     let objects = with(cluster(), &json!({ "replicas": -1 }));
     let plan = planned(objects.clone());
     assert!(plan.deployment.is_none() && plan.service.is_none());
@@ -147,13 +147,14 @@ fn a_new_default_image_rolls_nothing() {
     objects.push(serde_json::to_value(&deployment).unwrap());
     let mut observed = observed(objects);
     observed.images.slurmrestd = "slurmrestd:newer".to_owned();
-    assert_eq!(kind::plan::<RestApi>(&observed).deployment, deployment);
+    assert_eq!(kind::plan::<RestApi>(&observed).plan.deployment, deployment);
 }
 
 #[test]
-fn it_hears_of_its_controller_and_that_ones_key_and_configuration() {
+fn it_depends_on_its_controller_and_the_controllers_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears = |change: Change| super::references::interested(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears =
+        |change: Change| super::references::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
     is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
     is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));
@@ -183,7 +184,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_be_on_its_way_is_no_warning_at_first() {
+async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let made: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut young = rest_api(&json!({}));
     young["metadata"]["creationTimestamp"] = made.to_string().into();

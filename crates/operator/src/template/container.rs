@@ -1,4 +1,4 @@
-//! A container with what its user lays over it.
+//! A container with the user's overlay.
 
 use api::overlay::ContainerOverlay;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::tidy::tidy;
 use crate::overlay::lay_over_container;
 
-/// Lays `overlay` over `container`. Arguments are joined, ours first; a command is replaced.
+/// Merges `overlay` over `container`. Arguments are concatenated, ours first; a command is replaced.
 pub(crate) fn container(mut container: Value, overlay: Option<&ContainerOverlay>) -> Map<String, Value> {
     if let Some(overlay) = overlay {
         lay_over_container(&mut container, overlay.fields());
@@ -19,18 +19,17 @@ pub(crate) fn container(mut container: Value, overlay: Option<&ContainerOverlay>
     fields
 }
 
-/// The command the user wants to run instead of ours. An empty one is none: the charts write one where a user may put
-/// theirs.
+/// The command that the user sets instead of ours. The charts write an empty one as a placeholder.
 pub(crate) fn user_command(overlay: Option<&ContainerOverlay>) -> Option<&Vec<Value>> {
     overlay?.get("command")?.as_array().filter(|words| !words.is_empty())
 }
 
-/// The image the user wants.
+/// The image that the user sets.
 pub(crate) fn user_image(overlay: Option<&ContainerOverlay>) -> Option<&str> {
     overlay?.text("image")
 }
 
-/// The image for a daemon whose user names none: the one its pods have, so that a new operator restarts nothing.
+/// The image of a daemon for which the user sets none: the one that its pods run, so that a new operator restarts nothing.
 pub(crate) fn image_to_run(
     overlay: Option<&ContainerOverlay>,
     running: Option<&PodSpec>,
@@ -43,8 +42,8 @@ pub(crate) fn image_to_run(
     image.unwrap_or(default).to_owned()
 }
 
-/// How an image is pulled that is the operator's default, as the charts have it. A user's own image is left to Kubernetes,
-/// which pulls a tag `latest` at every start.
+/// The pull policy of the operator's default image, as in the charts. For a user's image Kubernetes chooses: it pulls the tag
+/// `latest` at every start.
 pub(crate) fn default_pull_policy(overlay: Option<&ContainerOverlay>) -> Option<&'static str> {
     user_image(overlay).is_none().then_some("IfNotPresent")
 }
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_no_wins_over_our_yes() {
+    fn a_users_false_wins_over_our_true() {
         assert_eq!(
             laid(
                 json!({ "securityContext": { "runAsNonRoot": true, "runAsUser": 401 } }),

@@ -1,4 +1,4 @@
-//! Labels, annotations and owner of the objects the operator makes.
+//! Labels, annotations and owner of the operator's objects.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
-/// What labels and annotations are.
+/// Labels or annotations.
 pub(crate) type Words = BTreeMap<String, String>;
 
-/// What an annotation's key begins with that is a note of kubectl's, Helm's, the chart's or a person's about the object it stands on, and
-/// none about the object's children. On a pod template each `kubectl apply` and each adoption by Helm would restart the pods.
-const OTHERS_NOTES: &[&str] = &[
+/// Prefixes of annotations that kubectl, Helm, the chart or a person set about the object itself, not about its children. On a
+/// pod template each `kubectl apply` and each adoption by Helm would restart the pods.
+const FOREIGN_ANNOTATIONS: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubectl.kubernetes.io/restartedAt",
     "deployment.kubernetes.io/",
@@ -24,24 +24,22 @@ const OTHERS_NOTES: &[&str] = &[
     annotations::FORCE_CONFIG,
 ];
 
-/// What Helm and the charts put on every object of a release. It says which release, not what the pods should be.
-const OTHERS_LABELS: &[&str] = &[
+/// Labels that Helm and the charts set on every object of a release. They describe the release, not the pods.
+const RELEASE_LABELS: &[&str] = &[
     "app.kubernetes.io/managed-by",
     "app.kubernetes.io/version",
     "helm.sh/chart",
 ];
 
-/// Labels and annotations, put together from the least to the most important.
+/// Labels and annotations, merged from the least to the most important.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// Labels.
     pub(crate) labels: Words,
-    /// Annotations.
     pub(crate) annotations: Words,
 }
 
 impl Marks {
-    /// Those of the object the children are made for.
+    /// The labels and annotations of the parent.
     pub(crate) fn of(parent: &ObjectMeta) -> Self {
         Self {
             labels: parent.labels.clone().unwrap_or_default(),
@@ -49,15 +47,15 @@ impl Marks {
         }
     }
 
-    /// Those of the parent that may stand on a pod template, where any change restarts the pods.
+    /// Those of the parent that may be on a pod template, where any change restarts the pods.
     pub(crate) fn of_for_pods(parent: &ObjectMeta) -> Self {
         let mut marks = Self::of(parent);
         marks.annotations.retain(|key, _| !is_others_note(key));
-        marks.labels.retain(|key, _| !OTHERS_LABELS.contains(&key.as_str()));
+        marks.labels.retain(|key, _| !RELEASE_LABELS.contains(&key.as_str()));
         marks
     }
 
-    /// With those the user gave for this child.
+    /// Adds those that the user sets for this child.
     #[must_use]
     pub(crate) fn and(mut self, given: Option<&Metadata>) -> Self {
         let Some(Metadata { labels, annotations }) = given else {
@@ -68,14 +66,14 @@ impl Marks {
         self
     }
 
-    /// With these labels.
+    /// Adds labels.
     #[must_use]
     pub(crate) fn label(mut self, labels: &Words) -> Self {
         self.labels.extend(labels.iter().map(owned));
         self
     }
 
-    /// With this annotation.
+    /// Adds an annotation.
     #[must_use]
     pub(crate) fn annotate(mut self, key: &str, value: impl Into<String>) -> Self {
         self.annotations.insert(key.to_owned(), value.into());
@@ -107,17 +105,17 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Whether kubectl, Helm or the chart wrote this annotation for itself.
+/// Whether kubectl, Helm, the chart or a person set this annotation about the object itself.
 pub(crate) fn is_others_note(key: &str) -> bool {
-    OTHERS_NOTES.iter().any(|prefix| key.starts_with(prefix))
+    FOREIGN_ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// Whether this label says of which release an object is.
+/// Whether this label names the release of an object.
 pub(crate) fn is_release_label(key: &str) -> bool {
-    key == "app.kubernetes.io/part-of" || OTHERS_LABELS.contains(&key)
+    key == "app.kubernetes.io/part-of" || RELEASE_LABELS.contains(&key)
 }
 
-/// Labels by which the pods of a component are found.
+/// Labels that select the pods of a component.
 pub(crate) fn selector_labels(app: &str, instance: &str) -> Words {
     BTreeMap::from([
         (labels::NAME.to_owned(), app.to_owned()),
@@ -125,7 +123,7 @@ pub(crate) fn selector_labels(app: &str, instance: &str) -> Words {
     ])
 }
 
-/// Labels of everything that belongs to a component.
+/// Labels of all objects of a component.
 pub(crate) fn component_labels(app: &str, instance: &str, component: &str) -> Words {
     let mut labels = selector_labels(app, instance);
     labels.insert(labels::COMPONENT.to_owned(), component.to_owned());
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_trigger_reaches_the_pods_and_the_notes_of_kubectl_and_helm_do_not() {
+    fn a_restart_trigger_reaches_the_pods_and_annotations_of_kubectl_and_helm_do_not() {
         let parent = ObjectMeta {
             annotations: Some(words(&[
                 ("kubectl.kubernetes.io/last-applied-configuration", "{}"),
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_wins() {
+    fn later_marks_win() {
         let given = Metadata {
             labels: Some(words(&[("a", "2"), (labels::NAME, "mine")])),
             annotations: None,

@@ -1,9 +1,9 @@
-//! What the children of all kinds have in common: containers, pods, Services and metadata, each with what its user lays
-//! over it.
+//! What the children of all kinds have in common: containers, pods, Services and metadata, each with the user's overlay.
 //!
-//! Pure, and in terms of JSON where there is an overlay: it may hold fields of a Kubernetes release that the typed structs
-//! do not know. The rules of laying over are [`crate::overlay`]'s.
+//! Pure, and on JSON where there is an overlay: it may hold fields of a Kubernetes release that the typed structs do not
+//! know. [`crate::overlay`] has the rules of the merge.
 
+pub(crate) mod component;
 pub(crate) mod container;
 pub(crate) mod metadata;
 pub(crate) mod pod;
@@ -12,7 +12,7 @@ pub(crate) mod tidy;
 
 use serde_json::{Map, Value};
 
-/// Prints a daemon's log: the daemon writes into a pipe that this reads, so that the log is in `kubectl logs`.
+/// Prints a daemon's log: it reads the pipe that the daemon writes to, so that the log is in `kubectl logs`.
 pub(crate) const LOGFILE_SCRIPT: &str = include_str!("logfile.sh");
 
 /// The fields of an object literal.

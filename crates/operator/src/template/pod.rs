@@ -1,4 +1,4 @@
-//! A pod template with what its user lays over it.
+//! A pod template with the user's overlay.
 
 use api::overlay::{DNS_POLICY, PodSpecOverlay};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,8 +18,8 @@ pub(crate) struct PodTemplate {
 }
 
 impl PodTemplate {
-    /// The template with `overlay` laid over it. The user's containers follow ours; one with the name of ours is laid over
-    /// it, since a pod has each name once.
+    /// Merges `overlay` over the template. The user's containers follow ours; one with the name of ours is merged over it,
+    /// since names are unique in a pod.
     pub(crate) fn with(self, overlay: Option<&PodSpecOverlay>) -> Value {
         let mut given = overlay.map(|overlay| overlay.fields().clone()).unwrap_or_default();
         let (misspelled, meant) = DNS_POLICY;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guides_spelling_of_the_dns_policy_is_understood() {
+    fn the_guides_spelling_of_the_dns_policy_is_accepted() {
         let spec = with(json!({ "dNSPolicy": "ClusterFirstWithHostNet" }));
         assert_eq!(spec["dnsPolicy"], "ClusterFirstWithHostNet");
         assert!(spec.get("dNSPolicy").is_none());
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_with_the_name_of_ours_is_laid_over_it() {
+    fn a_container_with_the_name_of_ours_is_merged_over_it() {
         let spec = with(json!({ "containers": [{ "name": "slurmctld", "args": ["-2"], "image": "i" }] }));
         assert_eq!(
             spec["containers"],

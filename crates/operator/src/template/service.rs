@@ -1,4 +1,4 @@
-//! A Service with what its user lays over it.
+//! A Service with the user's overlay.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::{fields, metadata::Words, set, tidy::tidy};
 use crate::fault::Fault;
 
-/// Two ports of a Service that Kubernetes could not tell apart.
+/// Two ports of a Service with the same name or number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "spec.service.spec.ports has {what}, which the operator's own port has too or another port has; give each its own"
@@ -24,19 +24,19 @@ pub(crate) struct PortClash {
 pub(crate) struct Service<'a> {
     pub(crate) meta: ObjectMeta,
     pub(crate) selector: Words,
-    /// Of the Service's port and of the container's port it leads to.
+    /// The name of the Service's port and of the container's port.
     pub(crate) port_name: &'a str,
     pub(crate) port: u16,
-    /// Gives every pod a name of its own, whether it is ready or not.
+    /// Whether every pod gets a DNS name of its own, ready or not.
     pub(crate) headless: bool,
 }
 
 impl Service<'_> {
-    /// The Service with `template` laid over it.
+    /// Merges `template` over the Service.
     pub(crate) fn with(self, template: Option<&ServiceTemplate>) -> Result<Value, PortClash> {
         let given = template.and_then(|template| template.spec.as_ref());
         let mut spec = given.map(|spec| spec.fields().clone()).unwrap_or_default();
-        // With external addresses its owner could catch other people's traffic (CVE-2020-8554).
+        // With external addresses the owner could intercept the traffic of others (CVE-2020-8554).
         spec.remove("externalIPs");
 
         let positive = |port: Option<i64>| port.filter(|port| *port > 0);
@@ -72,11 +72,11 @@ impl Service<'_> {
     }
 }
 
-/// The Service that was built, or what is wrong with what its user laid over it.
+/// The Service, or the fault of the user's overlay.
 pub(crate) fn plan_service(built: Result<Value, PortClash>, faults: &mut Vec<Fault>) -> Option<core::v1::Service> {
     let read = built.map_err(|clash| clash.to_string()).and_then(|service| {
         serde_json::from_value(service)
-            .map_err(|error| format!("spec.service.spec is no Service's: {error}; correct it"))
+            .map_err(|error| format!("spec.service.spec does not fit the ServiceSpec schema: {error}; correct it"))
     });
     read.map_err(|message| faults.push(Fault::invalid(message))).ok()
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_cannot_be_told_apart_are_refused() {
+    fn ports_with_the_same_name_or_number_are_rejected() {
         for port in [
             json!({ "name": "slurmctld", "port": 1 }),
             json!({ "name": "x", "port": 6817 }),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_zero_is_ours() {
+    fn a_port_of_zero_means_the_default() {
         assert_eq!(
             service(json!({ "port": 0, "nodePort": 0 })).unwrap()["spec"]["ports"][0]["port"],
             6817

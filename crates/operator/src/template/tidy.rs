@@ -1,9 +1,9 @@
-//! Removes what the API server would not store, since absence says the same. Sent all the same, it would look like a
-//! difference between what is wanted and what is there, for ever.
+//! Removes values that the API server does not store because they mean the same as absence. If they were sent, they would
+//! always look like a difference between the desired and the observed object.
 
 use serde_json::{Map, Value};
 
-/// Fields whose `false` or `0` is not stored: those that are no pointers in Kubernetes' own types.
+/// Fields whose `false` or `0` is not stored: those that are not pointers in Kubernetes' Go types.
 const UNSTORED: &[&str] = &[
     "failureThreshold",
     "healthCheckNodePort",
@@ -23,10 +23,10 @@ const UNSTORED: &[&str] = &[
     "tty",
 ];
 
-/// Fields whose values are amounts, which may be written as numbers and are text to Kubernetes.
+/// Fields whose values are quantities: Kubernetes stores them as text, but they may be written as numbers.
 const AMOUNTS: &[&str] = &["limits", "overhead", "requests"];
 
-/// Tidies an object and what is in it.
+/// Tidies an object recursively.
 pub(crate) fn tidy(fields: &mut Map<String, Value>) {
     fields.retain(|field, value| {
         if let Value::Object(inner) = value {
@@ -40,7 +40,7 @@ pub(crate) fn tidy(fields: &mut Map<String, Value>) {
     });
 }
 
-/// In a list an empty object can mean something (`emptyDir: {}`), and an empty name is for the API server to complain of.
+/// Tidies an item of a list. There an empty object has a meaning (`emptyDir: {}`), and the API server rejects an empty name.
 fn tidy_item(item: &mut Value) {
     let Value::Object(fields) = item else { return };
     fields.retain(|field, value| match value {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_charts_write_for_nothing_goes() {
+    fn empty_values_of_the_charts_are_removed() {
         assert_eq!(
             tidied(json!({
                 "affinity": {}, "imagePullSecrets": null, "priorityClassName": "", "tolerations": [],
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_that_means_something_stays() {
+    fn a_false_with_a_meaning_is_kept() {
         let said = json!({
             "securityContext": { "runAsNonRoot": false, "runAsUser": 0 },
             "enableServiceLinks": false, "terminationGracePeriodSeconds": 0,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_object_in_a_list_stays() {
+    fn an_empty_object_in_a_list_is_kept() {
         assert_eq!(
             tidied(json!({
                 "volumes": [{ "name": "a", "emptyDir": {} }],

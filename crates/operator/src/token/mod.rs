@@ -17,7 +17,8 @@ use self::{observe::Observed, plan::Plan};
 use crate::{
     fault::{Fault, Progress},
     kind::{Kind, KindReconciler, Report},
-    runtime::{Applied, Caches, Change, Context, Key, Writer},
+    references::References,
+    runtime::{Applied, Context, Writer},
 };
 
 pub(crate) type TokenReconciler = KindReconciler<Token>;
@@ -28,8 +29,8 @@ impl Kind for Token {
     type Plan = Plan;
     type Status = TokenStatus;
 
-    fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-        references::interested(change, caches)
+    fn references() -> References<Self> {
+        references::references()
     }
 
     async fn observe(token: Arc<Self>, context: &Context) -> Observed {
@@ -40,19 +41,8 @@ impl Kind for Token {
         &observed.token
     }
 
-    fn plan(observed: &Observed) -> Plan {
-        plan::plan(observed)
-    }
-
-    fn refuse(faults: Vec<Fault>) -> Plan {
-        Plan {
-            faults,
-            ..Plan::default()
-        }
-    }
-
-    fn faults(plan: &Plan) -> &[Fault] {
-        &plan.faults
+    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+        plan::plan(observed, faults)
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {

@@ -18,10 +18,9 @@ const SECRET_TAKEN: &str = "SecretTaken";
 /// The shortest interval between two reconciles, however short the lifetime is.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The token to issue, and what is wrong.
+/// The token to issue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    pub(super) faults: Vec<Fault>,
     /// A token to sign and to store.
     pub(super) issue: Option<Issue>,
     /// The UID of a Secret to delete first: upstream made the key's Secret its owner, so it would outlive its Token.
@@ -39,15 +38,13 @@ pub(super) struct Issue {
     pub(super) claims: Claims,
 }
 
-pub(super) fn plan(observed: &Observed) -> Plan {
+pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     let (token, now) = (observed.token.as_ref(), observed.now);
     let (key, ownership) = match (find_key(observed), find_owner(observed)) {
         (Ok(key), Ok(ownership)) => (key, ownership),
         (key, ownership) => {
-            return Plan {
-                faults: key.err().into_iter().chain(ownership.err()).collect(),
-                ..Plan::default()
-            };
+            faults.extend(key.err().into_iter().chain(ownership.err()));
+            return Plan::default();
         }
     };
     let stored = stored(observed, &key).filter(|_| ownership == Ownership::Ours);
@@ -63,7 +60,6 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         }
     };
     Plan {
-        faults: Vec::new(),
         issue,
         replace: match ownership {
             Ownership::Upstreams { uid } => Some(uid),

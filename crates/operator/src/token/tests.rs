@@ -13,7 +13,7 @@ use super::{
     build::build_secret,
     observe::{Observed, observe},
     plan::Plan,
-    references::interested,
+    references::references,
 };
 use crate::{
     kind,
@@ -50,7 +50,7 @@ fn observed(objects: Vec<Value>, now: i64) -> Observed {
 }
 
 fn planned(objects: Vec<Value>, now: i64) -> Plan {
-    kind::plan::<Token>(&observed(objects, now))
+    kind::plan::<Token>(&observed(objects, now)).plan
 }
 
 /// The Secret that a plan leads to.
@@ -74,7 +74,7 @@ fn reason(objects: Vec<Value>) -> (ConditionStatus, String, String) {
 }
 
 #[test]
-fn a_token_is_signed_for_its_user_and_kept_under_its_name() {
+fn a_token_is_signed_for_its_user_and_stored_under_its_name() {
     let secret = kept(&json!({}), "key", 0);
     assert_eq!(secret["metadata"]["name"], "alice-jwt-alice");
     assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "u");
@@ -101,7 +101,7 @@ fn it_is_renewed_when_a_fifth_of_its_life_is_left() {
 }
 
 #[test]
-fn one_that_is_made_once_stays() {
+fn a_token_without_refresh_is_not_renewed() {
     let once = json!({ "refresh": false });
     let later = planned(vec![token(&once), keys("key"), kept(&once, "key", 0)], 500);
     assert!(later.issue.is_none() && later.renew_after.is_none());
@@ -128,7 +128,7 @@ fn another_key_user_or_lifetime_is_another_token() {
 }
 
 #[test]
-fn what_others_keep_in_a_secret_is_left_alone() {
+fn a_foreign_secret_is_not_overwritten() {
     let mut theirs = kept(&json!({}), "key", 0);
     theirs["metadata"]["ownerReferences"] = json!([]);
     let objects = vec![token(&json!({})), keys("key"), theirs];
@@ -145,7 +145,7 @@ fn what_others_keep_in_a_secret_is_left_alone() {
 }
 
 #[test]
-fn upstreams_secret_makes_room() {
+fn upstreams_secret_is_replaced() {
     let mut theirs = kept(&json!({}), "key", 0);
     theirs["metadata"]["uid"] = json!("theirs");
     theirs["metadata"]["ownerReferences"] =
@@ -169,11 +169,11 @@ fn a_missing_key_is_named() {
 }
 
 #[test]
-fn a_change_of_its_key_or_its_secret_concerns_it() {
+fn it_depends_on_its_key_and_its_secret() {
     let caches = Caches::of(vec![token(&json!({})), keys("key"), kept(&json!({}), "key", 0)]);
     for secret in caches.secrets.all() {
         let change = Change::from(Delta::appeared(secret));
-        assert_eq!(interested(&change, &caches), [Key::new("hpc", "alice")]);
+        assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "alice")]);
     }
 }
 

@@ -64,7 +64,7 @@ fn objects_come_by_namespace_and_name() {
 }
 
 #[test]
-fn what_vanished_while_nobody_watched_is_reported_as_deleted() {
+fn an_object_missing_in_a_new_list_is_reported_as_deleted() {
     let (cache, mut intake) = intake(None);
     for name in ["a", "b", "c"] {
         intake.take(Event::Apply(config_map("n", name, "1")));
@@ -88,7 +88,7 @@ fn what_vanished_while_nobody_watched_is_reported_as_deleted() {
 }
 
 #[test]
-fn a_list_that_broke_off_deletes_nothing() {
+fn an_incomplete_list_deletes_nothing() {
     let (cache, mut intake) = intake(None);
     intake.take(Event::Apply(config_map("n", "a", "1")));
     intake.take(Event::Init);

@@ -1,6 +1,12 @@
 //! For tests: an API server in this process. It knows resource versions, watches, server-side apply with field
 //! ownership, merge, strategic merge and JSON patches, preconditions and faults; it knows no schema, no defaults and no admission.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by panicking"
+)]
+
 mod apply;
 mod store;
 mod strategic;
@@ -24,10 +30,10 @@ pub use store::{Refusal, Store};
 type Answer = Response<axum::body::Body>;
 
 /// The server. A clone is the same one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeServer(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     store: Mutex<Store>,
     /// Counts what happened, to wake watches.
@@ -58,13 +64,7 @@ pub enum Fault {
 
 impl FakeServer {
     pub fn new() -> Self {
-        Self(Arc::new(Inner {
-            store: Mutex::default(),
-            happened: watch::Sender::new(0),
-            requests: Mutex::default(),
-            faults: Mutex::default(),
-            cuts: watch::Sender::new(0),
-        }))
+        Self::default()
     }
 
     /// A client of this server.

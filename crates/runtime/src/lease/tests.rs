@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::*;
 use crate::fake::{FakeServer, Fault, Path};
@@ -39,7 +40,7 @@ async fn the_first_leads_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_leader_renews_nobody_else_leads() {
+async fn while_the_leader_renews_no_other_process_leads() {
     let server = FakeServer::new();
     let (mut first, fence) = election(&server, "a");
     first.win().await;
@@ -51,7 +52,7 @@ async fn while_the_leader_renews_nobody_else_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_gone_is_followed_with_a_higher_term() {
+async fn the_successor_of_a_lost_leader_has_a_higher_term() {
     let server = FakeServer::new();
     let (mut first, old) = election(&server, "a");
     first.win().await;
@@ -65,7 +66,7 @@ async fn a_leader_that_is_gone_is_followed_with_a_higher_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_wrong_makes_nobody_leader() {
+async fn a_wrong_clock_makes_no_process_leader() {
     let server = FakeServer::new();
     let (mut first, _) = election(&server, "a");
     first.win().await;
@@ -84,7 +85,7 @@ async fn a_clock_that_is_wrong_makes_nobody_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_given_away_is_taken_at_the_next_look() {
+async fn a_released_lease_is_acquired_at_the_next_attempt() {
     let server = FakeServer::new();
     let (mut first, fence) = election(&server, "a");
     first.win().await;
@@ -95,7 +96,7 @@ async fn a_lease_that_is_given_away_is_taken_at_the_next_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_given_away_also_in_the_middle_of_a_renewal() {
+async fn a_lease_is_released_also_during_a_renewal() {
     let server = FakeServer::new();
     let (mut first, _) = election(&server, "a");
     first.win().await;
@@ -106,7 +107,7 @@ async fn a_lease_is_given_away_also_in_the_middle_of_a_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_hold_the_lease_does_not_give_it_away() {
+async fn a_process_without_the_lease_does_not_release_it() {
     let server = FakeServer::new();
     let (mut first, _) = election(&server, "a");
     first.win().await;
@@ -141,7 +142,7 @@ async fn a_leader_whose_lease_was_taken_knows_by_whom() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_lease_is_lost_and_the_term_grows_all_the_same() {
+async fn a_deleted_lease_is_lost_and_the_term_still_grows() {
     let server = FakeServer::new();
     let (mut first, old) = election(&server, "a");
     first.win().await;
@@ -153,7 +154,7 @@ async fn a_deleted_lease_is_lost_and_the_term_grows_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_costs_nobody_the_lease() {
+async fn a_lost_response_does_not_lose_the_lease() {
     let server = FakeServer::new();
     server.fail(Fault::LoseAnswer("create"));
     let (mut first, fence) = election(&server, "a");
@@ -172,7 +173,7 @@ async fn a_lost_answer_costs_nobody_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_who_labels_the_lease_takes_it_from_nobody() {
+async fn a_label_on_the_lease_does_not_change_its_holder() {
     let server = FakeServer::new();
     let (mut first, _) = election(&server, "a");
     first.win().await;

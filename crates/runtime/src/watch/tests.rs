@@ -14,8 +14,10 @@ use crate::{
     registry::tests::registry,
 };
 
-fn sinks() -> Sinks {
+fn sinks(server: &FakeServer, registry: &Registry) -> Sinks {
     Sinks {
+        client: server.client(),
+        definitions: Definitions::of(registry),
         hub: Hub::default(),
         health: Health::new(Host::real()),
         events: Events::nowhere(),
@@ -51,19 +53,14 @@ fn names<K: Object>(registry: &Registry) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_broke_reports_what_was_deleted_meanwhile() {
+async fn a_restarted_watch_reports_what_was_deleted_in_the_meantime() {
     let server = FakeServer::new();
     create(&server, CONFIG_MAPS, config_map("a"));
     create(&server, CONFIG_MAPS, config_map("b"));
-    let (registry, sinks) = (registry(), sinks());
+    let registry = registry();
+    let sinks = sinks(&server, &registry);
     let mut signals = sinks.hub.listen();
-    tokio::spawn(watch_kind(
-        registry.cache::<ConfigMap>(),
-        server.client(),
-        None,
-        Definitions::of(&registry),
-        sinks.clone(),
-    ));
+    tokio::spawn(watch_kind(registry.cache::<ConfigMap>(), None, sinks.clone()));
     assert_eq!(sinks.health.missing(), ["ConfigMap"]);
     sinks.health.all_synced().await;
     assert_eq!(names::<ConfigMap>(&registry), ["a", "b"]);
@@ -96,7 +93,11 @@ async fn an_object_that_cannot_be_decoded_does_not_block_its_kind() {
     create(&server, NODE_SETS, bad);
     create(&server, NODE_SETS, node_set("good"));
     let (events, mut reported) = Events::recorded();
-    let (registry, sinks) = (registry(), Sinks { events, ..sinks() });
+    let registry = registry();
+    let sinks = Sinks {
+        events,
+        ..sinks(&server, &registry)
+    };
     let mut watch = Watch::<NodeSet>::new(registry.cache(), None, sinks.clone());
     let api = Api::all(server.client());
     tokio::spawn(async move { watch.follow(watcher(api, watcher::Config::default())).await });
@@ -112,15 +113,10 @@ async fn an_object_that_cannot_be_decoded_does_not_block_its_kind() {
 async fn a_kind_is_watched_while_its_definition_is_installed() {
     let server = FakeServer::new();
     create(&server, NODE_SETS, node_set("a"));
-    let (registry, sinks) = (registry(), sinks());
-    let definitions = Definitions::of(&registry);
-    tokio::spawn(watch_kind(
-        registry.cache::<NodeSet>(),
-        server.client(),
-        None,
-        definitions.clone(),
-        sinks.clone(),
-    ));
+    let registry = registry();
+    let sinks = sinks(&server, &registry);
+    let definitions = sinks.definitions.clone();
+    tokio::spawn(watch_kind(registry.cache::<NodeSet>(), None, sinks.clone()));
     a_moment().await;
     assert_eq!(sinks.health.missing(), ["NodeSet"], "not known yet");
 

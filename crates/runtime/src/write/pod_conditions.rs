@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::{Error, Key, Writer, gate, refusal};
+use super::{Error, Key, Writer};
 
 impl Writer {
     /// Replaces the conditions whose type begins with `prefix` by the wanted ones, and returns whether anything was
@@ -31,15 +31,8 @@ impl Writer {
             Patch::Strategic(patch),
         );
         let call = api.patch_status(&key.name, &parameters, &patch);
-        match self.call::<Pod, _>("status", &key, call).await {
-            Ok(written) => {
-                gate::wrote(&self.registry, &written);
-                Ok(true)
-            }
-            Err(Error::Conflict { .. }) => Ok(false),
-            Err(error) if refusal::not_found(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let written = self.write_status::<Pod>(&key, call).await?;
+        Ok(written.is_some())
     }
 }
 

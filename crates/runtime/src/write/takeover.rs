@@ -21,12 +21,11 @@ impl Writer {
         uid: Option<&str>,
         mut found: Option<K>,
     ) -> Result<(), Error> {
-        let api = self.api::<K>(&key.namespace);
         let mut retries = 1..=CONFLICT_RETRIES;
         loop {
             let object = match found.take() {
                 Some(object) => object,
-                None => match self.call::<K, _>("get", key, api.get(&key.name)).await {
+                None => match self.fetch::<K>(key).await {
                     Err(error) if refusal::not_found(&error) => return Ok(()),
                     object => object?,
                 },

@@ -236,9 +236,9 @@ impl Operator {
         let (said, heard) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             let is_act = |line: &String| {
-                ["Creating", "Changing", "Patching", "Deleting"]
+                ["creating", "changing", "patching", "deleting"]
                     .iter()
-                    .any(|word| line.contains(word))
+                    .any(|word| line.contains(&format!("\"message\":\"{word}\"")))
             };
             for line in lines.map_while(Result::ok).filter(is_act) {
                 let _ = said.send(line);

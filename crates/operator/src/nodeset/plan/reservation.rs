@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::observe::Observed,
-    runtime::Wanted,
+    runtime::DesiredCondition,
 };
 
 /// As upstream has it: the user slurmctld runs as.
@@ -50,7 +50,7 @@ pub enum Booking {
     /// There is none, and none is wanted.
     Nothing,
     Told {
-        condition: Wanted,
+        condition: DesiredCondition,
         /// The start, as the spec has it, that the last reservation was made for.
         start: Option<Timestamp>,
     },
@@ -220,7 +220,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn told(condition: Wanted, start: Option<Timestamp>) -> Booking {
+    fn told(condition: DesiredCondition, start: Option<Timestamp>) -> Booking {
         Booking::Told { condition, start }
     }
 
@@ -233,7 +233,7 @@ impl Case<'_> {
             );
             plan.effects.push(Effect::Unreserve { name: self.name });
             return Self::told(
-                Wanted::fails(RESERVATION_CREATED, REPLACING, message),
+                DesiredCondition::false_(RESERVATION_CREATED, REPLACING, message),
                 Some(schedule.start),
             );
         }
@@ -245,7 +245,10 @@ impl Case<'_> {
             shown(found.end_time.finite()),
         );
         let made_for = self.plan_change(schedule, found, plan);
-        Self::told(Wanted::holds(RESERVATION_CREATED, "Created", message), made_for)
+        Self::told(
+            DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
+            made_for,
+        )
     }
 
     /// Brings the reservation to what is wanted. Once it has begun only its nodes can change.
@@ -306,7 +309,8 @@ impl Case<'_> {
 
     /// The reservation is not there.
     fn make(self, schedule: &Schedule, plan: &mut Plan) -> Booking {
-        let wanted = |reason: &'static str, message: String| Wanted::fails(RESERVATION_CREATED, reason, message);
+        let wanted =
+            |reason: &'static str, message: String| DesiredCondition::false_(RESERVATION_CREATED, reason, message);
         let Some(before) = self.before else {
             plan.requeue = Some(SOON);
             let message = format!("reservation {} is about to be made", self.name);

@@ -36,35 +36,22 @@ struct World {
     health: Health,
 }
 
-fn watch<K: Object>(
-    server: &FakeServer,
-    context: &Context,
-    sinks: &Sinks,
-    cache: Cache<K>,
-) -> impl Future<Output = ()> + Send + 'static {
-    let definitions = context.definitions.clone();
-    watch_kind(cache, server.client(), None, definitions, sinks.clone())
-}
-
 impl World {
     async fn new() -> Self {
         let server = FakeServer::new();
         let context = Context::for_tests(server.client(), registry());
         let health = Health::new(Host::real());
         let sinks = Sinks {
+            client: server.client(),
+            definitions: context.definitions.clone(),
             hub: Hub::default(),
             health: health.clone(),
             events: Events::nowhere(),
             metrics: context.metrics.clone(),
         };
-        tokio::spawn(watch(&server, &context, &sinks, context.registry.cache::<ConfigMap>()));
-        tokio::spawn(watch(
-            &server,
-            &context,
-            &sinks,
-            context.registry.cache::<StatefulSet>(),
-        ));
-        tokio::spawn(watch(&server, &context, &sinks, context.registry.cache::<Pod>()));
+        tokio::spawn(watch_kind(context.registry.cache::<ConfigMap>(), None, sinks.clone()));
+        tokio::spawn(watch_kind(context.registry.cache::<StatefulSet>(), None, sinks.clone()));
+        tokio::spawn(watch_kind(context.registry.cache::<Pod>(), None, sinks.clone()));
         health.all_synced().await;
         let writer = Writer::new::<Controller>(&context);
         server.writes();

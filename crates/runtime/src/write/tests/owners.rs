@@ -79,7 +79,7 @@ async fn a_foreign_object_is_left_unchanged_and_replaced_when_it_is_gone() {
         world.writer.prune(cache, "1", &BTreeSet::new()).await.unwrap();
         assert_eq!(world.stored(STATEFUL_SET), stored);
 
-        // Its end is told by the watch, also of an object that is not in the cache.
+        // The watch reports the deletion, also of an object that is not in the cache.
         world.server.edit(|store| store.delete(&path, &json!({}))).unwrap();
         world.settle().await;
         assert_eq!(inbox.try_recv().unwrap(), Key::new("n", "c"), "{whose}");

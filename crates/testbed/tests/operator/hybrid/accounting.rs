@@ -19,7 +19,7 @@ const MIXED: &str = include_str!("../../../../../examples/hybrid/mixed.yaml");
 pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     let namespace = &hybrid.namespace;
     let accounting = "accounting/slurm";
-    let no_slurmdbd = "what listens there is no slurmdbd";
+    let no_slurmdbd = "what listens there is not slurmdbd";
     let at = |host: &str, port: u16| json!({ "externalConfig": { "host": host, "port": port } });
     let slurmrestd = format!("slurm-restapi.{}", namespace.name);
     let theirs = "--from-literal=jwt.key=a key of somebody else's clusters";
@@ -35,7 +35,7 @@ pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
         (at(&slurmrestd, 6820), no_slurmdbd),
         (at(network::CONTROL_PLANE, network::API_PORT), no_slurmdbd),
         (at(&hybrid.ctl.address, 6819), "False"),
-        (signed_with("theirs", "jwt.key"), "it does not accept a token of ours"),
+        (signed_with("theirs", "jwt.key"), "it rejects the operator's token"),
         (signed_with("external-auth-jwths256", "jwt_hs256.key"), "False"),
     ] {
         change_spec(namespace, accounting, &spec).unwrap();

@@ -1,0 +1,112 @@
+//! The children of one object's daemon, which share labels, a selector and an owner.
+
+use api::{
+    keys::annotations,
+    templates::{PodTemplate as GivenPod, ServiceTemplate},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::{
+    metadata::{Marks, Words, component_labels, owner, selector_labels},
+    pod::PodTemplate,
+    service::{PortClash, Service},
+};
+
+/// An object and its daemon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Component<'a, K> {
+    pub(crate) object: &'a K,
+    /// The daemon's name: also that of its main container and its port.
+    pub(crate) app: &'static str,
+    /// The value of the component label.
+    pub(crate) label: &'static str,
+}
+
+/// What differs between the pods of daemons.
+#[derive(Debug)]
+pub(crate) struct Pods<'a> {
+    pub(crate) annotations: Vec<(&'static str, String)>,
+    pub(crate) spec: Map<String, Value>,
+    pub(crate) init_containers: Vec<Map<String, Value>>,
+    pub(crate) container: Map<String, Value>,
+    /// What the user merges over the template.
+    pub(crate) given: Option<&'a GivenPod>,
+}
+
+impl<K: Resource<DynamicType = ()>> Component<'_, K> {
+    fn labels(&self) -> Words {
+        component_labels(self.app, &self.object.name_any(), self.label)
+    }
+
+    /// The metadata of a child with these marks and the labels of the component.
+    fn child(&self, marks: Marks, name: String) -> ObjectMeta {
+        let namespace = self.object.namespace().unwrap_or_default();
+        marks
+            .label(&self.labels())
+            .into_meta(&namespace, name, owner(self.object))
+    }
+
+    /// The metadata of a child that carries the object's own labels and annotations.
+    pub(crate) fn meta(&self, name: String) -> ObjectMeta {
+        self.child(Marks::of(self.object.meta()), name)
+    }
+
+    /// The Service of the daemon's port, with what the user merges over it.
+    pub(crate) fn service(
+        &self,
+        marks: Marks,
+        name: String,
+        port: u16,
+        given: Option<&ServiceTemplate>,
+    ) -> Result<Value, PortClash> {
+        Service {
+            meta: self.child(marks.and(given.and_then(|given| given.metadata.as_ref())), name),
+            selector: selector_labels(self.app, &self.object.name_any()),
+            port_name: self.app,
+            port,
+            headless: false,
+        }
+        .with(given)
+    }
+
+    /// The Deployment or StatefulSet of the pods. `spec` holds the fields besides selector and template.
+    pub(crate) fn workload<W: Resource<DynamicType = ()> + DeserializeOwned>(
+        &self,
+        name: String,
+        pods: Pods<'_>,
+        mut spec: Map<String, Value>,
+    ) -> Result<W, serde_json::Error> {
+        let given = pods.given.and_then(|given| given.metadata.as_ref());
+        let marks = Marks::of_for_pods(self.object.meta()).and(given).label(&self.labels());
+        let annotations = pods.annotations.into_iter();
+        let marks = annotations.fold(marks, |marks, (key, value)| marks.annotate(key, value));
+        let template = PodTemplate {
+            meta: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: self.object.namespace(),
+                ..marks
+                    .annotate(annotations::DEFAULT_CONTAINER, self.app)
+                    .into_template_meta()
+            },
+            spec: pods.spec,
+            init_containers: pods.init_containers,
+            containers: vec![pods.container],
+        };
+        let selector = selector_labels(self.app, &self.object.name_any());
+        spec.insert("revisionHistoryLimit".to_owned(), 0.into());
+        spec.insert("selector".to_owned(), json!({ "matchLabels": selector }));
+        spec.insert(
+            "template".to_owned(),
+            template.with(pods.given.and_then(|given| given.spec.as_ref())),
+        );
+        serde_json::from_value(json!({
+            "apiVersion": W::api_version(&()),
+            "kind": W::kind(&()),
+            "metadata": self.child(Marks::of(self.object.meta()).and(given), name),
+            "spec": spec,
+        }))
+    }
+}
