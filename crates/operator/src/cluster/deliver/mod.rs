@@ -18,6 +18,7 @@ use api::{Controller, configuration::RejectedBy};
 use host::Host;
 use jiff::Timestamp;
 use slurm::{
+    Revision,
     agent::{self, Action, PartitionInUse, StepTime, Way},
     revision::{ControllerUid, Digest, File, FileName, Summary},
 };
@@ -77,6 +78,18 @@ pub(crate) struct Wanted {
     /// The last rejected revision, from the Controller's status.
     pub(crate) rejected: Option<LiveRevision>,
     pub(crate) jwt_key: JwtKey,
+}
+
+impl Wanted {
+    /// The revision under this sequence.
+    fn revision(&self, sequence: u64) -> Revision {
+        Revision {
+            sequence,
+            controller: self.controller.clone(),
+            files: (*self.files).clone(),
+            closed_by_hand: (*self.closed_by_hand).clone(),
+        }
+    }
 }
 
 /// A wanted revision, and since when it is wanted.

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use api::configuration::RejectedBy;
 use host::Host;
 use slurm::{
-    Revision,
     agent::{
         Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime, Way,
     },
@@ -216,7 +215,7 @@ impl Task {
             sequence: sent.map_or_else(next, |sent| sent.revision.sequence),
             digest: wanted.digest,
         };
-        let content = revision_of(wanted, revision.sequence);
+        let content = wanted.revision(revision.sequence);
         let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
             return;
         };
@@ -275,7 +274,7 @@ impl Task {
         };
         info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "checking the configuration in a dry run before slurmctld is restarted with it");
         let answer = match self.client(wanted) {
-            Ok(client) => client.check(&revision_of(wanted, sequence)).await,
+            Ok(client) => client.check(&wanted.revision(sequence)).await,
             Err(why) => return self.failed(wanted, State::Away { why }),
         };
         let live = report.live;
@@ -299,7 +298,7 @@ impl Task {
 
     async fn push(&mut self, request: &Request, sequence: u64) -> Duration {
         let wanted = &request.wanted;
-        let revision = revision_of(wanted, sequence);
+        let revision = wanted.revision(sequence);
         let standbys = self.reporter.read().standbys;
         if let Some((pod, refused)) = find_veto(self.host(), wanted, &revision, &standbys).await {
             let tried = LiveRevision {
@@ -535,7 +534,7 @@ impl Task {
     /// Passes the active slurmctld's revision on to the standbys.
     fn set_active_revision(&self, wanted: &Wanted, sequence: u64) {
         let active_revision = ActiveRevision {
-            revision: revision_of(wanted, sequence),
+            revision: wanted.revision(sequence),
             standbys: wanted.standbys.clone(),
             jwt_key: wanted.jwt_key.clone(),
         };
@@ -570,15 +569,6 @@ impl Task {
             Some((_, _, client)) => Ok(client),
             None => Err("there is no agent".to_owned()),
         }
-    }
-}
-
-fn revision_of(wanted: &Wanted, sequence: u64) -> Revision {
-    Revision {
-        sequence,
-        controller: wanted.controller.clone(),
-        files: (*wanted.files).clone(),
-        closed_by_hand: (*wanted.closed_by_hand).clone(),
     }
 }
 
