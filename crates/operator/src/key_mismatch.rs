@@ -21,9 +21,9 @@ use slurm::{
 
 use crate::{
     cluster::{Clusters, KeyReport, Knowledge},
-    nodeset::plan::Worker,
     runtime::{Caches, Key},
     secret::entry,
+    worker::Worker,
 };
 
 /// Daemons of the cluster have different keys.

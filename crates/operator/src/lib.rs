@@ -4,6 +4,7 @@
 //! * [`controller`], [`nodeset`], [`partition`], [`restapi`], [`loginset`], [`accounting`] and [`token`] are the kinds,
 //!   each `observe → plan → build → apply → status`.
 //! * [`cluster`] is all that the operator keeps per Slurm cluster: what Slurm says, the way to it, what was sent.
+//! * [`worker`] is typed access to a worker pod.
 //! * [`defaults`] is what an object means that leaves something out.
 
 pub mod accounting;
@@ -19,6 +20,7 @@ pub mod partition;
 pub mod restapi;
 pub mod runtime;
 pub mod token;
+pub mod worker;
 
 mod cluster_domain;
 mod conf_server;

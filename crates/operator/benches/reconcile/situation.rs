@@ -18,10 +18,11 @@ use operator::{
     nodeset::{
         build::Place,
         observe::{Observed, Surroundings, observe},
-        plan::{Cause, Effect, Leaving, Plan, plan},
+        plan::{Effect, Plan, plan},
         status::status,
     },
     runtime::{Caches, Key},
+    worker::{Cause, Leaving},
 };
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};

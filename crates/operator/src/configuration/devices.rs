@@ -7,7 +7,7 @@ use api::NodeSet;
 use kube::ResourceExt as _;
 use slurm::conf::Configuration;
 
-use crate::{cluster::deliver::Files, nodeset::build::devices_in};
+use crate::cluster::deliver::Files;
 
 /// What is to be told about NodeSets with these files. `GresTypes` is not added for them: a change of it ends jobs, so it is the
 /// owner's to make.
@@ -16,7 +16,7 @@ pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> V
         .iter()
         .filter(|node_set| node_set.metadata.deletion_timestamp.is_none())
         .filter_map(|node_set| {
-            let kinds = devices_in(node_set.spec.extra_conf.as_deref()?);
+            let kinds = node_set.spec.device_kinds();
             (!kinds.is_empty()).then(|| (node_set.name_any(), kinds))
         })
         .collect();

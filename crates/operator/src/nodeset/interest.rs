@@ -10,10 +10,10 @@ use api::{
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::{Resource, ResourceExt};
 
-use super::plan::Worker;
 use crate::{
     partition::rules::mark::has_mark,
     runtime::{Caches, Change, Delta, Key},
+    worker::Worker,
 };
 
 pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {

@@ -35,21 +35,15 @@ use self::{
     apply::{Applied, Asked, Disinherited, Hands, Told},
     mirror::{Memory, Mirror},
     observe::{Observed, Surroundings, observe},
-    plan::{Plan, Wait, Worker, plan},
+    plan::{Plan, Wait, plan},
 };
 use crate::{
     cluster::{Follower, Knowledge},
     cluster_domain,
     key_mismatch::find_key_mismatch,
     runtime::{Caches, Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_AGAIN, Writer},
+    worker::Worker,
 };
-
-/// Annotation of a worker that we have drained, because it is cordoned or leaves: since when that is in force. If the drain is
-/// gone later, somebody took it back.
-pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
-/// Annotation of a worker whose Slurm node we drain, written before the order: the reason that we give. A drain with other words is
-/// not ours, whatever they begin with.
-pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
 /// A cluster that answers does so in milliseconds; the first reconcile after a start waits that long for it, so that a
 /// restart of the operator does not write "unknown" everywhere.

@@ -19,16 +19,13 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{
-    build,
-    identity::Identity,
-    plan::{Worker, fit},
-};
+use super::{build, identity::Identity, plan::fit};
 use crate::{
     cluster::Knowledge,
     defaults::Images,
     partition::rules::mark::has_mark,
     runtime::{Caches, Key},
+    worker::Worker,
 };
 
 /// What is there.

@@ -13,12 +13,13 @@ use slurm::node::{BaseState, Node};
 
 use super::{
     observe::Observed,
-    plan::{Booking, Effect, Plan, Wait, Worker, cut_off, fit, trouble},
+    plan::{Booking, Effect, Plan, Wait, cut_off, fit, trouble},
 };
 use crate::{
     cluster::Knowledge,
     key_mismatch::KEY_MISMATCH,
     runtime::{Failure, State, Wanted, remarks, settle},
+    worker::{Phase, Worker},
 };
 
 /// Whether Slurm can be asked about the set's nodes.
@@ -159,10 +160,7 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
         .into_iter()
         .map(|(ordinal, node)| (ordinal.to_string(), node.metadata.name.clone().unwrap_or_default()))
         .collect();
-    for worker in workers
-        .iter()
-        .filter(|worker| worker.phase() == super::plan::Phase::Running)
-    {
+    for worker in workers.iter().filter(|worker| worker.phase() == Phase::Running) {
         let (Some(ordinal), Some(node)) = (worker.ordinal(&name), worker.kubernetes_node()) else {
             continue;
         };

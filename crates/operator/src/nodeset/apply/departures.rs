@@ -12,13 +12,9 @@ use tracing::{info, warn};
 use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
 use crate::{
     cluster::{CommandError, Knowledge, NodeOrder},
-    nodeset::{
-        DRAIN_REASON, DRAINED,
-        plan::{
-            Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, Worker, in_force_from, reason_to_leave,
-        },
-    },
+    nodeset::plan::{Effect, Evidence, Plan, Record, Standing, in_force_from, reason_to_leave},
     runtime::Error,
+    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, Worker},
 };
 
 /// Workers removed in one go, as upstream's. More would not be done within one reconcile's time.

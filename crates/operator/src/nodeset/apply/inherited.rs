@@ -11,8 +11,9 @@ use tracing::info;
 use super::{Applied, Hands, Ordered, PATIENCE};
 use crate::{
     cluster::{CommandError, JobOrder, Knowledge, NodeOrder},
-    nodeset::plan::{Effect, Evidence, Inherited, ObjectId, Plan, Remedy, Worker, inherited, reason_for_them},
+    nodeset::plan::{Effect, Evidence, Inherited, Plan, Remedy, inherited, reason_for_them},
     runtime::{Error, Key},
+    worker::{ObjectId, Worker},
 };
 
 /// About which jobs each slurmctld was told, by NodeSet and by the UID of the pod they were shown on. The same one is never

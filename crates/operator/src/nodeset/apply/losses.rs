@@ -8,8 +8,9 @@ use tracing::{debug, info, warn};
 use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
 use crate::{
     cluster::{Knowledge, NodeOrder},
-    nodeset::plan::{Death, Down, Effect, Evidence, ObjectId, Plan, death_of_node},
+    nodeset::plan::{Death, Down, Effect, Evidence, Plan, death_of_node},
     runtime::Error,
+    worker::ObjectId,
 };
 
 impl Hands<'_> {

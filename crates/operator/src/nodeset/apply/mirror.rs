@@ -12,11 +12,9 @@ use tracing::info;
 use super::{COMMANDS_AT_ONCE, Hands, at_once};
 use crate::{
     cluster::{CommandError, NodeOrder},
-    nodeset::{
-        mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
-        plan::Worker,
-    },
+    nodeset::mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
     runtime::Error,
+    worker::Worker,
 };
 
 /// Requests under way at once. After a start there may be one for each pod of the set.

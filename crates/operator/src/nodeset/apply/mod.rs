@@ -26,11 +26,12 @@ use serde_json::{Value, json};
 pub(super) use self::{inherited::Disinherited, jobs::Told, reservation::Asked};
 use super::{
     observe::Observed,
-    plan::{Effect, ObjectId, Plan, RevisionPlan, Worker},
+    plan::{Effect, Plan, RevisionPlan},
 };
 use crate::{
     runtime::{Context, Created, Error, Key, Writer, Written},
     template::metadata::owner,
+    worker::{ObjectId, Worker},
 };
 
 /// Node commands under way at once: slurmctld takes them one by one anyway.

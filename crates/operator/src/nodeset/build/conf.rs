@@ -41,17 +41,6 @@ pub fn topology_in(extra_conf: &str) -> Option<String> {
     Some(values.join(",")).filter(|place| !place.is_empty())
 }
 
-/// The kinds of devices that the user's `extraConf` gives each node: `gpu` of `Gres=gpu:a100:2`.
-pub fn devices_in(extra_conf: &str) -> BTreeSet<String> {
-    let values = parse_extra_conf(extra_conf).remove("Gres").unwrap_or_default();
-    values
-        .iter()
-        .filter_map(|value| value.split(':').next())
-        .filter(|kind| !kind.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
 /// Settings by key, each with the values of all its items. Keys are written as upstream writes them; Slurm does not care.
 fn parse_extra_conf(extra_conf: &str) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -82,7 +71,7 @@ fn join(words: BTreeSet<String>) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{devices_in, render_conf};
+    use super::render_conf;
 
     #[test]
     fn settings_are_sorted_and_the_sets_feature_is_among_them() {
@@ -107,25 +96,6 @@ mod tests {
             ("nothing =x", None, "'Features=node'"),
         ] {
             assert_eq!(render_conf("node", extra_conf, topology), line, "{extra_conf:?}");
-        }
-    }
-
-    #[test]
-    fn devices_are_told_by_their_kinds() {
-        for (extra_conf, kinds) in [
-            ("", vec![]),
-            ("Weight=5 Gres=", vec![]),
-            ("Gres=gpu", vec!["gpu"]),
-            (
-                "gres=gpu:a100:2,gpu:h100:1,shard:8 GRES=license",
-                vec!["gpu", "license", "shard"],
-            ),
-        ] {
-            assert_eq!(
-                devices_in(extra_conf).into_iter().collect::<Vec<_>>(),
-                kinds,
-                "{extra_conf}"
-            );
         }
     }
 

@@ -11,7 +11,7 @@ mod sssd;
 
 pub use self::{
     claims::{build_claims, claims_of, is_made_for},
-    conf::{devices_in, topology_in},
+    conf::topology_in,
     pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, worker_labels},
     pre_stop::TERMINATING,
     revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},

@@ -149,11 +149,7 @@ pub fn worker_labels(nodeset: &NodeSet) -> Words {
 /// The pod of the worker in this place.
 pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     let nodeset = blueprint.nodeset;
-    let overlay = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let overlay = nodeset.spec.pod_spec();
     let mut init_containers = vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())];
     if nodeset.spec.wanted_sssd().is_some() {
         init_containers.push(container(sssd::init_container(nodeset, &blueprint.images.slurmd), None));
@@ -190,11 +186,7 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
     }
     let SshFiles { sshd_config, sssd_conf } = blueprint.ssh;
     let sshd_config = sshd_config.as_deref().unwrap_or_default();
-    let given = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.as_ref());
+    let given = nodeset.spec.pod_metadata();
     let mut marks = Marks::of_for_pods(&nodeset.metadata)
         .and(given)
         .label(&own)
@@ -332,11 +324,7 @@ fn logfile(blueprint: &Blueprint<'_>) -> Value {
 
 /// CPUs and MiB the pod is limited to, 0 for no limit; the container's own limits win over the pod's.
 fn limits(nodeset: &NodeSet) -> (i128, i128) {
-    let pod = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let pod = nodeset.spec.pod_spec();
     let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(Quantity) -> i128| {
         let amount = fields.and_then(|fields| fields.get("resources")?.get("limits")?.get(name));
         amount.and_then(Quantity::of).map_or(0, read)

@@ -48,11 +48,7 @@ pub const TERMINATING: &str = "Pod is terminating";
 
 /// The script, for the grace period of this set's workers.
 pub(super) fn render(nodeset: &NodeSet) -> String {
-    let template = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let template = nodeset.spec.pod_spec();
     let grace = template
         .and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64())
         .unwrap_or(DEFAULT_GRACE);

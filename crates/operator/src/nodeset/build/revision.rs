@@ -117,11 +117,7 @@ fn kubernetes_pull_policy(image: &str) -> &'static str {
 
 /// The ControllerRevision of this hash.
 pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
-    let template = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.as_ref());
+    let template = nodeset.spec.pod_metadata();
     let mut labels = template
         .and_then(|metadata| metadata.labels.clone())
         .unwrap_or_default();

@@ -14,9 +14,10 @@ use crate::{
         build,
         identity::Identity,
         observe::Observed,
-        plan::{Marks as PodMarks, Phase, Worker, missed_address},
+        plan::{Marks as PodMarks, missed_address},
     },
     partition::rules::mark::Marks,
+    worker::{Phase, Worker},
 };
 
 /// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
@@ -100,7 +101,7 @@ fn plan_address(look: Look<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mu
 
 fn tell(look: Look<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
     mirror.tellings.push(Telling {
-        pod: look.pod(),
+        pod: look.worker.id(),
         node: node.name.clone(),
         description,
     });
@@ -195,8 +196,7 @@ fn extra_topology(look: Look<'_>) -> Option<String> {
 }
 
 fn template_topology(look: Look<'_>) -> Option<String> {
-    let template = look.observed.nodeset.spec.template.as_ref()?;
-    let annotations = template.metadata.as_ref()?.annotations.as_ref()?;
+    let annotations = look.observed.nodeset.spec.pod_metadata()?.annotations.as_ref()?;
     annotations.get(annotations::TOPOLOGY).cloned()
 }
 

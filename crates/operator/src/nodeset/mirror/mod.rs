@@ -23,11 +23,11 @@ pub use self::{
     describe::refused_place,
     memory::{Asked, Memory, PodMemory},
 };
-use super::{
-    observe::Observed,
-    plan::{Marks, ObjectId, Worker},
+use super::{observe::Observed, plan::Marks};
+use crate::{
+    cluster::Seen,
+    worker::{ObjectId, Worker},
 };
-use crate::cluster::Seen;
 
 /// What is to be written and told.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,14 +103,5 @@ impl Mirror {
         // Rounded up, or the next look would be a moment too early.
         let left = Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1);
         self.requeue = Some(self.requeue.map_or(left, |requeue| requeue.min(left)));
-    }
-}
-
-impl Look<'_> {
-    fn pod(self) -> ObjectId {
-        ObjectId {
-            name: self.worker.name().to_owned(),
-            uid: self.worker.uid().to_owned(),
-        }
     }
 }

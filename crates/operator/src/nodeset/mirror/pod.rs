@@ -36,8 +36,10 @@ pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
     if matches!(change, PodChange::Conditions(_)) && !annotations.is_empty() {
         mirror.look_again_in(EVERY);
     }
-    let pod = look.pod();
-    mirror.writes.push(PodWrite { pod, change });
+    mirror.writes.push(PodWrite {
+        pod: look.worker.id(),
+        change,
+    });
 }
 
 /// `None` if they are to stay as they are.

@@ -9,11 +9,13 @@ use kube::ResourceExt;
 use super::{
     BURST,
     daemon::{self, fit},
-    fate::{Cause, Fates},
+    fates::Fates,
     rank::sort_for_deletion,
-    worker::Worker,
 };
-use crate::nodeset::{build::Place, observe::Observed};
+use crate::{
+    nodeset::{build::Place, observe::Observed},
+    worker::{Cause, Worker},
+};
 
 /// Which workers to make, to let go and to keep.
 #[derive(Debug, Default)]

@@ -6,8 +6,11 @@ use api::{keys::labels, nodeset::ClaimRetention};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{Effect, Plan, worker::Worker};
-use crate::nodeset::{build, observe::Observed};
+use super::{Effect, Plan};
+use crate::{
+    nodeset::{build, observe::Observed},
+    worker::Worker,
+};
 
 pub(super) fn plan_owners(observed: &Observed, plan: &mut Plan) {
     let nodeset = observed.nodeset.as_ref();

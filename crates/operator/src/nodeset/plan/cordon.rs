@@ -4,8 +4,7 @@ use api::keys::{self, annotations};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::worker::Worker;
-use crate::nodeset::observe::Observed;
+use crate::{nodeset::observe::Observed, worker::Worker};
 
 /// Slurm's reasons are read by people, in tables.
 const LONGEST: usize = 256;

@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::worker::Worker;
-use crate::nodeset::build::hostname_on;
+use crate::{nodeset::build::hostname_on, worker::Worker};
 
 /// What a node means for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +24,7 @@ const AWAY: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unre
 /// Whether the set's workers belong on this node: its selector and required affinity match, and its taints are tolerated.
 pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
     let empty = Value::Null;
-    let overlay = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let overlay = nodeset.spec.pod_spec();
     let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&empty);
     if !selected(field("nodeSelector"), node) || !has_affinity(field("affinity"), node) {
         return Fit {

@@ -8,13 +8,16 @@ use kube::ResourceExt;
 
 use super::{
     Effect, LOOK_AGAIN_WHILE_WAITING, Plan, Wait, drains,
-    fate::{Cause, Fates},
+    fates::Fates,
     loss, plan_fates,
     proof::{Evidence, Need, Standing},
     reservation,
-    worker::Worker,
 };
-use crate::{cluster::Knowledge, nodeset::observe::Observed};
+use crate::{
+    cluster::Knowledge,
+    nodeset::observe::Observed,
+    worker::{Cause, Worker},
+};
 
 /// Kubernetes' own: the children are to stay.
 const ORPHAN: &str = "orphan";

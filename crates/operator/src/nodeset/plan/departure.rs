@@ -5,15 +5,14 @@ use api::nodeset::ClaimRetention;
 
 use super::{
     Effect, Plan, Record, Wait, drains,
-    fate::{Cause, Fates, Leaving},
-    id,
+    fates::Fates,
     proof::{Evidence, Standing},
     reservation, timeout,
-    worker::Worker,
 };
 use crate::{
     cluster::Knowledge,
     nodeset::{build, observe::Observed},
+    worker::{Cause, Leaving, Worker},
 };
 
 /// Writes down who goes, and takes it back from those who may stay. Their drain goes by itself: its reason tells that it
@@ -26,7 +25,7 @@ pub(super) fn plan_marks(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan
             continue;
         }
         plan.effects.push(Effect::MarkLeaving {
-            pod: id(*worker),
+            pod: worker.id(),
             leaving: Leaving {
                 cause: *cause,
                 since: leaving.map_or(observed.now, |leaving| leaving.since),
@@ -35,7 +34,7 @@ pub(super) fn plan_marks(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan
     }
     let spared = fates.stay.iter().filter(|worker| worker.is_marked());
     plan.effects
-        .extend(spared.map(|worker| Effect::Spare { pod: id(*worker) }));
+        .extend(spared.map(|worker| Effect::Spare { pod: worker.id() }));
 }
 
 /// Removes those of whom it is proven that nothing is lost with them.
@@ -61,7 +60,7 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
     let Some(node) = worker.slurm_name() else {
         // It is to be named after a Kubernetes node and has none: no slurmd has ever run in it.
         plan.effects.push(Effect::RemoveWorker {
-            pod: id(worker),
+            pod: worker.id(),
             node: String::new(),
             standing: Standing::Absent,
             record: Record::Absent,
@@ -94,7 +93,7 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 return;
             }
             plan.effects.push(Effect::RemoveWorker {
-                pod: id(worker),
+                pod: worker.id(),
                 node: node.to_owned(),
                 record,
                 standing,

@@ -10,15 +10,11 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::Node;
 
-use super::{
-    Effect, Marks, Plan, Wait, cordon,
-    fate::{Cause, Fates},
-    id,
-    worker::Worker,
-};
+use super::{Effect, Marks, Plan, Wait, cordon, fates::Fates};
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::{DRAIN_REASON, DRAINED, build::TERMINATING, observe::Observed},
+    nodeset::{build::TERMINATING, observe::Observed},
+    worker::{Cause, DRAIN_REASON, DRAINED, Worker},
 };
 
 /// Slurm writes its state down every five seconds. A drain that was in force for longer than this survives its death.
@@ -113,7 +109,7 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
     // And one that is down comes back by a resume, which takes the drain along.
     if ours && worker.is_ready() && !node.state.is_down() {
         plan.effects.push(Effect::UndrainNode {
-            pod: id(worker),
+            pod: worker.id(),
             node: node.name.clone(),
             expect: node.admin_state(),
         });
@@ -167,7 +163,7 @@ impl Drain<'_> {
     fn order(self) -> Effect {
         let Self { worker, node, .. } = self;
         Effect::DrainNode {
-            pod: id(worker),
+            pod: worker.id(),
             node: node.name.clone(),
             // What a person wrote there stays.
             reason: (!is_a_persons(node, Some(worker))).then_some(self.reason),
@@ -207,7 +203,7 @@ fn boot(observed: &Observed) -> Option<Timestamp> {
 
 fn mark(worker: Worker<'_>, annotations: Marks) -> Effect {
     Effect::MarkPod {
-        pod: id(worker),
+        pod: worker.id(),
         labels: Marks::new(),
         annotations,
     }

@@ -10,8 +10,8 @@ use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
-use super::{Effect, Plan, Wait, drains::is_a_persons, fate::Fates, id, proof::Evidence, worker::Worker};
-use crate::{cluster::Seen, nodeset::observe::Observed};
+use super::{Effect, Plan, Wait, drains::is_a_persons, fates::Fates, proof::Evidence};
+use crate::{cluster::Seen, nodeset::observe::Observed, worker::Worker};
 
 /// By how much a job has to be older, because clocks differ, if slurmctld has been started since: then it may have forgotten.
 const OLDER_AND_FORGOTTEN: SignedDuration = SignedDuration::from_secs(15);
@@ -56,7 +56,7 @@ pub(super) fn plan_inherited(observed: &Observed, fates: &Fates<'_>, evidence: O
             jobs: jobs.join(", "),
         });
         plan.effects.push(Effect::Disinherit {
-            pod: id(*worker),
+            pod: worker.id(),
             node: node.to_owned(),
             inherited,
         });

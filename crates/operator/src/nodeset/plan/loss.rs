@@ -13,11 +13,13 @@ use slurm::node::Node as SlurmNode;
 use super::{
     Down, Effect, Plan, Record, Standing, Wait, cordon,
     drains::{is_a_persons, is_ours, is_slurms_own},
-    fate::Fates,
-    id, inherited,
+    fates::Fates,
+    inherited,
+};
+use crate::{
+    nodeset::{build::TERMINATING, observe::Observed},
     worker::Worker,
 };
-use crate::nodeset::{build::TERMINATING, observe::Observed};
 
 /// Somebody has declared that nothing runs on a node any more.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -94,7 +96,7 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
         let leaves_by_itself = death == Death::Ended && worker.is_terminating();
         if down.is_some() || !leaves_by_itself {
             plan.effects.push(Effect::LoseWorker {
-                pod: Some(id(*worker)),
+                pod: Some(worker.id()),
                 death,
                 down,
                 by_plan,
@@ -150,7 +152,7 @@ pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Pl
             && cordon::reason(observed, *worker).is_none()
         {
             plan.effects.push(Effect::ResumeNode {
-                pod: id(*worker),
+                pod: worker.id(),
                 node: node.name.clone(),
                 expect: node.admin_state(),
             });
@@ -259,7 +261,7 @@ pub(super) fn plan_unregistered(observed: &Observed, fates: &Fates<'_>, desired:
     unknown.truncate(free);
     plan.effects
         .extend(unknown.into_iter().map(|worker| Effect::RemoveWorker {
-            pod: id(worker),
+            pod: worker.id(),
             node: worker.slurm_name().unwrap_or_default().to_owned(),
             standing: Standing::Absent,
             record: Record::Absent,

@@ -9,17 +9,15 @@ use api::keys::{
 };
 use kube::ResourceExt;
 
-use super::{Effect, Marks, ObjectId, Plan, id, worker::Worker};
-use crate::nodeset::build::{self, Blueprint};
+use super::{Effect, Marks, Plan};
+use crate::{
+    nodeset::build::{self, Blueprint},
+    worker::{ObjectId, Worker},
+};
 
 pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan: &mut Plan) {
     let nodeset = blueprint.nodeset;
-    let given = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.clone())
-        .unwrap_or_default();
+    let given = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
     let mut wanted = given.labels.unwrap_or_default();
     wanted.extend(build::worker_labels(nodeset));
     // Whether it is protected changes with what it does.
@@ -50,7 +48,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
         }
         if !changed.is_empty() || !annotations.is_empty() {
             plan.effects.push(Effect::MarkPod {
-                pod: id(*worker),
+                pod: worker.id(),
                 labels: changed,
                 annotations,
             });

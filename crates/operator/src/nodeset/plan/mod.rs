@@ -7,7 +7,7 @@ mod daemon;
 mod deletion;
 mod departure;
 mod drains;
-mod fate;
+mod fates;
 mod inherited;
 mod loss;
 mod marks;
@@ -22,7 +22,6 @@ mod rollout;
 mod schedule;
 mod service;
 mod timeout;
-mod worker;
 
 #[cfg(test)]
 mod model;
@@ -41,11 +40,10 @@ use kube::ResourceExt;
 use serde_json::Value;
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 
-use self::fate::Fates;
+use self::fates::Fates;
 pub use self::{
     daemon::{Fit, fit},
     drains::{in_force_from, reason_to_leave},
-    fate::{Cause, Leaving},
     inherited::{Inherited, Remedy, inherited, reason_for_them},
     loss::{Death, cut_off, death_of_node, missed_address},
     proof::{Evidence, Standing},
@@ -54,20 +52,16 @@ pub use self::{
     revisions::RevisionPlan,
     service::trouble,
     timeout::may_be_ended,
-    worker::{Phase, Worker},
 };
 use super::{
     build::{self, Blueprint, SshFiles},
     observe::Observed,
 };
-use crate::{cluster::JobOrder, runtime::Key};
-
-/// Which object, and exactly which: another one of the same name is not meant.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectId {
-    pub name: String,
-    pub uid: String,
-}
+use crate::{
+    cluster::JobOrder,
+    runtime::Key,
+    worker::{Cause, Leaving, ObjectId, Worker},
+};
 
 /// What is done to the world, in this order. Executors are in `apply.rs`; nothing else deletes or talks to Slurm.
 #[derive(Clone, Debug, PartialEq)]
@@ -362,7 +356,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     if !observed.orphans.is_empty() {
         // They may be all that is missing; the next look tells.
         let adopted = observed.orphans.iter().map(|orphan| Effect::AdoptPod {
-            pod: id(Worker(orphan)),
+            pod: Worker(orphan).id(),
         });
         plan.effects.extend(adopted);
         return;
@@ -404,7 +398,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
 
     let mut fates = std::mem::take(&mut choice.fates).without(&dead);
     let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
-    fates.condemn(&rollout.replace, Cause::Update);
+    fates.dismiss(&rollout.replace, Cause::Update);
     plan.waits.extend(rollout.wait);
     let evidence = observed.knowledge.known().map(Evidence::new);
     reservation::plan_reservation(observed, &fates, evidence.as_ref(), choice.desired, plan);
@@ -439,11 +433,4 @@ fn taken_by(observed: &Observed, hostname: &str) -> Option<String> {
     }
     let pod: &Key = observed.foreign_hostnames.get(hostname)?;
     Some(format!("pod {}", pod.name))
-}
-
-fn id(worker: Worker<'_>) -> ObjectId {
-    ObjectId {
-        name: worker.name().to_owned(),
-        uid: worker.uid().to_owned(),
-    }
 }

@@ -20,13 +20,11 @@ use slurm::{
     rest::{Observation, Process},
 };
 
-use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan, reason_to_leave};
+use super::{Effect, Evidence, Plan, Record, Standing, plan, reason_to_leave};
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::{
-        DRAIN_REASON, DRAINED,
-        fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
-    },
+    nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
+    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId},
 };
 
 const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";

@@ -5,12 +5,10 @@ use api::keys::{self, labels};
 
 use super::{
     Effect, Plan, cordon, drains,
-    fate::Fates,
-    id,
+    fates::Fates,
     proof::{Evidence, Standing},
-    worker::Worker,
 };
-use crate::nodeset::observe::Observed;
+use crate::{nodeset::observe::Observed, worker::Worker};
 
 pub(super) fn plan_protection(
     observed: &Observed,
@@ -30,7 +28,7 @@ pub(super) fn plan_protection(
         plan.needs_jobs |= cordoned && is_protected(*worker);
         match free {
             Some((node, standing)) if is_protected(*worker) => plan.effects.push(Effect::Unprotect {
-                pod: id(*worker),
+                pod: worker.id(),
                 node: node.to_owned(),
                 standing,
             }),
@@ -48,7 +46,7 @@ pub(super) fn plan_protection(
 fn set(worker: Worker<'_>, wanted: bool, plan: &mut Plan) {
     if is_protected(worker) != wanted {
         plan.effects.push(Effect::MarkPod {
-            pod: id(worker),
+            pod: worker.id(),
             labels: [(labels::POD_PROTECT.to_owned(), wanted.then(|| keys::ON.to_owned()))].into(),
             annotations: super::Marks::new(),
         });

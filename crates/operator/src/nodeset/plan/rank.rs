@@ -5,8 +5,10 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use super::worker::{Phase, Worker};
-use crate::cluster::Seen;
+use crate::{
+    cluster::Seen,
+    worker::{Phase, Worker},
+};
 
 /// Sorts those that should go first to the front.
 pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {

@@ -10,15 +10,15 @@ use slurm::{Hostlist, Line, Node, Reservation, ReservationName, ReservationReque
 
 use super::{
     Effect, Plan, SOON, Wait,
-    fate::Fates,
+    fates::Fates,
     proof::{Evidence, Standing},
     schedule::{Recurrence, Schedule},
-    worker::Worker,
 };
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::observe::Observed,
     runtime::Wanted,
+    worker::Worker,
 };
 
 /// As upstream has it: the user slurmctld runs as.
@@ -56,21 +56,9 @@ pub enum Booking {
     },
 }
 
-/// Whether Slurm may hold a reservation of this NodeSet, or should.
-pub fn may_have_one(nodeset: &NodeSet) -> bool {
-    Schedule::of(&nodeset.spec).is_some() || condition(nodeset).is_some()
-}
-
 /// Name of the reservation of this NodeSet.
 fn name(nodeset: &NodeSet) -> Option<ReservationName> {
     ReservationName::new(nodeset.child_names().reservation()).ok()
-}
-
-fn condition(nodeset: &NodeSet) -> Option<&Condition> {
-    let conditions = &nodeset.status.as_ref()?.conditions;
-    conditions
-        .iter()
-        .find(|condition| condition.type_ == RESERVATION_CREATED)
 }
 
 /// Among reservations that were read.
@@ -87,7 +75,7 @@ pub(super) fn plan_reservation(
     plan: &mut Plan,
 ) {
     let nodeset = observed.nodeset.as_ref();
-    if !may_have_one(nodeset) {
+    if !nodeset.may_have_reservation() {
         plan.reservation = Booking::Nothing;
         return;
     }
@@ -99,7 +87,7 @@ pub(super) fn plan_reservation(
     let found = find(all, &name);
     let case = Case {
         now: observed.now,
-        before: condition(nodeset),
+        before: nodeset.reservation_condition(),
         made_for: nodeset
             .status
             .as_ref()
@@ -122,7 +110,7 @@ pub(super) fn plan_reservation(
 /// Removes the reservation of a NodeSet that is deleted. False as long as it may be there.
 pub(super) fn plan_release(observed: &Observed, plan: &mut Plan) -> bool {
     let nodeset = observed.nodeset.as_ref();
-    let (Some(_), Some(name)) = (condition(nodeset), name(nodeset)) else {
+    let (Some(_), Some(name)) = (nodeset.reservation_condition(), name(nodeset)) else {
         return true;
     };
     match &observed.knowledge {
@@ -154,7 +142,10 @@ pub(super) fn choose<'a>(
     let now = seconds(observed.now);
     let all = seen.reservations.as_deref().unwrap_or_default();
     let lasts = find(all, &name).is_some_and(|found| found.is_active(now));
-    let lasts = lasts || condition(nodeset).is_some_and(|condition| condition.reason == REPLACING);
+    let lasts = lasts
+        || nodeset
+            .reservation_condition()
+            .is_some_and(|condition| condition.reason == REPLACING);
     let inside = |worker: &Worker<'a>| {
         let node = worker.slurm_name().and_then(|name| seen.nodes.get(name));
         node.is_some_and(|node| node.state.has(NodeFlag::Maintenance) && node.reservation == name.as_str())

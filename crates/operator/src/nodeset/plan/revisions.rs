@@ -6,8 +6,10 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::ObjectId;
-use crate::nodeset::{build, observe::Observed};
+use crate::{
+    nodeset::{build, observe::Observed},
+    worker::{ObjectId, Worker},
+};
 
 /// What to do about the revisions.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +75,7 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
 fn surplus(observed: &Observed, history: &[&ControllerRevision], newest: &str) -> Vec<ObjectId> {
     let used: BTreeSet<&str> = observed
         .workers()
-        .filter_map(super::Worker::revision)
+        .filter_map(Worker::revision)
         .chain([newest])
         .collect();
     let unused: Vec<&&ControllerRevision> = history

@@ -7,15 +7,11 @@
 use api::update_strategy::UpdateStrategyType;
 use kube::ResourceExt;
 
-use super::{
-    Wait,
-    fate::{Cause, Fates},
-    rank::sort_for_deletion,
-    reservation,
-    service::unusable,
-    worker::Worker,
+use super::{Wait, fates::Fates, rank::sort_for_deletion, reservation, service::unusable};
+use crate::{
+    nodeset::observe::Observed,
+    worker::{Cause, Worker},
 };
-use crate::nodeset::observe::Observed;
 
 /// What an update does now.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! When a scheduled update is to happen: once, or again and again. It knows nothing of Slurm but the flags' names.
 
-use api::{NodeSetSpec, update_strategy::UpdateStrategyType};
+use api::NodeSetSpec;
 use jiff::{SignedDuration, Timestamp, civil::Weekday, tz::TimeZone};
 
 /// Slurm counts reservations in minutes.
@@ -71,11 +71,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// `None` unless the spec asks for one.
     pub(super) fn of(spec: &NodeSetSpec) -> Option<Self> {
-        let strategy = spec.update_strategy();
-        if strategy.kind() != UpdateStrategyType::ScheduledUpdate {
-            return None;
-        }
-        let scheduled = strategy.scheduled_update?;
+        let scheduled = spec.scheduled_update()?;
         let mut flags: Vec<String> = scheduled
             .flags
             .iter()

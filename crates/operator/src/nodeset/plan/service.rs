@@ -3,8 +3,7 @@
 use jiff::SignedDuration;
 use slurm::node::{BaseState, Node, NodeFlag};
 
-use super::worker::Worker;
-use crate::{cluster::Seen, nodeset::observe::Observed};
+use crate::{cluster::Seen, nodeset::observe::Observed, worker::Worker};
 
 /// What keeps a node from being given jobs, whatever its base state is.
 const CLOSED: &[NodeFlag] = &[

@@ -5,8 +5,8 @@ use api::drain::OnDrainTimeout;
 use jiff::Timestamp;
 use slurm::{Job, job::JobStateName};
 
-use super::{Effect, Plan, Wait, proof::Evidence, worker::Worker};
-use crate::{cluster::JobOrder, nodeset::observe::Observed};
+use super::{Effect, Plan, Wait, proof::Evidence};
+use crate::{cluster::JobOrder, nodeset::observe::Observed, worker::Worker};
 
 /// A worker that leaves has jobs, or may have, as `why` tells.
 pub(super) fn plan_patience(
