@@ -211,19 +211,19 @@ impl World {
                 marked == workers.div_ceil(4) && plan.effects.len() == marked
             }
             Situation::Leaving => {
-                let removed = count(|effect| matches!(effect, Effect::RemoveWorker { .. }));
+                let removed = count(|effect| matches!(effect, Effect::RemoveWorker(_)));
                 removed == workers.div_ceil(2) && plan.waits.len() == workers / 2
             }
         };
         let Plan {
-            refused,
+            rejection,
             effects,
             waits,
             ..
         } = &plan;
         ensure!(
-            holds && refused.is_none() && !others,
-            "{}: of {workers} workers: {refused:?} {effects:?} {waits:?}",
+            holds && rejection.is_none() && !others,
+            "{}: of {workers} workers: {rejection:?} {effects:?} {waits:?}",
             situation.name()
         );
         Ok(())

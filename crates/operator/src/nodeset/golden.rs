@@ -71,7 +71,7 @@ fn made(inputs: &[Value]) -> Vec<Value> {
             unknown(),
         );
         let plan = plan(&observed);
-        assert_eq!(plan.refused, None);
+        assert_eq!(plan.rejection, None);
         let revision = plan.revision.unwrap().create;
         let children = [plan.service, plan.budget, plan.ssh_config, revision]
             .into_iter()

@@ -32,7 +32,10 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use self::{
-    apply::{Applied, Asked, Disinherited, Hands, Told},
+    apply::{
+        ApplyResult as Applied, EndRequests as Told, Executor as Hands, ReportedStaleJobs as Disinherited,
+        ReservationRequests as Asked,
+    },
     mirror::{Memory, Mirror},
     observe::{Observed, Surroundings, observe},
     plan::{Plan, Wait, plan},

@@ -1,4 +1,4 @@
-//! What is there: the NodeSet, everything around it, and what Slurm says.
+//! Reads the NodeSet, the objects around it, and the snapshot of Slurm.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,74 +28,72 @@ use crate::{
     worker::Worker,
 };
 
-/// What is there.
+/// What a plan is made from.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub nodeset: Arc<NodeSet>,
     pub controller: Option<Arc<Controller>>,
-    /// Of all Controllers in the namespace.
+    /// Names of all Controllers in the namespace.
     pub controller_names: Vec<String>,
-    /// All NodeSets of the same Controller, this one among them, by name.
+    /// All NodeSets of the same Controller, including this one, by name.
     pub siblings: Vec<Arc<NodeSet>>,
-    /// Partitions of the same Controller for whose sake nodes are marked.
+    /// Partitions of the same Controller that mark nodes.
     pub partitions: Vec<Arc<Partition>>,
-    /// The set's own pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Pods with the set's labels and names that nobody owns.
+    /// Pods with the labels and names of this NodeSet that have no owner.
     pub orphans: Vec<Arc<Pod>>,
-    /// Node names that pods of other NodeSets of the same Controller have.
+    /// Node names of the pods of other NodeSets of the same Controller.
     pub foreign_hostnames: BTreeMap<String, Key>,
     pub revisions: Vec<Arc<ControllerRevision>>,
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// Kubernetes nodes by name: those with a worker on them, and those where one might be.
+    /// Kubernetes nodes by name: those with a worker, and those that may get one.
     pub nodes: BTreeMap<String, Arc<Node>>,
-    /// Slurm's records of nodes of this set that have no pod, by name.
+    /// Slurm's records of this NodeSet's nodes without a pod, by name.
     pub records: BTreeMap<String, Identity>,
-    /// The namespace is being deleted, and everything in it.
+    /// Whether the namespace is being deleted.
     pub namespace_goes: bool,
-    /// With SSH switched on, if it is there.
+    /// Content of sssd.conf, if the spec refers to one and it exists.
     pub sssd_conf: Option<Vec<u8>>,
-    /// Digest of the cluster's key, if it is there.
+    /// Digest of the cluster's key, if it exists.
     pub slurm_key: Option<String>,
-    /// A Secret without which no worker can start, in words for people.
+    /// Problem with a Secret that workers need to start.
     pub missing_secret: Option<String>,
     pub knowledge: Knowledge,
-    /// Workers that have another key than slurmctld, in words for people.
+    /// Message about workers whose key differs from slurmctld's.
     pub key_mismatch: Option<String>,
     pub images: Images,
     pub cluster_domain: String,
-    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
     pub propagated_conditions: Vec<String>,
-    /// The installed definitions are older than this operator.
+    /// Whether the installed CRDs are older than this operator.
     pub crds_outdated: bool,
-    /// Since when nothing is left in Slurm of a set that goes.
+    /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
-/// What does not come from the caches.
+/// What the caches do not hold.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
-    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
     pub propagated_conditions: Vec<String>,
-    /// The installed definitions are older than this operator.
+    /// Whether the installed CRDs are older than this operator.
     pub crds_outdated: bool,
-    /// Since when nothing is left in Slurm of a set that goes.
+    /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
 impl Observed {
-    /// The set's own pods.
     pub fn workers(&self) -> impl Iterator<Item = Worker<'_>> {
         self.pods.iter().map(|pod| Worker(pod))
     }
 
-    /// The Kubernetes node each number is to come back to. A pin is kept while its node exists: a cordon or an outage does
-    /// not loosen it.
+    /// Returns the Kubernetes node of each pinned ordinal. A pin lasts as long as its node: neither a cordon nor an outage
+    /// ends it.
     pub fn pins(&self) -> BTreeMap<u32, &Node> {
         if !self.nodeset.spec.pins_to_node() {
             return BTreeMap::new();
@@ -114,7 +112,7 @@ impl Observed {
     }
 }
 
-/// Reads the caches. `None` if the NodeSet is gone.
+/// Reads the caches. `None` if the NodeSet does not exist.
 pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option<Observed> {
     let nodeset = caches.node_sets.get(&key.namespace, &key.name)?;
     let namespace = key.namespace.as_str();
@@ -131,9 +129,9 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     let partitions = partitions
         .filter(|partition| partition.spec.controller_ref.name == controller_name && has_mark(partition))
         .collect();
-    // In this order: a pod that loses its owner meanwhile is in both, and never in neither.
+    // In this order, a pod that loses its owner meanwhile is in both lists rather than in neither.
     let pods = caches.pods.owned_by(&uid);
-    let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
+    let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
     let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
@@ -184,7 +182,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     })
 }
 
-/// Told by what the operator wrote on them: other nodes are other people's.
+/// Returns the records that the operator's comment assigns to this NodeSet.
 fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) -> BTreeMap<String, Identity> {
     let uid = nodeset.uid().unwrap_or_default();
     let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
@@ -196,8 +194,7 @@ fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) 
         .collect()
 }
 
-/// All of them where they decide how many workers there are, else those that have to do with a worker, also with one whose
-/// pod is gone.
+/// Returns all nodes in `DaemonSet` mode, else those of workers, existing or gone.
 fn observe_nodes(
     caches: &Caches,
     nodeset: &NodeSet,
@@ -222,8 +219,8 @@ fn observe_nodes(
         .collect()
 }
 
-/// Pods of the namespace that are not the set's: those it may take in, and the node names of the rest.
-fn observe_strangers(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTreeMap<String, Key>) {
+/// Returns the pods to adopt, and the node names of all other foreign workers.
+fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTreeMap<String, Key>) {
     let namespace = nodeset.namespace().unwrap_or_default();
     let name = nodeset.name_any();
     let cluster = nodeset.spec.controller_ref.name.as_str();
@@ -241,8 +238,8 @@ fn observe_strangers(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTre
         if worker.label(labels::NAME) != Some(apps::SLURMD) {
             continue;
         }
-        let is_its = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
-        if owner.is_none() && is_its && worker.is_active() {
+        let is_ours = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
+        if owner.is_none() && is_ours && worker.is_active() {
             orphans.push(pod);
         } else if worker.label(labels::CLUSTER) == Some(cluster)
             && let Some(hostname) = worker.slurm_name()
@@ -284,7 +281,7 @@ fn observe_claims(caches: &Caches, nodeset: &NodeSet) -> Vec<Arc<PersistentVolum
         .collect()
 }
 
-/// sssd.conf, and a Secret without which no worker can start.
+/// Returns the digest of the key, sssd.conf, and the first problem with their Secrets.
 fn observe_secrets(
     caches: &Caches,
     nodeset: &NodeSet,

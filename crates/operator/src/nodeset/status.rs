@@ -1,4 +1,4 @@
-//! What is said about a NodeSet.
+//! The status of a NodeSet.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use slurm::node::{BaseState, Node};
 
 use super::{
     observe::Observed,
-    plan::{Booking, Effect, Plan, Wait, cut_off, fit, trouble},
+    plan::{Effect, Plan, ReservationReport, Wait, cut_off, fit, startup_problem},
 };
 use crate::{
     cluster::Knowledge,
@@ -22,12 +22,12 @@ use crate::{
     worker::{Phase, Worker},
 };
 
-/// Whether Slurm can be asked about the set's nodes.
+/// Condition type: whether Slurm answers.
 pub(super) const SLURM_REACHABLE: &str = "SlurmReachable";
-/// A message names this many things, and counts the rest.
+/// Items that a message names; it counts the rest.
 const NAMED: usize = 3;
 
-/// What is said about a NodeSet after `failure`, if there was one. `None` for one that is gone.
+/// Builds the status, with a failed step of the plan, if there was one.
 pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> NodeSetStatus {
     let nodeset = observed.nodeset.as_ref();
     let previous = nodeset.status.clone().unwrap_or_default();
@@ -58,9 +58,9 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
             &plan.reservation,
         ),
         reserved_start: match &plan.reservation {
-            Booking::AsBefore => previous.reserved_start,
-            Booking::Nothing => None,
-            Booking::Told { start, .. } => start.map(Into::into),
+            ReservationReport::Unchanged => previous.reserved_start,
+            ReservationReport::Absent => None,
+            ReservationReport::Reported { start, .. } => start.map(Into::into),
         },
         ordinal_to_node: pins(observed, &workers),
         cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.crds_outdated),
@@ -68,7 +68,7 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     }
 }
 
-/// When a worker that is ready will also be available, if that is yet to come.
+/// Returns how long until the next ready worker counts as available.
 pub fn until_available(observed: &Observed) -> Option<SignedDuration> {
     let wait = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
     observed
@@ -88,7 +88,7 @@ struct Counts {
     ready: i32,
     available: i32,
     desired: i32,
-    /// Ready, and registered with Slurm as far as that is known.
+    /// Available, and registered in Slurm as far as that is known.
     in_service: i32,
 }
 
@@ -134,7 +134,7 @@ struct SlurmCounts {
     drain: i32,
 }
 
-/// Slurm's word on the set's own nodes. Nothing while Slurm cannot be asked.
+/// Counts the states of the NodeSet's nodes in Slurm. `None` without a snapshot.
 fn slurm_counts(observed: &Observed, workers: &[Worker<'_>]) -> Option<SlurmCounts> {
     let seen = observed.knowledge.known()?;
     let mut counts = SlurmCounts::default();
@@ -148,7 +148,7 @@ fn slurm_counts(observed: &Observed, workers: &[Worker<'_>]) -> Option<SlurmCoun
     Some(counts)
 }
 
-/// Where each number runs for the first time; it stays there as long as the node exists and the set may use it.
+/// Returns the node on which each ordinal first ran; the pin lasts as long as the node exists and matches.
 fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, String>> {
     let nodeset: &NodeSet = &observed.nodeset;
     if !nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
@@ -172,8 +172,8 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
     Some(pins)
 }
 
-/// Conditions of other makers stay as they are.
-fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booking) -> Vec<Condition> {
+/// Adds the conditions that others set.
+fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &ReservationReport) -> Vec<Condition> {
     const OURS: &[&str] = &[
         CRDS_OUTDATED,
         READY,
@@ -185,7 +185,7 @@ fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booki
     let others = previous
         .iter()
         .filter(|condition| !OURS.contains(&condition.type_.as_str()))
-        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == Booking::AsBefore);
+        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == ReservationReport::Unchanged);
     ours.into_iter().chain(others.cloned()).collect()
 }
 
@@ -194,7 +194,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let waits = shortened(&waits);
-    if let Some(refused) = &plan.refused {
+    if let Some(refused) = &plan.rejection {
         let message = refused.message.clone();
         wanted.push(Wanted::fails(READY, refused.reason, message.clone()));
         wanted.push(Wanted::fails(PROGRESSING, refused.reason, message.clone()));
@@ -218,10 +218,10 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         let short = counts.in_service < counts.desired;
         wanted.push(if deleting || steps > 0 || !plan.waits.is_empty() || short {
             let message = if waits.is_empty() {
-                "workers are being brought to what is wanted".to_owned()
+                "workers are being reconciled".to_owned()
             } else if deleting {
                 format!(
-                    "{waits}; not to wait any longer, annotate the NodeSet with {}={}",
+                    "{waits}; to stop waiting, annotate the NodeSet with {}={}",
                     annotations::FORCE_DELETION,
                     keys::ON
                 )
@@ -230,7 +230,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             };
             Wanted::holds(PROGRESSING, "Working", message)
         } else {
-            Wanted::fails(PROGRESSING, "Settled", "everything is as it should be")
+            Wanted::fails(PROGRESSING, "Settled", "all workers are as desired")
         });
         let blocked = plan
             .waits
@@ -249,7 +249,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             Some(failure) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
             None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
             None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
-            None => Wanted::fails(DEGRADED, "Healthy", "nothing needs a person"),
+            None => Wanted::fails(DEGRADED, "Healthy", "no problem found"),
         });
     }
     wanted.push(match &observed.knowledge {
@@ -260,29 +260,28 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         wanted.push(Wanted::holds(
             CRDS_OUTDATED,
             "Outdated",
-            "the installed definitions are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
+            "the installed CRDs are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
         ));
     }
     wanted.extend(remarks(&[], &plan.warnings));
-    if let Booking::Told { condition, .. } = &plan.reservation {
+    if let ReservationReport::Reported { condition, .. } = &plan.reservation {
         wanted.push(condition.clone());
     }
     wanted
 }
 
-/// Workers that will not start by waiting, with what Kubernetes says about it.
+/// Returns the workers with a startup problem that waiting does not fix.
 fn stuck(observed: &Observed) -> Vec<String> {
     let active = observed
         .workers()
         .filter(|worker| worker.is_active() && !worker.is_ready());
     active
-        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), trouble(worker)?)))
+        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), startup_problem(worker)?)))
         .collect()
 }
 
-/// Where the NodeSet stands.
 pub fn state(plan: &Plan) -> State {
-    if let Some(refused) = &plan.refused {
+    if let Some(refused) = &plan.rejection {
         return refused.state();
     }
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();

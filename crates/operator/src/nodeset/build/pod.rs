@@ -31,48 +31,48 @@ const ETC_VOLUME: &str = "slurm-etc";
 const LOG_VOLUME: &str = "slurm-logfile";
 const SSH_VOLUME: &str = "ssh-config";
 const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
-/// Readable by the daemon's own user alone: Slurm refuses keys that others can read.
+/// Readable by the owner only: Slurm refuses keys that others can read.
 pub(super) const OWNER_ONLY: i64 = 0o600;
 
-/// What a worker pod is made from, beside its place.
+/// What a worker pod is built from, besides its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
     pub nodeset: &'a NodeSet,
     pub controller: &'a Controller,
     pub images: &'a Images,
-    /// Of Kubernetes, `cluster.local` mostly.
+    /// DNS domain of the Kubernetes cluster, usually `cluster.local`.
     pub cluster_domain: &'a str,
-    /// The hash of the revision it belongs to.
     pub revision: &'a str,
     pub ssh: &'a SshFiles,
-    /// Digest of the key in the Secret, where that is known. No reason to replace a worker; it tells which one it started with.
+    /// Digest of the key in the Secret, if known. It shows with which key the worker started, and is no reason to replace
+    /// it.
     pub slurm_key: Option<&'a str>,
 }
 
-/// The files of sshd and sssd, whose digests are on the pods.
+/// The files of sshd and sssd; their digests are on the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SshFiles {
-    /// With SSH switched on.
+    /// Set if SSH is enabled.
     pub sshd_config: Option<String>,
-    /// `None` without a reference, or while the Secret or its entry is not there.
+    /// `None` without a reference, or while the Secret or its entry is missing.
     pub sssd_conf: Option<Vec<u8>>,
 }
 
-/// Which of the set's workers it is.
+/// Which worker of the NodeSet it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub pod: String,
     pub hostname: String,
-    /// Its number with its zeros, in `StatefulSet` mode.
+    /// Its zero-padded ordinal, in `StatefulSet` mode.
     pub index: Option<String>,
-    /// The Kubernetes node it must run on.
+    /// The only Kubernetes node it may run on.
     pub node: Option<String>,
-    /// Its place in Slurm's topology, if that is known.
+    /// Its topology in Slurm, if known.
     pub topology: Option<String>,
 }
 
 impl Place {
-    /// The worker of this number.
+    /// Returns the place of the worker with this ordinal.
     pub fn of_ordinal(nodeset: &NodeSet, ordinal: u32, pinned_to: Option<&Node>) -> Self {
         let padding = nodeset.spec.ordinal_padding();
         let pod = nodeset.child_names().pod(ordinal, padding);
@@ -90,9 +90,9 @@ impl Place {
         }
     }
 
-    /// The worker of this Kubernetes node, in `DaemonSet` mode.
+    /// Returns the place of the worker on this Kubernetes node, in `DaemonSet` mode.
     ///
-    /// Its name is always the same, so that a look at an old cache cannot make it twice; upstream's is random.
+    /// The name is deterministic, so that a stale cache cannot create the pod twice; upstream's is random.
     pub fn of_node(nodeset: &NodeSet, node: &Node) -> Self {
         let name = node.name_any();
         let digest = hex(&Sha256::digest(name.as_bytes()));
@@ -106,7 +106,7 @@ impl Place {
         }
     }
 
-    /// What the names of its claims end with.
+    /// Returns the suffix of the names of its claims.
     pub fn claim_suffix(&self) -> &str {
         self.index.as_deref().unwrap_or(&self.hostname)
     }
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-/// The host name of a worker on this Kubernetes node.
+/// Returns the host name of a worker on this Kubernetes node.
 pub fn hostname_on(node: &Node) -> String {
     let given = node
         .annotations()
@@ -139,14 +139,14 @@ fn topology_of(node: &Node) -> Option<String> {
         .cloned()
 }
 
-/// Labels of everything that belongs to the workers of a set.
+/// Returns the labels of everything that belongs to the workers of a NodeSet.
 pub fn worker_labels(nodeset: &NodeSet) -> Words {
     let mut labels = component_labels(apps::SLURMD, &nodeset.name_any(), components::WORKER);
     labels.insert(labels::CLUSTER.to_owned(), nodeset.spec.controller_ref.name.clone());
     labels
 }
 
-/// The pod of the worker in this place.
+/// Builds the pod of the worker in this place.
 pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     let nodeset = blueprint.nodeset;
     let overlay = nodeset.spec.pod_spec();
@@ -172,7 +172,7 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
 fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
     let nodeset = blueprint.nodeset;
     let mut own = worker_labels(nodeset);
-    // The older documents select workers by this key.
+    // Upstream's older documents select workers by this label.
     own.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
     own.insert(labels::POD_NAME.to_owned(), place.pod.clone());
     own.insert(labels::POD_HOSTNAME.to_owned(), place.hostname.clone());
@@ -282,7 +282,7 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         startup.insert("failureThreshold".to_owned(), 6.into());
         startup.insert("periodSeconds".to_owned(), 10.into());
     }
-    // No liveness probe: a slurmd that is slow for a minute is no reason to end its jobs.
+    // No liveness probe: a slurmd that is slow for a minute must not end its jobs.
     json!({
         "name": apps::SLURMD,
         "image": blueprint.images.slurmd,
@@ -322,7 +322,7 @@ fn logfile(blueprint: &Blueprint<'_>) -> Value {
     })
 }
 
-/// CPUs and MiB the pod is limited to, 0 for no limit; the container's own limits win over the pod's.
+/// Returns the CPUs and MiB the pod is limited to, 0 for no limit. The container's limits take precedence over the pod's.
 fn limits(nodeset: &NodeSet) -> (i128, i128) {
     let pod = nodeset.spec.pod_spec();
     let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(Quantity) -> i128| {
@@ -340,15 +340,15 @@ fn limits(nodeset: &NodeSet) -> (i128, i128) {
     )
 }
 
-/// What no overlay decides: the name, and where the pod may run.
+/// Sets what overlays cannot change: the host name, and where the pod may run.
 fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
     let Some(spec) = pod.get_mut("spec") else { return };
     if let Value::Object(spec) = spec {
-        // A pod with a node of its own choice would pass by the scheduler, and so by the rules below.
+        // A pod with `nodeName` would bypass the scheduler and the rules below.
         spec.remove("nodeName");
         spec.insert("hostname".to_owned(), place.hostname.clone().into());
     }
-    // Two on one machine's network would have one name in Slurm and one port.
+    // Two workers on the network of one machine would share a name in Slurm and a port.
     if !nodeset.spec.oversubscribes_node() || nodeset.spec.uses_host_network() {
         let one_per_node = json!({
             "labelSelector": { "matchExpressions": [{
@@ -377,7 +377,7 @@ fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
     }
 }
 
-/// Puts a list at this path into the hands of `change`; it is made if it is not there.
+/// Applies `change` to the list at this path, creating it if it is missing.
 fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Value>)) {
     let Some((field, rest)) = path.split_first() else {
         if !value.is_array() {
@@ -396,14 +396,14 @@ fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Va
     }
 }
 
-/// What a pod tells of the sssd.conf it was given.
+/// Returns the digest of sssd.conf for the pod's annotation.
 pub fn sssd_conf_hash(sssd_conf: Option<&[u8]>) -> String {
     hex(&Sha256::digest(sssd_conf.unwrap_or_default()))
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A String takes everything.
+        // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

@@ -1,18 +1,18 @@
-//! What a worker does when Kubernetes tells it to end: after an eviction, a deletion by hand, or when the kubelet is in need.
+//! The preStop hook of a worker: it runs after an eviction, a manual deletion, or an eviction by the kubelet.
 //!
-//! It keeps new jobs away, lets those that run go on for as long as the grace period allows, and tells Slurm at its end that the
-//! node is gone, so that what is left is queued again at once. When the operator removes a worker there is neither a job nor a
-//! record left, and it ends at once. It is a shell script, because it has to run in every image of slurmd.
+//! It drains the node, waits for running jobs as long as the grace period allows, and then sets the node down, so that
+//! Slurm requeues the remaining jobs at once. When the operator removes a worker there is neither a job nor a record, and
+//! the hook ends at once. It is a shell script, because it has to run in every slurmd image.
 
 use api::{NodeSet, keys};
 
-/// What the kubelet gives a pod that does not say otherwise, in seconds.
+/// Kubernetes' default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
-/// The kubelet ends the script with the grace period. Slurm is told before that, and may take a moment.
+/// The kubelet kills the script at the end of the grace period; the last order needs up to 4 s before that.
 const RESERVE: i64 = 4;
 
-/// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was taken for
-/// dead and is not; it is told apart by its address. A reason of the operator's tells why the worker goes, and stays.
+/// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was
+/// wrongly considered dead; the address tells. A reason of the operator explains why the worker leaves, and stays.
 const SCRIPT: &str = r#"ask() { timeout 5 "$@" 2>/dev/null; }
 tell() { ask scontrol update nodename="$node" state="$1" reason="$reason"; }
 look() {
@@ -43,10 +43,10 @@ esac
 exit 0
 "#;
 
-/// The reason of a node whose pod ends before anybody drained it.
+/// The reason of a node whose pod terminates before it was drained.
 pub const TERMINATING: &str = "Pod is terminating";
 
-/// The script, for the grace period of this set's workers.
+/// Renders the script for the grace period of this NodeSet.
 pub(super) fn render(nodeset: &NodeSet) -> String {
     let template = nodeset.spec.pod_spec();
     let grace = template

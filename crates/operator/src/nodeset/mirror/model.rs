@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    Asked, Memory, Mirror, PodChange, mirror,
+    Memory, Mirror, PodChange, TopologyRequest, mirror,
     tests::{FEATURES, TOPOLOGY, host, known, node, seconds},
 };
 use crate::{
@@ -146,25 +146,25 @@ impl World {
                 }
             }
         }
-        for telling in &mirror.tellings {
-            let memory = self.memory.of_mut(&telling.pod.uid);
+        for update in &mirror.node_updates {
+            let memory = self.memory.of_mut(&update.pod.uid);
             memory.told = Some(self.now);
-            if let Some(place) = &telling.description.topology {
+            if let Some(place) = &update.description.topology {
                 self.node["topology"] = json!(place.as_str());
-                memory.topology = Some(Asked {
+                memory.topology = Some(TopologyRequest {
                     place: place.to_string(),
                     at: self.now,
                     refused: None,
                 });
             }
-            if let Some(comment) = &telling.description.comment {
+            if let Some(comment) = &update.description.comment {
                 self.node["comment"] = json!(comment.as_str());
             }
-            if let Some(features) = &telling.description.features {
+            if let Some(features) = &update.description.features {
                 self.node["features"] = json!(features.available);
                 self.node["active_features"] = json!(features.active);
             }
         }
-        mirror.writes.len() + mirror.tellings.len()
+        mirror.writes.len() + mirror.node_updates.len()
     }
 }

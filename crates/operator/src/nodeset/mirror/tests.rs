@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use slurm::rest::Observation;
 
-use super::{Asked, Memory, Mirror, PodChange, mirror};
+use super::{Memory, Mirror, PodChange, TopologyRequest, mirror};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
@@ -122,11 +122,11 @@ fn steps(mirror: &Mirror) -> Vec<String> {
             format!("annotations {}", marks.collect::<Vec<_>>().join(" "))
         }
     });
-    let tellings = mirror.tellings.iter().map(|telling| {
-        let description = serde_json::to_string(&telling.description).unwrap();
-        format!("tell {} {description}", telling.node)
+    let node_updates = mirror.node_updates.iter().map(|update| {
+        let description = serde_json::to_string(&update.description).unwrap();
+        format!("tell {} {description}", update.node)
     });
-    writes.chain(tellings).collect()
+    writes.chain(node_updates).collect()
 }
 
 pub(super) fn seconds(count: i64) -> SignedDuration {
@@ -281,9 +281,9 @@ fn slurm_is_told_where_a_worker_is_that_it_misses() {
             ..Scene::default()
         }
         .mirror();
-        let tellings = mirror.tellings.iter();
-        tellings
-            .map(|telling| telling.description.address.as_ref().unwrap().to_string())
+        let node_updates = mirror.node_updates.iter();
+        node_updates
+            .map(|update| update.description.address.as_ref().unwrap().to_string())
             .collect::<Vec<_>>()
             .join(" ")
     };
@@ -428,7 +428,7 @@ fn a_feature_that_is_none_is_named_and_holds_up_nothing_else() {
         ..Scene::default()
     }
     .mirror();
-    assert_eq!(mirror.tellings.len(), 1, "the comment");
+    assert_eq!(mirror.node_updates.len(), 1, "the comment");
     assert!(
         mirror.complaints[0].contains(FEATURES) && mirror.complaints[0].contains("\"k1\""),
         "{:?}",
@@ -510,7 +510,7 @@ mod topology {
 
     fn asked(ago: i64, refused: Option<&str>) -> Memory {
         let mut memory = Memory::default();
-        memory.of_mut("uid-compute-0").topology = Some(Asked {
+        memory.of_mut("uid-compute-0").topology = Some(TopologyRequest {
             place: "default:s1".to_owned(),
             at: now() - seconds(ago),
             refused: refused.map(str::to_owned),

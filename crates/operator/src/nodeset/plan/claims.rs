@@ -1,4 +1,4 @@
-//! Who owns the claims of the workers: with `whenDeleted: Delete` the NodeSet, so that they go with it; else nobody.
+//! Owners of the workers' claims: with `whenDeleted: Delete` the NodeSet, so that they are deleted with it; else nothing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,14 +23,14 @@ pub(super) fn plan_owners(observed: &Observed, plan: &mut Plan) {
         .filter_map(suffix_of)
         .flat_map(|suffix| build::claims_of(nodeset, suffix))
         .collect();
-    // One that somebody made beforehand is used, and stays theirs.
+    // A claim that a user created beforehand is used, and stays theirs.
     let is_ours = |claim: &&Arc<PersistentVolumeClaim>| {
         ours.contains(&claim.name_any()) && build::is_made_for(nodeset, claim.as_ref())
     };
     for claim in observed.claims.iter().filter(is_ours) {
         let mut owners = claim.owner_references().iter();
         let is_owned = owners.any(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref());
-        // One that belongs to its pod is on its way out with it; one of somebody else is theirs.
+        // A claim with another controller is deleted with its pod, or is somebody else's.
         let is_others = claim
             .owner_references()
             .iter()
@@ -46,7 +46,7 @@ pub(super) fn plan_owners(observed: &Observed, plan: &mut Plan) {
     }
 }
 
-/// What the names of this worker's claims end with.
+/// Returns the suffix of the names of this worker's claims.
 pub(super) fn suffix_of(worker: Worker<'_>) -> Option<&str> {
     worker
         .label(labels::POD_INDEX)

@@ -9,7 +9,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -20,18 +19,17 @@ use slurm::{
     rest::{Observation, Process},
 };
 
-use super::{Effect, Evidence, Plan, Record, Standing, plan, reason_to_leave};
 use crate::{
-    cluster::{Knowledge, Seen},
-    nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
-    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId},
+    cluster::Seen,
+    nodeset::fixture::{controller, finished, nodeset, now, slurm_key, terminating, worker},
+    worker::{DRAIN_REASON, DRAINED, Leaving, ObjectId},
 };
 
-const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
+pub(super) const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
 
 /// What happens.
 #[derive(Clone, Debug)]
-enum Happening {
+pub(super) enum Happening {
     Scale(u32),
     /// The operator reconciles on what was last seen, and dies after so many steps. Meanwhile others are not idle.
     Reconcile {
@@ -70,7 +68,7 @@ enum Happening {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Life {
+pub(super) enum Life {
     #[default]
     Pending,
     Running,
@@ -79,63 +77,63 @@ enum Life {
 
 #[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
-struct Pod {
-    life: Life,
-    leaving: Option<Leaving>,
-    terminating: bool,
-    unprotected: bool,
-    cordoned: bool,
-    drain_reason: Option<String>,
+pub(super) struct Pod {
+    pub(super) life: Life,
+    pub(super) leaving: Option<Leaving>,
+    pub(super) terminating: bool,
+    pub(super) unprotected: bool,
+    pub(super) cordoned: bool,
+    pub(super) drain_reason: Option<String>,
     /// Since when a drain of ours is in force.
-    drained: Option<i64>,
-    revision: String,
-    broken: bool,
+    pub(super) drained: Option<i64>,
+    pub(super) revision: String,
+    pub(super) broken: bool,
 }
 
 /// A node as Slurm has it.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Truth {
-    admin: AdminState,
+pub(super) struct Truth {
+    pub(super) admin: AdminState,
     /// The last word on it was a person's: they drained it or took it down.
-    theirs: bool,
+    pub(super) theirs: bool,
     /// A person took a drain of ours back, in the life of slurmctld that had taken it.
-    resumed: bool,
+    pub(super) resumed: bool,
 }
 
 #[derive(Clone, Debug)]
-struct World {
+pub(super) struct World {
     /// As it is. Without that, what people order is lost: see the last test.
-    agent_compares: bool,
+    pub(super) agent_compares: bool,
     /// In seconds. Each happening takes one.
-    time: i64,
-    replicas: u32,
-    template: u32,
-    broken: bool,
-    pods: BTreeMap<u32, Pod>,
-    nodes: BTreeMap<String, Truth>,
-    saved: BTreeMap<String, Truth>,
-    saved_at: i64,
+    pub(super) time: i64,
+    pub(super) replicas: u32,
+    pub(super) template: u32,
+    pub(super) broken: bool,
+    pub(super) pods: BTreeMap<u32, Pod>,
+    pub(super) nodes: BTreeMap<String, Truth>,
+    pub(super) saved: BTreeMap<String, Truth>,
+    pub(super) saved_at: i64,
     /// Node and whether it is suspended.
-    jobs: BTreeMap<u64, (String, bool)>,
-    next_job: u64,
+    pub(super) jobs: BTreeMap<u64, (String, bool)>,
+    pub(super) next_job: u64,
     /// When slurmctld began.
-    boot: i64,
-    silent: bool,
-    seen: Option<Seen>,
+    pub(super) boot: i64,
+    pub(super) silent: bool,
+    pub(super) seen: Option<Seen>,
 }
 
 /// Slurm writes its state down at least that often.
 const SAVED_EVERY: i64 = 5;
 
-fn at(time: i64) -> Timestamp {
+pub(super) fn at(time: i64) -> Timestamp {
     Timestamp::from_second(now().as_second() + time).unwrap()
 }
 
-fn node_name(ordinal: u32) -> String {
+pub(super) fn node_name(ordinal: u32) -> String {
     format!("compute-{ordinal}")
 }
 
-fn ordinal(pod: &ObjectId) -> u32 {
+pub(super) fn ordinal(pod: &ObjectId) -> u32 {
     pod.name.rsplit_once('-').unwrap().1.parse().unwrap()
 }
 
@@ -159,7 +157,7 @@ impl World {
         }
     }
 
-    fn look(&self) -> Seen {
+    pub(super) fn look(&self) -> Seen {
         let nodes = self.nodes.iter().map(|(name, Truth { admin, .. })| {
             let busy = self.jobs.values().any(|(node, suspended)| node == name && !suspended);
             let base = match (admin.down, busy) {
@@ -186,7 +184,7 @@ impl World {
         Seen::new(observation, at(self.time))
     }
 
-    fn objects(&self) -> Vec<Value> {
+    pub(super) fn objects(&self) -> Vec<Value> {
         let spec = json!({ "replicas": self.replicas, "extraConf": format!("Weight={}", self.template) });
         let mut objects = vec![controller(), slurm_key(), nodeset(&spec)];
         for (ordinal, pod) in &self.pods {
@@ -221,227 +219,7 @@ impl World {
         objects
     }
 
-    /// An update takes none away that is of use while as many are missing as may be.
-    fn check_update(&self, plan: &Plan) {
-        let Some(seen) = &self.seen else { return };
-        let serves = |ordinal: &u32, pod: &Pod| {
-            let node = seen.nodes.get(&node_name(*ordinal));
-            let open = node.is_some_and(|node| !node.state.is_drain());
-            let goes = pod.leaving.is_some_and(|leaving| leaving.cause == Cause::Update);
-            open && pod.life == Life::Running && !pod.terminating && !goes
-        };
-        let taken = plan
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::Update => Some(ordinal(pod)),
-                _ => None,
-            })
-            .filter(|ordinal| serves(ordinal, &self.pods[ordinal]))
-            .count();
-        let serving = self.pods.iter().filter(|(ordinal, pod)| serves(ordinal, pod)).count();
-        let least = usize::try_from(self.replicas - self.replicas.div_ceil(4)).unwrap();
-        assert!(
-            taken == 0 || serving - taken >= least,
-            "{taken} of {serving} are taken, {least} should be left"
-        );
-    }
-
-    fn reconcile(&mut self, dies_after: usize, meanwhile: &[Happening]) -> usize {
-        let knowledge = match &self.seen {
-            Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
-            _ => unknown(),
-        };
-        let mut observed = observed(self.objects(), knowledge);
-        observed.now = at(self.time);
-        let plan = plan(&observed);
-        self.check_update(&plan);
-        let mut meanwhile = meanwhile.iter();
-        let needs_proof = |effect: &&Effect| matches!(effect, Effect::RemoveWorker { .. } | Effect::Unprotect { .. });
-        let (proven, others): (Vec<&Effect>, Vec<&Effect>) = plan.effects.iter().partition(needs_proof);
-        let others = others.len().min(dies_after);
-        for effect in plan.effects.iter().filter(|effect| !needs_proof(effect)).take(others) {
-            self.carry_out(effect, None);
-            meanwhile.next().inspect(|happening| self.happen(happening));
-        }
-        // One look for all that need proof, and then one after the other.
-        let fresh = self.look();
-        for effect in proven.into_iter().take(dies_after - others) {
-            meanwhile.next().inspect(|happening| self.happen(happening));
-            self.carry_out(effect, Some(&fresh));
-        }
-        plan.effects.len()
-    }
-
-    /// What the agent makes of an order. Whether it was carried out.
-    fn order(&mut self, node: &str, expect: &AdminState, order: impl FnOnce(&mut AdminState)) -> bool {
-        let compares = self.agent_compares;
-        let Some(truth) = self.nodes.get_mut(node).filter(|_| !self.silent) else {
-            return false;
-        };
-        if compares && truth.admin != *expect {
-            return false;
-        }
-        let before = truth.admin.clone();
-        order(&mut truth.admin);
-        if truth.theirs {
-            let stands = truth.admin.reason == before.reason && truth.admin.down == before.down;
-            assert!(
-                stands && (truth.admin.drain || !before.drain),
-                "{node}: a person's order is lost, {before} became {}",
-                truth.admin
-            );
-        }
-        true
-    }
-
-    fn carry_out(&mut self, effect: &Effect, fresh: Option<&Seen>) {
-        let now = u64::try_from(at(self.time).as_second()).unwrap();
-        let say = |admin: &mut AdminState, reason: &Option<String>| {
-            if let Some(reason) = reason {
-                admin.reason.clone_from(reason);
-                admin.reason_since = now;
-            }
-        };
-        let holds = |node: &str, standing: &Standing| {
-            fresh.is_some_and(|fresh| Evidence::new(fresh).standing(node) == *standing)
-        };
-        match effect {
-            Effect::CreatePod { pod, .. } => {
-                let name = pod["metadata"]["name"].as_str().unwrap();
-                let ordinal = name.rsplit_once('-').unwrap().1.parse().unwrap();
-                let revision = pod["metadata"]["labels"]["controller.kubernetes.io/hash"].as_str();
-                let made = Pod {
-                    revision: revision.unwrap().to_owned(),
-                    broken: self.broken,
-                    ..Pod::default()
-                };
-                assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
-            }
-            Effect::LoseWorker { pod: Some(pod), .. } => self.delete_pod(ordinal(pod)),
-            Effect::MarkLeaving { pod, leaving } => {
-                let reason = reason_to_leave("slurm", &pod.name, leaving.cause);
-                let before = self.pod(pod).leaving.replace(*leaving);
-                self.pod(pod).drain_reason = Some(reason);
-                if before.is_none() {
-                    self.forget_resume(&pod.name);
-                }
-            }
-            Effect::Spare { pod } => {
-                self.pod(pod).leaving = None;
-                if self.pod(pod).drained.is_none() {
-                    self.pod(pod).drain_reason = None;
-                }
-                self.forget_resume(&pod.name);
-            }
-            Effect::MarkPod {
-                pod,
-                labels,
-                annotations,
-            } => {
-                let pod = self.pod(pod);
-                if let Some(protect) = labels.get(PROTECT) {
-                    pod.unprotected = protect.is_none();
-                }
-                if let Some(drained) = annotations.get(DRAINED) {
-                    let since = drained.as_ref().map(|since| since.parse::<Timestamp>().unwrap());
-                    pod.drained = since.map(|since| since.as_second() - at(0).as_second());
-                }
-                if let Some(reason) = annotations.get(DRAIN_REASON) {
-                    pod.drain_reason.clone_from(reason);
-                }
-            }
-            Effect::DrainNode {
-                pod,
-                node,
-                reason,
-                is_noted,
-                expect,
-            } => {
-                if *is_noted && reason.is_some() {
-                    self.pod(pod).drain_reason.clone_from(reason);
-                }
-                let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
-                let ordered = self.order(node, expect, |admin| {
-                    admin.drain = true;
-                    say(admin, reason);
-                });
-                assert!(!(ordered && resumed), "{node}: a person's resume is lost");
-                if ordered && *is_noted && reason.is_some() {
-                    let time = self.time;
-                    self.pod(pod).drained = Some(time);
-                }
-            }
-            Effect::UndrainNode { node, expect, .. } => {
-                self.order(node, expect, |admin| {
-                    admin.drain = false;
-                    (admin.reason, admin.reason_since) = Default::default();
-                });
-            }
-            Effect::ResumeNode { node, expect, .. } => {
-                self.order(node, expect, |admin| *admin = AdminState::default());
-            }
-            Effect::Unprotect { pod, node, standing } if !self.silent && holds(node, standing) => {
-                self.pod(pod).unprotected = true;
-            }
-            Effect::RemoveWorker {
-                pod,
-                node,
-                standing,
-                record,
-                ..
-            } if !self.silent && holds(node, standing) => self.remove_worker(pod, node, record),
-            _ => {}
-        }
-    }
-
-    fn remove_worker(&mut self, pod: &ObjectId, node: &str, record: &Record) {
-        let ordered = match record {
-            Record::Absent => true,
-            Record::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
-            Record::Delete { expect } => {
-                // As Slurm does: a suspended job is no hindrance.
-                let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
-                let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
-                let ordered = !refused && self.order(node, expect, |_| {});
-                if ordered {
-                    let cause = self.pod(pod).leaving.map(|leaving| leaving.cause);
-                    let is_lost = theirs && cause == Some(Cause::Update);
-                    assert!(!is_lost, "{node}: a person's drain goes with an update");
-                    self.nodes.remove(node);
-                    self.saved.remove(node);
-                }
-                ordered
-            }
-        };
-        if ordered {
-            self.delete_pod(ordinal(pod));
-        }
-    }
-
-    fn pod(&mut self, id: &ObjectId) -> &mut Pod {
-        self.pods.get_mut(&ordinal(id)).unwrap()
-    }
-
-    /// The promise.
-    fn delete_pod(&mut self, ordinal: u32) {
-        let name = node_name(ordinal);
-        let pod = self.pods.get_mut(&ordinal).unwrap();
-        assert!(
-            pod.life == Life::Failed || !self.jobs.values().any(|(node, _)| *node == name),
-            "{name} was deleted with a job on it"
-        );
-        pod.terminating = true;
-    }
-
-    /// That somebody resumed the node was about what has changed by now. Pods and nodes have the same names here.
-    fn forget_resume(&mut self, node: &str) {
-        if let Some(truth) = self.nodes.get_mut(node) {
-            truth.resumed = false;
-        }
-    }
-
-    fn happen(&mut self, happening: &Happening) {
+    pub(super) fn happen(&mut self, happening: &Happening) {
         self.time += 1;
         if self.time - self.saved_at >= SAVED_EVERY {
             self.save();

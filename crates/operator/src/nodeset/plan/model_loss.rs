@@ -13,7 +13,7 @@ use slurm::rest::{Observation, Process};
 
 use jiff::Timestamp;
 
-use super::{Down, Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
+use super::{DownOrder, Effect, Evidence, Remedy, StaleJobs, Worker, cut_off, plan, stale_jobs};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
@@ -231,7 +231,7 @@ impl World {
                 }
             }
             Effect::LoseWorker { pod, down, .. } => {
-                if let Some(Down { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
+                if let Some(DownOrder { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
                     let number = Self::number(node);
                     // As the agent does. Then the pod stays, too.
                     if self
@@ -254,10 +254,10 @@ impl World {
                     .entry(Self::number(node))
                     .and_modify(|record| record.down = false);
             }
-            Effect::Disinherit {
+            Effect::EndStaleJobs {
                 pod,
                 node,
-                inherited: planned,
+                stale_jobs: planned,
             } if !self.silent => {
                 let number = Self::number(node);
                 let Some((host, _, created)) = self.pods.get(&number).copied() else {
@@ -266,8 +266,8 @@ impl World {
                 let object = serde_json::from_value(Self::pod(number, host, created)).unwrap();
                 let (worker, seen) = (Worker(&object), self.look());
                 // As who carries it out does: what a fresh look does not show is not done.
-                if worker.uid() == pod.uid && inherited(&Evidence::new(&seen), worker).as_ref() == Some(planned) {
-                    self.disinherit(number, planned);
+                if worker.uid() == pod.uid && stale_jobs(&Evidence::new(&seen), worker).as_ref() == Some(planned) {
+                    self.end_stale_jobs(number, planned);
                 }
             }
             _ => {}
@@ -296,7 +296,7 @@ impl World {
         self.records.insert(number, record);
     }
 
-    fn disinherit(&mut self, number: u32, planned: &Inherited) {
+    fn end_stale_jobs(&mut self, number: u32, planned: &StaleJobs) {
         match &planned.remedy {
             Remedy::Down => self.set_down(number),
             Remedy::Requeue(jobs) => {

@@ -1,5 +1,5 @@
-//! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule, with one more: among workers of
-//! the same cost those go first that Slurm sees without a job, since they need not be waited for.
+//! The order in which workers are removed in a scale-in. It is upstream's, rule by rule, with one addition: among workers
+//! of the same cost those without a job in Slurm are first, as they need no wait.
 
 use std::cmp::Reverse;
 
@@ -10,16 +10,16 @@ use crate::{
     worker::{Phase, Worker},
 };
 
-/// Sorts those that should go first to the front.
+/// Sorts the workers to remove first to the front.
 pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {
-    // A later ready time and a later creation go first, and one that is not known goes before all of them. Whether they are
-    // ready at all is part of the rank.
+    // A later ready time and a later creation are first, and an unknown time is before all of them. Readiness itself is
+    // part of the rank.
     workers.sort_by_cached_key(|worker| {
         (
             rank(*worker, nodeset, seen),
             Reverse(unset_is_latest(worker.ready_since().filter(|_| worker.is_ready()))),
             Reverse(unset_is_latest(worker.created())),
-            // Upstream leaves it at that; a choice that is the same at every look needs an end.
+            // Upstream has no tie-breaker; the choice has to be the same in every reconcile.
             worker.name(),
         )
     });
@@ -43,7 +43,7 @@ fn rank(worker: Worker<'_>, nodeset: &str, seen: Option<&Seen>) -> Rank {
         worker.is_ready(),
         worker.deletion_cost(),
         seen.is_some_and(|seen| is_busy(worker, seen)),
-        // Without a deadline it has no job that would have to end.
+        // A worker without a deadline has no job with a time limit.
         worker.deadline().unwrap_or(Timestamp::MIN),
         Reverse(worker.is_cordoned()),
         Reverse(worker.ordinal(nodeset)),

@@ -1,29 +1,27 @@
-//! Which workers of an older revision are replaced now.
+//! Chooses which workers of an older revision are replaced now.
 //!
-//! Those that are of no use already go first: to replace them takes nothing away, and a template that was broken and put
-//! back heals by itself. Never more than `maxUnavailable` go at a time, and one that is of use goes only while fewer than
-//! that are missing, for whatever reason.
+//! Unusable workers are replaced first: that takes nothing away, and a broken template that was fixed recovers by itself.
+//! At most `maxUnavailable` workers are replaced at a time, and a usable one only while fewer than that are missing for any
+//! reason.
 
 use api::update_strategy::UpdateStrategyType;
 use kube::ResourceExt;
 
-use super::{Wait, fates::Fates, rank::sort_for_deletion, reservation, service::unusable};
+use super::{Wait, rank::sort_for_deletion, reservation, selection::Selection, usable::unusable};
 use crate::{
     nodeset::observe::Observed,
     worker::{Cause, Worker},
 };
 
-/// What an update does now.
 #[derive(Debug, Default)]
 pub(super) struct Rollout<'a> {
-    /// Those that go.
     pub(super) replace: Vec<Worker<'a>>,
     pub(super) wait: Option<Wait>,
 }
 
-/// `desired` workers should be there, of revision `hash`.
-pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32, hash: &str) -> Rollout<'a> {
-    let mut old: Vec<Worker<'a>> = fates
+/// Chooses among the workers that stay; `hash` is the newest revision, `desired` the number of workers.
+pub(super) fn choose<'a>(observed: &'a Observed, selection: &Selection<'a>, desired: u32, hash: &str) -> Rollout<'a> {
+    let mut old: Vec<Worker<'a>> = selection
         .stay
         .iter()
         .copied()
@@ -67,18 +65,18 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
         .into_iter()
         .partition(|worker| unusable(observed, seen, *worker).is_none());
 
-    // A template whose workers have not shown yet that it works is not trusted with more than may be missing.
+    // The new revision replaces at most `maxUnavailable` workers until its own workers are usable.
     let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
-    let unproven = fates
+    let unproven = selection
         .stay
         .iter()
         .filter(|worker| !is_old(**worker, hash) && unusable(observed, seen, **worker).is_some())
         .count()
-        .saturating_add(wanted.saturating_sub(fates.stay.len()));
+        .saturating_add(wanted.saturating_sub(selection.stay.len()));
     let free = limit.saturating_sub(unproven.saturating_add(replace.len()));
     replace.extend(useless.into_iter().take(free));
 
-    let in_use = fates
+    let in_use = selection
         .stay
         .iter()
         .filter(|worker| !is_chosen(worker) && unusable(observed, seen, **worker).is_none())
@@ -86,7 +84,7 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
     let missing = wanted.saturating_sub(in_use);
     let free = limit.saturating_sub(missing.max(replace.len()));
     replace.extend(useful.into_iter().take(free));
-    let obstacle = fates
+    let obstacle = selection
         .stay
         .iter()
         .filter(|worker| !is_old(**worker, hash))
@@ -97,7 +95,7 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
     }
 }
 
-/// One that does not say of which revision it is gives no reason to replace it.
+/// A worker without a revision is not replaced.
 fn is_old(worker: Worker<'_>, hash: &str) -> bool {
     worker.revision().is_some_and(|revision| revision != hash)
 }
@@ -315,11 +313,12 @@ mod tests {
         };
         let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
         let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
-        let [super::super::Effect::RemoveWorker { record, .. }] = plan.effects.as_slice() else {
+        let [super::super::Effect::RemoveWorker(super::super::WorkerRemoval { record, .. })] = plan.effects.as_slice()
+        else {
             panic!("{:?}", plan.effects)
         };
         assert!(
-            matches!(record, super::super::Record::Keep { why, .. } if why.contains("broken fan")),
+            matches!(record, super::super::RecordAction::Keep { why, .. } if why.contains("broken fan")),
             "{record:?}"
         );
     }

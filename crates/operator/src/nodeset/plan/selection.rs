@@ -6,12 +6,12 @@ use crate::worker::{Cause, Worker};
 
 /// The active workers, by whether they stay.
 #[derive(Debug, Default)]
-pub(super) struct Fates<'a> {
+pub(super) struct Selection<'a> {
     pub(super) stay: Vec<Worker<'a>>,
     pub(super) leave: Vec<(Worker<'a>, Cause)>,
 }
 
-impl<'a> Fates<'a> {
+impl<'a> Selection<'a> {
     pub(super) fn without(mut self, dead: &BTreeSet<&str>) -> Self {
         self.stay.retain(|worker| !dead.contains(worker.uid()));
         self.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
