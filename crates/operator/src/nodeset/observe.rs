@@ -11,7 +11,7 @@ use api::{
     nodeset::ScalingMode,
     references::SecretKeyRef,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
     core::v1::{Node, PersistentVolumeClaim, Pod, Secret},
@@ -92,6 +92,21 @@ impl Observed {
         self.pods.iter().map(|pod| Worker(pod))
     }
 
+    /// Returns the Kubernetes node of a worker.
+    pub fn host(&self, worker: Worker<'_>) -> Option<&Node> {
+        self.nodes.get(worker.kubernetes_node()?).map(AsRef::as_ref)
+    }
+
+    /// Returns the Slurm node of a worker, as the snapshot has it.
+    pub fn slurm_node(&self, worker: Worker<'_>) -> Option<&slurm::Node> {
+        self.knowledge.known()?.nodes.get(worker.slurm_name()?)
+    }
+
+    /// Returns how long a worker has to be ready to count as available.
+    pub fn min_ready(&self) -> SignedDuration {
+        SignedDuration::from_secs(self.nodeset.spec.min_ready_seconds().into())
+    }
+
     /// Returns the Kubernetes node of each pinned ordinal. A pin lasts as long as its node: neither a cordon nor an outage
     /// ends it.
     pub fn pins(&self) -> BTreeMap<u32, &Node> {
@@ -140,15 +155,6 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     } else {
         observe_claims(caches, &nodeset)
     };
-    let Surroundings {
-        knowledge,
-        images,
-        cluster_domain,
-        propagated_conditions,
-        crds_outdated,
-        empty_since,
-        now,
-    } = surroundings;
     Some(Observed {
         controller_names: caches
             .controllers
@@ -171,14 +177,14 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         slurm_key,
         sssd_conf,
         missing_secret,
-        knowledge,
         key_mismatch: None,
-        images,
-        cluster_domain,
-        propagated_conditions,
-        crds_outdated,
-        empty_since,
-        now,
+        knowledge: surroundings.knowledge,
+        images: surroundings.images,
+        cluster_domain: surroundings.cluster_domain,
+        propagated_conditions: surroundings.propagated_conditions,
+        crds_outdated: surroundings.crds_outdated,
+        empty_since: surroundings.empty_since,
+        now: surroundings.now,
     })
 }
 

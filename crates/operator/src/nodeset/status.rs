@@ -9,7 +9,7 @@ use api::{
     nodeset::ScalingMode,
 };
 use jiff::SignedDuration;
-use slurm::node::{BaseState, Node};
+use slurm::node::{BaseState, NodeFlag, NodeState};
 
 use super::{
     observe::Observed,
@@ -33,7 +33,6 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     let previous = nodeset.status.clone().unwrap_or_default();
     let workers: Vec<Worker<'_>> = observed.workers().collect();
     let counts = Counts::of(observed, &workers, plan);
-    let slurm = slurm_counts(observed, &workers);
     let wanted = conditions(observed, plan, &counts, failure);
     let generation = nodeset.metadata.generation.unwrap_or(0);
     let hash = plan.revision.as_ref().map(|revision| revision.hash.clone());
@@ -45,10 +44,10 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
         available_replicas: counts.available,
         unavailable_replicas: counts.desired.saturating_sub(counts.available).max(0),
         desired: counts.desired,
-        slurm_idle: slurm.map(|slurm| slurm.idle),
-        slurm_allocated: slurm.map(|slurm| slurm.allocated),
-        slurm_down: slurm.map(|slurm| slurm.down),
-        slurm_drain: slurm.map(|slurm| slurm.drain),
+        slurm_idle: count_nodes(observed, |state| state.base == Some(BaseState::Idle)),
+        slurm_allocated: count_nodes(observed, NodeState::is_allocated),
+        slurm_down: count_nodes(observed, NodeState::is_down),
+        slurm_drain: count_nodes(observed, |state| state.has(NodeFlag::Drain)),
         observed_generation: Some(generation),
         node_set_hash: hash.unwrap_or(previous.node_set_hash),
         collision_count: collisions.or(previous.collision_count),
@@ -70,12 +69,11 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
 
 /// Returns how long until the next ready worker counts as available.
 pub fn until_available(observed: &Observed) -> Option<SignedDuration> {
-    let wait = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
     observed
         .workers()
         .filter(|worker| worker.is_ready())
         .filter_map(|worker| {
-            let left = wait - observed.now.duration_since(worker.ready_since()?);
+            let left = observed.min_ready() - observed.now.duration_since(worker.ready_since()?);
             left.is_positive().then_some(left)
         })
         .min()
@@ -104,8 +102,7 @@ impl Counts {
             .as_ref()
             .map(|revision| revision.hash.as_str())
             .or(previous);
-        let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
-        let available = |worker: &Worker<'_>| worker.is_available(min_ready, observed.now);
+        let available = |worker: &Worker<'_>| worker.is_available(observed.min_ready(), observed.now);
         let registered = |worker: &Worker<'_>| match observed.knowledge.known() {
             Some(seen) => worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name)),
             None => true,
@@ -126,26 +123,14 @@ impl Counts {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct SlurmCounts {
-    idle: i32,
-    allocated: i32,
-    down: i32,
-    drain: i32,
-}
-
-/// Counts the states of the NodeSet's nodes in Slurm. `None` without a snapshot.
-fn slurm_counts(observed: &Observed, workers: &[Worker<'_>]) -> Option<SlurmCounts> {
+/// Counts the nodes of the NodeSet in Slurm. `None` without a snapshot.
+fn count_nodes(observed: &Observed, is_counted: impl Fn(&NodeState) -> bool) -> Option<i32> {
     let seen = observed.knowledge.known()?;
-    let mut counts = SlurmCounts::default();
-    let nodes = workers.iter().filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
-    for Node { state, .. } in nodes {
-        counts.idle += i32::from(state.base == Some(BaseState::Idle));
-        counts.allocated += i32::from(state.is_allocated());
-        counts.down += i32::from(state.is_down());
-        counts.drain += i32::from(state.has(slurm::node::NodeFlag::Drain));
-    }
-    Some(counts)
+    let nodes = observed
+        .workers()
+        .filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
+    let count = nodes.filter(|node| is_counted(&node.state)).count();
+    Some(i32::try_from(count).unwrap_or(i32::MAX))
 }
 
 /// Returns the node on which each ordinal first ran; the pin lasts as long as the node exists and matches.

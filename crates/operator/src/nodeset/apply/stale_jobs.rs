@@ -1,7 +1,7 @@
 //! Ends stale jobs in Slurm, which has lost that they ended with the previous worker.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashSet},
     sync::{Mutex, PoisonError},
 };
 
@@ -19,38 +19,26 @@ use crate::{
 /// Stale jobs that each slurmctld process was told to end, by NodeSet and UID of the pod they were shown on. The same
 /// process gets no second order about the same job: that limits the damage if a clock is wrong.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct ReportedStaleJobs(Mutex<HashMap<Key, BTreeMap<String, Reported>>>);
-
-type Reported = (Process, BTreeSet<JobHandle>);
+pub(in crate::nodeset) struct ReportedStaleJobs(Mutex<HashSet<(Key, String, Process, JobHandle)>>);
 
 impl ReportedStaleJobs {
-    /// Drops pods other than these.
+    /// Drops all other pods of this NodeSet.
     fn keep<'a>(&self, nodeset: &Key, uids: impl Iterator<Item = &'a str>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reported) = all.get_mut(nodeset) {
-            let uids: BTreeSet<&str> = uids.collect();
-            reported.retain(|uid, _| uids.contains(uid.as_str()));
-            if reported.is_empty() {
-                all.remove(nodeset);
-            }
-        }
+        let uids: BTreeSet<&str> = uids.collect();
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|(of, uid, ..)| of != nodeset || uids.contains(uid.as_str()));
     }
 
     fn is_new(&self, nodeset: &Key, uid: &str, process: Process, jobs: &[JobHandle]) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let reported = all.get(nodeset).and_then(|reported| reported.get(uid));
-        reported.is_none_or(|(to, reported)| *to != process || jobs.iter().any(|job| !reported.contains(job)))
+        let reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |job: &JobHandle| !reported.contains(&(nodeset.clone(), uid.to_owned(), process, job.clone()));
+        jobs.iter().any(is_new)
     }
 
     fn note(&self, nodeset: &Key, uid: &str, process: Process, jobs: &[JobHandle]) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let reported = all.entry(nodeset.clone()).or_default();
-        let (to, reported) = reported.entry(uid.to_owned()).or_insert((process, BTreeSet::new()));
-        if *to != process {
-            *to = process;
-            reported.clear();
-        }
-        reported.extend(jobs.iter().cloned());
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = jobs.iter().cloned();
+        reported.extend(jobs.map(|job| (nodeset.clone(), uid.to_owned(), process, job)));
     }
 }
 

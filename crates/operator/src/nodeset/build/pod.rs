@@ -1,7 +1,5 @@
 //! A worker pod.
 
-use std::fmt::Write;
-
 use api::{
     Controller, NodeSet,
     keys::{self, annotations, apps, components, labels},
@@ -12,7 +10,7 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use slurm::revision::Digest;
 
 use super::{claims::claim_names, conf::render_conf, pre_stop, sssd};
 use crate::{
@@ -95,7 +93,7 @@ impl Place {
     /// The name is deterministic, so that a stale cache cannot create the pod twice; upstream's is random.
     pub fn of_node(nodeset: &NodeSet, node: &Node) -> Self {
         let name = node.name_any();
-        let digest = hex(&Sha256::digest(name.as_bytes()));
+        let digest = Digest::of(name.as_bytes()).to_string();
         let suffix: String = digest.chars().take(10).collect();
         Self {
             pod: format!("{}{suffix}", nodeset.child_names().pod_prefix()),
@@ -190,7 +188,10 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
     let mut marks = Marks::of_for_pods(&nodeset.metadata)
         .and(given)
         .label(&own)
-        .annotate(annotations::SSHD_CONF_HASH, hex(&Sha256::digest(sshd_config)))
+        .annotate(
+            annotations::SSHD_CONF_HASH,
+            Digest::of(sshd_config.as_bytes()).to_string(),
+        )
         .annotate(annotations::SSSD_CONF_HASH, sssd_conf_hash(sssd_conf.as_deref()))
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
     if let Some(topology) = &place.topology {
@@ -276,12 +277,7 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         post_start = Some(sssd::post_start());
     }
     let (cpus, memory) = limits(nodeset);
-    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": apps::SLURMD } });
-    let mut startup = probe("/livez");
-    if let Value::Object(startup) = &mut startup {
-        startup.insert("failureThreshold".to_owned(), 6.into());
-        startup.insert("periodSeconds".to_owned(), 10.into());
-    }
+    let get = |path: &str| json!({ "path": path, "port": apps::SLURMD });
     // No liveness probe: a slurmd that is slow for a minute must not end its jobs.
     json!({
         "name": apps::SLURMD,
@@ -296,8 +292,8 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
             { "name": "POD_MEMORY", "value": memory.to_string() },
         ],
         "ports": ports,
-        "startupProbe": startup,
-        "readinessProbe": probe("/readyz"),
+        "startupProbe": { "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 },
+        "readinessProbe": { "httpGet": get("/readyz") },
         "securityContext": {
             "privileged": true,
             "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
@@ -398,13 +394,5 @@ fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Va
 
 /// Returns the digest of sssd.conf for the pod's annotation.
 pub fn sssd_conf_hash(sssd_conf: Option<&[u8]>) -> String {
-    hex(&Sha256::digest(sssd_conf.unwrap_or_default()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Digest::of(sssd_conf.unwrap_or_default()).to_string()
 }

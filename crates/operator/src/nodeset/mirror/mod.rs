@@ -79,15 +79,12 @@ pub fn mirror(observed: &Observed, memory: &Memory) -> Mirror {
     let mut mirror = Mirror::default();
     let seen = observed.knowledge.known();
     for worker in observed.workers().filter(|worker| !worker.is_finished()) {
-        let node = seen.and_then(|seen| seen.nodes.get(worker.slurm_name()?));
         let view = WorkerView {
             observed,
             worker,
-            host: worker
-                .kubernetes_node()
-                .and_then(|name| observed.nodes.get(name).map(AsRef::as_ref)),
+            host: observed.host(worker),
             seen,
-            node,
+            node: observed.slurm_node(worker),
             memory: memory.of(worker.uid()),
         };
         pod::plan(view, &mut mirror);

@@ -11,8 +11,8 @@ const LONGEST: usize = 256;
 
 /// Returns the drain reason, if the worker is cordoned.
 pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> {
-    let node = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-    let of_node = node
+    let of_node = observed
+        .host(worker)
         .filter(|node| is_cordoned(node))
         .map(|node| node_reason(observed, node, worker));
     of_node

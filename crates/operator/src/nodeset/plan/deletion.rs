@@ -52,12 +52,7 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         plan_orphaning(observed, &mut plan);
     } else {
         let dead = loss::plan_losses(observed, &workers, &mut plan);
-        let active = workers.iter().copied().filter(|worker| worker.is_active());
-        let selection = Selection {
-            stay: Vec::new(),
-            leave: active.map(|worker| (worker, Cause::Deletion)).collect(),
-        };
-        let selection = selection.without(&dead);
+        let selection = Selection::all_leave(workers.iter().copied(), Cause::Deletion).without(&dead);
         let evidence = observed.knowledge.known().map(Evidence::new);
         plan_steps(observed, &selection, evidence.as_ref(), &mut plan);
         if workers.is_empty() {
@@ -107,11 +102,7 @@ fn unconditional(observed: &Observed) -> Option<&'static str> {
 /// may have removed the owner of the pods already.
 fn plan_orphaning(observed: &Observed, plan: &mut Plan) {
     let orphans = observed.orphans.iter().map(|pod| Worker(pod));
-    let workers = observed.workers().chain(orphans).filter(|worker| worker.is_active());
-    let selection = Selection {
-        stay: Vec::new(),
-        leave: workers.map(|worker| (worker, Cause::Deletion)).collect(),
-    };
+    let selection = Selection::all_leave(observed.workers().chain(orphans), Cause::Deletion);
     drains::plan_drains(observed, &selection, plan);
     match &observed.knowledge {
         Knowledge::Unknown { why } => plan.waits.push(Wait::SlurmUnknown { why: why.clone() }),

@@ -94,9 +94,9 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 .to_owned(),
         )),
         occupancy @ (Occupancy::Absent | Occupancy::Free { .. }) => {
-            let record = record(observed, node, worker, &occupancy, cause);
-            let seen = observed.knowledge.known().and_then(|seen| seen.nodes.get(node));
-            if let (RecordAction::Delete { .. }, Some(holder)) = (&record, seen.and_then(reservation::holder)) {
+            let record = record(observed, worker, &occupancy, cause);
+            let holder = observed.slurm_node(worker).and_then(reservation::holder);
+            if let (RecordAction::Delete { .. }, Some(holder)) = (&record, holder) {
                 plan.waits.push(wait(reservation::explain_holder(&observed.nodeset, holder)));
                 return;
             }
@@ -113,11 +113,8 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
     }
 }
 
-fn record(observed: &Observed, node: &str, worker: Worker<'_>, occupancy: &Occupancy, cause: Cause) -> RecordAction {
-    let Occupancy::Free { keep_record } = occupancy else {
-        return RecordAction::Absent;
-    };
-    let Some(seen) = observed.knowledge.known().and_then(|seen| seen.nodes.get(node)) else {
+fn record(observed: &Observed, worker: Worker<'_>, occupancy: &Occupancy, cause: Cause) -> RecordAction {
+    let (Occupancy::Free { keep_record }, Some(seen)) = (occupancy, observed.slurm_node(worker)) else {
         return RecordAction::Absent;
     };
     let expect = seen.admin_state();

@@ -76,14 +76,11 @@ pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
 pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan: &mut Plan) -> BTreeSet<&'a str> {
     let mut dead = BTreeSet::new();
     for worker in workers {
-        let node = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-        let Some(death) = death(*worker, node.map(AsRef::as_ref)) else {
+        let Some(death) = death(*worker, observed.host(*worker)) else {
             continue;
         };
         dead.insert(worker.uid());
-        let node = worker
-            .slurm_name()
-            .and_then(|name| observed.knowledge.known()?.nodes.get(name));
+        let node = observed.slurm_node(*worker);
         let is_planned = node.is_some_and(|node| was_planned(*worker, &death, node));
         let down = node.and_then(|node| down(node, &death, Some(*worker), is_planned));
         // The kubelet is about to remove the pod.

@@ -18,14 +18,10 @@ const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has
 /// started elsewhere meanwhile.
 pub(super) fn plan_returns(observed: &Observed, selection: &Selection<'_>, plan: &mut Plan) {
-    let Some(seen) = observed.knowledge.known() else { return };
     for worker in &selection.stay {
-        let host = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-        let alive = host.is_some_and(|host| ready_since(host).is_some());
-        let (Some(since), Some(node)) = (
-            worker.ready_since().filter(|_| worker.is_ready() && alive),
-            worker.slurm_name().and_then(|name| seen.nodes.get(name)),
-        ) else {
+        let alive = observed.host(*worker).is_some_and(|host| ready_since(host).is_some());
+        let since = worker.ready_since().filter(|_| worker.is_ready() && alive);
+        let (Some(since), Some(node)) = (since, observed.slurm_node(*worker)) else {
             continue;
         };
         if node.state.is_down()

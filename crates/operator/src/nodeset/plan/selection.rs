@@ -12,6 +12,14 @@ pub(super) struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
+    pub(super) fn all_leave(workers: impl Iterator<Item = Worker<'a>>, cause: Cause) -> Self {
+        let active = workers.filter(|worker| worker.is_active());
+        Self {
+            stay: Vec::new(),
+            leave: active.map(|worker| (worker, cause)).collect(),
+        }
+    }
+
     pub(super) fn without(mut self, dead: &BTreeSet<&str>) -> Self {
         self.stay.retain(|worker| !dead.contains(worker.uid()));
         self.leave.retain(|(worker, _)| !dead.contains(worker.uid()));

@@ -1,6 +1,5 @@
 //! Whether Slurm can use a worker: it is ready in Kubernetes, and registered and open for jobs in Slurm.
 
-use jiff::SignedDuration;
 use slurm::node::{BaseState, Node, NodeFlag};
 
 use crate::{cluster::Seen, nodeset::observe::Observed, worker::Worker};
@@ -16,12 +15,11 @@ const CLOSED: &[NodeFlag] = &[
 
 /// Returns why Slurm cannot use a worker. `None` if it can.
 pub(super) fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<String> {
-    let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
     let pod = worker.name();
     if !worker.is_active() {
         return Some(format!("pod {pod} is terminating"));
     }
-    if !worker.is_available(min_ready, observed.now) {
+    if !worker.is_available(observed.min_ready(), observed.now) {
         return Some(match startup_problem(worker) {
             Some(startup_problem) => format!("pod {pod} does not start: {startup_problem}"),
             None => format!("pod {pod} is not ready"),
