@@ -23,6 +23,7 @@ use crate::{
     cluster::{Clusters, KeyReport, Knowledge},
     runtime::{Caches, Key},
     secret::entry,
+    unix_time::timestamp,
     worker::Worker,
 };
 
@@ -224,10 +225,7 @@ fn decide(facts: &KeyFacts<'_>) -> Option<KeyMismatch> {
 impl KeyFacts<'_> {
     /// Whether the pod still has the key for which this peer was refused.
     fn still_holds(&self, pod: &Pod, peer: &RefusedPeer) -> bool {
-        let Some(last) = i64::try_from(peer.last)
-            .ok()
-            .and_then(|last| Timestamp::from_second(last).ok())
-        else {
+        let Some(last) = timestamp(peer.last) else {
             return false;
         };
         let daemon = daemon_of(pod);
@@ -393,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whom_slurmctld_refuses_are_named_with_their_nodes_and_the_remedy() {
+    fn refused_peers_are_named_with_their_nodes_and_the_remedy() {
         for host in ["10.0.0.2", "w-0.slurm-workers.hpc.svc.cluster.local", "10-0-0-2.x.y"] {
             let words = named(told(&cluster(), b"right", vec![peer(host, 5)], &unknown()));
             assert!(
@@ -414,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slurmctld_that_has_another_key_than_the_secret_is_the_odd_one() {
+    fn a_slurmctld_with_another_key_than_the_secret_has_the_wrong_one() {
         let refused = vec![peer("10.0.0.2", 5), peer("10.0.0.3", 5)];
         let mismatch = told(&cluster(), b"wrong", refused, &unknown());
         let words = named(mismatch.clone());
@@ -433,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_told_of_their_own_pods() {
+    fn each_owner_gets_its_own_pods() {
         let refused = vec![peer("10.0.0.2", 5), peer("10.0.0.3", 5)];
         let all = told(&cluster(), b"right", refused, &unknown()).unwrap();
         let own: Arc<Pod> = Arc::new(serde_json::from_value(cluster().remove(2)).unwrap());
@@ -443,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_started_after_the_refusal_has_another_key_by_now() {
+    fn a_daemon_that_started_after_the_refusal_is_not_reported() {
         let mut pods = cluster();
         pods[1] = pod("slurmd", "w-0", "10.0.0.2", NOW - 4);
         assert_eq!(told(&pods, b"right", vec![peer("10.0.0.2", 5)], &unknown()), None);
@@ -458,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_asked_seldom_is_not_taken_for_well() {
+    fn a_daemon_that_retries_rarely_is_not_considered_healthy() {
         let worker = || vec![peer("10.0.0.2", 90)];
         for (knowledge, holds) in [
             (unknown(), true),
@@ -498,7 +496,7 @@ mod tests {
             None,
             "what it was made with is not known"
         );
-        // Slurm takes the refusal for a response.
+        // Slurm considers the refusal a response.
         let mut pods = cluster();
         pods[1]["metadata"]["annotations"] = json!({ "slinky.slurm.net/slurm-key-hash": "former" });
         assert!(told(&pods, b"right", vec![], &known_since(&["IDLE"], 0)).is_some());

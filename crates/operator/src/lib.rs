@@ -36,3 +36,4 @@ mod secret;
 mod template;
 #[cfg(test)]
 mod testing;
+mod unix_time;

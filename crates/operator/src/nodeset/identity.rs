@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstreams_comments_are_read_and_other_comments_are_peoples() {
+    fn upstreams_comments_are_parsed_and_others_are_ignored() {
         let comment =
             r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"u"}"#;
         let identity = Identity::parse(comment).unwrap();

@@ -153,7 +153,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     let claims = if nodeset.spec.claim_templates().is_empty() {
         Vec::new()
     } else {
-        observe_claims(caches, &nodeset)
+        observe_claims(caches, &nodeset, &pods)
     };
     Some(Observed {
         controller_names: caches
@@ -266,20 +266,9 @@ fn is_named_after(worker: Worker<'_>, nodeset: &str) -> bool {
     worker.ordinal(nodeset).is_some() || generated == Some(nodeset)
 }
 
-fn observe_claims(caches: &Caches, nodeset: &NodeSet) -> Vec<Arc<PersistentVolumeClaim>> {
+fn observe_claims(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> Vec<Arc<PersistentVolumeClaim>> {
     let namespace = nodeset.namespace().unwrap_or_default();
-    let suffixes: BTreeSet<String> = caches
-        .pods
-        .owned_by(&nodeset.uid().unwrap_or_default())
-        .iter()
-        .filter_map(|pod| {
-            let labels = pod.labels();
-            labels
-                .get(labels::POD_INDEX)
-                .or_else(|| labels.get(labels::POD_HOSTNAME))
-                .cloned()
-        })
-        .collect();
+    let suffixes: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).claim_suffix()).collect();
     suffixes
         .iter()
         .flat_map(|suffix| build::claims_of(nodeset, suffix))

@@ -179,16 +179,17 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let waits = shortened(&waits);
-    if let Some(refused) = &plan.rejection {
-        let message = refused.message.clone();
-        wanted.push(Wanted::fails(READY, refused.reason, message.clone()));
-        wanted.push(Wanted::fails(PROGRESSING, refused.reason, message.clone()));
-        wanted.push(Wanted::holds(DEGRADED, refused.reason, message));
+    if let Some(rejection) = &plan.rejection {
+        let message = rejection.message.clone();
+        wanted.push(Wanted::fails(READY, rejection.reason, message.clone()));
+        wanted.push(Wanted::fails(PROGRESSING, rejection.reason, message.clone()));
+        wanted.push(Wanted::holds(DEGRADED, rejection.reason, message));
     } else {
+        let name_taken = failure.filter(|failure| failure.is_name_taken());
         let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
         wanted.push(if deleting {
             Wanted::fails(READY, "Deleting", "the NodeSet is being deleted")
-        } else if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+        } else if let Some(failure) = name_taken {
             Wanted::fails(READY, failure.reason, failure.message.clone())
         } else if counts.in_service >= counts.desired {
             Wanted::holds(READY, "WorkersReady", counted)
@@ -222,18 +223,15 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             .iter()
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
         let stuck = stuck(observed);
-        wanted.push(match failure {
-            Some(failure) if failure.is_name_taken() => {
-                Wanted::holds(DEGRADED, failure.reason, failure.message.clone())
-            }
-            _ if observed.key_mismatch.is_some() => Wanted::holds(
-                DEGRADED,
-                KEY_MISMATCH,
-                observed.key_mismatch.clone().unwrap_or_default(),
-            ),
-            Some(failure) => Wanted::holds(DEGRADED, failure.reason, failure.message.clone()),
-            None if blocked => Wanted::holds(DEGRADED, "Blocked", waits),
-            None if !stuck.is_empty() => Wanted::holds(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
+        let report = |failure: &Failure| (failure.reason, failure.message.clone());
+        let degraded = name_taken
+            .map(report)
+            .or_else(|| Some((KEY_MISMATCH, observed.key_mismatch.clone()?)))
+            .or_else(|| failure.map(report))
+            .or_else(|| blocked.then_some(("Blocked", waits)))
+            .or_else(|| (!stuck.is_empty()).then(|| ("WorkersDoNotStart", shortened(&stuck))));
+        wanted.push(match degraded {
+            Some((reason, message)) => Wanted::holds(DEGRADED, reason, message),
             None => Wanted::fails(DEGRADED, "Healthy", "no problem found"),
         });
     }
@@ -266,8 +264,8 @@ fn stuck(observed: &Observed) -> Vec<String> {
 }
 
 pub fn state(plan: &Plan) -> State {
-    if let Some(refused) = &plan.rejection {
-        return refused.state();
+    if let Some(rejection) = &plan.rejection {
+        return rejection.state();
     }
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let blocked = plan.waits.iter().any(|wait| matches!(wait, Wait::SlurmUnknown { .. }));
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn slurms_nodes_are_counted_by_what_they_do() {
+    fn slurm_nodes_are_counted_by_state() {
         let down: &[&str] = &["DOWN", "NOT_RESPONDING", "DYNAMIC_NORM"];
         let nodes: &[(&str, &[&str])] = &[
             ("compute-0", IDLE),
@@ -367,7 +365,7 @@ mod tests {
             condition(&status, SLURM_REACHABLE),
             ("False", "NotAnswering", "nobody answers")
         );
-        // What runs is not worse for it.
+        // Running workers still count.
         assert_eq!(condition(&status, READY).0, "True");
         assert_eq!(condition(&status, DEGRADED).0, "False");
     }
@@ -386,7 +384,7 @@ mod tests {
             ),
             (4, 2, 2, 5)
         );
-        // Those that are missing are unavailable too.
+        // Missing workers are unavailable too.
         assert_eq!(status.unavailable_replicas, 3);
         assert_eq!(
             status.selector,
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_with_another_key_are_told_of() {
+    fn workers_with_another_key_are_reported() {
         let objects = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0)];
         let observed = Observed {
             key_mismatch: Some("pod compute-0".to_owned()),
@@ -434,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_job_says_for_which() {
+    fn a_wait_for_a_job_names_the_job() {
         let nodes: &[(&str, &[&str])] = &[("compute-0", DRAINING)];
         let job: &[(u64, &[&str], &str)] = &[(7, &["RUNNING"], "compute-0")];
         let status = said(&json!({ "replicas": 0 }), vec![marked(worker(0))], known(nodes, job));
@@ -446,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_set_keeps_its_counts_and_says_what_to_do() {
+    fn a_rejected_set_keeps_its_counts_and_reports_the_remedy() {
         let observed = observed(vec![nodeset(&json!({ "replicas": 1 })), worker(0)], unknown());
         let status = status(&observed, &plan(&observed), None);
         assert_eq!(status.ready_replicas, 1);

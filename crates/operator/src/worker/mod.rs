@@ -109,6 +109,12 @@ impl<'a> Worker<'a> {
             .filter(|name| !name.is_empty())
     }
 
+    /// Returns the suffix of the names of its claims.
+    pub fn claim_suffix(self) -> Option<&'a str> {
+        self.label(labels::POD_INDEX)
+            .or_else(|| self.label(labels::POD_HOSTNAME))
+    }
+
     /// Returns its address, if `other` is an address that it does not have. Host names are not compared: Slurm resolves them itself.
     pub fn address_instead_of(self, other: &str) -> Option<&'a str> {
         other.parse::<IpAddr>().ok()?;

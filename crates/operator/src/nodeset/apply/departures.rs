@@ -140,7 +140,7 @@ impl Executor<'_> {
         order: &NodeOrder,
         expect: &AdminState,
     ) -> Result<OrderOutcome, Error> {
-        info!(nodeset = %self.key(), node, ?order, "NodeUpdate Slurm about a node");
+        info!(nodeset = %self.key(), node, ?order, "sending node order");
         match self
             .ctx
             .clusters
@@ -225,10 +225,7 @@ impl Executor<'_> {
         let patch = json!({ "metadata": { "uid": pod.uid, "labels": { (labels::POD_PROTECT): null } } });
         self.patch::<Pod>(&pod.name, patch).await?;
         let message = format!("Pod {} may be evicted: node {node} is drained and has no job", pod.name);
-        let about = [pod.uid.as_str()];
-        self.ctx
-            .events
-            .normal_about(self.nodeset(), about, "Evictable", message);
+        self.pod_event(&pod.uid, "Evictable", message);
         Ok(())
     }
 
@@ -250,7 +247,7 @@ impl Executor<'_> {
         }
         if let RecordAction::Keep { why, .. } = record {
             let message = format!("Slurm keeps its record of node {node}: {why}");
-            self.ctx.events.normal(self.nodeset(), "NodeRecordKept", message);
+            self.event("NodeRecordKept", message);
         }
         for claim in claims {
             self.change_owners(claim, None, |owners| {
@@ -270,9 +267,8 @@ impl Executor<'_> {
         self.writer
             .delete::<Pod>(&self.namespace(), &pod.name, &pod.uid)
             .await?;
-        self.ctx.events.normal_about(
-            self.nodeset(),
-            [pod.uid.as_str()],
+        self.pod_event(
+            &pod.uid,
             "SuccessfulDelete",
             format!("Removed pod {}, whose node had no job", pod.name),
         );

@@ -94,13 +94,13 @@ impl Executor<'_> {
             Ok(()) => {
                 self.told.note(&self.key(), job, None);
                 let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout has passed");
-                self.ctx.events.normal(self.nodeset(), reason, message);
+                self.event(reason, message);
             }
             Err(CommandError::NotFound(_)) => {}
             Err(CommandError::Refused(why)) => {
                 let message =
                     format!("cannot {verb} job {job} on node {node}, which waits for it: Slurm refused: {why}");
-                self.ctx.events.warn(self.nodeset(), "JobNotEnded", message.clone());
+                self.warn("JobNotEnded", message.clone());
                 applied.problems.push(message.clone());
                 self.told.note(&self.key(), job, Some(message));
             }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(turns(ending()), (1, vec![]));
         told.note(&key, &job, None);
         assert_eq!(turns(ending()), (0, vec![]));
-        // One that came and went is another when it comes again.
+        // A job that was not due in between is due again.
         assert_eq!(turns(vec![]), (0, vec![]));
         assert_eq!(turns(ending()), (1, vec![]));
     }

@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, OrderOutcome, at_once};
 use crate::{
     cluster::{Knowledge, NodeOrder},
-    nodeset::plan::{Death, DownOrder, Effect, Evidence, Plan, death_of_node},
+    nodeset::plan::{Death, DownOrder, Effect, Evidence, Plan, WorkerLoss, death_of_node},
     runtime::Error,
     worker::ObjectId,
 };
@@ -21,19 +21,14 @@ impl Executor<'_> {
             .effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::LoseWorker {
-                    pod,
-                    death,
-                    down,
-                    is_planned,
-                } => Some(self.lose_worker(pod.as_ref(), death, down.as_ref(), *is_planned)),
+                Effect::LoseWorker(loss) => Some(self.lose_worker(loss)),
                 _ => None,
             })
             .collect();
         for result in at_once(losses, COMMANDS_AT_ONCE).await {
             done &= applied.take_order(result);
         }
-        let is_ordered = |effect: &Effect| matches!(effect, Effect::LoseWorker { down: Some(_), .. });
+        let is_ordered = |effect: &Effect| matches!(effect, Effect::LoseWorker(loss) if loss.down.is_some());
         if plan.effects.iter().any(is_ordered) {
             self.poll_now().await;
         }
@@ -41,13 +36,13 @@ impl Executor<'_> {
     }
 
     /// Slurm gets the order before the pod is deleted: the successor starts only afterwards, so the order never hits it.
-    async fn lose_worker(
-        &self,
-        pod: Option<&ObjectId>,
-        death: &Death,
-        down: Option<&DownOrder>,
-        is_planned: bool,
-    ) -> Result<OrderOutcome, Error> {
+    async fn lose_worker(&self, loss: &WorkerLoss) -> Result<OrderOutcome, Error> {
+        let WorkerLoss {
+            pod,
+            death,
+            down,
+            is_planned,
+        } = loss;
         if let Some(name) = death.node() {
             // The caches may show a pod before its Kubernetes node.
             let nodes: Api<Node> = Api::all(self.ctx.client.clone());
@@ -64,17 +59,14 @@ impl Executor<'_> {
             }
             if !is_planned {
                 let message = format!("Node {node} is down in Slurm: {}", death.message());
-                self.ctx.events.warn(self.nodeset(), "NodeLost", message);
+                self.warn("NodeLost", message);
             }
         }
         let Some(ObjectId { name, uid }) = pod else {
             return Ok(OrderOutcome::Done);
         };
         let message = format!("Replacing pod {name}: {}", death.message());
-        let about = [uid.as_str()];
-        self.ctx
-            .events
-            .normal_about(self.nodeset(), about, "SuccessfulDelete", message);
+        self.pod_event(uid, "SuccessfulDelete", message);
         match death {
             Death::Ended => self.writer.delete::<Pod>(&self.namespace(), name, uid).await?,
             // No kubelet can confirm its end.
@@ -113,9 +105,7 @@ impl Executor<'_> {
                 None => {
                     if applied.take_order(self.command(node, &NodeOrder::Delete, expect).await) {
                         let message = format!("Deleted node {node}, which has no pod, in Slurm");
-                        self.ctx
-                            .events
-                            .normal(self.nodeset(), "DefunctSlurmNodePruned", message);
+                        self.event("DefunctSlurmNodePruned", message);
                     }
                 }
                 Some(need) => debug!(nodeset = %self.key(), node, %need, "keeping record in Slurm"),

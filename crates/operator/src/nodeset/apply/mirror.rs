@@ -89,7 +89,7 @@ impl Executor<'_> {
         let memory = memory.of_mut(&pod.uid);
         // By the clock of the snapshots, so that an older snapshot is recognized.
         let at = self.ctx.clock.now();
-        memory.told = Some(at);
+        memory.updated = Some(at);
         let refused = match response {
             // A deleted node needs no description.
             Ok(()) | Err(CommandError::NotFound(_)) => None,
@@ -106,9 +106,7 @@ impl Executor<'_> {
                 });
                 memory.topology = Some(TopologyRequest { place, at, refused });
                 if let Some(complaint) = &complaint {
-                    self.ctx
-                        .events
-                        .warn(self.nodeset(), "TopologyRefused", complaint.clone());
+                    self.warn("TopologyRefused", complaint.clone());
                 }
                 complaint
             }

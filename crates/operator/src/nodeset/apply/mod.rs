@@ -210,7 +210,7 @@ impl Executor<'_> {
 
     async fn remove_finalizer(&self, because: Option<&str>) -> Result<(), Error> {
         if let Some(because) = because {
-            self.ctx.events.warn(self.nodeset(), "WorkersLetGo", because);
+            self.warn("WorkersLetGo", because);
         }
         let mut finalizers = self.nodeset().finalizers().to_vec();
         finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
@@ -243,6 +243,19 @@ impl Executor<'_> {
     /// Polls Slurm, so that the next plan sees the result of the orders.
     async fn poll_now(&self) {
         self.ctx.clusters.poll_now(&self.cluster(), POLL_TIMEOUT).await;
+    }
+
+    fn event(&self, reason: &'static str, message: impl Into<String>) {
+        self.ctx.events.normal(self.nodeset(), reason, message);
+    }
+
+    fn warn(&self, reason: &'static str, message: impl Into<String>) {
+        self.ctx.events.warn(self.nodeset(), reason, message);
+    }
+
+    /// Records an event that is also about a pod.
+    fn pod_event(&self, uid: &str, reason: &'static str, message: String) {
+        self.ctx.events.normal_about(self.nodeset(), [uid], reason, message);
     }
 
     async fn patch<K: Written>(&self, name: &str, patch: Value) -> Result<(), Error> {

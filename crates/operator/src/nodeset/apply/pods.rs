@@ -60,7 +60,7 @@ impl Executor<'_> {
             return;
         };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
-        self.ctx.events.normal(self.nodeset(), "ScalingUp", message);
+        self.event("ScalingUp", message);
         let created = self.create_pod(pod, claims).await;
         let ends_all = is_rejected(&created);
         applied.take(created);
@@ -91,7 +91,7 @@ impl Executor<'_> {
             // A terminating namespace accepts nothing new, and everything in it is deleted.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {
-                self.ctx.events.warn(self.nodeset(), "FailedCreate", error.to_string());
+                self.warn("FailedCreate", error.to_string());
                 Err(error)
             }
         }

@@ -15,6 +15,7 @@ use crate::{
     cluster::CommandError,
     nodeset::plan::{Effect, Plan},
     runtime::{Error, Key},
+    unix_time::timestamp,
 };
 
 /// Slurm may store a request differently from how it was sent. The same request is not repeated sooner than this.
@@ -80,7 +81,7 @@ impl Executor<'_> {
                 format!("Changed reservation {name}: {}", shown(request)),
             )
         };
-        self.ctx.events.normal(self.nodeset(), reason, message);
+        self.event(reason, message);
         Ok(())
     }
 
@@ -90,7 +91,7 @@ impl Executor<'_> {
         match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
                 let message = format!("Deleted reservation {name}");
-                self.ctx.events.normal(self.nodeset(), "ReservationDeleted", message);
+                self.event("ReservationDeleted", message);
                 Ok(())
             }
             Err(CommandError::NotFound(_)) => Ok(()),
@@ -109,9 +110,7 @@ fn shown(request: &ReservationRequest) -> String {
         users: _,
         flags,
     } = request;
-    let start = start
-        .and_then(|start| i64::try_from(start).ok())
-        .and_then(|start| jiff::Timestamp::from_second(start).ok());
+    let start = start.and_then(timestamp);
     let list = |lines: &[Line]| lines.iter().map(Line::as_str).collect::<Vec<_>>().join(",");
     [
         start.map(|start| format!("from {start:.0}")),
@@ -145,7 +144,7 @@ mod tests {
         tokio::time::advance(RETRY_AFTER).await;
         assert!(requests.is_new(&key, &request));
         requests.note(&key, Some(&request));
-        // After it was removed it is made again at once.
+        // After a deletion the same request is sent at once.
         requests.note(&key, None);
         assert!(requests.is_new(&key, &request));
     }

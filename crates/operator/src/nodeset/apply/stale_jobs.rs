@@ -93,7 +93,7 @@ impl Executor<'_> {
         };
         let names: Vec<&str> = jobs.iter().map(JobHandle::as_str).collect();
         let names = names.join(", ");
-        info!(nodeset = %self.key(), node, jobs = names, ?remedy, "NodeUpdate Slurm about jobs that ended with the worker before");
+        info!(nodeset = %self.key(), node, jobs = names, ?remedy, "ending stale jobs");
         match remedy {
             Remedy::Down => {
                 let reason = stale_jobs_reason(record, worker);
@@ -123,8 +123,8 @@ impl Executor<'_> {
         }
         self.disinherited.note(&self.key(), &pod.uid, process, jobs);
         let message =
-            format!("EndRequests Slurm that what it shows on node {node} ended with the worker before: job {names}");
-        self.ctx.events.warn(self.nodeset(), "JobsLost", message);
+            format!("Ended jobs in Slurm that had ended with the previous worker of node {node}: job {names}");
+        self.warn("JobsLost", message);
         Ok(true)
     }
 }
@@ -144,7 +144,7 @@ mod tests {
         assert!(!reported.is_new(&key, "a", life(1), &jobs(&["7"])));
         assert!(reported.is_new(&key, "a", life(1), &jobs(&["7", "8"])));
         assert!(reported.is_new(&key, "b", life(1), &jobs(&["7"])));
-        // The next one may have forgotten it.
+        // The next process may have lost it.
         assert!(reported.is_new(&key, "a", life(2), &jobs(&["7"])));
         reported.note(&key, "a", life(2), &jobs(&["8"]));
         assert!(reported.is_new(&key, "a", life(2), &jobs(&["7"])));

@@ -13,11 +13,9 @@ use super::Place;
 use crate::template::metadata::{owner, selector_labels};
 
 /// Returns volume and claim of each template, for the worker in this place.
-pub(super) fn claim_names(nodeset: &NodeSet, place: &Place) -> Vec<(String, String)> {
-    let names = nodeset.child_names();
-    templates(nodeset)
-        .map(|(name, _)| (name.to_owned(), names.claim(name, place.claim_suffix())))
-        .collect()
+pub(super) fn claim_names<'n>(nodeset: &'n NodeSet, place: &Place) -> impl Iterator<Item = (&'n str, String)> {
+    let volumes = templates(nodeset).map(|(name, _)| name);
+    volumes.zip(claims_of(nodeset, place.claim_suffix()))
 }
 
 /// Returns the names of a worker's claims, by their suffix.

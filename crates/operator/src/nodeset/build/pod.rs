@@ -225,7 +225,6 @@ fn base_spec(blueprint: &Blueprint<'_>, place: &Place) -> Map<String, Value> {
 
 fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
     let mut volumes: Vec<Value> = claim_names(blueprint.nodeset, place)
-        .into_iter()
         .map(|(name, claim)| json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } }))
         .collect();
     let key = blueprint.controller.slurm_key().unwrap_or_default();

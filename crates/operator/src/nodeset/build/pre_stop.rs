@@ -66,12 +66,12 @@ mod tests {
     use super::*;
     use crate::nodeset::fixture::nodeset;
 
-    /// Runs the script with Slurm's commands played by these shell lines. Returns what Slurm was told.
+    /// Runs the script with these shell lines as Slurm's commands. Returns the orders that Slurm got.
     fn told(grace: i64, scontrol_show: &str, squeue: &str) -> String {
         told_beside(&[], grace, scontrol_show, squeue)
     }
 
-    /// The same beside processes with these command lines.
+    /// Like [`told`], with these command lines as running processes.
     fn told_beside(processes: &[&str], grace: i64, scontrol_show: &str, squeue: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let play = |name: &str, lines: &str| {
@@ -97,7 +97,7 @@ mod tests {
         play("squeue", squeue);
         play("hostname", "if [ \"$1\" = -i ]; then echo 10.0.0.7; else echo n-0; fi");
         let spec = json!({ "template": { "spec": { "terminationGracePeriodSeconds": grace } } });
-        // Not the processes of this machine.
+        // Keeps the script away from the processes of this machine.
         let script = render(&serde_json::from_value(nodeset(&spec)).unwrap()).replace("/proc/", &at("proc/"));
         let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
         let status = Command::new("sh").args(["-c", &script]).env("PATH", path).status();
@@ -134,7 +134,7 @@ mod tests {
         let down = "state=down reason=slurm-operator: x\n";
         assert_eq!(told(30, &ours, &squeue), down);
         assert_eq!(fs::read_to_string(looks).unwrap().lines().count(), 3);
-        // And at the end of the grace period no longer.
+        // The wait ends with the grace period.
         assert_eq!(told(5, &ours, "echo job"), down);
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_said_stays() {
+    fn a_manual_reason_is_kept() {
         for state in ["IDLE+DRAIN", "DOWN", "DOWN*+DRAIN"] {
             assert_eq!(told(30, &record(state, " Reason=broken fan [root@x]"), "true"), "");
         }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn without_a_record_there_is_nothing_to_say() {
         assert_eq!(told(30, "exit 1", "exit 1"), "");
-        // A successor that has the name by now is another node.
+        // A successor with the same name has another address.
         let others = record("IDLE", "").replace("10.0.0.7", "10.0.0.8");
         assert_eq!(told(30, &others, "echo job"), "");
     }

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_pod_differ_makes_no_revision() {
+    fn a_change_that_affects_no_pod_makes_no_revision() {
         let plain = build_revision_data(&nodeset(json!({ "slurmd": { "image": "a" } })));
         for (field, value) in [
             ("replicas", json!(9)),
@@ -372,7 +372,7 @@ mod tests {
     }
     /// Seed 003: a NodeSet made by hand, and what the chart makes of the same values.
     #[test]
-    fn what_the_chart_adds_by_itself_makes_no_new_pods() {
+    fn defaults_of_the_chart_replace_no_pods() {
         let images = Images::default();
         let data = |spec: &Value| build_revision_data(&nodeset(spec.clone()));
         let by_hand = json!({ "slurmd": { "image": "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9" } });

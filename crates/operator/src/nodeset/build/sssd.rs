@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The script in a folder, without any sssd. What it says goes to a file, since there is no first process of its own.
+    /// Runs the script in a directory without sssd. Its output goes to a file.
     fn follow(dir: &Path) -> Follower {
         let at = |name: &str| dir.join(name).display().to_string();
         let script = FOLLOW
@@ -116,7 +116,7 @@ mod tests {
         Follower(shell.spawn().unwrap())
     }
 
-    /// As the kubelet does: another file takes the place of the one that is there.
+    /// Replaces the file as the kubelet does.
     fn bring(dir: &Path, text: &str) {
         fs::write(dir.join("next"), text).unwrap();
         fs::rename(dir.join("next"), dir.join("wanted/sssd.conf")).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_is_taken_and_one_that_sssd_could_not_read_is_not() {
+    fn a_changed_file_is_used_unless_sssd_could_not_parse_it() {
         let dir = tempfile::tempdir().unwrap();
         let (used, said) = (dir.path().join("used"), dir.path().join("said"));
         fs::create_dir(dir.path().join("wanted")).unwrap();

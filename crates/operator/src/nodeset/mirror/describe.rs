@@ -109,8 +109,8 @@ fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescri
 
 /// Whether the snapshot is older than the last update, and does not show its result.
 fn is_outdated(view: WorkerView<'_>, seen: Timestamp) -> bool {
-    let told = view.memory.and_then(|memory| memory.told);
-    told.is_some_and(|told| seen <= told)
+    let updated = view.memory.and_then(|memory| memory.updated);
+    updated.is_some_and(|updated| seen <= updated)
 }
 
 fn identity(view: WorkerView<'_>) -> Identity {

@@ -14,7 +14,7 @@ pub struct Memory(HashMap<String, PodMemory>);
 pub struct PodMemory {
     pub written: Option<Timestamp>,
     /// When its Slurm node was last updated; older snapshots do not show the result.
-    pub told: Option<Timestamp>,
+    pub updated: Option<Timestamp>,
     pub topology: Option<TopologyRequest>,
 }
 

@@ -1,4 +1,4 @@
-//! A world that does what it is told, and random events in it.
+//! A world that executes all writes, and random events in it.
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn events() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// A world that does what it is told comes to rest, and no pod is written more often than it may be.
+    /// The world settles, and no pod is written too often.
     #[test]
     fn it_comes_to_rest_and_writes_no_pod_too_often(events in prop::collection::vec(events(), 0..12)) {
         let mut world = World::default();
@@ -111,7 +111,7 @@ impl World {
         mirror(&observed, &self.memory)
     }
 
-    /// Looks and does what follows; how much that was.
+    /// Plans and executes; returns the number of writes.
     fn turn(&mut self) -> usize {
         let Knowledge::Known(seen) = known(vec![self.node.clone()], vec![]) else {
             panic!()
@@ -148,7 +148,7 @@ impl World {
         }
         for update in &mirror.node_updates {
             let memory = self.memory.of_mut(&update.pod.uid);
-            memory.told = Some(self.now);
+            memory.updated = Some(self.now);
             if let Some(place) = &update.description.topology {
                 self.node["topology"] = json!(place.as_str());
                 memory.topology = Some(TopologyRequest {

@@ -17,7 +17,7 @@ pub(super) fn host(annotations: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "k1", "uid": "k1", "annotations": annotations } })
 }
 
-/// A Slurm node that is as it should be, with these changes.
+/// A fully described Slurm node, with these changes.
 pub(super) fn node(changes: &Value) -> Value {
     let mut node = json!({ "name": "compute-0", "state": ["IDLE", "DYNAMIC_NORM"], "comment": COMMENT,
         "features": ["compute"], "active_features": ["compute"] });
@@ -99,7 +99,7 @@ impl Scene {
         mirror(&observed(objects, self.knowledge), &self.memory)
     }
 
-    /// What is done, in short.
+    /// The writes, in short.
     fn steps(self) -> Vec<String> {
         steps(&self.mirror())
     }
@@ -134,7 +134,7 @@ pub(super) fn seconds(count: i64) -> SignedDuration {
 }
 
 #[test]
-fn what_agrees_is_left_alone() {
+fn equal_values_are_not_written() {
     assert_eq!(Scene::default().steps(), [""; 0]);
 }
 
@@ -221,7 +221,7 @@ fn a_pod_is_written_at_most_every_five_seconds() {
 }
 
 #[test]
-fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
+fn the_deadline_is_that_of_the_last_job_and_ends_with_it() {
     let job = |limit: u64| {
         json!({ "job_id": 7, "job_state": ["RUNNING"], "nodes": "compute-0",
             "start_time": { "set": true, "number": now().as_second() }, "time_limit": { "set": true, "number": limit } })
@@ -241,7 +241,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
     let with_deadline = || annotated(pod(), DEADLINE, "2026-01-01T02:00:00Z");
     assert_eq!(steps(with_deadline(), busy(vec![job(60), job(5)])), [""; 0]);
     assert_eq!(steps(with_deadline(), busy(vec![])), ["annotations nodeset=-"]);
-    // It is a second write, so it waits for its turn.
+    // A second write waits for its turn.
     let idle_again = Scene {
         pod: with_deadline(),
         ..Scene::default()
@@ -249,7 +249,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
     .mirror();
     assert_eq!(super::tests::steps(&idle_again), ["conditions Idle="]);
     assert!(idle_again.requeue.is_some());
-    // Jobs that were not read are not "no jobs".
+    // Unread jobs do not mean that there are none.
     let Knowledge::Known(seen) = busy(vec![]) else { panic!() };
     let unread = Seen {
         jobs: None,
@@ -264,7 +264,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
 }
 
 #[test]
-fn slurm_is_told_where_a_worker_is_that_it_misses() {
+fn slurm_gets_the_address_of_a_worker_that_it_misses() {
     let told = |state: &[&str], address: &str, ready_since: &str| {
         let pod = with(
             conditioned(worker(0), &[]),
@@ -305,7 +305,7 @@ fn slurm_is_told_where_a_worker_is_that_it_misses() {
 }
 
 #[test]
-fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
+fn the_comment_names_the_owner_also_of_a_node_that_is_down() {
     let told = format!(
         "tell compute-0 {}",
         serde_json::to_string(&json!({ "comment": COMMENT })).unwrap()
@@ -328,7 +328,7 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
     }
     let going = with(terminating(idle_pod()), &[("/status/podIP", json!("10.0.0.1"))]);
     for (pod, address, comment, expected) in [
-        // Deleted as soon as it had registered: its record is to be known as the set's when it is gone.
+        // It was deleted right after it registered; the comment names its owner afterwards.
         (going.clone(), "10.0.0.1", "", vec![told.as_str()]),
         (going.clone(), "10.0.0.2", "", vec![]),
         (
@@ -337,7 +337,7 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
             r#"{"namespace":"slurm","podName":"another"}"#,
             vec![],
         ),
-        // Its record is still that of the pod before it.
+        // The record is still the predecessor's.
         (with(idle_pod(), &[("/status/phase", json!("Pending"))]), "", "", vec![]),
     ] {
         let scene = Scene {
@@ -350,9 +350,9 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
 }
 
 #[test]
-fn nothing_is_told_twice_on_the_same_look() {
+fn nothing_is_sent_twice_on_the_same_snapshot() {
     let mut memory = Memory::default();
-    memory.of_mut("uid-compute-0").told = Some(now());
+    memory.of_mut("uid-compute-0").updated = Some(now());
     let scene = Scene {
         knowledge: seen(&json!({ "comment": "" })),
         memory,
@@ -448,7 +448,7 @@ mod topology {
     }
 
     #[test]
-    fn a_place_is_written_on_the_pod_then_told_then_left_alone() {
+    fn a_topology_is_written_to_the_pod_then_sent_then_left_alone() {
         let steps = |pod: Value, current: &str| {
             Scene {
                 pod,
@@ -478,10 +478,10 @@ mod topology {
             }
             .steps()
         };
-        // What slurm.conf, topology.yaml or a person said.
+        // Set by slurm.conf, topology.yaml or an administrator.
         assert_eq!(steps(idle_pod(), "default:s9", ""), [""; 0]);
         assert_eq!(steps(idle_pod(), "default:s9", "Topology=default:s9"), [""; 0]);
-        // What an annotation said that is gone.
+        // Set by an annotation that is gone.
         assert_eq!(steps(placed("default:s1"), "default:s1", ""), [tell("")]);
         assert_eq!(steps(placed("default:s1"), "", ""), ["annotations topology=-"]);
         let back = "Weight=5 topology=default:s9";
@@ -490,7 +490,7 @@ mod topology {
             steps(placed("default:s1"), "default:s9", back),
             ["annotations topology=-"]
         );
-        // Upstream writes an empty one; it means nothing.
+        // Upstream writes an empty one, which means nothing.
         assert_eq!(steps(placed(""), "default:s9", ""), [""; 0]);
     }
 
@@ -547,13 +547,13 @@ mod topology {
     }
 
     #[test]
-    fn what_slurm_writes_otherwise_is_not_asked_for_again_and_again() {
+    fn a_topology_that_slurm_stores_differently_is_not_requested_on_and_on() {
         for (ago, current, expected) in [
             (1, "default:root:s1", vec![]),
             (300, "default:root:s1", vec![tell("default:s1")]),
-            // Forgotten, as by a slurmctld that was killed.
+            // Lost, as by a slurmctld that was killed.
             (1, "", vec![tell("default:s1")]),
-            // The look is from before.
+            // The snapshot is older.
             (0, "", vec![]),
         ] {
             let steps = Scene {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_one_line_of_a_length_people_read() {
+    fn a_reason_is_one_short_line() {
         for (given, said) in [
             ("  disk swap ", "disk swap"),
             ("a\nb\tc\r\nd", "a b c  d"),

@@ -212,7 +212,7 @@ mod tests {
             (job("PENDING", "compute"), false),
             (job("COMPLETED", "compute"), true),
             (job("PENDING", "other"), true),
-            // Slurm takes it from the one and leaves it in the other.
+            // Slurm removes the job from the one partition and leaves it in the other.
             (job("PENDING", "compute,other"), true),
             (unknown(), false),
         ] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_waited_for_when_the_cluster_goes_too_or_somebody_forces_it() {
+    fn a_deletion_does_not_wait_if_the_cluster_is_deleted_too_or_it_is_forced() {
         let ending = json!({ "apiVersion": "v1", "kind": "Namespace",
             "metadata": { "name": "slurm", "deletionTimestamp": "2026-01-01T00:59:00Z" } });
         let forced = (
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn workers_that_are_to_stay_are_emptied_and_left() {
         let ours = "nodeset.slinky.slurm.net/reservation";
-        // Kubernetes takes their owner away at once, and then its own finalizer.
+        // Kubernetes removes their owner first, and then its finalizer.
         let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
         for (finalizers, pod) in [
             (json!([ours, "orphan"]), worker(0)),

@@ -133,8 +133,8 @@ fn claims_to_delete(observed: &Observed, worker: Worker<'_>, cause: Cause) -> Ve
     if nodeset.spec.claims_when_scaled() != ClaimRetention::Delete || cause != Cause::ScaleIn {
         return Vec::new();
     }
-    let suffix = super::claims::suffix_of(worker);
-    suffix
+    worker
+        .claim_suffix()
         .map(|suffix| build::claims_of(nodeset, suffix))
         .unwrap_or_default()
 }

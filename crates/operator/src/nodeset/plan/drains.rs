@@ -254,7 +254,7 @@ mod tests {
         Knowledge::Known(Seen::of_nodes(serde_json::from_value(nodes).unwrap(), now()).into())
     }
 
-    /// The same, by a slurmctld that began then.
+    /// The same snapshot, from a slurmctld that started then.
     fn begun(knowledge: Knowledge, at: &str) -> Knowledge {
         let Knowledge::Known(seen) = knowledge else {
             panic!("it is known")
@@ -364,11 +364,11 @@ mod tests {
                 "{reason:?}"
             );
         }
-        // As long as slurmd is not up, a node that is open would be given jobs in vain.
+        // Before slurmd runs, jobs would fail to start on an undrained node.
         let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
         let ours = "slurm-operator: Pod (slurm/compute-0) was cordoned";
         assert_eq!(steps(&on(&quiet, starting, node(DRAIN, ours))), [""; 0]);
-        // Words that we were told to pass on are ours if the pod says so, until the drain is gone or somebody else's.
+        // A user's reason that the operator passed on is the operator's while the pod has it recorded.
         let recorded = || annotated(worker(0), REASON, "slurm-operator: ticket 7");
         for (state, reason, expected) in [
             (DRAIN, "slurm-operator: ticket 7", "undrain compute-0"),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_names_the_state_it_was_planned_on_and_leaves_a_persons_reason() {
+    fn an_order_names_the_state_it_was_planned_on_and_keeps_a_manual_reason() {
         let quiet = k1(false, &json!({}));
         let leaving = annotated(
             worker(0),
@@ -419,7 +419,7 @@ mod tests {
             assert!(told.as_deref().unwrap_or_default().contains(given.unwrap_or_default()));
             assert_eq!((expect.reason.as_str(), expect.drain), (reason, state == DRAIN));
         }
-        // A cordon has nothing to add to what a person took down.
+        // A cordon adds nothing to a manual down.
         let cordoned = || annotated(worker(0), CORDON, "true");
         assert_eq!(steps(&on(&quiet, cordoned(), node(DOWN, "broken fan"))), [""; 0]);
         assert_eq!(
@@ -437,9 +437,9 @@ mod tests {
             "scale-in 2026-01-01T00:59:00Z",
         );
         for (since, expected) in [
-            // It was drained to leave, and somebody took that back.
+            // It was drained to leave, and an administrator reverted that.
             (Some("2026-01-01T00:59:10Z"), ""),
-            // That was for a cordon, before it was chosen.
+            // The drain was for a cordon, before it was chosen to leave.
             (Some("2026-01-01T00:58:00Z"), "drain compute-0"),
             // The snapshot is older than the drain.
             (Some("2026-01-01T01:00:01Z"), ""),
@@ -456,10 +456,10 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_slurm_forgot_is_given_again_and_one_that_somebody_took_back_is_not() {
+    fn a_drain_that_slurm_lost_is_sent_again_and_one_that_an_administrator_reverted_is_not() {
         let quiet = k1(false, &json!({}));
         let cordoned = |since: &str| annotated(annotated(worker(0), CORDON, "true"), SINCE, since);
-        // Nobody knows yet whether it is the slurmctld that took the drain. One that did cannot have forgotten it.
+        // It is not known yet whether the running slurmctld accepted the drain. One that did cannot have lost it.
         for since in ["2026-01-01T00:59:55Z", "2026-01-01T00:50:00Z"] {
             let plan = on(&quiet, cordoned(since), node(OPEN, ""));
             assert_eq!(steps(&plan), [""; 0]);
@@ -477,7 +477,7 @@ mod tests {
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
             ["drain compute-0"]
         );
-        // Slurm was killed right after it, and the operator, too, was away for longer than it takes Slurm to write.
+        // slurmctld was killed right afterwards, and the operator was away for longer than slurmctld takes to save.
         for (booted, expected) in [
             ("2026-01-01T00:50:20Z", "drain compute-0"),
             ("2026-01-01T00:57:00Z", ""),
@@ -486,7 +486,7 @@ mod tests {
             let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), begun(node(OPEN, ""), booted));
             assert_eq!(steps(&plan).join("; "), expected, "{booted}");
         }
-        // What was taken back is forgotten with the cordon.
+        // The resume is forgotten with the cordon.
         let uncordoned = annotated(worker(0), SINCE, "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, uncordoned, node(OPEN, ""))), ["label compute-0"]);
     }
@@ -504,7 +504,7 @@ mod tests {
         let noted = annotated(recorded, SINCE, "2026-01-01T00:59:55Z");
         assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
         assert_eq!(steps(&on(&quiet, noted.clone(), in_force.clone())), [""; 0]);
-        // And again for each slurmctld.
+        // Each slurmctld process needs it again.
         let before = begun(in_force.clone(), "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);
         let after = begun(in_force, "2026-01-01T00:59:57Z");
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_follows_the_cause_but_a_persons_stays() {
+    fn the_reason_follows_the_cause_but_a_manual_reason_is_kept() {
         let quiet = k1(false, &json!({}));
         let cordoned = || annotated(annotated(worker(0), CORDON, "true"), SINCE, "2026-01-01T00:50:00Z");
         let recorded = annotated(cordoned(), REASON, "slurm-operator: something else");

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use slurm::node::Node as SlurmNode;
 
-use super::{DownOrder, Effect, Plan, drains::has_manual_reason};
+use super::{DownOrder, Effect, Plan, WorkerLoss, drains::has_manual_reason};
 use crate::{
     nodeset::{build::TERMINATING, observe::Observed},
     worker::Worker,
@@ -86,12 +86,12 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
         // The kubelet is about to remove the pod.
         let leaves_by_itself = death == Death::Ended && worker.is_terminating();
         if down.is_some() || !leaves_by_itself {
-            plan.effects.push(Effect::LoseWorker {
+            plan.effects.push(Effect::LoseWorker(WorkerLoss {
                 pod: Some(worker.id()),
                 death,
                 down,
                 is_planned,
-            });
+            }));
         }
     }
     dead
@@ -226,7 +226,7 @@ pub(super) mod tests {
         with(pod, &[("/status/containerStatuses", status)])
     }
 
-    /// What is planned for one worker among these objects and no others.
+    /// The plan for one worker among these objects only.
     pub(in crate::nodeset::plan) fn planned(objects: Vec<Value>, status: Value, knowledge: Knowledge) -> Plan {
         let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
         let all = [vec![controller(), slurm_key(), set], objects].concat();
@@ -293,10 +293,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn slurm_is_told_once_and_a_persons_reason_stays() {
+    fn a_node_is_set_down_once_and_a_manual_reason_is_kept() {
         let reason = |knowledge| {
             let plan = planned(vec![worker(0)], json!(null), knowledge);
-            let [Effect::LoseWorker { down, death, .. }] = plan.effects.as_slice() else {
+            let [Effect::LoseWorker(WorkerLoss { down, death, .. })] = plan.effects.as_slice() else {
                 panic!("{:?}", plan.effects)
             };
             assert_eq!(*death, Death::NodeGone { node: "k1".to_owned() });
@@ -312,7 +312,7 @@ pub(super) mod tests {
         let imitated = "slurm-operator: broken fan";
         assert_eq!(reason(node(DRAINED, imitated, at)).unwrap(), "as it stands");
         assert_eq!(reason(node(DOWN, "", at)), None);
-        // Others' nodes are left alone, and what is not known is not told.
+        // Nodes from slurm.conf are left alone, and nothing is ordered without a snapshot.
         assert_eq!(reason(node(&["IDLE"], "", at)), None);
         assert_eq!(reason(unknown()), None);
     }
@@ -326,7 +326,7 @@ pub(super) mod tests {
             "slurm-operator: lost: all its containers have ended",
             "slurm-operator: lost: Kubernetes node k1 is gone",
         );
-        // Whether somebody is warned, and the reason that Slurm is given.
+        // Whether there is a warning, and the reason in Slurm.
         for (case, pod, host, slurm, expected) in [
             (
                 "the operator removed it, and Slurm keeps its record",
@@ -379,11 +379,11 @@ pub(super) mod tests {
             ),
         ] {
             let plan = planned([Some(pod), host].into_iter().flatten().collect(), json!(null), slurm);
-            let [Effect::LoseWorker { down, is_planned, .. }] = plan.effects.as_slice() else {
+            let [Effect::LoseWorker(WorkerLoss { down, is_planned, .. })] = plan.effects.as_slice() else {
                 panic!("{case}: {:?}", plan.effects)
             };
             let down = down.as_ref().unwrap();
-            // Without a new one the reason stays that is there.
+            // Without a new reason the old one stays.
             let reason = down.reason.as_deref().unwrap_or(&down.expect.reason);
             assert_eq!((!is_planned, reason), expected, "{case}");
         }
@@ -416,7 +416,7 @@ pub(super) mod tests {
                 .any(|wait| matches!(wait, super::super::Wait::MayBeAlive { .. }));
             assert_eq!(held, expected.is_empty(), "{case}");
         }
-        // Slurm remembers too where the last one was.
+        // The comment in Slurm names the last node too.
         let comment =
             r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"compute"}"#;
         let nodes = json!([{ "name": "compute-0", "state": IDLE, "comment": comment }]);
@@ -427,7 +427,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_written_down_until_it_is_known_to_be_dead_or_back() {
+    fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
         let noted = |objects: Vec<Value>, status: Value| {
             let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
             let all = [vec![controller(), slurm_key(), set], objects].concat();

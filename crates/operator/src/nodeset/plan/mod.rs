@@ -80,18 +80,10 @@ pub enum Effect {
     AdoptPod { pod: ObjectId },
     /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere, and then deletes the pod, so that its
     /// name becomes free.
-    LoseWorker {
-        /// `None` if the pod no longer exists.
-        pod: Option<ObjectId>,
-        death: Death,
-        /// The order to Slurm, unless the node is already down.
-        down: Option<DownOrder>,
-        /// The worker was deleted on purpose and had no job, so no warning is needed.
-        is_planned: bool,
-    },
+    LoseWorker(WorkerLoss),
     /// Creates the claims before the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
-    /// Records that the worker leaves, so that the next leader makes the same scale.
+    /// Records that the worker leaves, so that the next leader makes the same choice.
     MarkLeaving { pod: ObjectId, leaving: Leaving },
     /// Reverts [`Effect::MarkLeaving`].
     UnmarkLeaving { pod: ObjectId },
@@ -99,7 +91,7 @@ pub enum Effect {
     DrainNode {
         pod: ObjectId,
         node: String,
-        /// `None` leaves the reason that stands there.
+        /// `None` keeps the current reason.
         reason: Option<String>,
         /// Records the reason on the pod before the order, and the time after it.
         is_noted: bool,
@@ -141,6 +133,18 @@ pub enum Effect {
     OwnClaim { name: String, uid: String, owned: bool },
 }
 
+/// A dead worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerLoss {
+    /// `None` if the pod no longer exists.
+    pub pod: Option<ObjectId>,
+    pub death: Death,
+    /// The order to Slurm, unless the node is already down.
+    pub down: Option<DownOrder>,
+    /// The worker was deleted on purpose and had no job, so no warning is needed.
+    pub is_planned: bool,
+}
+
 /// A worker to remove, and what its node looked like when that was planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerRemoval {
@@ -174,7 +178,7 @@ pub enum RecordAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DownOrder {
     pub node: String,
-    /// `None` leaves the reason that stands there.
+    /// `None` keeps the current reason.
     pub reason: Option<String>,
     pub expect: AdminState,
 }
@@ -303,8 +307,8 @@ pub fn plan(observed: &Observed) -> Plan {
     };
     let controller = match reject::check(observed, &problems) {
         Ok(controller) => controller,
-        Err(refused) => {
-            plan.rejection = Some(refused);
+        Err(rejection) => {
+            plan.rejection = Some(rejection);
             return plan;
         }
     };

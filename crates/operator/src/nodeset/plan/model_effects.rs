@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use slurm::AdminState;
 
 use super::{
-    Effect, Evidence, Occupancy, Plan, RecordAction, WorkerRemoval,
-    model::{Happening, Life, PROTECT, Pod, World, at, node_name, ordinal},
+    Effect, Evidence, Occupancy, Plan, RecordAction, WorkerLoss, WorkerRemoval,
+    model::{Event, Life, PROTECT, Pod, World, at, node_name, ordinal},
     plan, reason_to_leave,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl World {
-    /// An update takes none away that is of use while as many are missing as may be.
+    /// Checks that an update takes no serving worker while `maxUnavailable` are missing.
     fn check_update(&self, plan: &Plan) {
         let Some(seen) = &self.seen else { return };
         let serves = |ordinal: &u32, pod: &Pod| {
@@ -43,7 +43,7 @@ impl World {
         );
     }
 
-    pub(super) fn reconcile(&mut self, dies_after: usize, meanwhile: &[Happening]) -> usize {
+    pub(super) fn reconcile(&mut self, dies_after: usize, meanwhile: &[Event]) -> usize {
         let knowledge = match &self.seen {
             Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
             _ => unknown(),
@@ -58,18 +58,18 @@ impl World {
         let others = others.len().min(dies_after);
         for effect in plan.effects.iter().filter(|effect| !needs_proof(effect)).take(others) {
             self.carry_out(effect, None);
-            meanwhile.next().inspect(|happening| self.happen(happening));
+            meanwhile.next().inspect(|event| self.happen(event));
         }
-        // One look for all that need proof, and then one after the other.
+        // One snapshot for all effects that need proof, which then follow one another.
         let fresh = self.look();
         for effect in proven.into_iter().take(dies_after - others) {
-            meanwhile.next().inspect(|happening| self.happen(happening));
+            meanwhile.next().inspect(|event| self.happen(event));
             self.carry_out(effect, Some(&fresh));
         }
         plan.effects.len()
     }
 
-    /// What the agent makes of an order. Whether it was carried out.
+    /// Executes an order like the agent. Returns whether it was accepted.
     fn order(&mut self, node: &str, expect: &AdminState, order: impl FnOnce(&mut AdminState)) -> bool {
         let compares = self.agent_compares;
         let Some(truth) = self.nodes.get_mut(node).filter(|_| !self.silent) else {
@@ -114,7 +114,7 @@ impl World {
                 };
                 assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
             }
-            Effect::LoseWorker { pod: Some(pod), .. } => self.delete_pod(ordinal(pod)),
+            Effect::LoseWorker(WorkerLoss { pod: Some(pod), .. }) => self.delete_pod(ordinal(pod)),
             Effect::MarkLeaving { pod, leaving } => {
                 let reason = reason_to_leave("slurm", &pod.name, leaving.cause);
                 let before = self.pod(pod).leaving.replace(*leaving);
@@ -196,7 +196,7 @@ impl World {
             RecordAction::Absent => true,
             RecordAction::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
             RecordAction::Delete { expect } => {
-                // As Slurm does: a suspended job is no hindrance.
+                // Like Slurm, which deletes a node with a suspended job.
                 let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
                 let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
                 let ordered = !refused && self.order(node, expect, |_| {});
@@ -219,7 +219,7 @@ impl World {
         self.pods.get_mut(&ordinal(id)).unwrap()
     }
 
-    /// The promise.
+    /// Checks that no job is lost.
     pub(super) fn delete_pod(&mut self, ordinal: u32) {
         let name = node_name(ordinal);
         let pod = self.pods.get_mut(&ordinal).unwrap();
@@ -230,7 +230,7 @@ impl World {
         pod.terminating = true;
     }
 
-    /// That somebody resumed the node was about what has changed by now. Pods and nodes have the same names here.
+    /// Forgets a resume that no longer counts. Pods and nodes have the same names here.
     pub(super) fn forget_resume(&mut self, node: &str) {
         if let Some(truth) = self.nodes.get_mut(node) {
             truth.resumed = false;

@@ -110,15 +110,15 @@ mod tests {
             assert_eq!(steps(&plan), [""; 0]);
             assert!(plan.needs_jobs, "its jobs are waited for");
         }
-        // Somebody undrained the node, so that jobs may come after all.
+        // An administrator undrained the node, so that it can get jobs.
         let open = planned(&one, vec![cordoned(false)], known(&[("compute-0", IDLE)], &[]));
         assert_eq!(steps(&open), ["label compute-0"]);
-        // What Slurm may not have written down yet is no proof.
+        // A drain that slurmctld may not have saved is no proof.
         let fresh = "/metadata/annotations/nodeset.slinky.slurm.net~1drained";
         let fresh = with(cordoned(true), &[(fresh, json!("2026-01-01T00:59:55Z"))]);
         let plan = planned(&one, vec![fresh], known(drained, &[]));
         assert_eq!((steps(&plan), plan.needs_jobs), (vec![], true));
-        // What is not known changes nothing.
+        // Without a snapshot nothing changes.
         for protected in [true, false] {
             assert_eq!(steps(&planned(&one, vec![cordoned(protected)], unknown())), [""; 0]);
         }

@@ -85,7 +85,7 @@ mod tests {
         })
     }
 
-    /// Each pair: the first goes before the second, though its lower number alone would keep it.
+    /// In each pair, the first is removed before the second, although its lower ordinal alone would keep it.
     #[test]
     fn rules_in_their_order() {
         let pairs = vec![
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_job_goes_before_one_with() {
+    fn an_idle_worker_is_before_a_busy_one() {
         let nodes = serde_json::from_value(json!([
             { "name": "n-0", "state": ["IDLE"] },
             { "name": "n-1", "state": ["MIXED"] },
@@ -149,7 +149,7 @@ mod tests {
         let mut workers = [Worker(&pods[1]), Worker(&pods[0])];
         sort_for_deletion(&mut workers, "n", Some(&seen));
         assert_eq!(workers.map(Worker::name), ["n-0", "n-1"]);
-        // What it costs is said by a person, and counts for more.
+        // The cost, which a user sets, takes precedence.
         let cheap = annotated("n-1", "pod-deletion-cost", "-5");
         let mut workers = [Worker(&pods[0]), Worker(&cheap)];
         sort_for_deletion(&mut workers, "n", Some(&seen));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_numbers_the_youngest_goes_first() {
+    fn without_ordinals_the_youngest_is_first() {
         let old = pod("n-abcde", |_| {});
         let ready_later = pod("n-fghij", |pod| {
             pod["status"]["conditions"][0]["lastTransitionTime"] = json!("2026-01-01T00:02:00Z");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
-use super::{Effect, Plan, drains::is_operator_reason, loss};
+use super::{Effect, Plan, WorkerLoss, drains::is_operator_reason, loss};
 use crate::nodeset::{build::hostname_on, observe::Observed};
 
 /// Nothing waits for the deletion of a record, and the list of jobs may be long.
@@ -31,12 +31,12 @@ pub(super) fn plan_records(observed: &Observed, is_wanted: impl Fn(&str) -> bool
         if let Some(death) = &death
             && let Some(down) = loss::down(node, death, None, is_planned)
         {
-            plan.effects.push(Effect::LoseWorker {
+            plan.effects.push(Effect::LoseWorker(WorkerLoss {
                 pod: None,
                 death: death.clone(),
                 down: Some(down),
                 is_planned,
-            });
+            }));
             continue;
         }
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
@@ -61,7 +61,7 @@ mod tests {
         cluster::{Knowledge, Seen},
         nodeset::{
             fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
-            plan::{Effect, plan, tests::steps},
+            plan::{Effect, WorkerLoss, plan, tests::steps},
         },
     };
 
@@ -97,9 +97,9 @@ mod tests {
         for (policy, record, expected) in [
             ("NodeNotFound", record(DOWN, LOST, "compute"), "forget compute-7"),
             ("Never", record(DOWN, LOST, "compute"), ""),
-            // One that had to stay for a job goes later.
+            // A record that stayed for a job is deleted later.
             ("Never", record(DOWN, by_plan, "compute"), "forget compute-7"),
-            // It is dead, and Slurm hears of it first.
+            // It is dead, and is set down first.
             ("Never", record(IDLE, "", "compute"), "down compute-7"),
             ("NodeNotFound", record(DOWN, LOST, "another"), ""),
             ("NodeNotFound", record(&["DOWN"], LOST, "compute"), ""),
@@ -110,7 +110,7 @@ mod tests {
                 "{policy} {record}"
             );
         }
-        // Its machine is there and may be alive.
+        // Its machine exists and may be alive.
         let alive = done(
             set("NodeNotFound"),
             vec![host("k1")],
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_kept_goes_by_plan_when_its_machine_does() {
+    fn a_kept_record_is_set_down_as_planned_when_its_machine_is_gone() {
         let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
         let (drained, busy) = (&["IDLE", "DRAIN", "DYNAMIC_NORM"], &["MIXED", "DRAIN", "DYNAMIC_NORM"]);
         for (record, expected) in [
@@ -133,16 +133,16 @@ mod tests {
             let objects = vec![controller(), slurm_key(), set];
             let plan = plan(&observed_exactly("compute", objects, known(&record, &json!([]))));
             let [
-                Effect::LoseWorker {
+                Effect::LoseWorker(WorkerLoss {
                     down: Some(down),
                     is_planned,
                     ..
-                },
+                }),
             ] = plan.effects.as_slice()
             else {
                 panic!("{record}: {:?}", plan.effects)
             };
-            // Without a new one the reason stays that is there.
+            // Without a new reason the old one stays.
             let reason = down.reason.as_ref().unwrap_or(&down.expect.reason);
             assert_eq!((*is_planned, reason.as_str()), expected, "{record}");
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn in_daemon_mode_a_record_goes_when_its_machine_has_another_name() {
+    fn in_daemon_mode_a_record_is_deleted_when_its_machine_has_another_name() {
         let set = nodeset(
             &json!({ "scalingMode": "DaemonSet", "pruneSlurmNodeRecords": "NodeNotFound",
             "template": { "spec": { "nodeSelector": { "a": "b" } } } }),
@@ -188,7 +188,7 @@ mod tests {
         let lost = record(DOWN, LOST, "compute");
         for (jobs, expected) in [
             (json!([]), "forget compute-7"),
-            // It stays, and the set does not wait for it.
+            // The record stays, and the NodeSet does not wait for it.
             (
                 json!([{ "job_id": 7, "job_state": ["PENDING"], "nodes": "", "required_nodes": "compute-7" }]),
                 "let go",

@@ -18,6 +18,7 @@ use crate::{
     cluster::{Knowledge, Seen},
     nodeset::observe::Observed,
     runtime::Wanted,
+    unix_time::timestamp,
     worker::Worker,
 };
 
@@ -390,10 +391,9 @@ fn seconds(time: Timestamp) -> u64 {
 }
 
 fn shown(seconds: Option<u64>) -> String {
-    let time = seconds
-        .and_then(|seconds| i64::try_from(seconds).ok())
-        .and_then(|seconds| Timestamp::from_second(seconds).ok());
-    time.map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
+    seconds
+        .and_then(timestamp)
+        .map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
 }
 
 #[cfg(test)]

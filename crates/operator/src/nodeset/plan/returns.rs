@@ -10,7 +10,7 @@ use super::{
     selection::Selection,
     stale_jobs,
 };
-use crate::{nodeset::observe::Observed, worker::Worker};
+use crate::{nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
 /// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
@@ -51,10 +51,7 @@ pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a st
 /// Whether the worker became ready after Slurm set the node down, or has been ready for so long since that Kubernetes would
 /// have noticed an outage.
 fn is_about_the_past(node: &SlurmNode, ready_since: Timestamp, now: Timestamp) -> bool {
-    let given_up = node
-        .reason_changed_at
-        .finite()
-        .and_then(|seconds| Timestamp::from_second(i64::try_from(seconds).ok()?).ok());
+    let given_up = node.reason_changed_at.finite().and_then(timestamp);
     given_up.is_none_or(|given_up| given_up <= ready_since || now.duration_since(given_up) > MISSED_WITHIN)
 }
 
@@ -115,7 +112,7 @@ mod tests {
     };
 
     #[test]
-    fn a_node_whose_worker_is_back_is_resumed_unless_a_person_took_it_down() {
+    fn a_node_whose_worker_is_back_is_resumed_unless_it_was_set_down_manually() {
         // The worker has been ready since 00:01.
         let (before, just_now, while_ago) = ("2026-01-01T00:00:30Z", "2026-01-01T00:59:50Z", "2026-01-01T00:50:00Z");
         let ours = "slurm-operator: lost: Kubernetes node k9 is gone";
@@ -129,7 +126,7 @@ mod tests {
             ),
             (DOWN, "Not responding", before, "resume compute-0"),
             (DOWN, "Node unexpectedly rebooted", before, "resume compute-0"),
-            // Kubernetes may be about to miss it too.
+            // Kubernetes may be about to notice an outage too.
             (DOWN, "Not responding", just_now, ""),
             (DOWN, "Not responding", while_ago, "resume compute-0"),
             (DOWN, "broken fan", before, ""),
@@ -194,7 +191,7 @@ mod tests {
         assert_eq!(replaced(four(), &[]), 1);
         let one_known: &[(&str, &[&str])] = &[("compute-0", IDLE)];
         assert_eq!(replaced(four(), one_known), 2);
-        // One that is coming counts.
+        // A worker that has just become ready counts.
         let young = with(
             worker(0),
             &[("/status/conditions/0/lastTransitionTime", json!("2026-01-01T00:59:50Z"))],

@@ -205,7 +205,7 @@ mod tests {
         for (spec, workers, hostname, expected) in [
             (json!({ "replicas": 4000 }), vec![], "compute-3999", true),
             (json!({ "replicas": 4000 }), vec![], "compute-4000", false),
-            // Two numbers are in use, so the last of 4,000 has a higher one only if those are higher too.
+            // The ordinals 0 and 9 are among the lowest 4,000, so the last one is 3999.
             (
                 json!({ "replicas": 4000 }),
                 vec![worker(0), worker(9)],

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_taken_away_comes_back_for_the_rest_of_its_time_or_the_next_time() {
+    fn a_deleted_reservation_returns_for_the_rest_of_its_time_or_the_next_start() {
         for (start, flags, expected) in [
             ("2026-01-01T00:40:00Z", &[][..], Some((NOW, 10))),
             ("2026-01-01T00:30:30Z", &[], None),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_not_asked_to_force_what_does_not_come_again() {
+    fn force_start_is_sent_only_with_a_recurrence() {
         assert_eq!(schedule(NOW, "0s", &["FORCE_START", "FLEX"]).flags, ["FLEX"]);
         assert_eq!(
             schedule(NOW, "0s", &["FORCE_START", "DAILY"]).flags,

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
 use super::{Effect, Plan, Wait, drains::has_manual_reason, proof::Evidence, selection::Selection};
-use crate::{cluster::Seen, nodeset::observe::Observed, worker::Worker};
+use crate::{cluster::Seen, nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
 /// How much older than the worker a job has to be, because clocks differ, if slurmctld has restarted since and may have
 /// lost state.
@@ -137,10 +137,6 @@ fn is_one_of_several(observed: &Observed, worker: Worker<'_>) -> bool {
     same.count() > 1 || observed.foreign_hostnames.contains_key(name)
 }
 
-fn timestamp(seconds: u64) -> Option<Timestamp> {
-    Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -160,7 +156,7 @@ mod tests {
         json!({ "set": true, "infinite": false, "number": at.as_second() })
     }
 
-    /// A worker that took the place of another, whose job Slurm shows.
+    /// A worker that replaced another, whose job Slurm still shows.
     #[derive(Clone)]
     struct Scene {
         pod: Value,
@@ -223,7 +219,7 @@ mod tests {
             planned(&json!({ "replicas": 1 }), vec![self.pod.clone()], self.knowledge())
         }
 
-        /// Its only step, and whether jobs are looked at closely.
+        /// Checks its only step, and whether jobs are requested.
         fn step(&self) -> (String, bool) {
             let plan = self.plan();
             (steps(&plan).join("; "), plan.needs_jobs)
@@ -286,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_alive_is_left_alone() {
+    fn jobs_that_may_be_alive_are_left_alone() {
         let with_job = |changes: &[(&str, Value)]| Scene {
             jobs: vec![with(job(7, OLD), changes)],
             ..Scene::default()
@@ -329,7 +325,7 @@ mod tests {
         ] {
             expect(&scene, NOTHING, case);
         }
-        // On one machine two workers may go by one name for a while.
+        // Two workers on one machine may have the same name for a while.
         let twin = with(
             worker(1),
             &[
@@ -363,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_comes_back_at_once_and_a_persons_reason_stays() {
+    fn the_node_is_resumed_at_once_and_a_manual_reason_is_kept() {
         let node = |reason: &str| -> Node {
             serde_json::from_value(json!({ "name": "n", "state": MIXED, "reason": reason })).unwrap()
         };
@@ -383,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_hold_up_one_that_leaves() {
+    fn stale_jobs_do_not_delay_a_leaving_worker() {
         let mut deleted = nodeset(&json!({ "replicas": 1 }));
         deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
         let scene = Scene::default();

@@ -123,7 +123,7 @@ mod tests {
         },
     };
 
-    /// One worker too many, chosen to go a minute ago, with a job on it.
+    /// One surplus worker, chosen to leave a minute ago, with a job on it.
     fn waiting(drain: &Value, jobs: &[(u64, &[&str], &str)]) -> Plan {
         let nodes: &[(&str, &[&str])] = &[("compute-0", IDLE), ("compute-1", DRAINING)];
         let spec = json!({ "replicas": 1, "drain": drain });
@@ -140,7 +140,7 @@ mod tests {
     const RUNNING: &[(u64, &[&str], &str)] = &[(7, &["RUNNING"], "compute-1")];
 
     #[test]
-    fn nothing_happens_to_a_job_before_its_time_or_without_a_word_from_the_user() {
+    fn no_job_is_ended_before_the_timeout_or_without_one() {
         for (drain, words) in [
             (json!({}), "however long it takes"),
             (json!({ "timeout": "1s", "onTimeout": "Wait" }), "however long it takes"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_there_when_the_time_is_up_is_ended_as_the_user_wrote() {
+    fn jobs_that_remain_after_the_timeout_are_ended_as_the_spec_says() {
         for (action, done) in [("Requeue", "requeue 7"), ("Cancel", "cancel 7")] {
             let plan = waiting(&json!({ "timeout": "1m", "onTimeout": action }), RUNNING);
             assert_eq!(steps(&plan), [done]);
@@ -171,7 +171,7 @@ mod tests {
         for (state, ended) in [
             (&["SUSPENDED"][..], true),
             (&["RUNNING", "CONFIGURING"], true),
-            // It ends already.
+            // It is ending already.
             (&["COMPLETED", "COMPLETING"], false),
             (&["RUNNING", "COMPLETING"], false),
             (&["SOMETHING_NEW"], false),
@@ -238,9 +238,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-        /// Whatever the cluster looks like, and also for what validation would not let through.
+        /// In any state of the cluster, and also for specs that validation rejects.
         #[test]
-        fn without_the_users_word_no_job_is_ever_ended(
+        fn without_a_timeout_action_no_job_is_ever_ended(
             states in prop::collection::vec(any_state(), 3),
             jobs in prop::collection::vec((1..50_u64, 0..3_u32, prop_oneof![Just("RUNNING"), Just("SUSPENDED")]), 0..5),
             chosen in prop::collection::vec(any::<bool>(), 3),

@@ -32,7 +32,7 @@ fn usual(start: &str) -> Value {
     reservation(start, 30, "compute-[0-1]", &["MAINT", "IGNORE_JOBS", "SPEC_NODES"])
 }
 
-/// Slurm with these nodes, each drained by us or not, and these reservations.
+/// A snapshot with these nodes, some drained by the operator, and these reservations.
 fn slurm(state: &[&str], drained: &[&str], reservations: Vec<Value>) -> Knowledge {
     let held = if state == MAINT { NAME } else { "" };
     let node = |name: &str| {
@@ -59,7 +59,7 @@ fn scheduled(start: &str, flags: &[&str]) -> Value {
     } })
 }
 
-/// What the status says from before: the condition, and the start that the reservation was made for.
+/// The earlier status: the condition, and the start that the reservation was created for.
 fn remembered(status: &str, reason: &str, since: &str, start: Option<&str>) -> Value {
     let condition = json!({ "type": "ReservationCreated", "status": status, "reason": reason, "message": "",
         "lastTransitionTime": since });
@@ -114,7 +114,7 @@ fn made(start: &str) -> Value {
     remembered("True", "Created", "2026-01-01T00:00:00Z", Some(start))
 }
 
-/// The rows tell what differs, the spec, what the status says, what Slurm holds, and what is done.
+/// Rows: the difference, the spec, the status, the reservation in Slurm, and the step.
 fn check_changes(rows: Vec<(&str, Value, Value, Value, Option<&str>)>) {
     for (what, spec, before, found, expected) in rows {
         let (plan, _) = planned_after(&spec, before, two(), slurm(OPEN, &[], vec![found]));
@@ -125,7 +125,7 @@ fn check_changes(rows: Vec<(&str, Value, Value, Value, Option<&str>)>) {
 }
 
 #[test]
-fn what_is_there_is_changed_only_where_the_user_wants_it_otherwise() {
+fn a_reservation_is_changed_only_where_the_spec_differs() {
     let spec = |flags: &[&str]| scheduled(LATER, flags);
     let short = |minutes: i64, nodes: &str| reservation(LATER, minutes, nodes, &["MAINT", "IGNORE_JOBS"]);
     let flexible = |start: &str| {
@@ -191,7 +191,7 @@ fn what_is_there_is_changed_only_where_the_user_wants_it_otherwise() {
 }
 
 #[test]
-fn one_that_comes_again_is_moved_on_by_slurm_and_not_moved_back() {
+fn a_recurring_reservation_that_slurm_moved_on_is_not_moved_back() {
     let first = "2025-12-31T00:50:00Z";
     let daily = |start: &str| {
         let flags = &["MAINT", "IGNORE_JOBS", "DAILY", "SPEC_NODES"];
@@ -218,7 +218,7 @@ fn one_that_comes_again_is_moved_on_by_slurm_and_not_moved_back() {
 }
 
 #[test]
-fn one_that_is_gone_is_made_again_only_if_slurm_forgot_it_or_the_user_wants_another() {
+fn a_missing_reservation_is_created_again_only_if_slurm_lost_it_or_the_spec_changed() {
     let past = "2026-01-01T00:30:00Z";
     for (what, start, before, made, said) in [
         (
@@ -282,7 +282,7 @@ fn one_that_is_gone_is_made_again_only_if_slurm_forgot_it_or_the_user_wants_anot
         assert_eq!(!steps(&plan).is_empty(), made, "{what}: {:?}", steps(&plan));
         assert_eq!(reason(&plan), said, "{what}");
     }
-    // For the rest of its time, so that nothing is held for longer than was said.
+    // For the rest of its time, so that no node is reserved for longer than planned.
     let replaced = remembered("False", "Replacing", NOW, Some("2026-01-01T00:45:00Z"));
     let spec = scheduled("2026-01-01T00:45:00Z", &[]);
     let (plan, _) = planned_after(&spec, replaced, two(), slurm(OPEN, &[], vec![]));
@@ -296,7 +296,7 @@ fn one_that_is_gone_is_made_again_only_if_slurm_forgot_it_or_the_user_wants_anot
 }
 
 #[test]
-fn nobody_keeps_a_reservation_that_is_not_wanted() {
+fn an_unwanted_reservation_is_deleted() {
     let made = || remembered("True", "Created", NOW, Some(LATER));
     let found = || slurm(OPEN, &[], vec![usual(LATER)]);
     let gone = [format!("unreserve {NAME}")];
@@ -326,7 +326,7 @@ fn nobody_keeps_a_reservation_that_is_not_wanted() {
 }
 
 #[test]
-fn while_slurm_is_unknown_nothing_is_done_and_what_was_said_stands() {
+fn without_a_snapshot_nothing_is_done_and_the_status_is_kept() {
     let made = remembered("True", "Created", "2026-01-01T00:00:00Z", Some(LATER));
     let (plan, observed) = planned_after(&scheduled("2026-01-01T05:00:00Z", &[]), made, two(), unknown());
     assert_eq!(steps(&plan), [""; 0]);
@@ -381,7 +381,7 @@ fn all_old_workers_inside_the_reservation_are_replaced_at_once() {
 }
 
 #[test]
-fn a_worker_leaves_the_reservation_before_it_goes() {
+fn a_worker_leaves_the_reservation_before_it_is_removed() {
     let plan = inside(
         vec![leaving(worker(0)), leaving(worker(1))],
         &["compute-0"],
@@ -392,7 +392,7 @@ fn a_worker_leaves_the_reservation_before_it_goes() {
         panic!()
     };
     assert_eq!(request.nodes.first().unwrap().as_str(), "compute-1");
-    // The last ones take it along, since none can be without a node.
+    // The reservation is deleted with its last nodes, since it cannot be empty.
     let plan = inside(
         vec![leaving(worker(0)), leaving(worker(1))],
         &["compute-0", "compute-1"],
@@ -402,7 +402,7 @@ fn a_worker_leaves_the_reservation_before_it_goes() {
         (steps(&plan), reason(&plan)),
         (vec![format!("unreserve {NAME}")], "Replacing")
     );
-    // Then they go.
+    // Then they are removed.
     let replacing = remembered("False", "Replacing", NOW, Some(BEGUN));
     let pods = vec![leaving(worker(0)), leaving(worker(1))];
     let free = slurm(OPEN, &["compute-0", "compute-1"], vec![]);

@@ -88,7 +88,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// And everything planned can be read as what it is said to be.
+    /// Everything planned deserializes as its kind.
     #[test]
     fn no_spec_makes_a_plan_panic(spec in any_spec(), replaced in any::<bool>()) {
         let mut pods = vec![worker(0), marked(worker(1))];
@@ -101,7 +101,7 @@ proptest! {
         let observed = observed(objects, known(&[("compute-1", DRAINED)], &[]));
         let plan = plan(&observed);
         crate::nodeset::status::status(&observed, &plan, None);
-        // Also what validation would have kept away from it.
+        // Also specs that validation rejects.
         let blueprint = crate::nodeset::build::Blueprint {
             nodeset: &observed.nodeset,
             controller: observed.controller.as_deref().unwrap(),

@@ -5,13 +5,13 @@ mod objects;
 
 use serde_json::{Value, json};
 
-use super::{Cause, Effect, JobEnd, Occupancy, Plan, Wait, WorkerRemoval, plan};
+use super::{Cause, Effect, JobEnd, Occupancy, Plan, Wait, WorkerLoss, WorkerRemoval, plan};
 use crate::nodeset::fixture::{
     DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating,
     unknown, with, worker,
 };
 
-/// What is done, in short.
+/// The effects of a plan, in short.
 pub(in crate::nodeset) fn steps(plan: &Plan) -> Vec<String> {
     plan.effects
         .iter()
@@ -19,7 +19,7 @@ pub(in crate::nodeset) fn steps(plan: &Plan) -> Vec<String> {
             Effect::AddFinalizer => "finalizer".to_owned(),
             Effect::RemoveFinalizer { because } => format!("let go{}", if because.is_some() { " early" } else { "" }),
             Effect::AdoptPod { pod } => format!("adopt {}", pod.name),
-            Effect::LoseWorker { pod, down, .. } => {
+            Effect::LoseWorker(WorkerLoss { pod, down, .. }) => {
                 let down = down.iter().map(|down| format!("down {}", down.node));
                 let replaced = pod.iter().map(|pod| format!("replace {}", pod.name));
                 down.chain(replaced).collect::<Vec<String>>().join(", ")
@@ -51,7 +51,7 @@ fn replicas(count: u32) -> Value {
 }
 
 #[test]
-fn missing_workers_are_made_all_at_once_on_the_lowest_free_numbers_without_asking_slurm() {
+fn missing_workers_are_created_at_once_on_the_lowest_free_ordinals_without_slurm() {
     let plan = planned(&replicas(4), vec![worker(1)], unknown());
     assert_eq!(
         steps(&plan),
@@ -86,7 +86,7 @@ fn a_failed_worker_is_replaced_under_its_own_number_without_asking_slurm() {
 }
 
 #[test]
-fn a_worker_on_its_way_out_holds_its_number() {
+fn a_terminating_worker_keeps_its_ordinal() {
     let pods = vec![worker(0), terminating(worker(1)), worker(2)];
     let plan = planned(&replicas(3), pods.clone(), unknown());
     assert_eq!(steps(&plan), [""; 0]);
@@ -96,7 +96,7 @@ fn a_worker_on_its_way_out_holds_its_number() {
             pod: "compute-1".to_owned()
         }]
     );
-    // It is not counted as there either, or another one would go in its place.
+    // It does not count as present either, or another worker would leave in its place.
     assert_eq!(steps(&planned(&replicas(2), pods, unknown())), [""; 0]);
 }
 
@@ -144,10 +144,10 @@ fn a_busy_worker_is_never_removed() {
 }
 
 #[test]
-fn nothing_is_removed_while_slurm_cannot_be_asked() {
+fn nothing_is_removed_without_a_snapshot() {
     let pods = vec![worker(0), marked(worker(1)), worker(2)];
     let plan = planned(&replicas(1), pods, unknown());
-    // The choice is Kubernetes' business and goes on.
+    // The choice needs no snapshot.
     assert_eq!(steps(&plan), ["mark compute-2"]);
     assert_eq!(
         plan.waits,
@@ -158,8 +158,8 @@ fn nothing_is_removed_while_slurm_cannot_be_asked() {
 }
 
 #[test]
-fn a_choice_once_made_stands() {
-    // By rank compute-1 would go, which has become unready since.
+fn a_choice_is_kept() {
+    // By rank compute-1 would leave, which has become unready since.
     let unready = with(worker(1), &[("/status/conditions/0/status", json!("False"))]);
     let idle: &[(&str, &[&str])] = &[("compute-0", IDLE), ("compute-1", IDLE), ("compute-2", IDLE)];
     let plan = planned(
@@ -171,7 +171,7 @@ fn a_choice_once_made_stands() {
 }
 
 #[test]
-fn scaling_out_again_spares_the_chosen() {
+fn scaling_out_again_keeps_the_chosen() {
     let ours = |reason: &str| {
         let seen = json!([
             { "name": "compute-0", "state": IDLE },
@@ -190,12 +190,12 @@ fn scaling_out_again_spares_the_chosen() {
         ours("slurm-operator: Pod (slurm/compute-1) is pending termination for scale-in"),
     );
     assert_eq!(steps(&plan), ["spare compute-1", "undrain compute-1"]);
-    // What a person drained stays drained.
+    // A manual drain is kept.
     assert_eq!(
         steps(&planned(&replicas(2), pods(), ours("broken fan"))),
         ["spare compute-1"]
     );
-    // The reason tells that the drain is ours, so it can be undone later.
+    // The reason identifies the operator's drain, so it can be reverted later.
     assert_eq!(steps(&planned(&replicas(2), pods(), unknown())), ["spare compute-1"]);
 }
 
@@ -244,7 +244,7 @@ fn two_workers_on_their_machines_networks_never_share_a_machine() {
 }
 
 #[test]
-fn orphans_with_our_name_are_taken_in() {
+fn orphans_with_our_name_are_adopted() {
     let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
     let plan = planned(&replicas(1), vec![orphan.clone()], unknown());
     assert_eq!(steps(&plan), ["adopt compute-0"]);
@@ -293,7 +293,7 @@ fn a_set_of_the_other_mode_is_replaced_without_loss() {
         panic!()
     };
     assert_eq!(pod["spec"]["hostname"], "k1");
-    // Once it is there, the old one goes by the usual steps.
+    // Once it exists, the old worker leaves by the usual steps.
     let daemon = with(
         worker(9),
         &[

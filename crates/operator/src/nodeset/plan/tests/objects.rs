@@ -50,7 +50,7 @@ fn labels_are_put_on_running_workers_and_replace_none() {
 }
 
 #[test]
-fn refused_sets_say_why_and_leave_alone_what_runs() {
+fn rejected_sets_report_why_and_leave_running_workers_alone() {
     let cases = [
         (
             vec![nodeset(&replicas(3)), slurm_key()],
@@ -249,13 +249,13 @@ fn history_keeps_what_pods_use_and_what_the_limit_allows() {
     assert_eq!(names(&fresh), ["compute-old", "compute-late"]);
     assert_eq!(names(&history(1, "d")), ["compute-old"]);
 
-    // Back to an older one: it is the newest again, under the hash it had.
+    // Reverted to an older revision, which is the newest again with its old hash.
     let back = history(9, "a");
     assert_eq!((back.hash.as_str(), &back.create), ("old", &None));
     assert_eq!(back.renumber, Some(("compute-old".to_owned(), 4)));
 }
 
-/// A NodeSet whose workers know users without ssh, and the Secret with this sssd.conf in base64.
+/// A NodeSet with sssd and without SSH, and the Secret with this sssd.conf in base64.
 fn with_users(replicas: u32, sssd_conf: &str) -> (Value, Value) {
     let ssh = json!({ "enabled": false, "sssdConfRef": { "name": "sssd", "key": "sssd.conf" } });
     let data = json!({ "sssd.conf": sssd_conf });
