@@ -17,7 +17,7 @@ use operator::{
     defaults::Images,
     nodeset::{
         build::Place,
-        observe::{Observed, Surroundings, observe},
+        observe::{Environment, Observed, observe},
         plan::{Effect, Plan, plan},
         status::status,
     },
@@ -230,7 +230,7 @@ impl World {
     }
 
     fn observe(&self) -> Result<Observed> {
-        let surroundings = Surroundings {
+        let environment = Environment {
             knowledge: self.knowledge.clone(),
             images: Images::default(),
             cluster_domain: "cluster.local".to_owned(),
@@ -239,7 +239,7 @@ impl World {
             empty_since: None,
             now: now()?,
         };
-        observe(&self.caches, &Key::new(NAMESPACE, NAME), surroundings).context("the NodeSet is not there")
+        observe(&self.caches, &Key::new(NAMESPACE, NAME), environment).context("the NodeSet is not there")
     }
 
     fn change_node_set(&self, change: impl FnOnce(&mut NodeSet)) -> Result<()> {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
 use super::{
-    observe::{Observed, Surroundings, observe},
+    observe::{Environment, Observed, observe},
     plan::Plan,
 };
 use crate::{
@@ -163,7 +163,7 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         .find_map(|object| object["metadata"]["namespace"].as_str())
         .unwrap_or(NAMESPACE)
         .to_owned();
-    let surroundings = Surroundings {
+    let environment = Environment {
         knowledge,
         images: Images::default(),
         cluster_domain: "cluster.local".to_owned(),
@@ -172,7 +172,7 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         empty_since: Some(now() - SignedDuration::from_mins(1)),
         now: now(),
     };
-    observe(&Caches::of(objects), &Key::new(namespace, name), surroundings).unwrap()
+    observe(&Caches::of(objects), &Key::new(namespace, name), environment).unwrap()
 }
 
 /// The plan for `compute`, with its Controller and key.

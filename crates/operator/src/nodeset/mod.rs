@@ -36,8 +36,8 @@ use self::{
         ApplyResult as Applied, EndRequests as Told, Executor as Hands, ReportedStaleJobs as Disinherited,
         ReservationRequests as Asked,
     },
-    mirror::{Memory, Mirror},
-    observe::{Observed, Surroundings, observe},
+    mirror::{Mirror, MirrorMemory as Memory},
+    observe::{Environment as Surroundings, Observed, observe},
     plan::{Plan, Wait, plan},
 };
 use crate::{

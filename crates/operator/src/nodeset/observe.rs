@@ -74,7 +74,7 @@ pub struct Observed {
 
 /// What the caches do not hold.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct Environment {
     pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
@@ -128,7 +128,7 @@ impl Observed {
 }
 
 /// Reads the caches. `None` if the NodeSet does not exist.
-pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option<Observed> {
+pub fn observe(caches: &Caches, key: &Key, environment: Environment) -> Option<Observed> {
     let nodeset = caches.node_sets.get(&key.namespace, &key.name)?;
     let namespace = key.namespace.as_str();
     let uid = nodeset.uid().unwrap_or_default();
@@ -147,7 +147,7 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     // In this order, a pod that loses its owner meanwhile is in both lists rather than in neither.
     let pods = caches.pods.owned_by(&uid);
     let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
-    let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
+    let records = observe_records(&nodeset, &pods, &environment.knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     let claims = if nodeset.spec.claim_templates().is_empty() {
@@ -178,13 +178,13 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         sssd_conf,
         missing_secret,
         key_mismatch: None,
-        knowledge: surroundings.knowledge,
-        images: surroundings.images,
-        cluster_domain: surroundings.cluster_domain,
-        propagated_conditions: surroundings.propagated_conditions,
-        crds_outdated: surroundings.crds_outdated,
-        empty_since: surroundings.empty_since,
-        now: surroundings.now,
+        knowledge: environment.knowledge,
+        images: environment.images,
+        cluster_domain: environment.cluster_domain,
+        propagated_conditions: environment.propagated_conditions,
+        crds_outdated: environment.crds_outdated,
+        empty_since: environment.empty_since,
+        now: environment.now,
     })
 }
 

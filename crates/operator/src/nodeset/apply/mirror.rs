@@ -12,7 +12,7 @@ use tracing::info;
 use super::{COMMANDS_AT_ONCE, Executor, at_once};
 use crate::{
     cluster::{CommandError, NodeOrder},
-    nodeset::mirror::{Memory, Mirror, NodeUpdate, PodChange, PodWrite, TopologyRequest, topology_refused},
+    nodeset::mirror::{Mirror, MirrorMemory, NodeUpdate, PodChange, PodWrite, TopologyRequest, topology_refused},
     runtime::Error,
     worker::Worker,
 };
@@ -25,7 +25,7 @@ type Workers<'a> = HashMap<&'a str, Worker<'a>>;
 
 impl Executor<'_> {
     /// Returns the failures, for the condition. The next reconcile retries them.
-    pub(in crate::nodeset) async fn apply_mirror(&self, mirror: &Mirror, memory: &mut Memory) -> Vec<String> {
+    pub(in crate::nodeset) async fn apply_mirror(&self, mirror: &Mirror, memory: &mut MirrorMemory) -> Vec<String> {
         let now = self.observed.now;
         for PodWrite { pod, .. } in &mirror.writes {
             memory.of_mut(&pod.uid).written = Some(now);
@@ -83,7 +83,7 @@ impl Executor<'_> {
         update: &NodeUpdate,
         response: Result<(), CommandError>,
         workers: &Workers<'_>,
-        memory: &mut Memory,
+        memory: &mut MirrorMemory,
     ) -> Option<String> {
         let NodeUpdate { pod, node, description } = update;
         let memory = memory.of_mut(&pod.uid);

@@ -37,6 +37,7 @@ impl ReportedStaleJobs {
 
     fn note(&self, nodeset: &Key, uid: &str, process: Process, jobs: &[JobHandle]) {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|(of, other, earlier, _)| of != nodeset || other != uid || *earlier == process);
         let jobs = jobs.iter().cloned();
         reported.extend(jobs.map(|job| (nodeset.clone(), uid.to_owned(), process, job)));
     }

@@ -84,7 +84,7 @@ impl Place {
             hostname,
             index: Some(index),
             node: pinned_to.map(ResourceExt::name_any),
-            topology: pinned_to.and_then(topology_of),
+            topology: pinned_to.and_then(topology_of).map(str::to_owned),
         }
     }
 
@@ -100,7 +100,7 @@ impl Place {
             hostname: hostname_on(node),
             index: None,
             node: Some(name),
-            topology: topology_of(node),
+            topology: topology_of(node).map(str::to_owned),
         }
     }
 
@@ -130,11 +130,10 @@ pub fn hostname_on(node: &Node) -> String {
         .unwrap_or_else(|| name.split('.').next().unwrap_or_default().to_owned())
 }
 
-fn topology_of(node: &Node) -> Option<String> {
-    node.annotations()
-        .get(annotations::TOPOLOGY)
-        .filter(|place| !place.is_empty())
-        .cloned()
+/// Returns the topology in the annotation of a Kubernetes node.
+pub fn topology_of(node: &Node) -> Option<&str> {
+    let topology = node.annotations().get(annotations::TOPOLOGY)?;
+    Some(topology.as_str()).filter(|topology| !topology.is_empty())
 }
 
 /// Returns the labels of everything that belongs to the workers of a NodeSet.

@@ -175,7 +175,7 @@ fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
         .worker
         .annotation(annotations::TOPOLOGY)
         .filter(|place| !place.is_empty())?;
-    match topology_of(view.host?) {
+    match build::topology_of(view.host?) {
         Some(place) => (place == on_pod).then(|| place.to_owned()),
         None => Some(
             extra_topology(view)
@@ -183,11 +183,6 @@ fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
                 .unwrap_or_default(),
         ),
     }
-}
-
-fn topology_of(host: &Node) -> Option<&str> {
-    let place = host.annotations().get(annotations::TOPOLOGY)?;
-    Some(place.as_str()).filter(|place| !place.is_empty())
 }
 
 fn extra_topology(view: WorkerView<'_>) -> Option<String> {
@@ -203,7 +198,7 @@ fn template_topology(view: WorkerView<'_>) -> Option<String> {
 /// Adds the annotation of the pod, from which `SLINKY_TOPOLOGY` is set and which shows that the operator set the topology.
 pub(super) fn mark_topology(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
     let Some(host) = view.host else { return };
-    let place = match topology_of(host) {
+    let place = match build::topology_of(host) {
         Some(place) => Some(place.to_owned()),
         None if is_reverted(view) => template_topology(view),
         // It stays while it is needed to know that the topology has to be reverted.

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 
-/// Memory by UID of the pod.
+/// MirrorMemory by UID of the pod.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(HashMap<String, PodMemory>);
+pub struct MirrorMemory(HashMap<String, PodMemory>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMemory {
@@ -27,7 +27,7 @@ pub struct TopologyRequest {
     pub refused: Option<String>,
 }
 
-impl Memory {
+impl MirrorMemory {
     pub fn of(&self, uid: &str) -> Option<&PodMemory> {
         self.0.get(uid)
     }

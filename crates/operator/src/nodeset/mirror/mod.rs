@@ -21,7 +21,7 @@ use slurm::NodeDescription;
 
 pub use self::{
     describe::topology_refused,
-    memory::{Memory, PodMemory, TopologyRequest},
+    memory::{MirrorMemory, PodMemory, TopologyRequest},
 };
 use super::{observe::Observed, plan::MetadataPatch};
 use crate::{
@@ -75,7 +75,7 @@ struct WorkerView<'a> {
     memory: Option<&'a PodMemory>,
 }
 
-pub fn mirror(observed: &Observed, memory: &Memory) -> Mirror {
+pub fn mirror(observed: &Observed, memory: &MirrorMemory) -> Mirror {
     let mut mirror = Mirror::default();
     let seen = observed.knowledge.known();
     for worker in observed.workers().filter(|worker| !worker.is_finished()) {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    Memory, Mirror, PodChange, TopologyRequest, mirror,
+    Mirror, MirrorMemory, PodChange, TopologyRequest, mirror,
     tests::{FEATURES, TOPOLOGY, host, known, node, seconds},
 };
 use crate::{
@@ -79,7 +79,7 @@ struct World {
     pod: Value,
     host: Value,
     node: Value,
-    memory: Memory,
+    memory: MirrorMemory,
     writes: Vec<Timestamp>,
 }
 
@@ -90,7 +90,7 @@ impl Default for World {
             pod: worker(0),
             host: host(&json!({})),
             node: node(&json!({ "comment": "" })),
-            memory: Memory::default(),
+            memory: MirrorMemory::default(),
             writes: Vec::new(),
         }
     }

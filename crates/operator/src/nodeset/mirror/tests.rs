@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use slurm::rest::Observation;
 
-use super::{Memory, Mirror, PodChange, TopologyRequest, mirror};
+use super::{Mirror, MirrorMemory, PodChange, TopologyRequest, mirror};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
@@ -78,7 +78,7 @@ struct Scene {
     pod: Value,
     host: Value,
     knowledge: Knowledge,
-    memory: Memory,
+    memory: MirrorMemory,
 }
 
 impl Default for Scene {
@@ -88,7 +88,7 @@ impl Default for Scene {
             pod: idle_pod(),
             host: host(&json!({})),
             knowledge: seen(&json!({})),
-            memory: Memory::default(),
+            memory: MirrorMemory::default(),
         }
     }
 }
@@ -197,7 +197,7 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
         }
         let pod = annotated(idle_pod(), DEADLINE, "2026-01-01T02:00:00Z");
         let objects = vec![controller(), slurm_key(), set, pod, host(&json!({ (FEATURES): "a" }))];
-        let mirror = mirror(&observed(objects, unknown()), &Memory::default());
+        let mirror = mirror(&observed(objects, unknown()), &MirrorMemory::default());
         assert_eq!(steps(&mirror), expected, "{since:?}");
         assert_eq!(mirror.requeue.is_some(), since == Some("2026-01-01T00:59:00Z"));
     }
@@ -206,7 +206,7 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
 #[test]
 fn a_pod_is_written_at_most_every_five_seconds() {
     for (ago, written) in [(0, false), (4, false), (5, true), (60, true)] {
-        let mut memory = Memory::default();
+        let mut memory = MirrorMemory::default();
         memory.of_mut("uid-compute-0").written = Some(now() - seconds(ago));
         let mirror = Scene {
             knowledge: seen(&json!({ "state": ["MIXED"] })),
@@ -351,7 +351,7 @@ fn the_comment_names_the_owner_also_of_a_node_that_is_down() {
 
 #[test]
 fn nothing_is_sent_twice_on_the_same_snapshot() {
-    let mut memory = Memory::default();
+    let mut memory = MirrorMemory::default();
     memory.of_mut("uid-compute-0").updated = Some(now());
     let scene = Scene {
         knowledge: seen(&json!({ "comment": "" })),
@@ -508,8 +508,8 @@ mod topology {
         assert_eq!(steps, [""; 0]);
     }
 
-    fn asked(ago: i64, refused: Option<&str>) -> Memory {
-        let mut memory = Memory::default();
+    fn asked(ago: i64, refused: Option<&str>) -> MirrorMemory {
+        let mut memory = MirrorMemory::default();
         memory.of_mut("uid-compute-0").topology = Some(TopologyRequest {
             place: "default:s1".to_owned(),
             at: now() - seconds(ago),

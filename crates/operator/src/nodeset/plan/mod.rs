@@ -318,12 +318,11 @@ pub fn plan(observed: &Observed) -> Plan {
     plan.service = Some(build::build_service(&namespace, &names, &owners));
     plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
 
-    let extra = |ssh: &api::nodeset::Ssh| ssh.extra_sshd_config.clone().unwrap_or_default();
     let ssh = SshFiles {
         sshd_config: nodeset
             .spec
             .wanted_ssh()
-            .map(|ssh| build::render_sshd_config(&extra(ssh))),
+            .map(|ssh| build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default())),
         sssd_conf: observed.sssd_conf.clone(),
     };
     plan.ssh_config = ssh

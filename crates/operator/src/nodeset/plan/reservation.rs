@@ -84,25 +84,27 @@ pub(super) fn plan_reservation(
     // The next poll reads the reservations.
     let Some(all) = &seen.reservations else { return };
     let found = find(all, &name);
-    let case = ReservationPlanner {
+    let (nodes, has_going_nodes) = members(seen, selection, evidence);
+    let planner = ReservationPlanner {
         now: observed.now,
         before: nodeset.reservation_condition(),
         made_for: nodeset
             .status
             .as_ref()
             .and_then(|status| status.reserved_start.as_ref()?.instant()),
-        nodes: Members::of(seen, selection, evidence),
+        nodes,
+        has_going_nodes,
         name,
     };
     let schedule = Schedule::of(&nodeset.spec).filter(|_| desired > 0);
     plan.reservation = match (schedule, found) {
         (None, None) => ReservationReport::Absent,
         (None, Some(_)) => {
-            plan.effects.push(Effect::Unreserve { name: case.name });
+            plan.effects.push(Effect::Unreserve { name: planner.name });
             ReservationReport::Unchanged
         }
-        (Some(schedule), Some(found)) => case.keep(&schedule, found, plan),
-        (Some(schedule), None) => case.make(&schedule, plan),
+        (Some(schedule), Some(found)) => planner.keep(&schedule, found, plan),
+        (Some(schedule), None) => planner.make(&schedule, plan),
     };
 }
 
@@ -168,36 +170,19 @@ pub(super) fn explain_holder(nodeset: &NodeSet, holder: &str) -> String {
     format!("Slurm deletes no reserved node; remove it from reservation {holder}, or wait until that ends")
 }
 
-/// The nodes that belong into the reservation.
-#[derive(Debug)]
-struct Members {
-    inside: Hostlist,
-    /// Further nodes are about to be deleted.
-    going: bool,
-}
-
-impl Members {
-    fn of(seen: &Seen, selection: &Selection<'_>, evidence: &Evidence<'_>) -> Self {
-        let registered = |worker: &Worker<'_>| seen.nodes.contains_key(worker.slurm_name().unwrap_or_default());
-        let goes = |worker: &Worker<'_>| {
-            let node = worker.slurm_name().unwrap_or_default();
-            worker.leaving().is_some() && matches!(evidence.occupancy(node), Occupancy::Free { .. })
-        };
-        let leaving: Vec<Worker<'_>> = selection
-            .leave
-            .iter()
-            .map(|(worker, _)| *worker)
-            .filter(registered)
-            .collect();
-        let going = leaving.iter().any(goes);
-        let staying = selection.stay.iter().copied().filter(registered);
-        let names = staying.chain(leaving.into_iter().filter(|worker| !goes(worker)));
-        Self {
-            // Slurm has nodes of these names, so they are valid.
-            inside: Hostlist::of_names(names.filter_map(Worker::slurm_name)).unwrap_or_default(),
-            going,
-        }
-    }
+/// Returns the nodes that belong into the reservation, and whether further nodes are about to be deleted.
+fn members(seen: &Seen, selection: &Selection<'_>, evidence: &Evidence<'_>) -> (Hostlist, bool) {
+    let registered = |worker: &Worker<'_>| seen.nodes.contains_key(worker.slurm_name().unwrap_or_default());
+    let is_going = |worker: &Worker<'_>| {
+        let node = worker.slurm_name().unwrap_or_default();
+        worker.leaving().is_some() && matches!(evidence.occupancy(node), Occupancy::Free { .. })
+    };
+    let leaving = selection.leave.iter().map(|(worker, _)| *worker).filter(registered);
+    let (going, leaving): (Vec<Worker<'_>>, Vec<Worker<'_>>) = leaving.partition(is_going);
+    let staying = selection.stay.iter().copied().filter(registered);
+    let names = staying.chain(leaving).filter_map(Worker::slurm_name);
+    // Slurm has nodes of these names, so they are valid.
+    (Hostlist::of_names(names).unwrap_or_default(), !going.is_empty())
 }
 
 /// The facts that decide about the reservation.
@@ -205,7 +190,9 @@ struct ReservationPlanner<'a> {
     now: Timestamp,
     before: Option<&'a Condition>,
     made_for: Option<Timestamp>,
-    nodes: Members,
+    nodes: Hostlist,
+    /// Further nodes are about to be deleted.
+    has_going_nodes: bool,
     name: ReservationName,
 }
 
@@ -216,7 +203,7 @@ impl ReservationPlanner<'_> {
 
     /// Plans for an existing reservation.
     fn keep(self, schedule: &Schedule, found: &Reservation, plan: &mut Plan) -> ReservationReport {
-        if self.nodes.inside.is_empty() && self.nodes.going {
+        if self.nodes.is_empty() && self.has_going_nodes {
             let message = format!(
                 "all nodes of reservation {} are being replaced; it is created again for their successors",
                 self.name
@@ -242,9 +229,9 @@ impl ReservationPlanner<'_> {
     fn plan_change(self, schedule: &Schedule, found: &Reservation, plan: &mut Plan) -> Option<Timestamp> {
         let mut made_for = Some(schedule.start);
         let mut request = ReservationRequest::new(self.name.clone());
-        let other_nodes = found.node_list().ok().as_ref() != Some(&self.nodes.inside);
-        if other_nodes && !self.nodes.inside.is_empty() {
-            request.nodes = lines([self.nodes.inside.to_string()]);
+        let other_nodes = found.node_list().ok().as_ref() != Some(&self.nodes);
+        if other_nodes && !self.nodes.is_empty() {
+            request.nodes = lines([self.nodes.to_string()]);
         }
         let now = seconds(self.now);
         if found.end_time.finite().is_some_and(|end| end <= now) {
@@ -304,7 +291,7 @@ impl ReservationPlanner<'_> {
         };
         let is_replacing = before.reason == REPLACING;
         let unless_replacing = |reason| if is_replacing { REPLACING } else { reason };
-        if self.nodes.inside.is_empty() {
+        if self.nodes.is_empty() {
             let message = format!(
                 "reservation {} is created when the first node of the NodeSet has registered",
                 self.name
@@ -340,7 +327,7 @@ impl ReservationPlanner<'_> {
             request: ReservationRequest {
                 start: Some(seconds(start)),
                 minutes: Some(minutes(length)),
-                nodes: lines([self.nodes.inside.to_string()]),
+                nodes: lines([self.nodes.to_string()]),
                 users: lines([USER.to_owned()]),
                 flags: lines(flags(schedule)),
                 ..ReservationRequest::new(self.name)
