@@ -1,6 +1,6 @@
 //! NodeSet: slurmd pods of one shape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::{
-    conditions::Condition,
+    conditions::{Condition, RESERVATION_CREATED},
     drain::Drain,
-    overlay::{ClaimTemplate, ContainerOverlay},
+    overlay::{ClaimTemplate, ContainerOverlay, PodSpecOverlay},
     references::{ObjectRef, SecretKeyRef},
-    templates::PodTemplate,
+    templates::{Metadata, PodTemplate},
     time::Timestamp,
-    update_strategy::UpdateStrategy,
+    update_strategy::{ScheduledUpdate, UpdateStrategy, UpdateStrategyType},
 };
 
 /// Default number of pods of a NodeSet, LoginSet or RestApi.
@@ -310,6 +310,20 @@ impl NodeSet {
             .filter(|prefix| !prefix.is_empty());
         from_hostname.map_or_else(|| self.name_any(), str::to_owned)
     }
+
+    /// The condition about the Slurm reservation of a scheduled update, if the status has one.
+    pub fn reservation_condition(&self) -> Option<&Condition> {
+        let conditions = &self.status.as_ref()?.conditions;
+        conditions
+            .iter()
+            .find(|condition| condition.type_ == RESERVATION_CREATED)
+    }
+
+    /// Whether Slurm may hold a reservation for this NodeSet, or should.
+    pub fn may_have_reservation(&self) -> bool {
+        let start = self.spec.scheduled_update().and_then(|scheduled| scheduled.start_time);
+        start.and_then(|start| start.instant()).is_some() || self.reservation_condition().is_some()
+    }
 }
 
 impl NodeSetSpec {
@@ -325,15 +339,35 @@ impl NodeSetSpec {
 
     /// The prefix of the host names, from the template.
     pub fn hostname_prefix(&self) -> Option<&str> {
-        self.template.as_ref()?.spec.as_ref()?.text("hostname")
+        self.pod_spec()?.text("hostname")
+    }
+
+    /// Labels and annotations that the pod template sets.
+    pub fn pod_metadata(&self) -> Option<&Metadata> {
+        self.template.as_ref()?.metadata.as_ref()
+    }
+
+    /// Fields of the pod spec that the pod template sets.
+    pub fn pod_spec(&self) -> Option<&PodSpecOverlay> {
+        self.template.as_ref()?.spec.as_ref()
+    }
+
+    /// Kinds of devices in the `Gres=` settings of `extraConf`: `gpu` for `Gres=gpu:a100:2`.
+    pub fn device_kinds(&self) -> BTreeSet<String> {
+        let settings = self.extra_conf.as_deref().unwrap_or_default().split_whitespace();
+        settings
+            .filter_map(|setting| setting.split_once('='))
+            .filter(|(key, _)| key.eq_ignore_ascii_case("Gres"))
+            .flat_map(|(_, devices)| devices.split(','))
+            .filter_map(|device| device.trim().split(':').next())
+            .filter(|kind| !kind.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Whether the pods use the network of their Kubernetes node. Slurm then knows them by the node's name.
     pub fn uses_host_network(&self) -> bool {
-        self.template
-            .as_ref()
-            .and_then(|template| template.spec.as_ref())
-            .is_some_and(|spec| spec.is_set("hostNetwork"))
+        self.pod_spec().is_some_and(|spec| spec.is_set("hostNetwork"))
     }
 
     /// The SSH settings, if SSH is enabled.
@@ -360,6 +394,13 @@ impl NodeSetSpec {
     /// How pods of an older revision are replaced.
     pub fn update_strategy(&self) -> UpdateStrategy {
         self.update_strategy.clone().unwrap_or_default()
+    }
+
+    /// The settings of a scheduled update, if pods are replaced by one.
+    pub fn scheduled_update(&self) -> Option<ScheduledUpdate> {
+        let strategy = self.update_strategy();
+        let is_scheduled = strategy.kind() == UpdateStrategyType::ScheduledUpdate;
+        strategy.scheduled_update.filter(|_| is_scheduled)
     }
 
     /// How long a pod that is to be removed waits for its jobs.
@@ -442,6 +483,26 @@ mod tests {
             assert_eq!(nodeset.slurm_name(), expected, "{hostname:?}");
         }
         assert_eq!(nodeset(serde_json::json!({})).slurm_name(), "compute");
+    }
+
+    #[test]
+    fn device_kinds_come_from_all_gres_settings() {
+        for (extra_conf, kinds) in [
+            ("", vec![]),
+            ("Weight=5 Gres=", vec![]),
+            ("Gres=gpu", vec!["gpu"]),
+            (
+                "gres=gpu:a100:2,gpu:h100:1,shard:8 GRES=license",
+                vec!["gpu", "license", "shard"],
+            ),
+        ] {
+            let nodeset = nodeset(serde_json::json!({ "extraConf": extra_conf }));
+            assert_eq!(
+                nodeset.spec.device_kinds().into_iter().collect::<Vec<_>>(),
+                kinds,
+                "{extra_conf}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Daemons of one cluster with different keys: who they are, and what helps.
+//! Finds daemons of one cluster with different keys.
 //!
-//! slurmctld hears from all of them, and its agent tells whom it refuses for a signature by another `slurm.key`, and which one
-//! slurmctld itself has read. The files in the pods would tell less: a kubelet replaces them under daemons that have read them
+//! The agent of slurmctld reports the peers that slurmctld refuses for a signature with another `slurm.key`, and which key
+//! slurmctld itself has read. The files in the pods would say less: a kubelet replaces them under daemons that read them
 //! long before.
 
 use std::{net::IpAddr, sync::Arc};
@@ -21,42 +21,45 @@ use slurm::{
 
 use crate::{
     cluster::{Clusters, KeyReport, Knowledge},
-    nodeset::plan::Worker,
     runtime::{Caches, Key},
     secret::entry,
+    unix_time::timestamp,
+    worker::Worker,
 };
 
-/// Daemons of the cluster have different keys.
+/// Reason of the condition.
 pub(crate) const KEY_MISMATCH: &str = "KeyMismatch";
 
-/// What Slurm's programs print when who they ask has another key.
+/// What Slurm's programs print when their peer has another key.
 const REFUSED: &str = "authentication error";
 
-/// A daemon that is refused asks again within seconds. One that has not been refused for so long, and is well otherwise, has the
-/// right key by now.
+/// A refused daemon retries within seconds. One that was last refused longer ago, and is healthy otherwise, has the right
+/// key.
 const QUIET: SignedDuration = SignedDuration::from_secs(60);
-/// A message names this many pods, and counts the rest.
+/// Pods that a message names; it counts the rest.
 const NAMED: usize = 10;
 
-/// Who has another key than it should have.
+/// Daemons with the wrong key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyMismatch {
-    /// Where the right key is.
+    /// Name of the Secret with the right key.
     secret: String,
-    odd: Odd,
+    wrong: Wrong,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Odd {
-    /// slurmctld itself: it has not the key, the name of whose file is given, that the Secret has.
-    Slurmctld { pod: Place, file: &'static str },
-    /// Pods that slurmctld refuses.
-    Others(Vec<Place>),
+enum Wrong {
+    /// slurmctld has another key than the Secret in this file.
+    Slurmctld {
+        pod: PodLocation,
+        file: &'static str,
+    },
+    Others(Vec<PodLocation>),
 }
 
-/// A pod, and where it is.
+/// A pod and its Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct PodLocation {
     pod: String,
     uid: String,
     node: String,
@@ -64,22 +67,22 @@ struct Place {
 
 /// What the decision is made from.
 #[derive(Clone, Debug)]
-struct Situation<'a> {
-    /// Where the cluster's keys are.
+struct KeyFacts<'a> {
+    /// The Secrets with the cluster's keys.
     slurm_key: &'a SecretKeyRef,
     jwt_key: Option<&'a SecretKeyRef>,
-    /// Of the key that the Secret has.
+    /// Digest of the key in the Secret, as the agent reports keys.
     digest: Option<KeyDigest>,
-    /// The same as pods are annotated with it.
-    noted: Option<String>,
+    /// Digest of the same key, as pods are annotated with it.
+    annotated: Option<String>,
     report: &'a KeyReport,
-    /// Slurm's pods in the cluster's namespace.
+    /// Slurm's pods in the namespace of the cluster.
     pods: &'a [Arc<Pod>],
     knowledge: &'a Knowledge,
     now: Timestamp,
 }
 
-/// Whether daemons of this Controller's cluster have different keys, by what is known now.
+/// Returns the daemons of this Controller's cluster with the wrong key.
 pub(crate) fn find_key_mismatch(
     controller: &Controller,
     caches: &Caches,
@@ -92,9 +95,9 @@ pub(crate) fn find_key_mismatch(
     let secret = caches.secrets.get(&key.namespace, &slurm_key.name);
     let bytes = entry(secret.as_deref(), &slurm_key.key);
     let jwt_key = controller.jwt_key();
-    decide(&Situation {
+    decide(&KeyFacts {
         digest: bytes.map(KeyDigest::of),
-        noted: bytes.map(|bytes| Digest::of(bytes).to_string()),
+        annotated: bytes.map(|bytes| Digest::of(bytes).to_string()),
         slurm_key: &slurm_key,
         jwt_key: jwt_key.as_ref(),
         report: &report,
@@ -104,44 +107,44 @@ pub(crate) fn find_key_mismatch(
     })
 }
 
-/// Whether these words of slurmctld's programs tell that slurmdbd has another key.
+/// Whether this output of slurmctld's programs means that slurmdbd has another key.
 pub(crate) fn is_refusal(words: &str) -> bool {
     words.contains(REFUSED)
 }
 
 impl KeyMismatch {
-    /// What concerns whoever has these pods: all of it, if slurmctld is the odd one.
+    /// Returns the part that concerns the owner of these pods: all of it, if slurmctld has the wrong key.
     pub(crate) fn of_pods(&self, own: &[Arc<Pod>]) -> Option<Self> {
-        let Odd::Others(pods) = &self.odd else {
+        let Wrong::Others(pods) = &self.wrong else {
             return Some(self.clone());
         };
-        let is_own = |place: &&Place| own.iter().any(|pod| pod.uid().as_ref() == Some(&place.uid));
-        let pods: Vec<Place> = pods.iter().filter(is_own).cloned().collect();
+        let is_own = |place: &&PodLocation| own.iter().any(|pod| pod.uid().as_ref() == Some(&place.uid));
+        let pods: Vec<PodLocation> = pods.iter().filter(is_own).cloned().collect();
         (!pods.is_empty()).then(|| Self {
             secret: self.secret.clone(),
-            odd: Odd::Others(pods),
+            wrong: Wrong::Others(pods),
         })
     }
 
-    /// That slurmdbd in this pod refuses slurmctld, which is not odd itself.
+    /// Returns the mismatch of a slurmdbd that refuses slurmctld.
     pub(crate) fn of_slurmdbd(pod: &Pod, secret: &str) -> Self {
         Self {
             secret: secret.to_owned(),
-            odd: Odd::Others(vec![Place::of(pod)]),
+            wrong: Wrong::Others(vec![PodLocation::of(pod)]),
         }
     }
 
-    /// Who, where, and what to do, for people.
+    /// Returns the pods, their nodes and the remedy.
     pub(crate) fn message(&self) -> String {
         let secret = &self.secret;
-        match &self.odd {
-            Odd::Slurmctld { pod, file } => format!(
+        match &self.wrong {
+            Wrong::Slurmctld { pod, file } => format!(
                 "slurmctld in {pod} has another {file} than Secret {secret:?}, which the cluster's other daemons are given; \
-                 delete the pod, and it starts with the Secret's; if it comes back with the old one, {ALL_OF_NODE}"
+                 delete the pod, and it starts with the Secret's; if it comes back with the old one, {CACHED_SECRET_REMEDY}"
             ),
-            Odd::Others(pods) => format!(
+            Wrong::Others(pods) => format!(
                 "{} and slurmctld have different keys and refuse each other; delete the pods named here, and they start with the \
-                 key in Secret {secret:?}; if one comes back with the old key, {ALL_OF_NODE}; if the Secret was replaced under \
+                 key in Secret {secret:?}; if one comes back with the old key, {CACHED_SECRET_REMEDY}; if the Secret was replaced under \
                  running jobs, put its former key back instead",
                 shortened(pods)
             ),
@@ -149,11 +152,11 @@ impl KeyMismatch {
     }
 }
 
-/// For a kubelet that has an immutable Secret of that name in its cache.
-const ALL_OF_NODE: &str = "its kubelet still has an earlier Secret of that name in its cache: cordon the node, delete all its \
+/// The remedy for a kubelet with an immutable Secret of that name in its cache.
+const CACHED_SECRET_REMEDY: &str = "its kubelet still has an earlier Secret of that name in its cache: cordon the node, delete all its \
                            pods that mount the Secret, and uncordon it when they are gone";
 
-fn shortened(pods: &[Place]) -> String {
+fn shortened(pods: &[PodLocation]) -> String {
     let named: Vec<String> = pods.iter().take(NAMED).map(ToString::to_string).collect();
     let named = named.join(", ");
     match pods.len().saturating_sub(NAMED) {
@@ -162,7 +165,7 @@ fn shortened(pods: &[Place]) -> String {
     }
 }
 
-impl Place {
+impl PodLocation {
     fn of(pod: &Pod) -> Self {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         Self {
@@ -173,64 +176,61 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for PodLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "pod {} (node {})", self.pod, self.node)
     }
 }
 
-fn decide(situation: &Situation<'_>) -> Option<KeyMismatch> {
-    let Situation {
+fn decide(facts: &KeyFacts<'_>) -> Option<KeyMismatch> {
+    let KeyFacts {
         slurm_key,
         jwt_key,
         digest,
         report,
         pods,
         ..
-    } = situation;
-    let odd_slurmctld = |secret: &SecretKeyRef, file: &'static str| {
+    } = facts;
+    let wrong_slurmctld = |secret: &SecretKeyRef, file: &'static str| {
         let pod = pods.iter().find(|pod| pod.uid().as_deref() == Some(&report.pod))?;
         Some(KeyMismatch {
             secret: secret.name.clone(),
-            odd: Odd::Slurmctld {
-                pod: Place::of(pod),
+            wrong: Wrong::Slurmctld {
+                pod: PodLocation::of(pod),
                 file,
             },
         })
     };
     if report.has_other_jwt_key {
-        return odd_slurmctld((*jwt_key)?, "jwt.key");
+        return wrong_slurmctld((*jwt_key)?, "jwt.key");
     }
     if let (Some(wanted), Some(has)) = (digest, &report.slurm_key)
         && wanted != has
     {
-        return odd_slurmctld(slurm_key, "slurm.key");
+        return wrong_slurmctld(slurm_key, "slurm.key");
     }
-    let is_odd = |pod: &&Arc<Pod>| {
+    let is_wrong = |pod: &&Arc<Pod>| {
         let mut refused = report.refused.iter().filter(|peer| is_at(pod, &peer.host));
         pod.metadata.deletion_timestamp.is_none()
-            && (refused.any(|peer| situation.still_holds(pod, peer)) || situation.is_left_behind(pod))
+            && (refused.any(|peer| facts.still_holds(pod, peer)) || facts.has_former_key(pod))
     };
-    let mut odd: Vec<Place> = pods.iter().filter(is_odd).map(|pod| Place::of(pod)).collect();
-    odd.sort();
-    (!odd.is_empty()).then(|| KeyMismatch {
+    let mut wrong: Vec<PodLocation> = pods.iter().filter(is_wrong).map(|pod| PodLocation::of(pod)).collect();
+    wrong.sort();
+    (!wrong.is_empty()).then(|| KeyMismatch {
         secret: slurm_key.name.clone(),
-        odd: Odd::Others(odd),
+        wrong: Wrong::Others(wrong),
     })
 }
 
-impl Situation<'_> {
-    /// Whether the pod still has the key for which it was refused then.
+impl KeyFacts<'_> {
+    /// Whether the pod still has the key for which this peer was refused.
     fn still_holds(&self, pod: &Pod, peer: &RefusedPeer) -> bool {
-        let Some(last) = i64::try_from(peer.last)
-            .ok()
-            .and_then(|last| Timestamp::from_second(last).ok())
-        else {
+        let Some(last) = timestamp(peer.last) else {
             return false;
         };
         let daemon = daemon_of(pod);
         let running = daemon.and_then(|daemon| daemon.state.as_ref()?.running.as_ref());
-        // Not it, but who had the address before, or a daemon of an earlier life of the container.
+        // The refusal was about the previous owner of the address, or a previous run of the container.
         let started = running.and_then(|running| Some(running.started_at.as_ref()?.0));
         if started.is_some_and(|started| last < started) || pod_began(pod).is_some_and(|began| last < began) {
             return false;
@@ -238,8 +238,8 @@ impl Situation<'_> {
         if self.now.duration_since(last) < QUIET {
             return true;
         }
-        // It may be asked seldom: slurmctld tries a node that does not respond every 100 s, and a kubelet starts a container that
-        // keeps ending every 5 min.
+        // Some daemons retry rarely: slurmctld contacts an unresponsive node every 100 s, and a kubelet restarts a crashing
+        // container every 5 min.
         if app_of(pod) == Some(apps::SLURMD) {
             !self.responds(pod)
         } else {
@@ -247,20 +247,20 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether it is a worker that was made with another key than slurmctld has read since, and that slurmctld has not accepted.
-    /// It refuses slurmctld, of which slurmctld's log says nothing, and asks for nothing by itself.
-    fn is_left_behind(&self, pod: &Pod) -> bool {
+    /// Whether it is a worker that started with another key than slurmctld has read since, and that slurmctld has not
+    /// accepted. It refuses slurmctld, which does not log that, and sends nothing by itself.
+    fn has_former_key(&self, pod: &Pod) -> bool {
         let made_with = pod.annotations().get(annotations::SLURM_KEY_HASH);
         app_of(pod) == Some(apps::SLURMD)
             && self.report.slurm_key.is_some()
             && made_with.is_some()
-            && made_with != self.noted.as_ref()
+            && made_with != self.annotated.as_ref()
             && self.knowledge.known().is_some()
             && !self.responds(pod)
     }
 
-    /// Whether slurmctld has the node, hears from it, and has accepted its registration since it started: before that it has no
-    /// start of its slurmd. That it responds is not enough: a refusal is a response.
+    /// Whether slurmctld has accepted the node's registration since it started: before that the start time of slurmd is
+    /// unknown. A response alone is not enough, since a refusal is one.
     fn responds(&self, pod: &Pod) -> bool {
         let node = self.knowledge.known().zip(Worker(pod).slurm_name());
         node.and_then(|(seen, name)| seen.nodes.get(name))
@@ -268,7 +268,7 @@ impl Situation<'_> {
     }
 }
 
-/// Whether a host of slurmctld's log is this pod: an address, or a name that DNS has for it.
+/// Whether a host in slurmctld's log is this pod: by address, or by DNS name.
 fn is_at(pod: &Pod, host: &str) -> bool {
     let status = pod.status.as_ref();
     let addresses = status.into_iter().flat_map(|status| {
@@ -279,7 +279,7 @@ fn is_at(pod: &Pod, host: &str) -> bool {
         return addresses.into_iter().any(|own| own.parse() == Ok(address));
     }
     let first = host.split('.').next().unwrap_or(host);
-    // Endpoints without a name of their own have their address for one: 10-244-1-5.
+    // Endpoints without a host name are named after their address: 10-244-1-5.
     let mut dashed = addresses.map(|own| own.replace(['.', ':'], "-"));
     Worker(pod).slurm_name() == Some(first) || pod.name_any() == first || dashed.any(|own| own == first)
 }
@@ -288,7 +288,7 @@ fn app_of(pod: &Pod) -> Option<&str> {
     pod.labels().get(labels::NAME).map(String::as_str)
 }
 
-/// The container that bears the daemon's name.
+/// Returns the container with the name of the daemon.
 fn daemon_of(pod: &Pod) -> Option<&ContainerStatus> {
     let app = app_of(pod)?;
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
@@ -351,11 +351,11 @@ mod tests {
             .map(|pod| Arc::new(serde_json::from_value(pod.clone()).unwrap()))
             .collect();
         let reference: SecretKeyRef = serde_json::from_value(json!({ "name": "keys", "key": "slurm.key" })).unwrap();
-        decide(&Situation {
+        decide(&KeyFacts {
             slurm_key: &reference,
             jwt_key: Some(&reference),
             digest: Some(KeyDigest::of(b"right")),
-            noted: Some("right".to_owned()),
+            annotated: Some("right".to_owned()),
             report: &KeyReport {
                 pod: "slurm-controller-0".to_owned(),
                 has_other_jwt_key: slurm_key.is_empty(),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whom_slurmctld_refuses_are_named_with_their_nodes_and_the_remedy() {
+    fn refused_peers_are_named_with_their_nodes_and_the_remedy() {
         for host in ["10.0.0.2", "w-0.slurm-workers.hpc.svc.cluster.local", "10-0-0-2.x.y"] {
             let words = named(told(&cluster(), b"right", vec![peer(host, 5)], &unknown()));
             assert!(
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slurmctld_that_has_another_key_than_the_secret_is_the_odd_one() {
+    fn a_slurmctld_with_another_key_than_the_secret_has_the_wrong_one() {
         let refused = vec![peer("10.0.0.2", 5), peer("10.0.0.3", 5)];
         let mismatch = told(&cluster(), b"wrong", refused, &unknown());
         let words = named(mismatch.clone());
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_told_of_their_own_pods() {
+    fn each_owner_gets_its_own_pods() {
         let refused = vec![peer("10.0.0.2", 5), peer("10.0.0.3", 5)];
         let all = told(&cluster(), b"right", refused, &unknown()).unwrap();
         let own: Arc<Pod> = Arc::new(serde_json::from_value(cluster().remove(2)).unwrap());
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_started_after_the_refusal_has_another_key_by_now() {
+    fn a_daemon_that_started_after_the_refusal_is_not_reported() {
         let mut pods = cluster();
         pods[1] = pod("slurmd", "w-0", "10.0.0.2", NOW - 4);
         assert_eq!(told(&pods, b"right", vec![peer("10.0.0.2", 5)], &unknown()), None);
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_asked_seldom_is_not_taken_for_well() {
+    fn a_daemon_that_retries_rarely_is_not_considered_healthy() {
         let worker = || vec![peer("10.0.0.2", 90)];
         for (knowledge, holds) in [
             (unknown(), true),
@@ -496,7 +496,7 @@ mod tests {
             None,
             "what it was made with is not known"
         );
-        // Slurm takes the refusal for a response.
+        // Slurm considers the refusal a response.
         let mut pods = cluster();
         pods[1]["metadata"]["annotations"] = json!({ "slinky.slurm.net/slurm-key-hash": "former" });
         assert!(told(&pods, b"right", vec![], &known_since(&["IDLE"], 0)).is_some());
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn many_are_counted() {
-        let place = |number: usize| Place {
+        let place = |number: usize| PodLocation {
             pod: format!("w-{number}"),
             uid: String::new(),
             node: "n".to_owned(),

@@ -6,6 +6,7 @@
 //!   each `observe → plan → build → apply → status`.
 //! * [`cluster`] is everything the operator keeps per Slurm cluster: its task, its connections and what it knows.
 //! * [`configuration`] decides which files slurmctld is to run with.
+//! * [`worker`] is typed access to a worker pod.
 //! * [`defaults`] are the values of fields that an object omits.
 
 pub mod cli;
@@ -21,6 +22,7 @@ pub mod nodeset;
 pub mod partition;
 pub mod runtime;
 pub mod service_monitor;
+pub mod worker;
 
 mod accounting;
 mod cluster_domain;
@@ -43,3 +45,4 @@ mod template;
 #[cfg(test)]
 mod testing;
 mod token;
+mod unix_time;

@@ -17,11 +17,12 @@ use operator::{
     defaults::Images,
     nodeset::{
         build::Place,
-        observe::{Observed, Surroundings, observe},
-        plan::{Cause, Effect, Leaving, Plan, plan},
+        observe::{Environment, Observed, observe},
+        plan::{Effect, Plan, plan},
         status::status,
     },
     runtime::{Caches, Key},
+    worker::{Cause, Leaving},
 };
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
@@ -210,26 +211,26 @@ impl World {
                 marked == workers.div_ceil(4) && plan.effects.len() == marked
             }
             Situation::Leaving => {
-                let removed = count(|effect| matches!(effect, Effect::RemoveWorker { .. }));
+                let removed = count(|effect| matches!(effect, Effect::RemoveWorker(_)));
                 removed == workers.div_ceil(2) && plan.waits.len() == workers / 2
             }
         };
         let Plan {
-            refused,
+            rejection,
             effects,
             waits,
             ..
         } = &plan;
         ensure!(
-            holds && refused.is_none() && !others,
-            "{}: of {workers} workers: {refused:?} {effects:?} {waits:?}",
+            holds && rejection.is_none() && !others,
+            "{}: of {workers} workers: {rejection:?} {effects:?} {waits:?}",
             situation.name()
         );
         Ok(())
     }
 
     fn observe(&self) -> Result<Observed> {
-        let surroundings = Surroundings {
+        let environment = Environment {
             knowledge: self.knowledge.clone(),
             images: Images::default(),
             cluster_domain: "cluster.local".to_owned(),
@@ -238,7 +239,7 @@ impl World {
             empty_since: None,
             now: now()?,
         };
-        observe(&self.caches, &Key::new(NAMESPACE, NAME), surroundings).context("the NodeSet is not there")
+        observe(&self.caches, &Key::new(NAMESPACE, NAME), environment).context("the NodeSet is not there")
     }
 
     fn change_node_set(&self, change: impl FnOnce(&mut NodeSet)) -> Result<()> {

@@ -20,10 +20,7 @@ use super::{
     deadlines::{self, Reading},
     load, lock, oldest_job,
 };
-use crate::{
-    nodeset::plan::{Worker, reservation::may_have_one},
-    runtime::Key,
-};
+use crate::{runtime::Key, worker::Worker};
 
 /// The interval while something changes or is followed.
 const BUSY: Duration = Duration::from_secs(1);
@@ -186,7 +183,7 @@ fn have_partitions_changed(before: Option<&Knowledge>, now: &Knowledge) -> bool 
 impl Cluster {
     /// Adds partitions, and reservations and QOS where something depends on them.
     async fn add_details(&self, seen: &mut Seen, sets: &[Arc<NodeSet>], followers: &BTreeSet<Follower>) {
-        if sets.iter().any(|set| may_have_one(set)) {
+        if sets.iter().any(|set| set.may_have_reservation()) {
             seen.reservations = self.reservations().await.ok();
         }
         let partitions = self.partitions().await.ok();
@@ -281,7 +278,7 @@ impl Cluster {
             .map(|node| node.comment.as_str())
             .collect();
         let has_changed = |set: &&Arc<NodeSet>| {
-            if reservations_changed && may_have_one(set) {
+            if reservations_changed && set.may_have_reservation() {
                 return true;
             }
             let uid = set.uid().unwrap_or_default();

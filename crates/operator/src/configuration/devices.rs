@@ -6,7 +6,7 @@ use api::NodeSet;
 use kube::ResourceExt as _;
 use slurm::conf::Configuration;
 
-use crate::{cluster::deliver::Files, nodeset::build::devices_in};
+use crate::cluster::deliver::Files;
 
 /// Returns warnings about these NodeSets. `GresTypes` is not added automatically: a change of it ends jobs.
 pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> Vec<String> {
@@ -14,7 +14,7 @@ pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> V
         .iter()
         .filter(|node_set| node_set.metadata.deletion_timestamp.is_none())
         .filter_map(|node_set| {
-            let kinds = devices_in(node_set.spec.extra_conf.as_deref()?);
+            let kinds = node_set.spec.device_kinds();
             (!kinds.is_empty()).then(|| (node_set.name_any(), kinds))
         })
         .collect();

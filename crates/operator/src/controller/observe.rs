@@ -7,9 +7,9 @@ use crate::{
     configuration::Inputs,
     defaults::Images,
     key_mismatch::find_key_mismatch,
-    nodeset::plan::Worker,
     partition::rules::{joining::Joining, mark::has_mark, names::created},
     runtime::{Caches, Context, Key, ServiceMonitor},
+    worker::Worker,
 };
 use api::{
     Controller, NodeSet, Partition,

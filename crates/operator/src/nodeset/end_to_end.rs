@@ -1,5 +1,5 @@
-//! The reconciler with everything it stands on: watches, queue, writer, poller and HTTP, against an API server in this
-//! process and an agent on this machine. In real time, since the agent is asked over a real socket.
+//! The reconciler with watches, queue, writer, poll and HTTP, against an API server in this process and an agent on this
+//! machine. In real time, since the agent uses a real socket.
 
 use std::{
     collections::BTreeMap,
@@ -35,9 +35,9 @@ const KEY: &[u8] = b"0123456789abcdef";
 struct Slurm {
     /// Whether it is drained.
     nodes: BTreeMap<String, Option<String>>,
-    /// What stands on them.
+    /// Comments by node.
     comments: BTreeMap<String, String>,
-    /// By node.
+    /// Node of each job.
     jobs: BTreeMap<u64, String>,
     commands: Vec<String>,
     silent: bool,
@@ -266,7 +266,7 @@ async fn run_pods(server: FakeServer, agent: FakeAgent) {
             });
             let mut at = at("pods", name);
             at.status = true;
-            // It may be gone already.
+            // It may be deleted already.
             drop(server.edit(|store| store.merge(&at, &json!({ "status": status }), "kubelet")));
             agent
                 .slurm()
@@ -334,7 +334,7 @@ async fn a_set_is_scaled_out_and_in_without_losing_a_job_and_is_quiet_in_between
     world.until("gone", |world| world.workers() == ["compute-0"]).await;
     assert_eq!(world.agent.slurm().commands, ["drain compute-1", "delete compute-1"]);
 
-    // Deleting the set is the same, down to nothing.
+    // A deletion removes all workers the same way.
     world.patch(&json!({ "metadata": { "deletionTimestamp": "2026-01-01T02:00:00Z" } }));
     world.until("empty", |world| world.workers().is_empty()).await;
     world
@@ -354,7 +354,7 @@ async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
     world.scale(3);
     world.until("three workers", |world| world.workers().len() == 3).await;
     world.scale(1);
-    // What was seen last may still say that all is well: a fresh look decides, and there is none.
+    // The last snapshot may show idle nodes; a fresh one decides, and there is none.
     sleep(Duration::from_secs(3)).await;
     assert_eq!(world.workers().len(), 3);
     world.agent.slurm().silent = false;

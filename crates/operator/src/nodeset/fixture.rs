@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
 use super::{
-    observe::{Observed, Surroundings, observe},
+    observe::{Environment, Observed, observe},
     plan::Plan,
 };
 use crate::{
@@ -89,7 +89,7 @@ pub(super) fn worker(ordinal: u32) -> Value {
     })
 }
 
-/// A Kubernetes node whose kubelet answers.
+/// A ready Kubernetes node.
 pub(super) fn host(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
@@ -122,7 +122,7 @@ pub(super) fn unknown() -> Knowledge {
     Knowledge::unknown("nobody answers")
 }
 
-/// What Slurm says: nodes with their states, and jobs with their states and nodes.
+/// A snapshot of nodes with their states, and jobs with their states and nodes.
 pub(super) fn known(nodes: &[(&str, &[&str])], jobs: &[(u64, &[&str], &str)]) -> Knowledge {
     let nodes = nodes
         .iter()
@@ -147,7 +147,7 @@ pub(super) fn observed(objects: Vec<Value>, knowledge: Knowledge) -> Observed {
     observed_of("compute", objects, knowledge)
 }
 
-/// NodeSet `name` among these objects. The Kubernetes node of [`worker`]s is there, if nothing else is said about it.
+/// NodeSet `name` among these objects. The Kubernetes node of [`worker`]s is added unless it is given.
 pub(super) fn observed_of(name: &str, mut objects: Vec<Value>, knowledge: Knowledge) -> Observed {
     let is_k1 = |object: &Value| object["kind"] == "Node" && object["metadata"]["name"] == "k1";
     if objects.iter().any(|object| object["spec"]["nodeName"] == "k1") && !objects.iter().any(is_k1) {
@@ -163,7 +163,7 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         .find_map(|object| object["metadata"]["namespace"].as_str())
         .unwrap_or(NAMESPACE)
         .to_owned();
-    let surroundings = Surroundings {
+    let environment = Environment {
         knowledge,
         images: Images::default(),
         cluster_domain: "cluster.local".to_owned(),
@@ -172,10 +172,10 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         empty_since: Some(now() - SignedDuration::from_mins(1)),
         now: now(),
     };
-    observe(&Caches::of(objects), &Key::new(namespace, name), surroundings).unwrap()
+    observe(&Caches::of(objects), &Key::new(namespace, name), environment).unwrap()
 }
 
-/// What is planned for `compute`, whose Controller and key are there.
+/// The plan for `compute`, with its Controller and key.
 pub(super) fn planned(spec: &Value, pods: Vec<Value>, knowledge: Knowledge) -> Plan {
     let mut objects = vec![controller(), slurm_key(), nodeset(spec)];
     objects.extend(pods);

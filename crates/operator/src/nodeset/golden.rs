@@ -1,5 +1,5 @@
-//! What we plan for NodeSets beside what upstream made for them on a real API server, field by field. Every difference is
-//! meant, and on one list for all such tests.
+//! Compares what the operator plans for NodeSets with what upstream created for them on a real API server, field by field.
+//! Every difference is intended and listed once for all such tests.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ const ADDED_BY_KUBERNETES: &[(&str, &str)] = &[
     ("PersistentVolumeClaim", "spec volumeMode"),
 ];
 
-/// As they come from a cluster: with UIDs and times, and with the nodes that there were.
+/// The recorded objects with UIDs and times, and the Kubernetes nodes.
 fn inputs(recording: &Recording) -> Vec<Value> {
     let mut inputs = recording.inputs();
     for object in &mut inputs {
@@ -71,7 +71,7 @@ fn made(inputs: &[Value]) -> Vec<Value> {
             unknown(),
         );
         let plan = plan(&observed);
-        assert_eq!(plan.refused, None);
+        assert_eq!(plan.rejection, None);
         let revision = plan.revision.unwrap().create;
         let children = [plan.service, plan.budget, plan.ssh_config, revision]
             .into_iter()
@@ -88,7 +88,7 @@ fn made(inputs: &[Value]) -> Vec<Value> {
     made.into_values().collect()
 }
 
-/// Without what is new in each run, or is told in another way.
+/// Drops what differs in each run, or is recorded elsewhere.
 fn comparable(objects: Vec<Value>) -> Objects {
     let mut objects = flatten_all(objects);
     for (title, fields) in &mut objects {
@@ -102,7 +102,7 @@ fn comparable(objects: Vec<Value>) -> Objects {
 }
 
 #[test]
-fn children_equal_upstreams_but_for_what_is_meant() {
+fn children_equal_upstreams_except_for_intended_differences() {
     for recording in recordings() {
         let ours = comparable(made(&inputs(&recording)));
         let mut theirs = recording.children_of(&["NodeSet"]);
@@ -123,7 +123,7 @@ fn children_equal_upstreams_but_for_what_is_meant() {
     }
 }
 
-/// So that after a takeover no pod is out of date.
+/// After a takeover no pod is outdated.
 #[test]
 fn revisions_have_upstreams_hashes() {
     let mut compared = 0;

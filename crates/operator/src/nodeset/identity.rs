@@ -1,9 +1,9 @@
-//! Whose a Slurm node is: which pod of which NodeSet on which Kubernetes node. It stands in the node's comment, in upstream's
-//! words, and outlives the pod.
+//! The owner of a Slurm node: its pod, NodeSet and Kubernetes node. It is in the comment of the node, as upstream writes
+//! it, and outlives the pod.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose a Slurm node is.
+/// The owner of a Slurm node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Identity {
@@ -19,15 +19,15 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// From a node's comment. `None` if the comment is something else, which is people's.
+    /// Parses the comment of a node. `None` if the comment is a user's.
     pub fn parse(comment: &str) -> Option<Self> {
         let identity: Self = serde_json::from_str(comment).ok()?;
         (!identity.namespace.is_empty() && !identity.pod_name.is_empty()).then_some(identity)
     }
 
-    /// As upstream writes it, in its order.
+    /// Returns the comment with upstream's order of fields.
     pub fn to_comment(&self) -> String {
-        // Texts can always be written.
+        // Serializing strings does not fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstreams_comments_are_read_and_other_comments_are_peoples() {
+    fn upstreams_comments_are_parsed_and_others_are_ignored() {
         let comment =
             r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"u"}"#;
         let identity = Identity::parse(comment).unwrap();

@@ -32,23 +32,17 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use self::{
-    apply::{Applied, Asked, Disinherited, Hands, Told},
-    mirror::{Memory, Mirror},
-    observe::{Observed, Surroundings, observe},
-    plan::{Plan, Wait, Worker, plan},
+    apply::{ApplyResult, EndRequests, Executor, ReportedStaleJobs, ReservationRequests},
+    mirror::{Mirror, MirrorMemory as Memory},
+    observe::{Environment as Surroundings, Observed, observe},
+    plan::{Plan, Wait, plan},
 };
 use crate::{
     cluster::{Follower, Knowledge},
     key_mismatch::find_key_mismatch,
     runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
+    worker::Worker,
 };
-
-/// Annotation of a worker that we have drained, because it is cordoned or leaves: since when the drain is in force. If the
-/// drain is gone later, a person has resumed the node.
-pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
-/// Annotation of a worker whose Slurm node we drain, written before the order: the reason that we give. A drain with any
-/// other reason is not ours.
-pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
 /// How long the first reconcile after a start waits for Slurm's response, which takes milliseconds: a restart of the operator
 /// must not write "unknown" everywhere.
@@ -66,11 +60,11 @@ pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
     /// Jobs that were requested to end.
-    told: Told,
+    end_requests: EndRequests,
     /// Jobs of workers that are gone, which were reported to Slurm.
-    disinherited: Disinherited,
+    reported_stale_jobs: ReportedStaleJobs,
     /// Reservations that were requested.
-    asked: Asked,
+    reservation_requests: ReservationRequests,
     memories: Mutex<HashMap<Key, SetMemory>>,
 }
 
@@ -88,9 +82,9 @@ impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
             writer: Writer::new::<NodeSet>(&ctx),
-            told: Told::default(),
-            disinherited: Disinherited::default(),
-            asked: Asked::default(),
+            end_requests: EndRequests::default(),
+            reported_stale_jobs: ReportedStaleJobs::default(),
+            reservation_requests: ReservationRequests::default(),
             memories: Mutex::default(),
             ctx,
         }
@@ -115,7 +109,7 @@ impl NodeSetReconciler {
         key: &Key,
         observed: &Observed,
         plan: &Plan,
-        applied: &Applied,
+        applied: &ApplyResult,
     ) -> Result<Option<Duration>, Error> {
         let failure = (!applied.problems.is_empty()).then(|| applied.problems.join("\n"));
         let failure = failure.map(|message| Failure {
@@ -137,12 +131,12 @@ impl NodeSetReconciler {
     }
 
     /// Mirrors states between pods and Slurm's nodes. What failed is among the complaints.
-    async fn apply_mirror(&self, key: &Key, hands: &Hands<'_>) -> Mirror {
+    async fn apply_mirror(&self, key: &Key, executor: &Executor<'_>) -> Mirror {
         // One key is never reconciled twice concurrently, so nothing else needs the memory in the meantime.
         let mut memory = self.memory(key, |memory| std::mem::take(&mut memory.mirror));
-        memory.keep(hands.observed.workers().map(Worker::uid));
-        let mut mirror = mirror::mirror(hands.observed, &memory);
-        let problems = hands.apply_mirror(&mirror, &mut memory).await;
+        memory.keep(executor.observed.workers().map(Worker::uid));
+        let mut mirror = mirror::mirror(executor.observed, &memory);
+        let problems = executor.apply_mirror(&mirror, &mut memory).await;
         if !problems.is_empty() {
             mirror.requeue = Some(mirror.requeue.unwrap_or(MIRROR_RETRY).min(MIRROR_RETRY));
             mirror.complaints.extend(problems);
@@ -216,20 +210,20 @@ impl Reconciler for NodeSetReconciler {
         self.memory(key, |memory| {
             memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));
         });
-        let hands = Hands {
+        let executor = Executor {
             ctx: &self.ctx,
             writer: &self.writer,
             observed: &observed,
-            told: &self.told,
-            disinherited: &self.disinherited,
-            asked: &self.asked,
+            end_requests: &self.end_requests,
+            reported_stale_jobs: &self.reported_stale_jobs,
+            reservation_requests: &self.reservation_requests,
         };
         let follower = Follower::NodeSet(key.clone());
         self.ctx
             .clusters
-            .follow_jobs(&hands.cluster(), &follower, plan.needs_jobs);
-        let mut applied = hands.apply(&plan).await;
-        let mirror = self.apply_mirror(key, &hands).await;
+            .follow_jobs(&executor.cluster(), &follower, plan.needs_jobs);
+        let mut applied = executor.apply(&plan).await;
+        let mirror = self.apply_mirror(key, &executor).await;
         applied.problems.extend(mirror.complaints);
         let postponed = self.write_status(key, &observed, &plan, &applied).await?;
         if let Some(error) = applied.error {

@@ -1,4 +1,4 @@
-//! What is there: the NodeSet, everything around it, and what Slurm says.
+//! Reads the NodeSet, the objects around it, and the snapshot of Slurm.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use api::{
     nodeset::ScalingMode,
     references::SecretKeyRef,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
     core::v1::{Node, PersistentVolumeClaim, Pod, Secret},
@@ -19,86 +19,96 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{
-    build,
-    identity::Identity,
-    plan::{Worker, fit},
-};
+use super::{build, identity::Identity, plan::fit};
 use crate::{
     cluster::Knowledge,
     defaults::Images,
     partition::rules::mark::has_mark,
     runtime::{Caches, Key},
+    worker::Worker,
 };
 
-/// What is there.
+/// What a plan is made from.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub nodeset: Arc<NodeSet>,
     pub controller: Option<Arc<Controller>>,
-    /// Of all Controllers in the namespace.
+    /// Names of all Controllers in the namespace.
     pub controller_names: Vec<String>,
-    /// All NodeSets of the same Controller, this one among them, by name.
+    /// All NodeSets of the same Controller, including this one, by name.
     pub siblings: Vec<Arc<NodeSet>>,
-    /// Partitions of the same Controller for whose sake nodes are marked.
+    /// Partitions of the same Controller that mark nodes.
     pub partitions: Vec<Arc<Partition>>,
-    /// The set's own pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Pods with the set's labels and names that nobody owns.
+    /// Pods with the labels and names of this NodeSet that have no owner.
     pub orphans: Vec<Arc<Pod>>,
-    /// Node names that pods of other NodeSets of the same Controller have.
+    /// Node names of the pods of other NodeSets of the same Controller.
     pub foreign_hostnames: BTreeMap<String, Key>,
     pub revisions: Vec<Arc<ControllerRevision>>,
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// Kubernetes nodes by name: those with a worker on them, and those where one might be.
+    /// Kubernetes nodes by name: those with a worker, and those that may get one.
     pub nodes: BTreeMap<String, Arc<Node>>,
-    /// Slurm's records of nodes of this set that have no pod, by name.
+    /// Slurm's records of this NodeSet's nodes without a pod, by name.
     pub records: BTreeMap<String, Identity>,
-    /// The namespace is being deleted, and everything in it.
+    /// Whether the namespace is being deleted.
     pub namespace_goes: bool,
-    /// With SSH switched on, if it is there.
+    /// Content of sssd.conf, if the spec refers to one and it exists.
     pub sssd_conf: Option<Vec<u8>>,
-    /// Digest of the cluster's key, if it is there.
+    /// Digest of the cluster's key, if it exists.
     pub slurm_key: Option<String>,
-    /// A Secret without which no worker can start, in words for people.
+    /// Problem with a Secret that workers need to start.
     pub missing_secret: Option<String>,
     pub knowledge: Knowledge,
-    /// Workers that have another key than slurmctld, in words for people.
+    /// Message about workers whose key differs from slurmctld's.
     pub key_mismatch: Option<String>,
     pub images: Images,
     pub cluster_domain: String,
-    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
     pub propagated_conditions: Vec<String>,
-    /// The installed definitions are older than this operator.
+    /// Whether the installed CRDs are older than this operator.
     pub crds_outdated: bool,
-    /// Since when nothing is left in Slurm of a set that goes.
+    /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
-/// What does not come from the caches.
+/// What the caches do not hold.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct Environment {
     pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
-    /// Conditions of Kubernetes nodes whose words go into the reason of a drain.
+    /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
     pub propagated_conditions: Vec<String>,
-    /// The installed definitions are older than this operator.
+    /// Whether the installed CRDs are older than this operator.
     pub crds_outdated: bool,
-    /// Since when nothing is left in Slurm of a set that goes.
+    /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
 impl Observed {
-    /// The set's own pods.
     pub fn workers(&self) -> impl Iterator<Item = Worker<'_>> {
         self.pods.iter().map(|pod| Worker(pod))
     }
 
-    /// The Kubernetes node each number is to come back to. A pin is kept while its node exists: a cordon or an outage does
-    /// not loosen it.
+    /// Returns the Kubernetes node of a worker.
+    pub fn host(&self, worker: Worker<'_>) -> Option<&Node> {
+        self.nodes.get(worker.kubernetes_node()?).map(AsRef::as_ref)
+    }
+
+    /// Returns the Slurm node of a worker, as the snapshot has it.
+    pub fn slurm_node(&self, worker: Worker<'_>) -> Option<&slurm::Node> {
+        self.knowledge.known()?.nodes.get(worker.slurm_name()?)
+    }
+
+    /// Returns how long a worker has to be ready to count as available.
+    pub fn min_ready(&self) -> SignedDuration {
+        SignedDuration::from_secs(self.nodeset.spec.min_ready_seconds().into())
+    }
+
+    /// Returns the Kubernetes node of each pinned ordinal. A pin lasts as long as its node: neither a cordon nor an outage
+    /// ends it.
     pub fn pins(&self) -> BTreeMap<u32, &Node> {
         if !self.nodeset.spec.pins_to_node() {
             return BTreeMap::new();
@@ -117,8 +127,8 @@ impl Observed {
     }
 }
 
-/// Reads the caches. `None` if the NodeSet is gone.
-pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option<Observed> {
+/// Reads the caches. `None` if the NodeSet does not exist.
+pub fn observe(caches: &Caches, key: &Key, environment: Environment) -> Option<Observed> {
     let nodeset = caches.node_sets.get(&key.namespace, &key.name)?;
     let namespace = key.namespace.as_str();
     let uid = nodeset.uid().unwrap_or_default();
@@ -134,26 +144,17 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
     let partitions = partitions
         .filter(|partition| partition.spec.controller_ref.name == controller_name && has_mark(partition))
         .collect();
-    // In this order: a pod that loses its owner meanwhile is in both, and never in neither.
+    // In this order, a pod that loses its owner meanwhile is in both lists rather than in neither.
     let pods = caches.pods.owned_by(&uid);
-    let (orphans, foreign_hostnames) = observe_strangers(caches, &nodeset);
-    let records = observe_records(&nodeset, &pods, &surroundings.knowledge);
+    let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
+    let records = observe_records(&nodeset, &pods, &environment.knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     let claims = if nodeset.spec.claim_templates().is_empty() {
         Vec::new()
     } else {
-        observe_claims(caches, &nodeset)
+        observe_claims(caches, &nodeset, &pods)
     };
-    let Surroundings {
-        knowledge,
-        images,
-        cluster_domain,
-        propagated_conditions,
-        crds_outdated,
-        empty_since,
-        now,
-    } = surroundings;
     Some(Observed {
         controller_names: caches
             .controllers
@@ -176,18 +177,18 @@ pub fn observe(caches: &Caches, key: &Key, surroundings: Surroundings) -> Option
         slurm_key,
         sssd_conf,
         missing_secret,
-        knowledge,
         key_mismatch: None,
-        images,
-        cluster_domain,
-        propagated_conditions,
-        crds_outdated,
-        empty_since,
-        now,
+        knowledge: environment.knowledge,
+        images: environment.images,
+        cluster_domain: environment.cluster_domain,
+        propagated_conditions: environment.propagated_conditions,
+        crds_outdated: environment.crds_outdated,
+        empty_since: environment.empty_since,
+        now: environment.now,
     })
 }
 
-/// Told by what the operator wrote on them: other nodes are other people's.
+/// Returns the records that the operator's comment assigns to this NodeSet.
 fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) -> BTreeMap<String, Identity> {
     let uid = nodeset.uid().unwrap_or_default();
     let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
@@ -199,8 +200,7 @@ fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) 
         .collect()
 }
 
-/// All of them where they decide how many workers there are, else those that have to do with a worker, also with one whose
-/// pod is gone.
+/// Returns all nodes in `DaemonSet` mode, else those of workers, existing or gone.
 fn observe_nodes(
     caches: &Caches,
     nodeset: &NodeSet,
@@ -225,8 +225,8 @@ fn observe_nodes(
         .collect()
 }
 
-/// Pods of the namespace that are not the set's: those it may take in, and the node names of the rest.
-fn observe_strangers(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTreeMap<String, Key>) {
+/// Returns the pods to adopt, and the node names of all other foreign workers.
+fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTreeMap<String, Key>) {
     let namespace = nodeset.namespace().unwrap_or_default();
     let name = nodeset.name_any();
     let cluster = nodeset.spec.controller_ref.name.as_str();
@@ -244,8 +244,8 @@ fn observe_strangers(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, BTre
         if worker.label(labels::NAME) != Some(apps::SLURMD) {
             continue;
         }
-        let is_its = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
-        if owner.is_none() && is_its && worker.is_active() {
+        let is_ours = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
+        if owner.is_none() && is_ours && worker.is_active() {
             orphans.push(pod);
         } else if worker.label(labels::CLUSTER) == Some(cluster)
             && let Some(hostname) = worker.slurm_name()
@@ -266,20 +266,9 @@ fn is_named_after(worker: Worker<'_>, nodeset: &str) -> bool {
     worker.ordinal(nodeset).is_some() || generated == Some(nodeset)
 }
 
-fn observe_claims(caches: &Caches, nodeset: &NodeSet) -> Vec<Arc<PersistentVolumeClaim>> {
+fn observe_claims(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> Vec<Arc<PersistentVolumeClaim>> {
     let namespace = nodeset.namespace().unwrap_or_default();
-    let suffixes: BTreeSet<String> = caches
-        .pods
-        .owned_by(&nodeset.uid().unwrap_or_default())
-        .iter()
-        .filter_map(|pod| {
-            let labels = pod.labels();
-            labels
-                .get(labels::POD_INDEX)
-                .or_else(|| labels.get(labels::POD_HOSTNAME))
-                .cloned()
-        })
-        .collect();
+    let suffixes: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).claim_suffix()).collect();
     suffixes
         .iter()
         .flat_map(|suffix| build::claims_of(nodeset, suffix))
@@ -287,7 +276,7 @@ fn observe_claims(caches: &Caches, nodeset: &NodeSet) -> Vec<Arc<PersistentVolum
         .collect()
 }
 
-/// sssd.conf, and a Secret without which no worker can start.
+/// Returns the digest of the key, sssd.conf, and the first problem with their Secrets.
 fn observe_secrets(
     caches: &Caches,
     nodeset: &NodeSet,

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::{Resource, ResourceExt};
 
-use super::plan::Worker;
+use crate::worker::Worker;
 use crate::{
     partition::rules::mark::has_mark,
     references::{References, key_secret, select},

@@ -1,4 +1,4 @@
-//! What is said about a NodeSet.
+//! The status of a NodeSet.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use api::{
     nodeset::ScalingMode,
 };
 use jiff::SignedDuration;
-use slurm::node::{BaseState, Node};
+use slurm::node::{BaseState, NodeFlag, NodeState};
 
 use super::{
     observe::Observed,
-    plan::{Booking, Effect, Plan, Wait, Worker, cut_off, fit, trouble},
+    plan::{Effect, Plan, ReservationReport, Wait, cut_off, fit, startup_problem},
 };
 use crate::{
     cluster::Knowledge,
     key_mismatch::KEY_MISMATCH,
     runtime::{DesiredCondition, Failure, State, remarks, settle},
+    worker::{Phase, Worker},
 };
 
-/// Whether Slurm can be asked about the set's nodes.
+/// Condition type: whether Slurm answers.
 pub(super) const SLURM_REACHABLE: &str = "SlurmReachable";
-/// A message names this many things, and counts the rest.
+/// Items that a message names; it counts the rest.
 const NAMED: usize = 3;
 
-/// What is said about a NodeSet after `failure`, if there was one. `None` for one that is gone.
+/// Builds the status, with a failed step of the plan, if there was one.
 pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> NodeSetStatus {
     let nodeset = observed.nodeset.as_ref();
     let previous = nodeset.status.clone().unwrap_or_default();
     let workers: Vec<Worker<'_>> = observed.workers().collect();
     let counts = Counts::of(observed, &workers, plan);
-    let slurm = slurm_counts(observed, &workers);
     let wanted = conditions(observed, plan, &counts, failure);
     let generation = nodeset.metadata.generation.unwrap_or(0);
     let hash = plan.revision.as_ref().map(|revision| revision.hash.clone());
@@ -44,10 +44,10 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
         available_replicas: counts.available,
         unavailable_replicas: counts.desired.saturating_sub(counts.available).max(0),
         desired: counts.desired,
-        slurm_idle: slurm.map(|slurm| slurm.idle),
-        slurm_allocated: slurm.map(|slurm| slurm.allocated),
-        slurm_down: slurm.map(|slurm| slurm.down),
-        slurm_drain: slurm.map(|slurm| slurm.drain),
+        slurm_idle: count_nodes(observed, |state| state.base == Some(BaseState::Idle)),
+        slurm_allocated: count_nodes(observed, NodeState::is_allocated),
+        slurm_down: count_nodes(observed, NodeState::is_down),
+        slurm_drain: count_nodes(observed, |state| state.has(NodeFlag::Drain)),
         observed_generation: Some(generation),
         node_set_hash: hash.unwrap_or(previous.node_set_hash),
         collision_count: collisions.or(previous.collision_count),
@@ -57,9 +57,9 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
             &plan.reservation,
         ),
         reserved_start: match &plan.reservation {
-            Booking::AsBefore => previous.reserved_start,
-            Booking::Nothing => None,
-            Booking::Told { start, .. } => start.map(Into::into),
+            ReservationReport::Unchanged => previous.reserved_start,
+            ReservationReport::Absent => None,
+            ReservationReport::Reported { start, .. } => start.map(Into::into),
         },
         ordinal_to_node: pins(observed, &workers),
         cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.crds_outdated),
@@ -67,14 +67,13 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     }
 }
 
-/// When a worker that is ready will also be available, if that is yet to come.
+/// Returns how long until the next ready worker counts as available.
 pub fn until_available(observed: &Observed) -> Option<SignedDuration> {
-    let wait = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
     observed
         .workers()
         .filter(|worker| worker.is_ready())
         .filter_map(|worker| {
-            let left = wait - observed.now.duration_since(worker.ready_since()?);
+            let left = observed.min_ready() - observed.now.duration_since(worker.ready_since()?);
             left.is_positive().then_some(left)
         })
         .min()
@@ -87,7 +86,7 @@ struct Counts {
     ready: i32,
     available: i32,
     desired: i32,
-    /// Ready, and registered with Slurm as far as that is known.
+    /// Available, and registered in Slurm as far as that is known.
     in_service: i32,
 }
 
@@ -103,8 +102,7 @@ impl Counts {
             .as_ref()
             .map(|revision| revision.hash.as_str())
             .or(previous);
-        let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
-        let available = |worker: &Worker<'_>| worker.is_available(min_ready, observed.now);
+        let available = |worker: &Worker<'_>| worker.is_available(observed.min_ready(), observed.now);
         let registered = |worker: &Worker<'_>| match observed.knowledge.known() {
             Some(seen) => worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name)),
             None => true,
@@ -125,29 +123,17 @@ impl Counts {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct SlurmCounts {
-    idle: i32,
-    allocated: i32,
-    down: i32,
-    drain: i32,
-}
-
-/// Slurm's word on the set's own nodes. Nothing while Slurm cannot be asked.
-fn slurm_counts(observed: &Observed, workers: &[Worker<'_>]) -> Option<SlurmCounts> {
+/// Counts the nodes of the NodeSet in Slurm. `None` without a snapshot.
+fn count_nodes(observed: &Observed, is_counted: impl Fn(&NodeState) -> bool) -> Option<i32> {
     let seen = observed.knowledge.known()?;
-    let mut counts = SlurmCounts::default();
-    let nodes = workers.iter().filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
-    for Node { state, .. } in nodes {
-        counts.idle += i32::from(state.base == Some(BaseState::Idle));
-        counts.allocated += i32::from(state.is_allocated());
-        counts.down += i32::from(state.is_down());
-        counts.drain += i32::from(state.has(slurm::node::NodeFlag::Drain));
-    }
-    Some(counts)
+    let nodes = observed
+        .workers()
+        .filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
+    let count = nodes.filter(|node| is_counted(&node.state)).count();
+    Some(i32::try_from(count).unwrap_or(i32::MAX))
 }
 
-/// Where each number runs for the first time; it stays there as long as the node exists and the set may use it.
+/// Returns the node on which each ordinal first ran; the pin lasts as long as the node exists and matches.
 fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, String>> {
     let nodeset: &NodeSet = &observed.nodeset;
     if !nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
@@ -159,10 +145,7 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
         .into_iter()
         .map(|(ordinal, node)| (ordinal.to_string(), node.metadata.name.clone().unwrap_or_default()))
         .collect();
-    for worker in workers
-        .iter()
-        .filter(|worker| worker.phase() == super::plan::Phase::Running)
-    {
+    for worker in workers.iter().filter(|worker| worker.phase() == Phase::Running) {
         let (Some(ordinal), Some(node)) = (worker.ordinal(&name), worker.kubernetes_node()) else {
             continue;
         };
@@ -174,8 +157,8 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
     Some(pins)
 }
 
-/// Conditions of other makers stay as they are.
-fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booking) -> Vec<Condition> {
+/// Adds the conditions that others set.
+fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &ReservationReport) -> Vec<Condition> {
     const OURS: &[&str] = &[
         CRDS_OUTDATED,
         READY,
@@ -187,7 +170,7 @@ fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &Booki
     let others = previous
         .iter()
         .filter(|condition| !OURS.contains(&condition.type_.as_str()))
-        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == Booking::AsBefore);
+        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == ReservationReport::Unchanged);
     ours.into_iter().chain(others.cloned()).collect()
 }
 
@@ -196,16 +179,17 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let waits = shortened(&waits);
-    if let Some(refused) = &plan.refused {
-        let message = refused.message.clone();
-        wanted.push(DesiredCondition::false_(READY, refused.reason, message.clone()));
-        wanted.push(DesiredCondition::false_(PROGRESSING, refused.reason, message.clone()));
-        wanted.push(DesiredCondition::true_(DEGRADED, refused.reason, message));
+    if let Some(rejection) = &plan.rejection {
+        let message = rejection.message.clone();
+        wanted.push(DesiredCondition::false_(READY, rejection.reason, message.clone()));
+        wanted.push(DesiredCondition::false_(PROGRESSING, rejection.reason, message.clone()));
+        wanted.push(DesiredCondition::true_(DEGRADED, rejection.reason, message));
     } else {
+        let name_taken = failure.filter(|failure| failure.is_name_taken());
         let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
         wanted.push(if deleting {
             DesiredCondition::false_(READY, "Deleting", "the NodeSet is being deleted")
-        } else if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+        } else if let Some(failure) = name_taken {
             DesiredCondition::false_(READY, failure.reason, failure.message.clone())
         } else if counts.in_service >= counts.desired {
             DesiredCondition::true_(READY, "WorkersReady", counted)
@@ -220,10 +204,10 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         let short = counts.in_service < counts.desired;
         wanted.push(if deleting || steps > 0 || !plan.waits.is_empty() || short {
             let message = if waits.is_empty() {
-                "workers are being brought to what is wanted".to_owned()
+                "workers are being reconciled".to_owned()
             } else if deleting {
                 format!(
-                    "{waits}; not to wait any longer, annotate the NodeSet with {}={}",
+                    "{waits}; to stop waiting, annotate the NodeSet with {}={}",
                     annotations::FORCE_DELETION,
                     keys::ON
                 )
@@ -232,26 +216,23 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
             };
             DesiredCondition::true_(PROGRESSING, "Working", message)
         } else {
-            DesiredCondition::false_(PROGRESSING, "Settled", "everything is as it should be")
+            DesiredCondition::false_(PROGRESSING, "Settled", "all workers are as desired")
         });
         let blocked = plan
             .waits
             .iter()
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
         let stuck = stuck(observed);
-        wanted.push(match failure {
-            Some(failure) if failure.is_name_taken() => {
-                DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone())
-            }
-            _ if observed.key_mismatch.is_some() => DesiredCondition::true_(
-                DEGRADED,
-                KEY_MISMATCH,
-                observed.key_mismatch.clone().unwrap_or_default(),
-            ),
-            Some(failure) => DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone()),
-            None if blocked => DesiredCondition::true_(DEGRADED, "Blocked", waits),
-            None if !stuck.is_empty() => DesiredCondition::true_(DEGRADED, "WorkersDoNotStart", shortened(&stuck)),
-            None => DesiredCondition::false_(DEGRADED, "Healthy", "nothing needs a person"),
+        let report = |failure: &Failure| (failure.reason, failure.message.clone());
+        let degraded = name_taken
+            .map(report)
+            .or_else(|| Some((KEY_MISMATCH, observed.key_mismatch.clone()?)))
+            .or_else(|| failure.map(report))
+            .or_else(|| blocked.then_some(("Blocked", waits)))
+            .or_else(|| (!stuck.is_empty()).then(|| ("WorkersDoNotStart", shortened(&stuck))));
+        wanted.push(match degraded {
+            Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
+            None => DesiredCondition::false_(DEGRADED, "Healthy", "no problem found"),
         });
     }
     wanted.push(match &observed.knowledge {
@@ -262,30 +243,29 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         wanted.push(DesiredCondition::true_(
             CRDS_OUTDATED,
             "Outdated",
-            "the installed definitions are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
+            "the installed CRDs are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
         ));
     }
     wanted.extend(remarks(&[], &plan.warnings));
-    if let Booking::Told { condition, .. } = &plan.reservation {
+    if let ReservationReport::Reported { condition, .. } = &plan.reservation {
         wanted.push(condition.clone());
     }
     wanted
 }
 
-/// Workers that will not start by waiting, with what Kubernetes says about it.
+/// Returns the workers with a startup problem that waiting does not fix.
 fn stuck(observed: &Observed) -> Vec<String> {
     let active = observed
         .workers()
         .filter(|worker| worker.is_active() && !worker.is_ready());
     active
-        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), trouble(worker)?)))
+        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), startup_problem(worker)?)))
         .collect()
 }
 
-/// Where the NodeSet stands.
 pub fn state(plan: &Plan) -> State {
-    if let Some(refused) = &plan.refused {
-        return refused.state();
+    if let Some(rejection) = &plan.rejection {
+        return rejection.state();
     }
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let blocked = plan.waits.iter().any(|wait| matches!(wait, Wait::SlurmUnknown { .. }));
@@ -343,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn slurms_nodes_are_counted_by_what_they_do() {
+    fn slurm_nodes_are_counted_by_state() {
         let down: &[&str] = &["DOWN", "NOT_RESPONDING", "DYNAMIC_NORM"];
         let nodes: &[(&str, &[&str])] = &[
             ("compute-0", IDLE),
@@ -385,7 +365,7 @@ mod tests {
             condition(&status, SLURM_REACHABLE),
             ("False", "NotAnswering", "nobody answers")
         );
-        // What runs is not worse for it.
+        // Running workers still count.
         assert_eq!(condition(&status, READY).0, "True");
         assert_eq!(condition(&status, DEGRADED).0, "False");
     }
@@ -404,7 +384,7 @@ mod tests {
             ),
             (4, 2, 2, 5)
         );
-        // Those that are missing are unavailable too.
+        // Missing workers are unavailable too.
         assert_eq!(status.unavailable_replicas, 3);
         assert_eq!(
             status.selector,
@@ -437,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_with_another_key_are_told_of() {
+    fn workers_with_another_key_are_reported() {
         let objects = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0)];
         let observed = Observed {
             key_mismatch: Some("pod compute-0".to_owned()),
@@ -452,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_job_says_for_which() {
+    fn a_wait_for_a_job_names_the_job() {
         let nodes: &[(&str, &[&str])] = &[("compute-0", DRAINING)];
         let job: &[(u64, &[&str], &str)] = &[(7, &["RUNNING"], "compute-0")];
         let status = said(&json!({ "replicas": 0 }), vec![marked(worker(0))], known(nodes, job));
@@ -464,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_set_keeps_its_counts_and_says_what_to_do() {
+    fn a_rejected_set_keeps_its_counts_and_reports_the_remedy() {
         let observed = observed(vec![nodeset(&json!({ "replicas": 1 })), worker(0)], unknown());
         let status = status(&observed, &plan(&observed), None);
         assert_eq!(status.ready_replicas, 1);

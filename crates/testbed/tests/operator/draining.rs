@@ -97,7 +97,7 @@ fn drains_by_annotation_by_scontrol_and_by_rest_do_not_interfere() {
             "nodeset/compute",
             ".status.conditions[?(@.type==\"Progressing\")].message",
         )?;
-        expect(said.contains("somebody has resumed it in Slurm"), said)
+        expect(said.contains("an administrator resumed it in Slurm"), said)
     })
     .unwrap();
     open("compute-1");

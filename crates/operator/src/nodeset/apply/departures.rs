@@ -1,4 +1,4 @@
-//! Letting workers go. Only this file deletes a worker that runs, and tells Slurm what to do.
+//! Removes workers that leave. Running workers are deleted only here.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,21 @@ use serde_json::{Value, json};
 use slurm::AdminState;
 use tracing::{info, warn};
 
-use super::{Applied, COMMANDS_AT_ONCE, Hands, Ordered, PATIENCE, at_once};
+use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, OrderOutcome, at_once};
 use crate::{
     cluster::{CommandError, Knowledge, NodeOrder},
-    nodeset::{
-        DRAIN_REASON, DRAINED,
-        plan::{
-            Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, Worker, in_force_from, reason_to_leave,
-        },
-    },
+    nodeset::plan::{Effect, Evidence, Occupancy, Plan, RecordAction, WorkerRemoval, in_force_from, reason_to_leave},
     runtime::Error,
+    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, Worker},
 };
 
-/// Workers removed in one go, as upstream's. More would not be done within one reconcile's time.
+/// Workers removed in one reconcile, as in upstream; more would exceed its time.
 const BURST: usize = 250;
-/// Writes under way at once.
+/// Concurrent requests to the API server.
 const WRITES_AT_ONCE: usize = 32;
 
-impl Hands<'_> {
-    pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut Applied) {
+impl Executor<'_> {
+    pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut ApplyResult) {
         self.apply_choices(plan, applied).await;
         let orders: Vec<_> = plan.effects.iter().filter_map(|effect| self.order(effect)).collect();
         let ordered = !orders.is_empty();
@@ -40,18 +36,18 @@ impl Hands<'_> {
             .iter()
             .any(|effect| matches!(effect, Effect::MarkLeaving { .. }));
         if chosen || ordered || applied.changed {
-            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
+            self.poll_now().await;
         }
     }
 
-    /// Writes down who goes and who stays after all.
-    async fn apply_choices(&self, plan: &Plan, applied: &mut Applied) {
+    /// Marks the workers that leave, and unmarks those that stay.
+    async fn apply_choices(&self, plan: &Plan, applied: &mut ApplyResult) {
         let choices: Vec<(&ObjectId, Option<Leaving>)> = plan
             .effects
             .iter()
             .filter_map(|effect| match effect {
                 Effect::MarkLeaving { pod, leaving } => Some((pod, Some(*leaving))),
-                Effect::Spare { pod } => Some((pod, None)),
+                Effect::UnmarkLeaving { pod } => Some((pod, None)),
                 _ => None,
             })
             .collect();
@@ -91,24 +87,23 @@ impl Hands<'_> {
         }
     }
 
-    /// The order that a step without proof gives.
-    fn order<'a>(&'a self, effect: &'a Effect) -> Option<BoxFuture<'a, Result<Ordered, Error>>> {
-        let (node, order, expect) = match effect {
+    /// Returns the order of an effect that needs no proof.
+    fn order<'a>(&'a self, effect: &'a Effect) -> Option<BoxFuture<'a, Result<OrderOutcome, Error>>> {
+        match effect {
             Effect::DrainNode {
                 pod,
                 node,
                 reason,
                 is_noted,
                 expect,
-            } => return Some(self.drain(pod, node, reason.as_deref(), *is_noted, expect).boxed()),
-            Effect::UndrainNode { node, expect, .. } => (node, NodeOrder::Undrain, expect),
-            Effect::ResumeNode { node, expect, .. } => (node, NodeOrder::Resume, expect),
-            _ => return None,
-        };
-        Some(async move { self.command(node, &order, expect).await }.boxed())
+            } => Some(self.drain(pod, node, reason.as_deref(), *is_noted, expect).boxed()),
+            Effect::UndrainNode { node, expect } => Some(self.command(node, &NodeOrder::Undrain, expect).boxed()),
+            Effect::ResumeNode { node, expect } => Some(self.command(node, &NodeOrder::Resume, expect).boxed()),
+            _ => None,
+        }
     }
 
-    /// Before it, its pod says that this drain is ours; after it, since when it is in force.
+    /// Drains a node. The pod records the reason before the order, and the time after it.
     async fn drain(
         &self,
         pod: &ObjectId,
@@ -116,7 +111,7 @@ impl Hands<'_> {
         reason: Option<&str>,
         is_noted: bool,
         expect: &AdminState,
-    ) -> Result<Ordered, Error> {
+    ) -> Result<OrderOutcome, Error> {
         let recorded = self.worker(pod).and_then(Worker::drain_reason);
         if is_noted && reason.is_some() && reason != recorded {
             self.annotate(pod, &json!({ (DRAIN_REASON): reason })).await?;
@@ -125,8 +120,8 @@ impl Hands<'_> {
             reason: reason.map(str::to_owned),
         };
         let ordered = self.command(node, &order, expect).await?;
-        // A drain that keeps a person's reason is told from theirs by nobody.
-        if is_noted && reason.is_some() && ordered == Ordered::Done {
+        // A drain that keeps an administrator's reason cannot be told from theirs.
+        if is_noted && reason.is_some() && ordered == OrderOutcome::Done {
             let since = in_force_from(self.observed, self.ctx.clock.now());
             self.annotate(pod, &json!({ (DRAINED): since })).await?;
         }
@@ -135,39 +130,45 @@ impl Hands<'_> {
 
     async fn annotate(&self, pod: &ObjectId, annotations: &Value) -> Result<(), Error> {
         let patch = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
-        self.writer
-            .patch::<Pod>(&self.namespace(), &pod.name, patch)
-            .await
-            .map(drop)
+        self.patch::<Pod>(&pod.name, patch).await
     }
 
-    /// Gives an order that was planned on this state of the node.
-    pub(super) async fn command(&self, node: &str, order: &NodeOrder, expect: &AdminState) -> Result<Ordered, Error> {
-        info!(nodeset = %self.key(), node, ?order, "Telling Slurm about a node");
+    /// Sends an order that was planned on this state of the node.
+    pub(super) async fn command(
+        &self,
+        node: &str,
+        order: &NodeOrder,
+        expect: &AdminState,
+    ) -> Result<OrderOutcome, Error> {
+        info!(nodeset = %self.key(), node, ?order, "sending node order");
         match self
             .ctx
             .clusters
             .command(&self.cluster(), node, order, Some(expect))
             .await
         {
-            // It is looked at again before anything follows from it.
-            Ok(()) | Err(CommandError::NotFound(_)) => Ok(Ordered::Done),
+            // The next poll shows the result before anything follows from it.
+            Ok(()) | Err(CommandError::NotFound(_)) => Ok(OrderOutcome::Done),
             Err(CommandError::Changed(now)) => {
-                info!(nodeset = %self.key(), node, ?order, %now, "The node has changed since the order was planned; planning again");
-                Ok(Ordered::Changed)
+                info!(nodeset = %self.key(), node, ?order, %now, "node changed since the order was planned; planning again");
+                Ok(OrderOutcome::Changed)
             }
             Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order)))),
         }
     }
 
-    /// What needs proof: each step only if a look at Slurm that was begun just now shows what the plan was made on.
-    async fn apply_proven(&self, plan: &Plan, applied: &mut Applied) {
-        let removals: Vec<Removal<'_>> = plan.effects.iter().filter_map(Removal::of).take(BURST).collect();
-        let evictable: Vec<(&ObjectId, &str, &Standing)> = plan
+    /// Executes the effects that need proof, each only if a fresh snapshot shows what the plan was made on.
+    async fn apply_proven(&self, plan: &Plan, applied: &mut ApplyResult) {
+        let removals = plan.effects.iter().filter_map(|effect| match effect {
+            Effect::RemoveWorker(removal) => Some(removal),
+            _ => None,
+        });
+        let removals: Vec<&WorkerRemoval> = removals.take(BURST).collect();
+        let evictable: Vec<(&ObjectId, &str, &Occupancy)> = plan
             .effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::Unprotect { pod, node, standing } => Some((pod, node.as_str(), standing)),
+                Effect::Unprotect { pod, node, occupancy } => Some((pod, node.as_str(), occupancy)),
                 _ => None,
             })
             .collect();
@@ -177,7 +178,7 @@ impl Hands<'_> {
         let seen = match self.ctx.clusters.observe(&self.cluster()).await {
             Knowledge::Known(seen) => seen,
             Knowledge::Unknown { why } => {
-                warn!(nodeset = %self.key(), %why, "Slurm does not answer; nothing is removed");
+                warn!(nodeset = %self.key(), %why, "Slurm does not answer; removing nothing");
                 applied
                     .problems
                     .push(format!("nothing is removed while Slurm cannot be asked: {why}"));
@@ -185,20 +186,19 @@ impl Hands<'_> {
             }
         };
         let evidence = Evidence::new(&seen);
-        let holds = |node: &str, standing: &Standing| evidence.standing(node) == *standing;
-        let proven = removals.iter().filter(|removal| holds(removal.node, removal.standing));
-        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = proven.partition(|removal| *removal.record != Record::Absent);
+        let holds = |node: &str, occupancy: &Occupancy| evidence.occupancy(node) == *occupancy;
+        let proven = removals
+            .iter()
+            .filter(|removal| holds(&removal.node, &removal.occupancy));
+        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = proven.partition(|removal| removal.record != RecordAction::Absent);
         for (removals, limit) in [(of_slurm, COMMANDS_AT_ONCE), (of_pods, WRITES_AT_ONCE)] {
-            let steps: Vec<_> = removals
-                .into_iter()
-                .map(|removal| self.remove_worker(removal))
-                .collect();
-            for result in at_once(steps, limit).await {
+            let steps = removals.into_iter().map(|removal| self.remove_worker(removal));
+            for result in at_once(steps.collect(), limit).await {
                 applied.take_order(result);
             }
         }
-        for (pod, node, standing) in evictable {
-            if holds(node, standing) {
+        for (pod, node, occupancy) in evictable {
+            if holds(node, occupancy) {
                 applied.take(self.unprotect(pod, node).await);
             }
         }
@@ -207,12 +207,12 @@ impl Hands<'_> {
     async fn write_choice(&self, pod: &ObjectId, leaving: Option<Leaving>) -> Result<(), Error> {
         let namespace = self.namespace();
         let marks = match leaving {
-            // Its drain will have this reason, by which it is known to be ours.
+            // The drain will have this reason, which identifies it as the operator's.
             Some(leaving) => json!({
                 (annotations::LEAVING): leaving.to_string(),
                 (DRAIN_REASON): reason_to_leave(&namespace, &pod.name, leaving.cause),
             }),
-            // The reason tells whose drain it is until that is seen to be gone. One that was never in force has nothing to tell.
+            // The reason identifies the drain until that is reverted. A drain that was never in force needs none.
             None if self.worker(pod).and_then(Worker::drained_since).is_some() => {
                 json!({ (annotations::LEAVING): null })
             }
@@ -223,40 +223,33 @@ impl Hands<'_> {
 
     async fn unprotect(&self, pod: &ObjectId, node: &str) -> Result<(), Error> {
         let patch = json!({ "metadata": { "uid": pod.uid, "labels": { (labels::POD_PROTECT): null } } });
-        self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await?;
+        self.patch::<Pod>(&pod.name, patch).await?;
         let message = format!("Pod {} may be evicted: node {node} is drained and has no job", pod.name);
-        let about = [pod.uid.as_str()];
-        self.ctx
-            .events
-            .normal_about(self.nodeset(), about, "Evictable", message);
+        self.pod_event(&pod.uid, "Evictable", message);
         Ok(())
     }
 
-    async fn remove_worker(&self, removal: &Removal<'_>) -> Result<Ordered, Error> {
-        let Removal {
+    async fn remove_worker(&self, removal: &WorkerRemoval) -> Result<OrderOutcome, Error> {
+        let WorkerRemoval {
             pod,
             node,
             record,
             claims,
             ..
         } = removal;
-        match record {
-            Record::Absent => {}
-            Record::Keep { why, expect } => {
-                let order = NodeOrder::Drain { reason: None };
-                if self.command(node, &order, expect).await? == Ordered::Changed {
-                    return Ok(Ordered::Changed);
-                }
-                let message = format!("Slurm keeps its record of node {node}: {why}");
-                self.ctx.events.normal(self.nodeset(), "NodeRecordKept", message);
-            }
-            Record::Delete { expect } => {
-                if self.command(node, &NodeOrder::Delete, expect).await? == Ordered::Changed {
-                    return Ok(Ordered::Changed);
-                }
-            }
+        let outcome = match record {
+            RecordAction::Absent => OrderOutcome::Done,
+            RecordAction::Keep { expect, .. } => self.command(node, &NodeOrder::Drain { reason: None }, expect).await?,
+            RecordAction::Delete { expect } => self.command(node, &NodeOrder::Delete, expect).await?,
+        };
+        if outcome == OrderOutcome::Changed {
+            return Ok(outcome);
         }
-        for claim in *claims {
+        if let RecordAction::Keep { why, .. } = record {
+            let message = format!("Slurm keeps its record of node {node}: {why}");
+            self.event("NodeRecordKept", message);
+        }
+        for claim in claims {
             self.change_owners(claim, None, |owners| {
                 owners.retain(|owner| Some(&owner.uid) != self.nodeset().metadata.uid.as_ref());
                 if !owners.iter().any(|owner| owner.uid == pod.uid) {
@@ -274,13 +267,12 @@ impl Hands<'_> {
         self.writer
             .delete::<Pod>(&self.namespace(), &pod.name, &pod.uid)
             .await?;
-        self.ctx.events.normal_about(
-            self.nodeset(),
-            [pod.uid.as_str()],
+        self.pod_event(
+            &pod.uid,
             "SuccessfulDelete",
             format!("Removed pod {}, whose node had no job", pod.name),
         );
-        Ok(Ordered::Done)
+        Ok(OrderOutcome::Done)
     }
 }
 
@@ -292,35 +284,5 @@ fn verb(order: &NodeOrder) -> &'static str {
         NodeOrder::Down { .. } => "set down",
         NodeOrder::Resume => "resume",
         NodeOrder::Describe(_) => "describe",
-    }
-}
-
-#[derive(Debug)]
-struct Removal<'a> {
-    pod: &'a ObjectId,
-    node: &'a str,
-    standing: &'a Standing,
-    record: &'a Record,
-    claims: &'a [String],
-}
-
-impl<'a> Removal<'a> {
-    fn of(effect: &'a Effect) -> Option<Self> {
-        match effect {
-            Effect::RemoveWorker {
-                pod,
-                node,
-                standing,
-                record,
-                claims,
-            } => Some(Self {
-                pod,
-                node,
-                standing,
-                record,
-                claims,
-            }),
-            _ => None,
-        }
     }
 }

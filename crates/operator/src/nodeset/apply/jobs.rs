@@ -1,4 +1,4 @@
-//! Ending jobs that were waited for long enough. Only this file tells Slurm to.
+//! Ends jobs whose wait has timed out. Only this file does.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,38 +10,40 @@ use slurm::JobHandle;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Applied, Hands};
+use super::{ApplyResult, Executor};
 use crate::{
     cluster::{CommandError, JobOrder, Knowledge},
-    nodeset::plan::{Effect, Evidence, Plan, may_be_ended},
+    nodeset::plan::{Effect, Evidence, JobEnd, Plan, may_be_ended},
     runtime::{Error, Key},
 };
 
-/// A job that was told and is still there needs time to clear up, or Slurm has refused; neither gets better by haste.
-const AGAIN: Duration = Duration::from_mins(1);
+/// A job that still runs after the request needs time to clean up, or Slurm has refused; a retry sooner does not help.
+const RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Which jobs of each NodeSet were told when, and what Slurm said if it refused.
+/// When the end of which jobs of each NodeSet was requested, and Slurm's message if it refused.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct Told(Mutex<HashMap<Key, Jobs>>);
+pub(in crate::nodeset) struct EndRequests(Mutex<HashMap<Key, Jobs>>);
 
 type Jobs = BTreeMap<JobHandle, (Instant, Option<String>)>;
 
-impl Told {
-    /// Of these jobs, those whose turn it is, and what was refused to the others. What is not among them is forgotten.
-    fn sort<'a>(&self, nodeset: &Key, jobs: Vec<Ending<'a>>) -> (Vec<Ending<'a>>, Vec<String>) {
+impl EndRequests {
+    /// Returns the jobs that are due, and Slurm's refusals of the others. Drops all other jobs.
+    fn sort<'a>(&self, nodeset: &Key, jobs: Vec<&'a JobEnd>) -> (Vec<&'a JobEnd>, Vec<String>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.is_empty() {
             all.remove(nodeset);
             return (Vec::new(), Vec::new());
         }
-        let told = all.entry(nodeset.clone()).or_default();
-        told.retain(|job, _| jobs.iter().any(|ending| ending.job == job));
-        let (later, due): (Vec<Ending<'a>>, Vec<Ending<'a>>) = jobs
-            .into_iter()
-            .partition(|ending| told.get(ending.job).is_some_and(|(at, _)| at.elapsed() < AGAIN));
+        let requested = all.entry(nodeset.clone()).or_default();
+        requested.retain(|job, _| jobs.iter().any(|ending| ending.job == *job));
+        let (later, due): (Vec<&'a JobEnd>, Vec<&'a JobEnd>) = jobs.into_iter().partition(|ending| {
+            requested
+                .get(&ending.job)
+                .is_some_and(|(at, _)| at.elapsed() < RETRY_AFTER)
+        });
         let refused = later
             .iter()
-            .filter_map(|ending| told.get(ending.job)?.1.clone())
+            .filter_map(|ending| requested.get(&ending.job)?.1.clone())
             .collect();
         (due, refused)
     }
@@ -54,50 +56,53 @@ impl Told {
     }
 }
 
-impl Hands<'_> {
-    pub(super) async fn apply_ends(&self, plan: &Plan, applied: &mut Applied) {
-        let jobs = plan.effects.iter().filter_map(Ending::of).collect();
-        let (due, refused) = self.told.sort(&self.key(), jobs);
+impl Executor<'_> {
+    pub(super) async fn apply_ends(&self, plan: &Plan, applied: &mut ApplyResult) {
+        let jobs = plan.effects.iter().filter_map(|effect| match effect {
+            Effect::EndJob(end) => Some(end),
+            _ => None,
+        });
+        let (due, refused) = self.end_requests.sort(&self.key(), jobs.collect());
         applied.problems.extend(refused);
         if due.is_empty() {
             return;
         }
-        // By now the job may be elsewhere, or somebody may have taken the drain back.
+        // The job may have moved, or an administrator may have resumed the node.
         let Knowledge::Known(seen) = self.ctx.clusters.observe(&self.cluster()).await else {
             return;
         };
         let evidence = Evidence::new(&seen);
         for ending in due {
-            let drained = seen.nodes.get(ending.node).is_some_and(|node| node.state.is_drain());
+            let drained = seen.nodes.get(&ending.node).is_some_and(|node| node.state.is_drain());
             let is_there = evidence
-                .jobs_on(ending.node)
-                .any(|job| may_be_ended(job) && job.handle() == *ending.job);
+                .jobs_on(&ending.node)
+                .any(|job| may_be_ended(job) && job.handle() == ending.job);
             if drained && is_there {
-                self.end_job(&ending, applied).await;
+                self.end_job(ending, applied).await;
             }
         }
     }
 
-    async fn end_job(&self, ending: &Ending<'_>, applied: &mut Applied) {
-        let Ending { job, node, order } = ending;
+    async fn end_job(&self, ending: &JobEnd, applied: &mut ApplyResult) {
+        let JobEnd { job, node, order } = ending;
         let (verb, reason, past) = match order {
             JobOrder::Requeue => ("requeue", "JobRequeued", "Requeued"),
             JobOrder::Cancel => ("cancel", "JobCancelled", "Cancelled"),
         };
-        info!(nodeset = %self.key(), %job, node, verb, "Ending a job that was waited for long enough");
+        info!(nodeset = %self.key(), %job, node, verb, "ending job whose wait has timed out");
         match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
             Ok(()) => {
-                self.told.note(&self.key(), job, None);
-                let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout is over");
-                self.ctx.events.normal(self.nodeset(), reason, message);
+                self.end_requests.note(&self.key(), job, None);
+                let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout has passed");
+                self.event(reason, message);
             }
             Err(CommandError::NotFound(_)) => {}
             Err(CommandError::Refused(why)) => {
                 let message =
-                    format!("cannot {verb} job {job} on node {node}, which is waited for: Slurm refused: {why}");
-                self.ctx.events.warn(self.nodeset(), "JobNotEnded", message.clone());
+                    format!("cannot {verb} job {job} on node {node}, which waits for it: Slurm refused: {why}");
+                self.warn("JobNotEnded", message.clone());
                 applied.problems.push(message.clone());
-                self.told.note(&self.key(), job, Some(message));
+                self.end_requests.note(&self.key(), job, Some(message));
             }
             Err(error) => {
                 let error = Error::other(format!("cannot {verb} job {job} on node {node}: {error}"));
@@ -107,54 +112,33 @@ impl Hands<'_> {
     }
 }
 
-#[derive(Debug)]
-struct Ending<'a> {
-    job: &'a JobHandle,
-    node: &'a str,
-    order: JobOrder,
-}
-
-impl<'a> Ending<'a> {
-    fn of(effect: &'a Effect) -> Option<Self> {
-        match effect {
-            Effect::EndJob { job, node, order } => Some(Self {
-                job,
-                node,
-                order: *order,
-            }),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_is_told_once_a_minute_at_most_and_a_refusal_is_not_forgotten() {
-        let told = Told::default();
+    async fn the_end_of_a_job_is_requested_once_a_minute_and_a_refusal_is_remembered() {
+        let told = EndRequests::default();
         let key = Key::new("ns", "compute");
         let job = JobHandle::new("7").unwrap();
-        let ending = || {
-            vec![Ending {
-                job: &job,
-                node: "n",
-                order: JobOrder::Requeue,
-            }]
+        let end = JobEnd {
+            job: job.clone(),
+            node: "n".to_owned(),
+            order: JobOrder::Requeue,
         };
-        let turns = |jobs: Vec<Ending<'_>>| {
+        let ending = || vec![&end];
+        let turns = |jobs: Vec<&JobEnd>| {
             let (due, refused) = told.sort(&key, jobs);
             (due.len(), refused)
         };
         assert_eq!(turns(ending()), (1, vec![]));
         told.note(&key, &job, Some("no".to_owned()));
         assert_eq!(turns(ending()), (0, vec!["no".to_owned()]));
-        tokio::time::advance(AGAIN).await;
+        tokio::time::advance(RETRY_AFTER).await;
         assert_eq!(turns(ending()), (1, vec![]));
         told.note(&key, &job, None);
         assert_eq!(turns(ending()), (0, vec![]));
-        // One that came and went is another when it comes again.
+        // A job that was not due in between is due again.
         assert_eq!(turns(vec![]), (0, vec![]));
         assert_eq!(turns(ending()), (1, vec![]));
     }

@@ -1,4 +1,4 @@
-//! Writes each side's view where the other side sees it. Nothing here ends or moves a job.
+//! Writes the state of Slurm nodes to their pods and the other way round. Nothing here ends or moves a job.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,23 @@ use serde_json::json;
 use slurm::NodeDescription;
 use tracing::info;
 
-use super::{COMMANDS_AT_ONCE, Hands, at_once};
+use super::{COMMANDS_AT_ONCE, Executor, at_once};
 use crate::{
     cluster::{CommandError, NodeOrder},
-    nodeset::{
-        mirror::{Asked, Memory, Mirror, PodChange, PodWrite, Telling, refused_place},
-        plan::Worker,
-    },
+    nodeset::mirror::{Mirror, MirrorMemory, NodeUpdate, PodChange, PodWrite, TopologyRequest, topology_refused},
     runtime::Error,
+    worker::Worker,
 };
 
-/// Requests under way at once. After a start there may be one for each pod of the set.
+/// Concurrent requests. After a start there may be one for each pod.
 const WRITES_AT_ONCE: usize = 16;
 
-/// By UID.
+/// Workers by UID.
 type Workers<'a> = HashMap<&'a str, Worker<'a>>;
 
-impl Hands<'_> {
-    /// What failed, for the condition. The rest is done all the same, and what failed is tried again at the next look.
-    pub(in crate::nodeset) async fn apply_mirror(&self, mirror: &Mirror, memory: &mut Memory) -> Vec<String> {
+impl Executor<'_> {
+    /// Returns the failures, for the condition. The next reconcile retries them.
+    pub(in crate::nodeset) async fn apply_mirror(&self, mirror: &Mirror, memory: &mut MirrorMemory) -> Vec<String> {
         let now = self.observed.now;
         for PodWrite { pod, .. } in &mirror.writes {
             memory.of_mut(&pod.uid).written = Some(now);
@@ -43,10 +41,14 @@ impl Hands<'_> {
             .into_iter()
             .filter_map(|result| result.err().map(|error| error.to_string()))
             .collect();
-        let tellings: Vec<_> = mirror.tellings.iter().map(|telling| self.tell(telling)).collect();
-        let answers: Vec<_> = stream::iter(tellings).buffered(COMMANDS_AT_ONCE).collect().await;
-        for (telling, answer) in mirror.tellings.iter().zip(answers) {
-            problems.extend(self.note(telling, answer, &workers, memory));
+        let node_updates: Vec<_> = mirror
+            .node_updates
+            .iter()
+            .map(|update| self.update_node(update))
+            .collect();
+        let responses: Vec<_> = stream::iter(node_updates).buffered(COMMANDS_AT_ONCE).collect().await;
+        for (update, response) in mirror.node_updates.iter().zip(responses) {
+            problems.extend(self.note(update, response, &workers, memory));
         }
         problems
     }
@@ -55,8 +57,7 @@ impl Hands<'_> {
         match change {
             PodChange::Annotations(annotations) => {
                 let patch = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
-                let patched = self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await;
-                patched.map(drop)
+                self.patch::<Pod>(&pod.name, patch).await
             }
             PodChange::Conditions(wanted) => {
                 let Some(observed) = workers.get(pod.uid.as_str()) else {
@@ -71,26 +72,26 @@ impl Hands<'_> {
         }
     }
 
-    async fn tell(&self, Telling { node, description, .. }: &Telling) -> Result<(), CommandError> {
-        info!(nodeset = %self.key(), node, ?description, "Describing node");
+    async fn update_node(&self, NodeUpdate { node, description, .. }: &NodeUpdate) -> Result<(), CommandError> {
+        info!(nodeset = %self.key(), node, ?description, "describing node");
         let order = NodeOrder::Describe(description.clone());
         self.ctx.clusters.command(&self.cluster(), node, &order, None).await
     }
 
     fn note(
         &self,
-        telling: &Telling,
-        answer: Result<(), CommandError>,
+        update: &NodeUpdate,
+        response: Result<(), CommandError>,
         workers: &Workers<'_>,
-        memory: &mut Memory,
+        memory: &mut MirrorMemory,
     ) -> Option<String> {
-        let Telling { pod, node, description } = telling;
+        let NodeUpdate { pod, node, description } = update;
         let memory = memory.of_mut(&pod.uid);
-        // By the clock of the looks, so that one that was begun before this is known to be old.
+        // By the clock of the snapshots, so that an older snapshot is recognized.
         let at = self.ctx.clock.now();
-        memory.told = Some(at);
-        let refused = match answer {
-            // A node that is gone needs no description.
+        memory.updated = Some(at);
+        let refused = match response {
+            // A deleted node needs no description.
             Ok(()) | Err(CommandError::NotFound(_)) => None,
             Err(CommandError::Refused(words)) => Some(words),
             Err(error) => return Some(format!("cannot describe node {node}: {error}")),
@@ -101,13 +102,11 @@ impl Hands<'_> {
                 let place = place.to_string();
                 let complaint = refused.as_ref().and_then(|words| {
                     let worker = workers.get(pod.uid.as_str())?;
-                    Some(refused_place(*worker, &place, words))
+                    Some(topology_refused(*worker, &place, words))
                 });
-                memory.topology = Some(Asked { place, at, refused });
+                memory.topology = Some(TopologyRequest { place, at, refused });
                 if let Some(complaint) = &complaint {
-                    self.ctx
-                        .events
-                        .warn(self.nodeset(), "TopologyRefused", complaint.clone());
+                    self.warn("TopologyRefused", complaint.clone());
                 }
                 complaint
             }

@@ -1,14 +1,14 @@
-//! Carries a plan out.
+//! Executes a plan.
 //!
-//! One step that fails does not keep the others from being taken; all failures are told together.
+//! A step that fails does not stop the others; all failures are reported together.
 
 mod departures;
-mod inherited;
 mod jobs;
 mod losses;
 mod mirror;
 mod pods;
 mod reservation;
+mod stale_jobs;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,48 +23,49 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub(super) use self::{inherited::Disinherited, jobs::Told, reservation::Asked};
+pub(super) use self::{jobs::EndRequests, reservation::ReservationRequests, stale_jobs::ReportedStaleJobs};
 use super::{
     observe::Observed,
-    plan::{Effect, ObjectId, Plan, RevisionPlan, Worker},
+    plan::{Effect, Plan, RevisionPlan},
 };
 use crate::{
     runtime::{Context, Created, Error, Key, Writer, Written},
     template::metadata::owner,
+    worker::{ObjectId, Worker},
 };
 
-/// Node commands under way at once: slurmctld takes them one by one anyway.
+/// Concurrent node commands: slurmctld processes them one by one anyway.
 const COMMANDS_AT_ONCE: usize = 8;
-/// How long a look at Slurm after a command may take: it is milliseconds, or a second with thousands of nodes.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// A poll takes milliseconds, or a second with thousands of nodes.
+const POLL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What became of a plan.
+/// The result of a plan's steps.
 #[derive(Debug, Default)]
-pub(super) struct Applied {
-    /// What failed, for the condition.
+pub(super) struct ApplyResult {
+    /// Failures, for the condition.
     pub(super) problems: Vec<String>,
-    /// Whether one of them is a name that somebody else's object has.
+    /// Whether one of them is that another object has the name.
     pub(super) name_taken: bool,
-    /// The first other failure, for the backoff.
+    /// The first other failure, for the back-off.
     pub(super) error: Option<Error>,
-    /// Somebody changed a node before an order of ours got there, so that there is another plan to make.
+    /// A node changed before an order arrived, so a new plan is needed.
     pub(super) changed: bool,
 }
 
-/// What became of an order to a node.
+/// The result of an order to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ordered {
+pub(super) enum OrderOutcome {
     Done,
-    /// Somebody has changed the node since the order was planned. Nothing was done.
+    /// The node has changed since the order was planned, so nothing was done.
     Changed,
 }
 
-impl Applied {
-    /// Whether the order was carried out.
-    fn take_order(&mut self, result: Result<Ordered, Error>) -> bool {
+impl ApplyResult {
+    /// Returns whether the order was executed.
+    fn take_order(&mut self, result: Result<OrderOutcome, Error>) -> bool {
         let ordered = self.take(result);
-        self.changed |= ordered == Some(Ordered::Changed);
-        ordered == Some(Ordered::Done)
+        self.changed |= ordered == Some(OrderOutcome::Changed);
+        ordered == Some(OrderOutcome::Done)
     }
 
     fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
@@ -83,24 +84,24 @@ impl Applied {
     }
 }
 
-/// What an executor works with.
-pub(super) struct Hands<'a> {
+/// Executes the effects of a plan.
+pub(super) struct Executor<'a> {
     pub(super) ctx: &'a Context,
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
-    pub(super) told: &'a Told,
-    pub(super) disinherited: &'a Disinherited,
-    pub(super) asked: &'a Asked,
+    pub(super) end_requests: &'a EndRequests,
+    pub(super) reported_stale_jobs: &'a ReportedStaleJobs,
+    pub(super) reservation_requests: &'a ReservationRequests,
 }
 
-impl Hands<'_> {
-    pub(super) async fn apply(&self, plan: &Plan) -> Applied {
-        let mut applied = Applied::default();
+impl Executor<'_> {
+    pub(super) async fn apply(&self, plan: &Plan) -> ApplyResult {
+        let mut applied = ApplyResult::default();
         for effect in &plan.effects {
             if let Effect::AddFinalizer = effect {
                 applied.take(self.add_finalizer().await);
                 if applied.error.is_some() {
-                    // What is made now could never be cleared away.
+                    // What is created without the finalizer could never be cleaned up.
                     return applied;
                 }
             }
@@ -109,17 +110,17 @@ impl Hands<'_> {
         if let Some(revision) = &plan.revision {
             self.apply_revision(revision, &mut applied).await;
         }
-        let told = self.apply_losses(plan, &mut applied).await;
+        let done = self.apply_losses(plan, &mut applied).await;
         self.delete_records(plan, &mut applied).await;
-        // What Slurm may yet come to hear about a worker that is gone must not be about its successor.
-        if told {
+        // A delayed order about a dead worker must not hit its successor.
+        if done {
             self.apply_pods(plan, &mut applied).await;
         }
-        // First: Slurm deletes no node that is reserved.
+        // Slurm deletes no reserved node, so the reservation changes first.
         self.apply_reservation(plan, &mut applied).await;
         self.apply_departures(plan, &mut applied).await;
         self.apply_ends(plan, &mut applied).await;
-        self.apply_inherited(plan, &mut applied).await;
+        self.apply_stale_jobs(plan, &mut applied).await;
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
                 applied.take(self.remove_finalizer(because.as_deref()).await);
@@ -128,14 +129,14 @@ impl Hands<'_> {
         applied
     }
 
-    async fn apply_children(&self, plan: &Plan, applied: &mut Applied) {
+    async fn apply_children(&self, plan: &Plan, applied: &mut ApplyResult) {
         if let Some(service) = &plan.service {
             applied.take(self.apply_shared::<Service>(service).await);
         }
         if let Some(budget) = &plan.budget {
             applied.take(self.apply_shared::<PodDisruptionBudget>(budget).await);
         }
-        if plan.refused.is_some() || plan.revision.is_none() {
+        if plan.rejection.is_some() || plan.revision.is_none() {
             return;
         }
         let mut keep = BTreeSet::new();
@@ -144,7 +145,7 @@ impl Hands<'_> {
         {
             keep.insert(made.name_any());
         }
-        // A failed apply must not turn into a removal.
+        // A failed apply must not cause a deletion.
         if plan.ssh_config.is_none() || !keep.is_empty() {
             let uid = self.nodeset().uid().unwrap_or_default();
             applied.take(
@@ -159,23 +160,19 @@ impl Hands<'_> {
         self.writer.apply::<K>(&read(child)?).await
     }
 
-    /// What all NodeSets of a Controller have together: it may have been the Controller's before.
+    /// Applies an object that all NodeSets of a Controller share; the Controller may have owned it before.
     async fn apply_shared<K: Written>(&self, child: &Value) -> Result<K, Error> {
         let controller = self.observed.controller.as_deref().map(owner);
         self.writer.apply_shared::<K>(&read(child)?, controller).await
     }
 
-    async fn apply_revision(&self, plan: &RevisionPlan, applied: &mut Applied) {
+    async fn apply_revision(&self, plan: &RevisionPlan, applied: &mut ApplyResult) {
         if let Some(revision) = &plan.create {
             applied.take(self.create_revision(revision).await);
         }
         if let Some((name, number)) = &plan.renumber {
             let patch = json!({ "revision": number });
-            applied.take(
-                self.writer
-                    .patch::<ControllerRevision>(&self.namespace(), name, patch)
-                    .await,
-            );
+            applied.take(self.patch::<ControllerRevision>(name, patch).await);
         }
         for ObjectId { name, uid } in &plan.delete {
             applied.take(
@@ -189,7 +186,7 @@ impl Hands<'_> {
     async fn create_revision(&self, revision: &Value) -> Result<(), Error> {
         let revision: ControllerRevision = read(revision)?;
         if let Created::Exists = self.writer.create(&revision).await? {
-            // The cache holds only revisions with an owner. One that lost its own is ours by its name and content.
+            // The cache holds only revisions with an owner. A revision that lost its owner is ours by its name and content.
             let found: ControllerRevision = self.writer.get(&self.namespace(), &revision.name_any()).await?;
             if !found.owner_references().is_empty() || found.data != revision.data {
                 return self.check_existing(&found);
@@ -200,9 +197,7 @@ impl Hands<'_> {
                 "ownerReferences": [owner(self.nodeset())],
                 "labels": revision.labels(),
             } });
-            self.writer
-                .patch::<ControllerRevision>(&self.namespace(), &revision.name_any(), patch)
-                .await?;
+            self.patch::<ControllerRevision>(&revision.name_any(), patch).await?;
         }
         Ok(())
     }
@@ -215,7 +210,7 @@ impl Hands<'_> {
 
     async fn remove_finalizer(&self, because: Option<&str>) -> Result<(), Error> {
         if let Some(because) = because {
-            self.ctx.events.warn(self.nodeset(), "WorkersLetGo", because);
+            self.warn("WorkersLetGo", because);
         }
         let mut finalizers = self.nodeset().finalizers().to_vec();
         finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
@@ -224,16 +219,13 @@ impl Hands<'_> {
 
     async fn write_finalizers(&self, finalizers: Vec<String>) -> Result<(), Error> {
         let meta = &self.nodeset().metadata;
-        // The list is written whole, so nobody may have changed it meanwhile.
+        // The whole list is written, so it must not have changed meanwhile.
         let patch = json!({ "metadata": {
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
             "finalizers": finalizers,
         } });
-        self.writer
-            .patch::<NodeSet>(&self.namespace(), &self.nodeset().name_any(), patch)
-            .await
-            .map(drop)
+        self.patch::<NodeSet>(&self.nodeset().name_any(), patch).await
     }
 
     fn nodeset(&self) -> &NodeSet {
@@ -248,6 +240,28 @@ impl Hands<'_> {
         Key::of(self.nodeset())
     }
 
+    /// Polls Slurm, so that the next plan sees the result of the orders.
+    async fn poll_now(&self) {
+        self.ctx.clusters.poll_now(&self.cluster(), POLL_TIMEOUT).await;
+    }
+
+    fn event(&self, reason: &'static str, message: impl Into<String>) {
+        self.ctx.events.normal(self.nodeset(), reason, message);
+    }
+
+    fn warn(&self, reason: &'static str, message: impl Into<String>) {
+        self.ctx.events.warn(self.nodeset(), reason, message);
+    }
+
+    /// Records an event that is also about a pod.
+    fn pod_event(&self, uid: &str, reason: &'static str, message: String) {
+        self.ctx.events.normal_about(self.nodeset(), [uid], reason, message);
+    }
+
+    async fn patch<K: Written>(&self, name: &str, patch: Value) -> Result<(), Error> {
+        self.writer.patch::<K>(&self.namespace(), name, patch).await.map(drop)
+    }
+
     pub(super) fn cluster(&self) -> Key {
         let controller: Option<&Controller> = self.observed.controller.as_deref();
         let name = controller.map_or_else(
@@ -257,18 +271,17 @@ impl Hands<'_> {
         Key::new(self.namespace(), name)
     }
 
-    /// The worker in this pod, as it was observed.
     fn worker(&self, pod: &ObjectId) -> Option<Worker<'_>> {
         self.observed.workers().find(|worker| worker.uid() == pod.uid)
     }
 }
 
-/// Takes these steps, so many at a time.
+/// Runs futures, `limit` at a time.
 async fn at_once<T>(steps: Vec<impl Future<Output = Result<T, Error>>>, limit: usize) -> Vec<Result<T, Error>> {
     stream::iter(steps).buffer_unordered(limit).collect().await
 }
 
 fn read<K: DeserializeOwned>(object: &Value) -> Result<K, Error> {
     serde_json::from_value(object.clone())
-        .map_err(|error| Error::other(format!("our own object cannot be read: {error}")))
+        .map_err(|error| Error::other(format!("the planned object does not deserialize: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Making workers, and looking after those that stay.
+//! Creates workers, and patches those that stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Applied, Hands, at_once, read};
+use super::{ApplyResult, Executor, at_once, read};
 use crate::{
     nodeset::{
         build::is_made_for,
@@ -19,17 +19,17 @@ use crate::{
     template::metadata::owner,
 };
 
-/// Requests to the API server under way at once. Its own limit for one client is a few hundred.
-const AT_ONCE: usize = 64;
+/// Concurrent requests; the API server's limit for one client is a few hundred.
+const CONCURRENT_REQUESTS: usize = 64;
 
-impl Hands<'_> {
-    pub(super) async fn apply_pods(&self, plan: &Plan, applied: &mut Applied) {
+impl Executor<'_> {
+    pub(super) async fn apply_pods(&self, plan: &Plan, applied: &mut ApplyResult) {
         let mut creations = Vec::new();
         for effect in &plan.effects {
             match effect {
                 Effect::AdoptPod { pod } => {
                     let patch = json!({ "metadata": { "uid": pod.uid, "ownerReferences": [owner(self.nodeset())] } });
-                    applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, patch).await);
+                    applied.take(self.patch::<Pod>(&pod.name, patch).await);
                 }
                 Effect::MarkPod {
                     pod,
@@ -37,7 +37,7 @@ impl Hands<'_> {
                     annotations,
                 } => {
                     let marks = json!({ "metadata": { "uid": pod.uid, "labels": labels, "annotations": annotations } });
-                    applied.take(self.writer.patch::<Pod>(&self.namespace(), &pod.name, marks).await);
+                    applied.take(self.patch::<Pod>(&pod.name, marks).await);
                 }
                 Effect::OwnClaim { name, uid, owned } => {
                     applied.take(self.own_claim(name, uid, *owned).await);
@@ -49,9 +49,9 @@ impl Hands<'_> {
         self.create_pods(creations, plan.desired, applied).await;
     }
 
-    /// The first alone and then all others: what the API server refuses anyway, it is asked for once and not 500 times.
-    /// What it refuses on the way, because a quota is used up, ends the rest.
-    async fn create_pods(&self, mut creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut Applied) {
+    /// Creates the first pod alone and then the others, so that a general rejection costs one request and not 500. A later
+    /// rejection, such as an exhausted quota, skips the rest.
+    async fn create_pods(&self, mut creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut ApplyResult) {
         creations.retain(|(pod, _)| {
             let key = Key::new(self.namespace(), name_of(pod));
             applied.take(self.writer.check_contested::<Pod>(&key)).is_some()
@@ -60,23 +60,23 @@ impl Hands<'_> {
             return;
         };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
-        self.ctx.events.normal(self.nodeset(), "ScalingUp", message);
+        self.event("ScalingUp", message);
         let created = self.create_pod(pod, claims).await;
-        let ends_all = is_refused(&created);
+        let ends_all = is_rejected(&created);
         applied.take(created);
         if ends_all {
             return;
         }
-        let refused = &AtomicBool::new(false);
+        let rejected = &AtomicBool::new(false);
         let steps = others.iter().map(|(pod, claims)| async move {
-            if refused.load(Ordering::Relaxed) {
+            if rejected.load(Ordering::Relaxed) {
                 return Ok(());
             }
             let created = self.create_pod(pod, claims).await;
-            refused.fetch_or(is_refused(&created), Ordering::Relaxed);
+            rejected.fetch_or(is_rejected(&created), Ordering::Relaxed);
             created
         });
-        for created in at_once(steps.collect(), AT_ONCE).await {
+        for created in at_once(steps.collect(), CONCURRENT_REQUESTS).await {
             applied.take(created);
         }
     }
@@ -88,30 +88,30 @@ impl Hands<'_> {
         match self.writer.create_json::<Pod>(pod).await {
             Ok(Created::New(_)) => Ok(()),
             Ok(Created::Exists) => self.check_existing_pod(name_of(pod)).await,
-            // A namespace on its way out takes nothing new, and everything in it goes: there is nothing to do about it.
+            // A terminating namespace accepts nothing new, and everything in it is deleted.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {
-                self.ctx.events.warn(self.nodeset(), "FailedCreate", error.to_string());
+                self.warn("FailedCreate", error.to_string());
                 Err(error)
             }
         }
     }
 
-    /// A pod of that name was there, though the caches did not show it as ours.
+    /// Checks a pod of that name that the caches did not show as ours.
     async fn check_existing_pod(&self, name: &str) -> Result<(), Error> {
         let found = match self.ctx.caches.pods.get(&self.namespace(), name) {
             Some(found) => Pod::clone(&found),
-            // Somebody else's pod has none of the labels by which pods are watched.
+            // A foreign pod has none of the labels by which pods are watched.
             None => self.writer.get(&self.namespace(), name).await?,
         };
-        // One that looks like a worker of this NodeSet and has no owner is about to be adopted.
+        // A pod that matches this NodeSet and has no owner is about to be adopted.
         if found.owner_references().is_empty() && is_made_for(self.nodeset(), &found) {
             return Ok(());
         }
         self.check_existing(&found)
     }
 
-    /// Whether what is there in place of a new object is ours, or on its way out: the end of such an object wakes us.
+    /// Checks that the existing object in place of a new one is ours or terminating; its deletion triggers a reconcile.
     pub(super) fn check_existing<K: Written>(&self, found: &K) -> Result<(), Error> {
         if found.meta().deletion_timestamp.is_some() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Hands<'_> {
         let name = claim.name_any();
         match self.ctx.caches.claims.get(&self.namespace(), &name) {
             Some(existing) if existing.metadata.deletion_timestamp.is_some() => Err(Error::other(format!(
-                "claim {name} is being deleted; its pod is made when it is gone"
+                "claim {name} is being deleted; its pod is created afterwards"
             ))),
             Some(_) => Ok(()),
             None => self.writer.create(claim).await.map(drop),
@@ -167,10 +167,7 @@ impl Hands<'_> {
             "resourceVersion": claim.metadata.resource_version,
             "ownerReferences": owners,
         } });
-        self.writer
-            .patch::<PersistentVolumeClaim>(&self.namespace(), name, patch)
-            .await
-            .map(drop)
+        self.patch::<PersistentVolumeClaim>(name, patch).await
     }
 }
 
@@ -179,8 +176,8 @@ fn name_of(pod: &Value) -> &str {
     name.unwrap_or_default()
 }
 
-/// Whether the API server would refuse the next one too. A name that is taken is a matter of one pod.
-fn is_refused(created: &Result<(), Error>) -> bool {
+/// Whether the API server would reject the next pod too. A taken name concerns one pod.
+fn is_rejected(created: &Result<(), Error>) -> bool {
     created
         .as_ref()
         .is_err_and(|error| !matches!(error, Error::Taken { .. }))

@@ -1,4 +1,4 @@
-//! The reservation of a scheduled update.
+//! Creates, changes and deletes the reservation of a scheduled update.
 
 use std::{
     collections::HashMap,
@@ -10,45 +10,46 @@ use slurm::{ReservationName, ReservationRequest, SingleLine};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Applied, Hands, PATIENCE};
+use super::{ApplyResult, Executor};
 use crate::{
     cluster::CommandError,
     nodeset::plan::{Effect, Plan},
     runtime::{Error, Key},
+    unix_time::timestamp,
 };
 
-/// Slurm may write a request down otherwise than it was sent. Then the same is not sent again and again.
-const AGAIN: Duration = Duration::from_mins(1);
+/// Slurm may store a request differently from how it was sent. The same request is not repeated sooner than this.
+const RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// What was last asked for each NodeSet, and when.
+/// The last request for each NodeSet and its time.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct Asked(Mutex<HashMap<Key, (ReservationRequest, Instant)>>);
+pub(in crate::nodeset) struct ReservationRequests(Mutex<HashMap<Key, (ReservationRequest, Instant)>>);
 
-impl Asked {
-    fn is_news(&self, nodeset: &Key, request: &ReservationRequest) -> bool {
-        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = asked
+impl ReservationRequests {
+    fn is_new(&self, nodeset: &Key, request: &ReservationRequest) -> bool {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = requests
             .get(nodeset)
-            .is_some_and(|(last, at)| last == request && at.elapsed() < AGAIN);
+            .is_some_and(|(last, at)| last == request && at.elapsed() < RETRY_AFTER);
         !same
     }
 
     fn note(&self, nodeset: &Key, request: Option<&ReservationRequest>) {
-        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
-            Some(request) => drop(asked.insert(nodeset.clone(), (request.clone(), Instant::now()))),
-            None => drop(asked.remove(nodeset)),
+            Some(request) => drop(requests.insert(nodeset.clone(), (request.clone(), Instant::now()))),
+            None => drop(requests.remove(nodeset)),
         }
     }
 }
 
-impl Hands<'_> {
-    pub(super) async fn apply_reservation(&self, plan: &Plan, applied: &mut Applied) {
+impl Executor<'_> {
+    pub(super) async fn apply_reservation(&self, plan: &Plan, applied: &mut ApplyResult) {
         let mut done = false;
         for effect in &plan.effects {
             let step = match effect {
                 Effect::Unreserve { name } => self.unreserve(name).await,
-                Effect::Reserve { request, new } if self.asked.is_news(&self.key(), request) => {
+                Effect::Reserve { request, new } if self.reservation_requests.is_new(&self.key(), request) => {
                     self.reserve(request, *new).await
                 }
                 _ => continue,
@@ -56,23 +57,23 @@ impl Hands<'_> {
             done |= applied.take(step).is_some();
         }
         if done {
-            self.ctx.clusters.poll_now(&self.cluster(), PATIENCE).await;
+            self.poll_now().await;
         }
     }
 
     async fn reserve(&self, request: &ReservationRequest, new: bool) -> Result<(), Error> {
         let name = &request.name;
-        info!(nodeset = %self.key(), ?request, new, "Asking Slurm for a reservation");
+        info!(nodeset = %self.key(), ?request, new, "sending reservation");
         self.ctx
             .clusters
             .reserve(&self.cluster(), request)
             .await
-            .map_err(|error| Error::other(format!("cannot make or change reservation {name}: {error}")))?;
-        self.asked.note(&self.key(), Some(request));
+            .map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
+        self.reservation_requests.note(&self.key(), Some(request));
         let (reason, message) = if new {
             (
                 "ReservationCreated",
-                format!("Made reservation {name}: {}", shown(request)),
+                format!("Created reservation {name}: {}", shown(request)),
             )
         } else {
             (
@@ -80,26 +81,26 @@ impl Hands<'_> {
                 format!("Changed reservation {name}: {}", shown(request)),
             )
         };
-        self.ctx.events.normal(self.nodeset(), reason, message);
+        self.event(reason, message);
         Ok(())
     }
 
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
-        info!(nodeset = %self.key(), %name, "Removing a reservation from Slurm");
-        self.asked.note(&self.key(), None);
+        info!(nodeset = %self.key(), %name, "deleting reservation");
+        self.reservation_requests.note(&self.key(), None);
         match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
-                let message = format!("Removed reservation {name}");
-                self.ctx.events.normal(self.nodeset(), "ReservationDeleted", message);
+                let message = format!("Deleted reservation {name}");
+                self.event("ReservationDeleted", message);
                 Ok(())
             }
             Err(CommandError::NotFound(_)) => Ok(()),
-            Err(error) => Err(Error::other(format!("cannot remove reservation {name}: {error}"))),
+            Err(error) => Err(Error::other(format!("cannot delete reservation {name}: {error}"))),
         }
     }
 }
 
-/// What is asked for, in words for people.
+/// Describes a request for events.
 fn shown(request: &ReservationRequest) -> String {
     let ReservationRequest {
         name: _,
@@ -109,9 +110,7 @@ fn shown(request: &ReservationRequest) -> String {
         users: _,
         flags,
     } = request;
-    let start = start
-        .and_then(|start| i64::try_from(start).ok())
-        .and_then(|start| jiff::Timestamp::from_second(start).ok());
+    let start = start.and_then(timestamp);
     let list = |lines: &[SingleLine]| lines.iter().map(SingleLine::as_str).collect::<Vec<_>>().join(",");
     [
         start.map(|start| format!("from {start:.0}")),
@@ -130,23 +129,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_is_not_asked_for_again_and_again() {
-        let asked = Asked::default();
+    async fn the_same_request_is_not_repeated_within_a_minute() {
+        let requests = ReservationRequests::default();
         let key = Key::new("ns", "compute");
         let request = ReservationRequest::new(ReservationName::new("r").unwrap());
         let other = ReservationRequest {
             minutes: Some(3),
             ..request.clone()
         };
-        assert!(asked.is_news(&key, &request));
-        asked.note(&key, Some(&request));
-        assert!(!asked.is_news(&key, &request));
-        assert!(asked.is_news(&key, &other));
-        tokio::time::advance(AGAIN).await;
-        assert!(asked.is_news(&key, &request));
-        asked.note(&key, Some(&request));
-        // After it was removed it is made again at once.
-        asked.note(&key, None);
-        assert!(asked.is_news(&key, &request));
+        assert!(requests.is_new(&key, &request));
+        requests.note(&key, Some(&request));
+        assert!(!requests.is_new(&key, &request));
+        assert!(requests.is_new(&key, &other));
+        tokio::time::advance(RETRY_AFTER).await;
+        assert!(requests.is_new(&key, &request));
+        requests.note(&key, Some(&request));
+        // After a deletion the same request is sent at once.
+        requests.note(&key, None);
+        assert!(requests.is_new(&key, &request));
     }
 }

@@ -1,4 +1,4 @@
-//! Claims of a worker's own.
+//! The claims of workers.
 
 use api::{
     NodeSet,
@@ -12,21 +12,20 @@ use serde_json::{Map, Value, json};
 use super::Place;
 use crate::template::metadata::{owner, selector_labels};
 
-/// Volume and claim of each template, for the worker in this place.
-pub(super) fn claim_names(nodeset: &NodeSet, place: &Place) -> Vec<(String, String)> {
-    let names = nodeset.child_names();
-    templates(nodeset)
-        .map(|(name, _)| (name.to_owned(), names.claim(name, place.claim_suffix())))
-        .collect()
+/// Returns volume and claim of each template, for the worker in this place.
+pub(super) fn claim_names<'n>(nodeset: &'n NodeSet, place: &Place) -> impl Iterator<Item = (&'n str, String)> {
+    let volumes = templates(nodeset).map(|(name, _)| name);
+    volumes.zip(claims_of(nodeset, place.claim_suffix()))
 }
 
-/// The claims of a worker, by what their names end with.
+/// Returns the names of a worker's claims, by their suffix.
 pub fn claims_of(nodeset: &NodeSet, suffix: &str) -> Vec<String> {
     let names = nodeset.child_names();
     templates(nodeset).map(|(name, _)| names.claim(name, suffix)).collect()
 }
 
-/// The claims of the worker in this place. They outlive it; with `whenDeleted: Delete` they go with the NodeSet.
+/// Builds the claims of the worker in this place. They outlive the worker; with `whenDeleted: Delete` they are deleted with
+/// the NodeSet.
 pub fn build_claims(nodeset: &NodeSet, place: &Place) -> Vec<Value> {
     let names = nodeset.child_names();
     templates(nodeset)
@@ -60,13 +59,13 @@ pub fn build_claims(nodeset: &NodeSet, place: &Place) -> Vec<Value> {
         .collect()
 }
 
-/// Whether the labels say that a pod or a claim was made for this NodeSet, by us or by upstream.
+/// Whether the labels of a pod or a claim show that the operator or upstream created it for this NodeSet.
 pub fn is_made_for(nodeset: &NodeSet, object: &impl ResourceExt) -> bool {
     let own = selector_labels(apps::SLURMD, &nodeset.name_any());
     own.iter().all(|(key, value)| object.labels().get(key) == Some(value))
 }
 
-/// The templates by name. Validation has refused a NodeSet with one that has none.
+/// Returns the templates by name. Validation rejects a template without a name.
 fn templates(nodeset: &NodeSet) -> impl Iterator<Item = (&str, &ClaimTemplate)> {
     let named = |template| Some((Overlay::get(template, "metadata")?.get("name")?.as_str()?, template));
     nodeset.spec.claim_templates().iter().filter_map(named)

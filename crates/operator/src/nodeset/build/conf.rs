@@ -1,13 +1,14 @@
-//! What a slurmd says about its node when it registers: the argument of `--conf`.
+//! The settings with which slurmd registers: the argument of `--conf`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The settings of a node: the user's `extraConf`, and the feature by which slurm.conf finds the nodes of the set.
+/// Renders the settings of a node: the user's `extraConf`, and the feature by which slurm.conf selects the nodes of the
+/// NodeSet.
 ///
-/// The result is in single quotes: the image's entrypoint hands all arguments to a shell as one text.
+/// The result is in single quotes: the entrypoint of the image passes all arguments to a shell as one text.
 ///
-/// `Topology=` is in it only if its place is known. Upstream always writes it, with a variable for the value: empty, it
-/// swallows the next setting, and with CPU or memory limits the stock entrypoint takes the quotes apart and loses the
+/// `Topology=` is included only if the topology is known. Upstream always writes it, with a variable for the value: empty,
+/// it swallows the next setting, and with CPU or memory limits the stock entrypoint takes the quotes apart and loses the
 /// rest of the line.
 pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -> String {
     let mut settings = parse_extra_conf(extra_conf);
@@ -16,8 +17,8 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
         features.extend(settings.remove(key).unwrap_or_default());
     }
     let mut items = vec![format!("Features={}", join(features))];
-    // It is an annotation of the Kubernetes node, where anything can stand. What is more than one word is refused when the node is
-    // told its place.
+    // The topology is an annotation of the Kubernetes node, which may hold any text. More than one word is rejected when
+    // the node is updated.
     let breaks_the_line = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\');
     if let Some(topology) = topology.filter(|topology| !topology.is_empty() && !topology.contains(breaks_the_line))
         && !settings.contains_key("Topology")
@@ -31,28 +32,18 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
     );
     items.sort();
     let line = items.join(" ");
-    // A quote in a value would end ours; none of Slurm's node settings has one.
+    // A quote in a value would end the quoting; no node setting of Slurm contains one.
     format!("'{}'", line.replace('\'', ""))
 }
 
-/// The place in the topology that the user's `extraConf` gives.
+/// Returns the topology in the user's `extraConf`.
 pub fn topology_in(extra_conf: &str) -> Option<String> {
     let values = parse_extra_conf(extra_conf).remove("Topology")?;
     Some(values.join(",")).filter(|place| !place.is_empty())
 }
 
-/// The kinds of devices that the user's `extraConf` gives each node: `gpu` of `Gres=gpu:a100:2`.
-pub fn devices_in(extra_conf: &str) -> BTreeSet<String> {
-    let values = parse_extra_conf(extra_conf).remove("Gres").unwrap_or_default();
-    values
-        .iter()
-        .filter_map(|value| value.split(':').next())
-        .filter(|kind| !kind.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Settings by key, each with the values of all its items. Keys are written as upstream writes them; Slurm does not care.
+/// Returns the settings by key, each with the values of all its items. Keys are in title case as in upstream; Slurm ignores
+/// the case.
 fn parse_extra_conf(extra_conf: &str) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for item in extra_conf.split_whitespace() {
@@ -82,7 +73,7 @@ fn join(words: BTreeSet<String>) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{devices_in, render_conf};
+    use super::render_conf;
 
     #[test]
     fn settings_are_sorted_and_the_sets_feature_is_among_them() {
@@ -107,25 +98,6 @@ mod tests {
             ("nothing =x", None, "'Features=node'"),
         ] {
             assert_eq!(render_conf("node", extra_conf, topology), line, "{extra_conf:?}");
-        }
-    }
-
-    #[test]
-    fn devices_are_told_by_their_kinds() {
-        for (extra_conf, kinds) in [
-            ("", vec![]),
-            ("Weight=5 Gres=", vec![]),
-            ("Gres=gpu", vec!["gpu"]),
-            (
-                "gres=gpu:a100:2,gpu:h100:1,shard:8 GRES=license",
-                vec!["gpu", "license", "shard"],
-            ),
-        ] {
-            assert_eq!(
-                devices_in(extra_conf).into_iter().collect::<Vec<_>>(),
-                kinds,
-                "{extra_conf}"
-            );
         }
     }
 

@@ -1,21 +1,21 @@
-//! The children of a NodeSet, as values. Nothing here talks to anybody.
+//! The children of a NodeSet, as values. Pure.
 
 mod claims;
 mod conf;
 mod pod;
 mod pre_stop;
 mod revision;
-mod shared;
+mod service;
 mod ssh;
 mod sssd;
 
 pub use self::{
     claims::{build_claims, claims_of, is_made_for},
-    conf::{devices_in, topology_in},
-    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, worker_labels},
+    conf::topology_in,
+    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, topology_of, worker_labels},
     pre_stop::TERMINATING,
-    revision::{build_revision, build_revision_data, hash, hash_of, revision_name, says_the_same},
-    shared::{build_disruption_budget, build_service},
+    revision::{build_revision, build_revision_data, hash, hash_of, makes_same_pods, revision_name},
+    service::{build_disruption_budget, build_service},
     ssh::{build_ssh_config_map, render_sshd_config},
     sssd::takes_changed_sssd_conf,
 };

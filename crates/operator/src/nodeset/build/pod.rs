@@ -1,7 +1,5 @@
 //! A worker pod.
 
-use std::fmt::Write;
-
 use api::{
     Controller, NodeSet,
     keys::{self, annotations, apps, components, labels},
@@ -12,7 +10,7 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use slurm::revision::Digest;
 
 use super::{claims::claim_names, conf::render_conf, pre_stop, sssd};
 use crate::{
@@ -31,48 +29,48 @@ const ETC_VOLUME: &str = "slurm-etc";
 const LOG_VOLUME: &str = "slurm-logfile";
 const SSH_VOLUME: &str = "ssh-config";
 const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
-/// Readable by the daemon's own user alone: Slurm refuses keys that others can read.
+/// Readable by the owner only: Slurm refuses keys that others can read.
 pub(super) const OWNER_ONLY: i64 = 0o600;
 
-/// What a worker pod is made from, beside its place.
+/// What a worker pod is built from, besides its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
     pub nodeset: &'a NodeSet,
     pub controller: &'a Controller,
     pub images: &'a Images,
-    /// Of Kubernetes, `cluster.local` mostly.
+    /// DNS domain of the Kubernetes cluster, usually `cluster.local`.
     pub cluster_domain: &'a str,
-    /// The hash of the revision it belongs to.
     pub revision: &'a str,
     pub ssh: &'a SshFiles,
-    /// Digest of the key in the Secret, where that is known. No reason to replace a worker; it tells which one it started with.
+    /// Digest of the key in the Secret, if known. It shows with which key the worker started, and is no reason to replace
+    /// it.
     pub slurm_key: Option<&'a str>,
 }
 
-/// The files of sshd and sssd, whose digests are on the pods.
+/// The files of sshd and sssd; their digests are on the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SshFiles {
-    /// With SSH switched on.
+    /// Set if SSH is enabled.
     pub sshd_config: Option<String>,
-    /// `None` without a reference, or while the Secret or its entry is not there.
+    /// `None` without a reference, or while the Secret or its entry is missing.
     pub sssd_conf: Option<Vec<u8>>,
 }
 
-/// Which of the set's workers it is.
+/// Which worker of the NodeSet it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub pod: String,
     pub hostname: String,
-    /// Its number with its zeros, in `StatefulSet` mode.
+    /// Its zero-padded ordinal, in `StatefulSet` mode.
     pub index: Option<String>,
-    /// The Kubernetes node it must run on.
+    /// The only Kubernetes node it may run on.
     pub node: Option<String>,
-    /// Its place in Slurm's topology, if that is known.
+    /// Its topology in Slurm, if known.
     pub topology: Option<String>,
 }
 
 impl Place {
-    /// The worker of this number.
+    /// Returns the place of the worker with this ordinal.
     pub fn of_ordinal(nodeset: &NodeSet, ordinal: u32, pinned_to: Option<&Node>) -> Self {
         let padding = nodeset.spec.ordinal_padding();
         let pod = nodeset.child_names().pod(ordinal, padding);
@@ -86,27 +84,27 @@ impl Place {
             hostname,
             index: Some(index),
             node: pinned_to.map(ResourceExt::name_any),
-            topology: pinned_to.and_then(topology_of),
+            topology: pinned_to.and_then(topology_of).map(str::to_owned),
         }
     }
 
-    /// The worker of this Kubernetes node, in `DaemonSet` mode.
+    /// Returns the place of the worker on this Kubernetes node, in `DaemonSet` mode.
     ///
-    /// Its name is always the same, so that a look at an old cache cannot make it twice; upstream's is random.
+    /// The name is deterministic, so that a stale cache cannot create the pod twice; upstream's is random.
     pub fn of_node(nodeset: &NodeSet, node: &Node) -> Self {
         let name = node.name_any();
-        let digest = hex(&Sha256::digest(name.as_bytes()));
+        let digest = Digest::of(name.as_bytes()).to_string();
         let suffix: String = digest.chars().take(10).collect();
         Self {
             pod: format!("{}{suffix}", nodeset.child_names().pod_prefix()),
             hostname: hostname_on(node),
             index: None,
             node: Some(name),
-            topology: topology_of(node),
+            topology: topology_of(node).map(str::to_owned),
         }
     }
 
-    /// What the names of its claims end with.
+    /// Returns the suffix of the names of its claims.
     pub fn claim_suffix(&self) -> &str {
         self.index.as_deref().unwrap_or(&self.hostname)
     }
@@ -120,7 +118,7 @@ impl Place {
     }
 }
 
-/// The host name of a worker on this Kubernetes node.
+/// Returns the host name of a worker on this Kubernetes node.
 pub fn hostname_on(node: &Node) -> String {
     let given = node
         .annotations()
@@ -132,28 +130,23 @@ pub fn hostname_on(node: &Node) -> String {
         .unwrap_or_else(|| name.split('.').next().unwrap_or_default().to_owned())
 }
 
-fn topology_of(node: &Node) -> Option<String> {
-    node.annotations()
-        .get(annotations::TOPOLOGY)
-        .filter(|place| !place.is_empty())
-        .cloned()
+/// Returns the topology in the annotation of a Kubernetes node.
+pub fn topology_of(node: &Node) -> Option<&str> {
+    let topology = node.annotations().get(annotations::TOPOLOGY)?;
+    Some(topology.as_str()).filter(|topology| !topology.is_empty())
 }
 
-/// Labels of everything that belongs to the workers of a set.
+/// Returns the labels of everything that belongs to the workers of a NodeSet.
 pub fn worker_labels(nodeset: &NodeSet) -> Words {
     let mut labels = component_labels(apps::SLURMD, &nodeset.name_any(), components::WORKER);
     labels.insert(labels::CLUSTER.to_owned(), nodeset.spec.controller_ref.name.clone());
     labels
 }
 
-/// The pod of the worker in this place.
+/// Builds the pod of the worker in this place.
 pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     let nodeset = blueprint.nodeset;
-    let overlay = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let overlay = nodeset.spec.pod_spec();
     let mut init_containers = vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())];
     if nodeset.spec.wanted_sssd().is_some() {
         init_containers.push(container(sssd::init_container(nodeset, &blueprint.images.slurmd), None));
@@ -176,7 +169,7 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
 fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
     let nodeset = blueprint.nodeset;
     let mut own = worker_labels(nodeset);
-    // The older documents select workers by this key.
+    // Upstream's older documents select workers by this label.
     own.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
     own.insert(labels::POD_NAME.to_owned(), place.pod.clone());
     own.insert(labels::POD_HOSTNAME.to_owned(), place.hostname.clone());
@@ -190,15 +183,14 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachine
     }
     let SshFiles { sshd_config, sssd_conf } = blueprint.ssh;
     let sshd_config = sshd_config.as_deref().unwrap_or_default();
-    let given = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.as_ref());
+    let given = nodeset.spec.pod_metadata();
     let mut marks = Marks::of_for_pods(&nodeset.metadata)
         .and(given)
         .label(&own)
-        .annotate(annotations::SSHD_CONF_HASH, hex(&Sha256::digest(sshd_config)))
+        .annotate(
+            annotations::SSHD_CONF_HASH,
+            Digest::of(sshd_config.as_bytes()).to_string(),
+        )
         .annotate(annotations::SSSD_CONF_HASH, sssd_conf_hash(sssd_conf.as_deref()))
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
     if let Some(topology) = &place.topology {
@@ -232,7 +224,6 @@ fn base_spec(blueprint: &Blueprint<'_>, place: &Place) -> Map<String, Value> {
 
 fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
     let mut volumes: Vec<Value> = claim_names(blueprint.nodeset, place)
-        .into_iter()
         .map(|(name, claim)| json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } }))
         .collect();
     let key = blueprint.controller.slurm_key().unwrap_or_default();
@@ -284,13 +275,8 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         post_start = Some(sssd::post_start());
     }
     let (cpus, memory) = limits(nodeset);
-    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": apps::SLURMD } });
-    let mut startup = probe("/livez");
-    if let Value::Object(startup) = &mut startup {
-        startup.insert("failureThreshold".to_owned(), 6.into());
-        startup.insert("periodSeconds".to_owned(), 10.into());
-    }
-    // No liveness probe: a slurmd that is slow for a minute is no reason to end its jobs.
+    let get = |path: &str| json!({ "path": path, "port": apps::SLURMD });
+    // No liveness probe: a slurmd that is slow for a minute must not end its jobs.
     json!({
         "name": apps::SLURMD,
         "image": blueprint.images.slurmd,
@@ -304,8 +290,8 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
             { "name": "POD_MEMORY", "value": memory.to_string() },
         ],
         "ports": ports,
-        "startupProbe": startup,
-        "readinessProbe": probe("/readyz"),
+        "startupProbe": { "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 },
+        "readinessProbe": { "httpGet": get("/readyz") },
         "securityContext": {
             "privileged": true,
             "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
@@ -330,13 +316,9 @@ fn logfile(blueprint: &Blueprint<'_>) -> Value {
     })
 }
 
-/// CPUs and MiB the pod is limited to, 0 for no limit; the container's own limits win over the pod's.
+/// Returns the CPUs and MiB the pod is limited to, 0 for no limit. The container's limits take precedence over the pod's.
 fn limits(nodeset: &NodeSet) -> (i128, i128) {
-    let pod = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let pod = nodeset.spec.pod_spec();
     let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(Quantity) -> i128| {
         let amount = fields.and_then(|fields| fields.get("resources")?.get("limits")?.get(name));
         amount.and_then(Quantity::of).map_or(0, read)
@@ -352,15 +334,15 @@ fn limits(nodeset: &NodeSet) -> (i128, i128) {
     )
 }
 
-/// What no overlay decides: the name, and where the pod may run.
+/// Sets what overlays cannot change: the host name, and where the pod may run.
 fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
     let Some(spec) = pod.get_mut("spec") else { return };
     if let Value::Object(spec) = spec {
-        // A pod with a node of its own choice would pass by the scheduler, and so by the rules below.
+        // A pod with `nodeName` would bypass the scheduler and the rules below.
         spec.remove("nodeName");
         spec.insert("hostname".to_owned(), place.hostname.clone().into());
     }
-    // Two on one machine's network would have one name in Slurm and one port.
+    // Two workers on the network of one machine would share a name in Slurm and a port.
     if !nodeset.spec.oversubscribes_node() || nodeset.spec.uses_host_network() {
         let one_per_node = json!({
             "labelSelector": { "matchExpressions": [{
@@ -389,7 +371,7 @@ fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
     }
 }
 
-/// Puts a list at this path into the hands of `change`; it is made if it is not there.
+/// Applies `change` to the list at this path, creating it if it is missing.
 fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Value>)) {
     let Some((field, rest)) = path.split_first() else {
         if !value.is_array() {
@@ -408,15 +390,7 @@ fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Va
     }
 }
 
-/// What a pod tells of the sssd.conf it was given.
+/// Returns the digest of sssd.conf for the pod's annotation.
 pub fn sssd_conf_hash(sssd_conf: Option<&[u8]>) -> String {
-    hex(&Sha256::digest(sssd_conf.unwrap_or_default()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // A String takes everything.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Digest::of(sssd_conf.unwrap_or_default()).to_string()
 }

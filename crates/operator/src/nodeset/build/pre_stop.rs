@@ -1,18 +1,18 @@
-//! What a worker does when Kubernetes tells it to end: after an eviction, a deletion by hand, or when the kubelet is in need.
+//! The preStop hook of a worker: it runs after an eviction, a manual deletion, or an eviction by the kubelet.
 //!
-//! It keeps new jobs away, lets those that run go on for as long as the grace period allows, and tells Slurm at its end that the
-//! node is gone, so that what is left is queued again at once. When the operator removes a worker there is neither a job nor a
-//! record left, and it ends at once. It is a shell script, because it has to run in every image of slurmd.
+//! It drains the node, waits for running jobs as long as the grace period allows, and then sets the node down, so that
+//! Slurm requeues the remaining jobs at once. When the operator removes a worker there is neither a job nor a record, and
+//! the hook ends at once. It is a shell script, because it has to run in every slurmd image.
 
 use api::{NodeSet, keys};
 
-/// What the kubelet gives a pod that does not say otherwise, in seconds.
+/// Kubernetes' default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
-/// The kubelet ends the script with the grace period. Slurm is told before that, and may take a moment.
+/// The kubelet kills the script at the end of the grace period; the last order needs up to 4 s before that.
 const RESERVE: i64 = 4;
 
-/// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was taken for
-/// dead and is not; it is told apart by its address. A reason of the operator's tells why the worker goes, and stays.
+/// `slurmstepd infinity` is no job: slurmd keeps it for its cgroup. The record may be a successor's, if this pod was
+/// wrongly considered dead; the address tells. A reason of the operator explains why the worker leaves, and stays.
 const SCRIPT: &str = r#"ask() { timeout 5 "$@" 2>/dev/null; }
 tell() { ask scontrol update nodename="$node" state="$1" reason="$reason"; }
 look() {
@@ -43,16 +43,12 @@ esac
 exit 0
 "#;
 
-/// The reason of a node whose pod ends before anybody drained it.
+/// The reason of a node whose pod terminates before it was drained.
 pub const TERMINATING: &str = "Pod is terminating";
 
-/// The script, for the grace period of this set's workers.
+/// Renders the script for the grace period of this NodeSet.
 pub(super) fn render(nodeset: &NodeSet) -> String {
-    let template = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let template = nodeset.spec.pod_spec();
     let grace = template
         .and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64())
         .unwrap_or(DEFAULT_GRACE);
@@ -70,12 +66,12 @@ mod tests {
     use super::*;
     use crate::nodeset::fixture::nodeset;
 
-    /// Runs the script with Slurm's commands played by these shell lines. Returns what Slurm was told.
+    /// Runs the script with these shell lines as Slurm's commands. Returns the orders that Slurm got.
     fn told(grace: i64, scontrol_show: &str, squeue: &str) -> String {
         told_beside(&[], grace, scontrol_show, squeue)
     }
 
-    /// The same beside processes with these command lines.
+    /// Like [`told`], with these command lines as running processes.
     fn told_beside(processes: &[&str], grace: i64, scontrol_show: &str, squeue: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let play = |name: &str, lines: &str| {
@@ -101,7 +97,7 @@ mod tests {
         play("squeue", squeue);
         play("hostname", "if [ \"$1\" = -i ]; then echo 10.0.0.7; else echo n-0; fi");
         let spec = json!({ "template": { "spec": { "terminationGracePeriodSeconds": grace } } });
-        // Not the processes of this machine.
+        // Keeps the script away from the processes of this machine.
         let script = render(&serde_json::from_value(nodeset(&spec)).unwrap()).replace("/proc/", &at("proc/"));
         let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
         let status = Command::new("sh").args(["-c", &script]).env("PATH", path).status();
@@ -138,7 +134,7 @@ mod tests {
         let down = "state=down reason=slurm-operator: x\n";
         assert_eq!(told(30, &ours, &squeue), down);
         assert_eq!(fs::read_to_string(looks).unwrap().lines().count(), 3);
-        // And at the end of the grace period no longer.
+        // The wait ends with the grace period.
         assert_eq!(told(5, &ours, "echo job"), down);
     }
 
@@ -155,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_said_stays() {
+    fn a_manual_reason_is_kept() {
         for state in ["IDLE+DRAIN", "DOWN", "DOWN*+DRAIN"] {
             assert_eq!(told(30, &record(state, " Reason=broken fan [root@x]"), "true"), "");
         }
@@ -164,7 +160,7 @@ mod tests {
     #[test]
     fn without_a_record_there_is_nothing_to_say() {
         assert_eq!(told(30, "exit 1", "exit 1"), "");
-        // A successor that has the name by now is another node.
+        // A successor with the same name has another address.
         let others = record("IDLE", "").replace("10.0.0.7", "10.0.0.8");
         assert_eq!(told(30, &others, "echo job"), "");
     }

@@ -1,8 +1,8 @@
-//! Revisions: what of a spec decides whether a pod is up to date.
+//! Revisions: the part of a spec that decides whether a pod is up to date.
 //!
-//! The bytes and the hash are upstream's own, so that after a takeover the pods that run are those that are wanted.
-//! Upstream's bytes come from Go's structs, which write some empty fields and leave others out; where ours differ from
-//! theirs nevertheless, [`says_the_same`] finds the revision that upstream made.
+//! Data and hash equal upstream's, so that after a takeover the running pods are up to date. Upstream's data comes from Go
+//! structs, which write some empty fields and omit others; where ours differs nevertheless, [`makes_same_pods`] finds the
+//! revision that upstream created.
 
 use api::{
     NodeSet,
@@ -19,14 +19,14 @@ use crate::{
     template::metadata::{is_release_label, owner},
 };
 
-/// The letters and digits Kubernetes writes hashes with: no vowels, so that no words come out.
+/// The characters of hashes in Kubernetes: no vowels, so that no words appear.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Upstream cuts a name so that name, dash and hash fit into 253 characters with room to spare.
+/// Upstream truncates the name so that name, dash and hash fit into 253 characters.
 const LONGEST_NAME: usize = 223;
-/// How an image is pulled that the operator chose, and most others.
+/// The pull policy of the operator's images, and of most others.
 const IF_NOT_PRESENT: &str = "IfNotPresent";
 
-/// The part of a spec that makes pods differ, as stored in a ControllerRevision.
+/// Builds the data of a ControllerRevision: the part of a spec that makes pods differ.
 pub fn build_revision_data(nodeset: &NodeSet) -> Value {
     let spec = &nodeset.spec;
     let mut fields = Map::new();
@@ -53,7 +53,7 @@ pub fn build_revision_data(nodeset: &NodeSet) -> Value {
     json!({ "spec": sorted(Value::Object(fields)) })
 }
 
-/// The hash of a revision that is the `collisions`-th of its hash.
+/// Returns the hash of a revision after this many collisions.
 pub fn hash(data: &Value, collisions: i32) -> String {
     let text = format!("{}{collisions}", go_text(data));
     // FNV-1 of 32 bits.
@@ -68,14 +68,14 @@ pub fn hash(data: &Value, collisions: i32) -> String {
         .collect()
 }
 
-/// Whether two revisions would make the same pods, whatever empty fields and defaults one of them writes down. So Helm can
-/// adopt a NodeSet made by hand, and a chart have another version, without a pod being replaced.
-pub fn says_the_same(one: &Value, other: &Value, images: &Images) -> bool {
+/// Whether two revisions make the same pods, whatever empty fields and defaults they contain. So Helm can adopt a NodeSet
+/// that was created by hand, and the chart version can change, without replacing pods.
+pub fn makes_same_pods(one: &Value, other: &Value, images: &Images) -> bool {
     let essence = |data: &Value| essence("", &without_defaults(data.clone(), images));
     essence(one) == essence(other)
 }
 
-/// Leaves out what a pod has anyway: the defaults of the charts, and their notes about the release, which are put on pods that run.
+/// Removes what a pod has anyway: the defaults of the charts, and their release labels, which running pods get by a patch.
 fn without_defaults(mut data: Value, images: &Images) -> Value {
     if let Some(labels) = data
         .pointer_mut("/spec/template/metadata/labels")
@@ -87,7 +87,7 @@ fn without_defaults(mut data: Value, images: &Images) -> Value {
         .pointer_mut("/spec/template/spec/nodeSelector")
         .and_then(Value::as_object_mut)
     {
-        // Slurm's images are Linux's, so that is where its pods are.
+        // Slurm's images run on Linux only.
         selector.retain(|label, value| label != "kubernetes.io/os" || value != "linux");
     }
     if let Some(logfile) = data.pointer_mut("/spec/logfile").and_then(Value::as_object_mut)
@@ -108,25 +108,21 @@ fn without_defaults(mut data: Value, images: &Images) -> Value {
     data
 }
 
-/// What the API server fills in.
+/// Returns the pull policy that the API server sets by default.
 fn kubernetes_pull_policy(image: &str) -> &'static str {
     let last = image.rsplit('/').next().unwrap_or_default();
     let is_latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
     if is_latest { "Always" } else { IF_NOT_PRESENT }
 }
 
-/// The ControllerRevision of this hash.
+/// Builds the ControllerRevision of this hash.
 pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
-    let template = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.as_ref());
+    let template = nodeset.spec.pod_metadata();
     let mut labels = template
         .and_then(|metadata| metadata.labels.clone())
         .unwrap_or_default();
     labels.insert(labels::REVISION.to_owned(), hash.to_owned());
-    // By these it is found: upstream leaves them out, and then never finds a revision again.
+    // These labels select it: upstream omits them, and then never finds a revision again.
     labels.extend(crate::template::metadata::selector_labels(
         api::keys::apps::SLURMD,
         &nodeset.name_any(),
@@ -145,13 +141,13 @@ pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) 
     })
 }
 
-/// The name of the ControllerRevision of this hash.
+/// Returns the name of the ControllerRevision of this hash.
 pub fn revision_name(nodeset: &NodeSet, hash: &str) -> String {
     let name: String = nodeset.name_any().chars().take(LONGEST_NAME).collect();
     api::names::NodeSetName::new(name).revision(hash)
 }
 
-/// The hash a ControllerRevision was made for.
+/// Returns the hash of a ControllerRevision.
 pub fn hash_of(revision: &ControllerRevision) -> Option<&str> {
     revision.labels().get(labels::REVISION).map(String::as_str)
 }
@@ -163,7 +159,7 @@ fn replace(mut fields: Value) -> Value {
     fields
 }
 
-/// As Go writes a container: name and resources also when they are empty.
+/// Serializes a container like Go: name and resources also when they are empty.
 fn container(fields: &Map<String, Value>) -> Value {
     let mut container = like_go(Value::Object(fields.clone()));
     if let Value::Object(container) = &mut container {
@@ -203,7 +199,7 @@ fn template(template: Option<&PodTemplate>) -> Value {
     json!({ "metadata": marks, "spec": spec })
 }
 
-/// Fields of Go's types that are maps: an empty one is left out, while an empty object behind a pointer is written.
+/// Fields that are maps in Go: an empty one is omitted, while an empty object behind a pointer is written.
 const MAPS: &[&str] = &[
     "annotations",
     "labels",
@@ -214,7 +210,7 @@ const MAPS: &[&str] = &[
     "requests",
 ];
 
-/// Fields of Go's types that are plain numbers and truths: `0` and `false` are left out.
+/// Fields that are plain numbers and booleans in Go: `0` and `false` are omitted.
 const PLAIN: &[&str] = &[
     "failureThreshold",
     "hostIPC",
@@ -237,7 +233,7 @@ fn is_left_out(field: &str, value: &Value) -> bool {
     is_zero && PLAIN.contains(&field)
 }
 
-/// Leaves out what Go's `omitempty` leaves out.
+/// Removes what Go's `omitempty` omits.
 fn like_go(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
@@ -291,7 +287,7 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-/// As Go's encoder writes it, with the characters escaped that mean something in HTML.
+/// Serializes like Go's encoder, which escapes the special characters of HTML.
 fn go_text(data: &Value) -> String {
     sorted(data.clone())
         .to_string()
@@ -302,14 +298,14 @@ fn go_text(data: &Value) -> String {
         .replace('\u{2029}', "\\u2029")
 }
 
-/// What is left when everything is taken away that says nothing.
+/// Returns the value without empty parts.
 fn essence(field: &str, value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::String(text) => (!text.is_empty()).then(|| value.clone()),
         _ if is_left_out(field, value) => None,
         Value::Bool(_) => Some(value.clone()),
-        // Amounts can be written either way.
+        // Quantities may be numbers or text.
         Value::Number(number) => Some(Value::String(number.to_string())),
         Value::Array(items) => {
             let items: Vec<Value> = items.iter().filter_map(|item| essence("", item)).collect();
@@ -348,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_pod_differ_makes_no_revision() {
+    fn a_change_that_affects_no_pod_makes_no_revision() {
         let plain = build_revision_data(&nodeset(json!({ "slurmd": { "image": "a" } })));
         for (field, value) in [
             ("replicas", json!(9)),
@@ -366,17 +362,17 @@ mod tests {
 
     #[test]
     fn revisions_that_differ_in_empty_fields_only_say_the_same() {
-        let says_the_same = |one: &Value, other: &Value| says_the_same(one, other, &Images::default());
+        let makes_same_pods = |one: &Value, other: &Value| makes_same_pods(one, other, &Images::default());
         let one = json!({ "spec": { "slurmd": { "$patch": "replace", "image": "a", "env": [], "tty": false, "resources": { "limits": { "cpu": 2 } } } } });
         let other =
             json!({ "spec": { "slurmd": { "image": "a", "name": "", "resources": { "limits": { "cpu": "2" } } } } });
-        assert!(says_the_same(&one, &other));
+        assert!(makes_same_pods(&one, &other));
         let third = json!({ "spec": { "slurmd": { "image": "a", "securityContext": { "privileged": false } } } });
-        assert!(!says_the_same(&other, &third));
+        assert!(!makes_same_pods(&other, &third));
     }
     /// Seed 003: a NodeSet made by hand, and what the chart makes of the same values.
     #[test]
-    fn what_the_chart_adds_by_itself_makes_no_new_pods() {
+    fn defaults_of_the_chart_replace_no_pods() {
         let images = Images::default();
         let data = |spec: &Value| build_revision_data(&nodeset(spec.clone()));
         let by_hand = json!({ "slurmd": { "image": "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9" } });
@@ -391,7 +387,7 @@ mod tests {
                 "spec": { "nodeSelector": { "kubernetes.io/os": "linux" }, "affinity": {}, "tolerations": [] },
             },
         });
-        assert!(says_the_same(&data(&by_hand), &data(&by_chart), &images));
+        assert!(makes_same_pods(&data(&by_hand), &data(&by_chart), &images));
         for (pointer, value) in [
             ("/slurmd/imagePullPolicy", json!("Always")),
             ("/slurmd/image", json!("other")),
@@ -402,7 +398,10 @@ mod tests {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let before = by_chart.clone();
             by_chart.pointer_mut(parent).unwrap()[field] = value;
-            assert!(!says_the_same(&data(&by_hand), &data(&by_chart), &images), "{pointer}");
+            assert!(
+                !makes_same_pods(&data(&by_hand), &data(&by_chart), &images),
+                "{pointer}"
+            );
             by_chart = before;
         }
     }

@@ -1,4 +1,4 @@
-//! sshd_config for workers that people may log in to.
+//! sshd_config of workers with SSH.
 
 use api::{NodeSet, wellknown};
 use kube::ResourceExt;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::worker_labels;
 use crate::template::metadata::owner;
 
-/// The file, in upstream's words: the digest of it is on every pod.
+/// Renders the file as upstream does: its digest is on every pod.
 pub fn render_sshd_config(extra: &str) -> String {
     [
         "#",
@@ -24,7 +24,7 @@ pub fn render_sshd_config(extra: &str) -> String {
     .join("\n")
 }
 
-/// The ConfigMap the pods mount it from.
+/// Builds the ConfigMap with sshd_config.
 pub fn build_ssh_config_map(nodeset: &NodeSet, sshd_config: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,5 +1,5 @@
-//! sssd.conf of workers. The kubelet never refreshes a file that is mounted by itself, so sssd reads a copy, which a script beside it
-//! writes anew when the Secret has changed.
+//! sssd.conf of workers. The kubelet never refreshes a file that is mounted with subPath, so sssd reads a copy, which a
+//! script in the same container updates when the Secret changes.
 
 use api::{NodeSet, overlay::ContainerOverlay, references::SecretKeyRef};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::pod::OWNER_ONLY;
 use crate::template::container::{default_pull_policy, user_image};
 
-/// The Secret.
+/// Volume of the Secret.
 const WANTED_VOLUME: &str = "sssd-conf";
-/// The copy.
+/// Volume of the copy.
 const USED_VOLUME: &str = "sssd-conf-used";
 const INIT: &str = "sssd-conf";
 const FILE: &str = "sssd.conf";
@@ -23,7 +23,7 @@ const FOLLOW: &str = concat!(
     "\n",
     include_str!("sssd.sh")
 );
-/// Kubernetes waits for the end of what it starts, and of everything that has its output.
+/// Kubernetes waits for the hook and for every process that shares its output.
 const START: &str = r#"sh -c "$0" </dev/null >/dev/null 2>&1 &"#;
 
 pub(super) fn volumes(reference: &SecretKeyRef) -> [Value; 2] {
@@ -43,7 +43,7 @@ fn wanted_mount() -> Value {
     json!({ "name": WANTED_VOLUME, "mountPath": WANTED_DIR, "readOnly": true })
 }
 
-/// For slurmd's container. Of the copy's volume the file alone: its folder is everybody's, and jobs run there.
+/// Mounts of slurmd's container. Only the file of the copy is mounted: its directory would be writable for jobs.
 pub(super) fn mounts() -> [Value; 2] {
     [
         json!({ "name": USED_VOLUME, "mountPath": PATH, "subPath": FILE }),
@@ -51,13 +51,13 @@ pub(super) fn mounts() -> [Value; 2] {
     ]
 }
 
-/// What slurmd's container does when it has started.
+/// The postStart hook of slurmd's container.
 pub(super) fn post_start() -> Value {
     json!({ "exec": { "command": ["/usr/bin/sh", "-c", START, FOLLOW] } })
 }
 
-/// Makes the copy: what is mounted by itself has to be there before. In slurmd's image, which is there anyway, and with the resources
-/// of the log's container, so that a pod whose containers all have limits stays one.
+/// The container that makes the copy, which has to exist before it is mounted. It uses slurmd's image, which is pulled
+/// anyway, and the resources of the logfile container, so that a pod whose containers all have limits stays one.
 pub(super) fn init_container(nodeset: &NodeSet, default_image: &str) -> Value {
     let slurmd = nodeset.spec.slurmd.as_ref();
     let of = |container: Option<&ContainerOverlay>, field: &str| container.and_then(|given| given.get(field)).cloned();
@@ -72,7 +72,7 @@ pub(super) fn init_container(nodeset: &NodeSet, default_image: &str) -> Value {
     })
 }
 
-/// Whether a changed sssd.conf reaches this worker. One that was made by upstream, or before there was a copy, keeps the one it has.
+/// Whether this worker follows changes of sssd.conf. Pods of upstream and older pods keep the file they started with.
 pub fn takes_changed_sssd_conf(pod: &Pod) -> bool {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     volumes.into_iter().flatten().any(|volume| volume.name == USED_VOLUME)
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The script in a folder, without any sssd. What it says goes to a file, since there is no first process of its own.
+    /// Runs the script in a directory without sssd. Its output goes to a file.
     fn follow(dir: &Path) -> Follower {
         let at = |name: &str| dir.join(name).display().to_string();
         let script = FOLLOW
@@ -116,7 +116,7 @@ mod tests {
         Follower(shell.spawn().unwrap())
     }
 
-    /// As the kubelet does: another file takes the place of the one that is there.
+    /// Replaces the file as the kubelet does.
     fn bring(dir: &Path, text: &str) {
         fs::write(dir.join("next"), text).unwrap();
         fs::rename(dir.join("next"), dir.join("wanted/sssd.conf")).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_is_taken_and_one_that_sssd_could_not_read_is_not() {
+    fn a_changed_file_is_used_unless_sssd_could_not_parse_it() {
         let dir = tempfile::tempdir().unwrap();
         let (used, said) = (dir.path().join("used"), dir.path().join("said"));
         fs::create_dir(dir.path().join("wanted")).unwrap();

@@ -1,10 +1,10 @@
-//! The state of a Slurm node as conditions of its pod, in upstream's words.
+//! The state of a Slurm node as conditions of its pod, as upstream names them.
 
 use api::keys::POD_CONDITION_PREFIX;
 use k8s_openapi::api::core::v1::PodCondition;
 use slurm::node::{BaseState, Node, NodeFlag};
 
-/// Upstream has conditions for these flags and for no other.
+/// Upstream has conditions for these flags only.
 const FLAGS: &[(NodeFlag, &str)] = &[
     (NodeFlag::Completing, "Completing"),
     (NodeFlag::Drain, "Drain"),
@@ -16,7 +16,7 @@ const FLAGS: &[(NodeFlag, &str)] = &[
     (NodeFlag::Undrain, "Undrain"),
 ];
 
-/// What stands on the pod: one condition for what the node does and one for each flag, all with Slurm's reason.
+/// Returns one condition for the base state of the node and one for each flag, all with Slurm's reason.
 pub(super) fn of_node(node: &Node) -> Vec<PodCondition> {
     let base = node.state.base.map(base_name);
     let flags = FLAGS.iter().filter(|(flag, _)| node.state.has(*flag));
@@ -43,8 +43,8 @@ const fn base_name(base: BaseState) -> &'static str {
     }
 }
 
-/// Whether the conditions that are ours say just this.
-pub(super) fn say_the_same(observed: &[PodCondition], wanted: &[PodCondition]) -> bool {
+/// Whether the pod has exactly these conditions of Slurm's prefix.
+pub(super) fn are_equal(observed: &[PodCondition], wanted: &[PodCondition]) -> bool {
     let ours: Vec<&PodCondition> = observed
         .iter()
         .filter(|condition| condition.type_.starts_with(POD_CONDITION_PREFIX))

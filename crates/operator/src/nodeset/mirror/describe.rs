@@ -1,4 +1,4 @@
-//! What of Kubernetes' view stands on a Slurm node: whose it is, features and the place in the topology.
+//! What a Slurm node shows of Kubernetes: its owner, features and topology.
 
 use std::collections::BTreeSet;
 
@@ -8,134 +8,135 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use slurm::{NodeDescription, NodeFeatures, SingleLine, describe::InvalidLine};
 
-use super::{Look, Mirror, Telling};
+use super::{Mirror, NodeUpdate, WorkerView};
 use crate::{
     nodeset::{
         build,
         identity::Identity,
         observe::Observed,
-        plan::{Marks as PodMarks, Phase, Worker, missed_address},
+        plan::{MetadataPatch, missed_address},
     },
     partition::rules::mark::Marks,
+    worker::{Phase, Worker},
 };
 
-/// How long a place is not asked for again that Slurm refused or made something else of. Its topology.yaml may have become
-/// another meanwhile.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(5);
+/// How long until a topology is requested again that Slurm refused or stored differently. topology.yaml may have changed
+/// meanwhile.
+const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long after it is ready a worker may not be seen by Slurm yet.
+/// How long after it became ready a worker may be missing in Slurm.
 const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
-/// Only nodes that are registered are told something; also those that are down. As long as the pod does not run, the record
-/// is that of the one before it.
-pub(super) fn plan(look: Look<'_>, mirror: &mut Mirror) {
-    if look.worker.phase() != Phase::Running {
+/// Plans the update of a registered node, down or not. Until the pod runs, the record is that of its predecessor.
+pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
+    if view.worker.phase() != Phase::Running {
         return;
     }
-    if look.worker.is_terminating() {
-        plan_last_words(look, mirror);
+    if view.worker.is_terminating() {
+        plan_terminating(view, mirror);
         return;
     }
-    plan_topology(look, mirror);
-    let (Some(node), Some(seen)) = (look.node, look.seen) else {
+    plan_topology(view, mirror);
+    let (Some(node), Some(seen)) = (view.node, view.seen) else {
         return;
     };
-    if is_older_than_our_word(look, seen.at) {
+    if is_outdated(view, seen.at) {
         return;
     }
-    plan_address(look, node, seen.at, mirror);
+    plan_address(view, node, seen.at, mirror);
     let mut description = NodeDescription {
-        comment: missing_comment(look, node),
+        comment: missing_comment(view, node),
         ..NodeDescription::default()
     };
-    match wanted_features(look, node) {
+    match wanted_features(view, node) {
         Ok(features) => description.features = features,
-        Err(InvalidLine(name)) => complain(
-            look,
+        Err(InvalidLine(name)) => push_problem(
+            view,
             mirror,
             annotations::FEATURES,
             &format!("{name:?} is no feature; a feature is one word without control characters"),
         ),
     }
     if description != NodeDescription::default() {
-        tell(look, node, description, mirror);
+        push_update(view, node, description, mirror);
     }
 }
 
-/// One that is deleted as soon as it has registered may not have been described yet, and nobody would know later whose its
-/// record was. By then it may be that of a successor, told apart by its address.
-fn plan_last_words(look: Look<'_>, mirror: &mut Mirror) {
-    let (Some(node), Some(seen)) = (look.node, look.seen) else {
+/// Adds the missing comment of a terminating worker: one that is deleted right after it registered may have none, and later
+/// nothing would show who owned its record. The record may already be the successor's, which has another address.
+fn plan_terminating(view: WorkerView<'_>, mirror: &mut Mirror) {
+    let (Some(node), Some(seen)) = (view.node, view.seen) else {
         return;
     };
-    let is_its_own = look.worker.has_address(&node.address);
-    if !is_its_own || Identity::parse(&node.comment).is_some() || is_older_than_our_word(look, seen.at) {
+    let is_its_own = view.worker.has_address(&node.address);
+    if !is_its_own || Identity::parse(&node.comment).is_some() || is_outdated(view, seen.at) {
         return;
     }
-    let comment = missing_comment(look, node);
+    let comment = missing_comment(view, node);
     let description = NodeDescription {
         comment,
         ..NodeDescription::default()
     };
-    tell(look, node, description, mirror);
+    push_update(view, node, description, mirror);
 }
 
-fn missing_comment(look: Look<'_>, node: &slurm::Node) -> Option<SingleLine> {
-    let comment = identity(look).to_comment();
+fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLine> {
+    let comment = identity(view).to_comment();
     (node.comment != comment)
         .then(|| SingleLine::new(comment).ok())
         .flatten()
 }
 
-/// Alone, since nothing else is to wait for it. One that has just become ready may be about to be seen by Slurm.
-fn plan_address(look: Look<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mut Mirror) {
-    let is_settled = look.worker.is_available(REGISTERED_WITHIN, seen);
-    let missed = missed_address(look.worker, node).filter(|_| is_settled);
+/// Plans the address in an update of its own, so that nothing else waits for it. A worker that has just become ready may be
+/// about to register.
+fn plan_address(view: WorkerView<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mut Mirror) {
+    let is_settled = view.worker.is_available(REGISTERED_WITHIN, seen);
+    let missed = missed_address(view.worker, node).filter(|_| is_settled);
     if let Some(address) = missed.and_then(|address| SingleLine::new(address).ok()) {
         let description = NodeDescription {
             address: Some(address),
             ..NodeDescription::default()
         };
-        tell(look, node, description, mirror);
+        push_update(view, node, description, mirror);
     }
 }
 
-fn tell(look: Look<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
-    mirror.tellings.push(Telling {
-        pod: look.pod(),
+fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
+    mirror.node_updates.push(NodeUpdate {
+        pod: view.worker.id(),
         node: node.name.clone(),
         description,
     });
 }
 
-/// What was seen before we said something says nothing about what became of it.
-fn is_older_than_our_word(look: Look<'_>, seen: Timestamp) -> bool {
-    let told = look.memory.and_then(|memory| memory.told);
-    told.is_some_and(|told| seen <= told)
+/// Whether the snapshot is older than the last update, and does not show its result.
+fn is_outdated(view: WorkerView<'_>, seen: Timestamp) -> bool {
+    let updated = view.memory.and_then(|memory| memory.updated);
+    updated.is_some_and(|updated| seen <= updated)
 }
 
-fn identity(look: Look<'_>) -> Identity {
-    let nodeset = look.observed.nodeset.as_ref();
+fn identity(view: WorkerView<'_>) -> Identity {
+    let nodeset = view.observed.nodeset.as_ref();
     Identity {
         namespace: nodeset.namespace().unwrap_or_default(),
-        pod_name: look.worker.name().to_owned(),
-        node: look.worker.kubernetes_node().unwrap_or_default().to_owned(),
+        pod_name: view.worker.name().to_owned(),
+        node: view.worker.kubernetes_node().unwrap_or_default().to_owned(),
         node_set_name: nodeset.name_any(),
         node_set_uid: nodeset.uid().unwrap_or_default(),
     }
 }
 
-/// `None` if they are as they should be. Those that are not ours stay.
-fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
+/// Returns the wanted features. `None` if they are set. Foreign features are kept.
+fn wanted_features(view: WorkerView<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
     let Observed {
         nodeset,
         partitions,
         siblings,
         ..
-    } = look.observed;
+    } = view.observed;
     let marks = Marks::of(nodeset, &node.name, partitions, siblings);
-    // Without its Kubernetes node nobody knows what that wants, and it stays.
-    let given = look.host.map(features_of);
+    // Without the Kubernetes node its annotation is unknown, and its features stay.
+    let given = view.host.map(features_of);
     let is_others = |feature: &&String| {
         let is_the_hosts = given.is_some() && feature.starts_with(NODE_FEATURE_PREFIX);
         !is_the_hosts && !marks.is_stale(feature)
@@ -157,7 +158,7 @@ fn wanted_features(look: Look<'_>, node: &slurm::Node) -> Result<Option<NodeFeat
     }))
 }
 
-/// Those that the annotation of a Kubernetes node asks for.
+/// Returns the features that the annotation of a Kubernetes node requests.
 fn features_of(host: &Node) -> BTreeSet<String> {
     let given = host.annotations().get(annotations::FEATURES);
     given
@@ -169,82 +170,75 @@ fn features_of(host: &Node) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where the annotation of the Kubernetes node puts it, once that is written on the pod too. Without one: where the user put
-/// it who wrote `extraConf` or the pod template, but only to take back what stands on the pod.
-fn wanted_topology(look: Look<'_>) -> Option<String> {
-    let on_pod = look
+/// Returns the topology that the Kubernetes node requests, once it is on the pod too. Without an annotation on the node:
+/// the topology of `extraConf` or the pod template, but only to replace the one on the pod.
+fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
+    let on_pod = view
         .worker
         .annotation(annotations::TOPOLOGY)
         .filter(|place| !place.is_empty())?;
-    match place_of(look.host?) {
+    match build::topology_of(view.host?) {
         Some(place) => (place == on_pod).then(|| place.to_owned()),
         None => Some(
-            extra_topology(look)
-                .or_else(|| template_topology(look))
+            extra_topology(view)
+                .or_else(|| template_topology(view))
                 .unwrap_or_default(),
         ),
     }
 }
 
-fn place_of(host: &Node) -> Option<&str> {
-    let place = host.annotations().get(annotations::TOPOLOGY)?;
-    Some(place.as_str()).filter(|place| !place.is_empty())
-}
-
-fn extra_topology(look: Look<'_>) -> Option<String> {
-    let extra_conf = look.observed.nodeset.spec.extra_conf.as_deref()?;
+fn extra_topology(view: WorkerView<'_>) -> Option<String> {
+    let extra_conf = view.observed.nodeset.spec.extra_conf.as_deref()?;
     build::topology_in(extra_conf)
 }
 
-fn template_topology(look: Look<'_>) -> Option<String> {
-    let template = look.observed.nodeset.spec.template.as_ref()?;
-    let annotations = template.metadata.as_ref()?.annotations.as_ref()?;
+fn template_topology(view: WorkerView<'_>) -> Option<String> {
+    let annotations = view.observed.nodeset.spec.pod_metadata()?.annotations.as_ref()?;
     annotations.get(annotations::TOPOLOGY).cloned()
 }
 
-/// The annotation of the pod, which is where `SLINKY_TOPOLOGY` comes from and what tells that a place was given by us.
-pub(super) fn mark_topology(look: Look<'_>, wanted: &mut PodMarks) {
-    let Some(host) = look.host else { return };
-    let place = match place_of(host) {
+/// Adds the annotation of the pod, from which `SLINKY_TOPOLOGY` is set and which shows that the operator set the topology.
+pub(super) fn mark_topology(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
+    let Some(host) = view.host else { return };
+    let place = match build::topology_of(host) {
         Some(place) => Some(place.to_owned()),
-        None if is_taken_back(look) => template_topology(look),
-        // It stays until it is no longer needed to know that the place has to be taken back.
+        None if is_reverted(view) => template_topology(view),
+        // It stays while it is needed to know that the topology has to be reverted.
         None => return,
     };
     wanted.insert(annotations::TOPOLOGY.to_owned(), place);
 }
 
-/// Slurm does not have the place any more that stands on the pod.
-fn is_taken_back(look: Look<'_>) -> bool {
-    let (Some(node), Some(seen)) = (look.node, look.seen) else {
-        return look.seen.is_some();
+/// Whether Slurm no longer has the topology that the pod shows.
+fn is_reverted(view: WorkerView<'_>) -> bool {
+    let (Some(node), Some(seen)) = (view.node, view.seen) else {
+        return view.seen.is_some();
     };
-    let Some(wanted) = wanted_topology(look) else {
+    let Some(wanted) = wanted_topology(view) else {
         return false;
     };
-    let asked = look.memory.and_then(|memory| memory.topology.as_ref());
+    let asked = view.memory.and_then(|memory| memory.topology.as_ref());
     let was_asked = asked.is_some_and(|asked| asked.place == wanted && asked.refused.is_none() && asked.at < seen.at);
     node.topology == wanted || was_asked
 }
 
-fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
-    let (Some(node), Some(seen), Some(wanted)) = (look.node, look.seen, wanted_topology(look)) else {
+fn plan_topology(view: WorkerView<'_>, mirror: &mut Mirror) {
+    let (Some(node), Some(seen), Some(wanted)) = (view.node, view.seen, wanted_topology(view)) else {
         return;
     };
     if node.topology == wanted {
         return;
     }
-    let asked = look.memory.and_then(|memory| memory.topology.as_ref());
+    let asked = view.memory.and_then(|memory| memory.topology.as_ref());
     if let Some(asked) = asked.filter(|asked| asked.place == wanted) {
         if let Some(refused) = &asked.refused {
-            mirror.complaints.push(refused_place(look.worker, &wanted, refused));
+            mirror.complaints.push(topology_refused(view.worker, &wanted, refused));
         }
-        // A place that Slurm writes otherwise than it was asked for would be asked for again and again; one that it
-        // forgot is asked for at once.
+        // A topology that Slurm stores differently would be requested on and on; one that it lost is requested at once.
         let forgotten = asked.refused.is_none() && node.topology.is_empty() && asked.at < seen.at;
-        let left = ASK_AGAIN - look.observed.now.duration_since(asked.at);
+        let left = RETRY_AFTER - view.observed.now.duration_since(asked.at);
         if !forgotten && left.is_positive() {
-            mirror.look_again_in(left);
+            mirror.requeue_within(left);
             return;
         }
     }
@@ -254,10 +248,10 @@ fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
                 topology: Some(place),
                 ..NodeDescription::default()
             };
-            tell(look, node, description, mirror);
+            push_update(view, node, description, mirror);
         }
-        Err(InvalidLine(place)) => complain(
-            look,
+        Err(InvalidLine(place)) => push_problem(
+            view,
             mirror,
             annotations::TOPOLOGY,
             &format!("{place:?} is not one line"),
@@ -265,18 +259,18 @@ fn plan_topology(look: Look<'_>, mirror: &mut Mirror) {
     }
 }
 
-/// What a person is told about a place that Slurm does not have.
-pub fn refused_place(worker: Worker<'_>, place: &str, words: &str) -> String {
+/// Explains that Slurm refused a topology.
+pub fn topology_refused(worker: Worker<'_>, place: &str, words: &str) -> String {
     let remedy = "correct the annotation, or add the place to the Controller's topology.yaml";
     let words = format!("Slurm refused {place:?}: {words}; {remedy}");
-    complaint(worker, annotations::TOPOLOGY, &words)
+    problem(worker, annotations::TOPOLOGY, &words)
 }
 
-fn complain(look: Look<'_>, mirror: &mut Mirror, annotation: &str, words: &str) {
-    mirror.complaints.push(complaint(look.worker, annotation, words));
+fn push_problem(view: WorkerView<'_>, mirror: &mut Mirror, annotation: &str, words: &str) {
+    mirror.complaints.push(problem(view.worker, annotation, words));
 }
 
-fn complaint(worker: Worker<'_>, annotation: &str, words: &str) -> String {
+fn problem(worker: Worker<'_>, annotation: &str, words: &str) -> String {
     let host = worker.kubernetes_node().unwrap_or_default();
     let node = worker.slurm_name().unwrap_or_default();
     format!("annotation {annotation} of Kubernetes node {host:?}, for Slurm node {node:?}: {words}")

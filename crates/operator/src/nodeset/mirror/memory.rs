@@ -1,34 +1,33 @@
-//! What was done about each pod before, so that nothing is repeated sooner than it may be.
+//! What was written for each pod, so that nothing is repeated too early.
 //!
-//! It is lost with the process. Then a thing may be written or told once more, which changes nothing.
+//! It is lost with the process; then a value may be written once more, which changes nothing.
 
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 
-/// By the pod's UID.
+/// MirrorMemory by UID of the pod.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(HashMap<String, PodMemory>);
+pub struct MirrorMemory(HashMap<String, PodMemory>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMemory {
-    /// When its pod was last written.
     pub written: Option<Timestamp>,
-    /// When its Slurm node was last told something: what was seen before that is old.
-    pub told: Option<Timestamp>,
-    pub topology: Option<Asked>,
+    /// When its Slurm node was last updated; older snapshots do not show the result.
+    pub updated: Option<Timestamp>,
+    pub topology: Option<TopologyRequest>,
 }
 
-/// A place in the topology that Slurm was asked for.
+/// A topology that Slurm was asked to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct TopologyRequest {
     pub place: String,
     pub at: Timestamp,
-    /// Slurm's words, if it refused.
+    /// Slurm's message, if it refused.
     pub refused: Option<String>,
 }
 
-impl Memory {
+impl MirrorMemory {
     pub fn of(&self, uid: &str) -> Option<&PodMemory> {
         self.0.get(uid)
     }
@@ -37,7 +36,7 @@ impl Memory {
         self.0.entry(uid.to_owned()).or_default()
     }
 
-    /// Forgets pods that are gone.
+    /// Drops all other pods.
     pub fn keep<'a>(&mut self, uids: impl IntoIterator<Item = &'a str>) {
         let uids: HashSet<&str> = uids.into_iter().collect();
         self.0.retain(|uid, _| uids.contains(uid.as_str()));

@@ -1,7 +1,7 @@
-//! Each side's view of the other: what Slurm says about a worker stands on its pod, what Kubernetes says about it stands on
-//! its Slurm node. Pure; `apply/mirror.rs` carries it out.
+//! Shows each side's view on the other side: the state of a Slurm node on its pod, and facts from Kubernetes on the Slurm
+//! node. Pure; `apply/mirror.rs` executes it.
 //!
-//! None of this decides over a worker, and nothing waits for it. What is equal is not written again.
+//! Nothing here decides about a worker, and nothing waits for it. Equal values are not written again.
 
 mod conditions;
 mod describe;
@@ -20,27 +20,27 @@ use k8s_openapi::api::core::v1::{Node, PodCondition};
 use slurm::NodeDescription;
 
 pub use self::{
-    describe::refused_place,
-    memory::{Asked, Memory, PodMemory},
+    describe::topology_refused,
+    memory::{MirrorMemory, PodMemory, TopologyRequest},
 };
-use super::{
-    observe::Observed,
-    plan::{Marks, ObjectId, Worker},
+use super::{observe::Observed, plan::MetadataPatch};
+use crate::{
+    cluster::Seen,
+    worker::{ObjectId, Worker},
 };
-use crate::cluster::Seen;
 
-/// What is to be written and told.
+/// The writes to pods and to Slurm nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mirror {
     pub writes: Vec<PodWrite>,
-    pub tellings: Vec<Telling>,
-    /// What a person has to put right. Nothing else is held up by it.
+    pub node_updates: Vec<NodeUpdate>,
+    /// Problems that a user has to fix. They block nothing else.
     pub complaints: Vec<String>,
-    /// When there will be something that may not be written yet.
+    /// When a write that is too early now becomes due.
     pub requeue: Option<Duration>,
 }
 
-/// One request about one pod.
+/// A write to one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodWrite {
     pub pod: ObjectId,
@@ -49,23 +49,22 @@ pub struct PodWrite {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodChange {
-    /// All conditions with Slurm's prefix, as they are to be.
+    /// All conditions with Slurm's prefix; others of that prefix are removed.
     Conditions(Vec<PodCondition>),
-    Annotations(Marks),
+    Annotations(MetadataPatch),
 }
 
-/// One command about one Slurm node.
+/// An update of one Slurm node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Telling {
+pub struct NodeUpdate {
     pub pod: ObjectId,
-    /// Slurm's name for it.
     pub node: String,
     pub description: NodeDescription,
 }
 
-/// What there is to know about one worker.
+/// The facts about one worker.
 #[derive(Clone, Copy, Debug)]
-struct Look<'a> {
+struct WorkerView<'a> {
     observed: &'a Observed,
     worker: Worker<'a>,
     /// Its Kubernetes node.
@@ -76,41 +75,28 @@ struct Look<'a> {
     memory: Option<&'a PodMemory>,
 }
 
-/// What to write and tell.
-pub fn mirror(observed: &Observed, memory: &Memory) -> Mirror {
+pub fn mirror(observed: &Observed, memory: &MirrorMemory) -> Mirror {
     let mut mirror = Mirror::default();
     let seen = observed.knowledge.known();
     for worker in observed.workers().filter(|worker| !worker.is_finished()) {
-        let node = seen.and_then(|seen| seen.nodes.get(worker.slurm_name()?));
-        let look = Look {
+        let view = WorkerView {
             observed,
             worker,
-            host: worker
-                .kubernetes_node()
-                .and_then(|name| observed.nodes.get(name).map(AsRef::as_ref)),
+            host: observed.host(worker),
             seen,
-            node,
+            node: observed.slurm_node(worker),
             memory: memory.of(worker.uid()),
         };
-        pod::plan(look, &mut mirror);
-        describe::plan(look, &mut mirror);
+        pod::plan(view, &mut mirror);
+        describe::plan(view, &mut mirror);
     }
     mirror
 }
 
 impl Mirror {
-    fn look_again_in(&mut self, left: SignedDuration) {
-        // Rounded up, or the next look would be a moment too early.
+    fn requeue_within(&mut self, left: SignedDuration) {
+        // Rounded up, or the next reconcile would be a moment too early.
         let left = Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1);
         self.requeue = Some(self.requeue.map_or(left, |requeue| requeue.min(left)));
-    }
-}
-
-impl Look<'_> {
-    fn pod(self) -> ObjectId {
-        ObjectId {
-            name: self.worker.name().to_owned(),
-            uid: self.worker.uid().to_owned(),
-        }
     }
 }

@@ -1,11 +1,11 @@
-//! A world that does what it is told, and random events in it.
+//! A world that executes all writes, and random events in it.
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    Asked, Memory, Mirror, PodChange, mirror,
+    Mirror, MirrorMemory, PodChange, TopologyRequest, mirror,
     tests::{FEATURES, TOPOLOGY, host, known, node, seconds},
 };
 use crate::{
@@ -42,7 +42,7 @@ fn events() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// A world that does what it is told comes to rest, and no pod is written more often than it may be.
+    /// The world settles, and no pod is written too often.
     #[test]
     fn it_comes_to_rest_and_writes_no_pod_too_often(events in prop::collection::vec(events(), 0..12)) {
         let mut world = World::default();
@@ -79,7 +79,7 @@ struct World {
     pod: Value,
     host: Value,
     node: Value,
-    memory: Memory,
+    memory: MirrorMemory,
     writes: Vec<Timestamp>,
 }
 
@@ -90,7 +90,7 @@ impl Default for World {
             pod: worker(0),
             host: host(&json!({})),
             node: node(&json!({ "comment": "" })),
-            memory: Memory::default(),
+            memory: MirrorMemory::default(),
             writes: Vec::new(),
         }
     }
@@ -111,7 +111,7 @@ impl World {
         mirror(&observed, &self.memory)
     }
 
-    /// Looks and does what follows; how much that was.
+    /// Plans and executes; returns the number of writes.
     fn turn(&mut self) -> usize {
         let Knowledge::Known(seen) = known(vec![self.node.clone()], vec![]) else {
             panic!()
@@ -146,25 +146,25 @@ impl World {
                 }
             }
         }
-        for telling in &mirror.tellings {
-            let memory = self.memory.of_mut(&telling.pod.uid);
-            memory.told = Some(self.now);
-            if let Some(place) = &telling.description.topology {
+        for update in &mirror.node_updates {
+            let memory = self.memory.of_mut(&update.pod.uid);
+            memory.updated = Some(self.now);
+            if let Some(place) = &update.description.topology {
                 self.node["topology"] = json!(place.as_str());
-                memory.topology = Some(Asked {
+                memory.topology = Some(TopologyRequest {
                     place: place.to_string(),
                     at: self.now,
                     refused: None,
                 });
             }
-            if let Some(comment) = &telling.description.comment {
+            if let Some(comment) = &update.description.comment {
                 self.node["comment"] = json!(comment.as_str());
             }
-            if let Some(features) = &telling.description.features {
+            if let Some(features) = &update.description.features {
                 self.node["features"] = json!(features.available);
                 self.node["active_features"] = json!(features.active);
             }
         }
-        mirror.writes.len() + mirror.tellings.len()
+        mirror.writes.len() + mirror.node_updates.len()
     }
 }

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use slurm::rest::Observation;
 
-use super::{Asked, Memory, Mirror, PodChange, mirror};
+use super::{Mirror, MirrorMemory, PodChange, TopologyRequest, mirror};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
@@ -17,7 +17,7 @@ pub(super) fn host(annotations: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "k1", "uid": "k1", "annotations": annotations } })
 }
 
-/// A Slurm node that is as it should be, with these changes.
+/// A fully described Slurm node, with these changes.
 pub(super) fn node(changes: &Value) -> Value {
     let mut node = json!({ "name": "compute-0", "state": ["IDLE", "DYNAMIC_NORM"], "comment": COMMENT,
         "features": ["compute"], "active_features": ["compute"] });
@@ -78,7 +78,7 @@ struct Scene {
     pod: Value,
     host: Value,
     knowledge: Knowledge,
-    memory: Memory,
+    memory: MirrorMemory,
 }
 
 impl Default for Scene {
@@ -88,7 +88,7 @@ impl Default for Scene {
             pod: idle_pod(),
             host: host(&json!({})),
             knowledge: seen(&json!({})),
-            memory: Memory::default(),
+            memory: MirrorMemory::default(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Scene {
         mirror(&observed(objects, self.knowledge), &self.memory)
     }
 
-    /// What is done, in short.
+    /// The writes, in short.
     fn steps(self) -> Vec<String> {
         steps(&self.mirror())
     }
@@ -122,11 +122,11 @@ fn steps(mirror: &Mirror) -> Vec<String> {
             format!("annotations {}", marks.collect::<Vec<_>>().join(" "))
         }
     });
-    let tellings = mirror.tellings.iter().map(|telling| {
-        let description = serde_json::to_string(&telling.description).unwrap();
-        format!("tell {} {description}", telling.node)
+    let node_updates = mirror.node_updates.iter().map(|update| {
+        let description = serde_json::to_string(&update.description).unwrap();
+        format!("tell {} {description}", update.node)
     });
-    writes.chain(tellings).collect()
+    writes.chain(node_updates).collect()
 }
 
 pub(super) fn seconds(count: i64) -> SignedDuration {
@@ -134,7 +134,7 @@ pub(super) fn seconds(count: i64) -> SignedDuration {
 }
 
 #[test]
-fn what_agrees_is_left_alone() {
+fn equal_values_are_not_written() {
     assert_eq!(Scene::default().steps(), [""; 0]);
 }
 
@@ -197,7 +197,7 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
         }
         let pod = annotated(idle_pod(), DEADLINE, "2026-01-01T02:00:00Z");
         let objects = vec![controller(), slurm_key(), set, pod, host(&json!({ (FEATURES): "a" }))];
-        let mirror = mirror(&observed(objects, unknown()), &Memory::default());
+        let mirror = mirror(&observed(objects, unknown()), &MirrorMemory::default());
         assert_eq!(steps(&mirror), expected, "{since:?}");
         assert_eq!(mirror.requeue.is_some(), since == Some("2026-01-01T00:59:00Z"));
     }
@@ -206,7 +206,7 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
 #[test]
 fn a_pod_is_written_at_most_every_five_seconds() {
     for (ago, written) in [(0, false), (4, false), (5, true), (60, true)] {
-        let mut memory = Memory::default();
+        let mut memory = MirrorMemory::default();
         memory.of_mut("uid-compute-0").written = Some(now() - seconds(ago));
         let mirror = Scene {
             knowledge: seen(&json!({ "state": ["MIXED"] })),
@@ -221,7 +221,7 @@ fn a_pod_is_written_at_most_every_five_seconds() {
 }
 
 #[test]
-fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
+fn the_deadline_is_that_of_the_last_job_and_ends_with_it() {
     let job = |limit: u64| {
         json!({ "job_id": 7, "job_state": ["RUNNING"], "nodes": "compute-0",
             "start_time": { "set": true, "number": now().as_second() }, "time_limit": { "set": true, "number": limit } })
@@ -241,7 +241,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
     let with_deadline = || annotated(pod(), DEADLINE, "2026-01-01T02:00:00Z");
     assert_eq!(steps(with_deadline(), busy(vec![job(60), job(5)])), [""; 0]);
     assert_eq!(steps(with_deadline(), busy(vec![])), ["annotations nodeset=-"]);
-    // It is a second write, so it waits for its turn.
+    // A second write waits for its turn.
     let idle_again = Scene {
         pod: with_deadline(),
         ..Scene::default()
@@ -249,7 +249,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
     .mirror();
     assert_eq!(super::tests::steps(&idle_again), ["conditions Idle="]);
     assert!(idle_again.requeue.is_some());
-    // Jobs that were not read are not "no jobs".
+    // Unread jobs do not mean that there are none.
     let Knowledge::Known(seen) = busy(vec![]) else { panic!() };
     let unread = Seen {
         jobs: None,
@@ -264,7 +264,7 @@ fn the_deadline_is_that_of_the_last_job_and_goes_with_it() {
 }
 
 #[test]
-fn slurm_is_told_where_a_worker_is_that_it_misses() {
+fn slurm_gets_the_address_of_a_worker_that_it_misses() {
     let told = |state: &[&str], address: &str, ready_since: &str| {
         let pod = with(
             conditioned(worker(0), &[]),
@@ -281,9 +281,9 @@ fn slurm_is_told_where_a_worker_is_that_it_misses() {
             ..Scene::default()
         }
         .mirror();
-        let tellings = mirror.tellings.iter();
-        tellings
-            .map(|telling| telling.description.address.as_ref().unwrap().to_string())
+        let node_updates = mirror.node_updates.iter();
+        node_updates
+            .map(|update| update.description.address.as_ref().unwrap().to_string())
             .collect::<Vec<_>>()
             .join(" ")
     };
@@ -305,7 +305,7 @@ fn slurm_is_told_where_a_worker_is_that_it_misses() {
 }
 
 #[test]
-fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
+fn the_comment_names_the_owner_also_of_a_node_that_is_down() {
     let told = format!(
         "tell compute-0 {}",
         serde_json::to_string(&json!({ "comment": COMMENT })).unwrap()
@@ -328,7 +328,7 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
     }
     let going = with(terminating(idle_pod()), &[("/status/podIP", json!("10.0.0.1"))]);
     for (pod, address, comment, expected) in [
-        // Deleted as soon as it had registered: its record is to be known as the set's when it is gone.
+        // It was deleted right after it registered; the comment names its owner afterwards.
         (going.clone(), "10.0.0.1", "", vec![told.as_str()]),
         (going.clone(), "10.0.0.2", "", vec![]),
         (
@@ -337,7 +337,7 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
             r#"{"namespace":"slurm","podName":"another"}"#,
             vec![],
         ),
-        // Its record is still that of the pod before it.
+        // The record is still the predecessor's.
         (with(idle_pod(), &[("/status/phase", json!("Pending"))]), "", "", vec![]),
     ] {
         let scene = Scene {
@@ -350,9 +350,9 @@ fn the_comment_tells_whose_the_node_is_also_when_it_is_down() {
 }
 
 #[test]
-fn nothing_is_told_twice_on_the_same_look() {
-    let mut memory = Memory::default();
-    memory.of_mut("uid-compute-0").told = Some(now());
+fn nothing_is_sent_twice_on_the_same_snapshot() {
+    let mut memory = MirrorMemory::default();
+    memory.of_mut("uid-compute-0").updated = Some(now());
     let scene = Scene {
         knowledge: seen(&json!({ "comment": "" })),
         memory,
@@ -428,7 +428,7 @@ fn a_feature_that_is_none_is_named_and_holds_up_nothing_else() {
         ..Scene::default()
     }
     .mirror();
-    assert_eq!(mirror.tellings.len(), 1, "the comment");
+    assert_eq!(mirror.node_updates.len(), 1, "the comment");
     assert!(
         mirror.complaints[0].contains(FEATURES) && mirror.complaints[0].contains("\"k1\""),
         "{:?}",
@@ -448,7 +448,7 @@ mod topology {
     }
 
     #[test]
-    fn a_place_is_written_on_the_pod_then_told_then_left_alone() {
+    fn a_topology_is_written_to_the_pod_then_sent_then_left_alone() {
         let steps = |pod: Value, current: &str| {
             Scene {
                 pod,
@@ -478,10 +478,10 @@ mod topology {
             }
             .steps()
         };
-        // What slurm.conf, topology.yaml or a person said.
+        // Set by slurm.conf, topology.yaml or an administrator.
         assert_eq!(steps(idle_pod(), "default:s9", ""), [""; 0]);
         assert_eq!(steps(idle_pod(), "default:s9", "Topology=default:s9"), [""; 0]);
-        // What an annotation said that is gone.
+        // Set by an annotation that is gone.
         assert_eq!(steps(placed("default:s1"), "default:s1", ""), [tell("")]);
         assert_eq!(steps(placed("default:s1"), "", ""), ["annotations topology=-"]);
         let back = "Weight=5 topology=default:s9";
@@ -490,7 +490,7 @@ mod topology {
             steps(placed("default:s1"), "default:s9", back),
             ["annotations topology=-"]
         );
-        // Upstream writes an empty one; it means nothing.
+        // Upstream writes an empty one, which means nothing.
         assert_eq!(steps(placed(""), "default:s9", ""), [""; 0]);
     }
 
@@ -508,9 +508,9 @@ mod topology {
         assert_eq!(steps, [""; 0]);
     }
 
-    fn asked(ago: i64, refused: Option<&str>) -> Memory {
-        let mut memory = Memory::default();
-        memory.of_mut("uid-compute-0").topology = Some(Asked {
+    fn asked(ago: i64, refused: Option<&str>) -> MirrorMemory {
+        let mut memory = MirrorMemory::default();
+        memory.of_mut("uid-compute-0").topology = Some(TopologyRequest {
             place: "default:s1".to_owned(),
             at: now() - seconds(ago),
             refused: refused.map(str::to_owned),
@@ -547,13 +547,13 @@ mod topology {
     }
 
     #[test]
-    fn what_slurm_writes_otherwise_is_not_asked_for_again_and_again() {
+    fn a_topology_that_slurm_stores_differently_is_not_requested_on_and_on() {
         for (ago, current, expected) in [
             (1, "default:root:s1", vec![]),
             (300, "default:root:s1", vec![tell("default:s1")]),
-            // Forgotten, as by a slurmctld that was killed.
+            // Lost, as by a slurmctld that was killed.
             (1, "", vec![tell("default:s1")]),
-            // The look is from before.
+            // The snapshot is older.
             (0, "", vec![]),
         ] {
             let steps = Scene {

@@ -1,19 +1,18 @@
-//! Drains by hand: a worker's pod or its Kubernetes node is cordoned, so its Slurm node is to take no new job.
+//! Cordons: the Slurm node of a worker takes no new job while its pod or its Kubernetes node is cordoned.
 
 use api::keys::{self, annotations};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::worker::Worker;
-use crate::nodeset::observe::Observed;
+use crate::{nodeset::observe::Observed, worker::Worker};
 
-/// Slurm's reasons are read by people, in tables.
+/// The length of a reason that still fits in tables such as those of sinfo.
 const LONGEST: usize = 256;
 
-/// The reason to give Slurm, if the worker is to be drained and stay.
+/// Returns the drain reason, if the worker is cordoned.
 pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> {
-    let node = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-    let of_node = node
+    let of_node = observed
+        .host(worker)
         .filter(|node| is_cordoned(node))
         .map(|node| node_reason(observed, node, worker));
     of_node
@@ -32,7 +31,7 @@ fn pod_reason(worker: Worker<'_>) -> String {
         .unwrap_or_else(|| format!("Pod ({}) was cordoned", full_name(worker)))
 }
 
-/// What its administrator wrote on it, else what the conditions say that the operator was told to pass on.
+/// Returns the reason annotated on the node, else the conditions that the operator is configured to propagate.
 fn node_reason(observed: &Observed, node: &Node, worker: Worker<'_>) -> String {
     let given = node
         .annotations()
@@ -46,7 +45,7 @@ fn node_reason(observed: &Observed, node: &Node, worker: Worker<'_>) -> String {
         .as_ref()
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default();
-    let told: Vec<String> = observed
+    let propagated: Vec<String> = observed
         .propagated_conditions
         .iter()
         .filter_map(|type_| {
@@ -59,21 +58,21 @@ fn node_reason(observed: &Observed, node: &Node, worker: Worker<'_>) -> String {
             format!("({}: {})", reason.unwrap_or_default(), message.unwrap_or_default())
         })
         .collect();
-    if told.is_empty() {
+    if propagated.is_empty() {
         let name = node.name_any();
         return format!(
             "Node ({name}) was cordoned, Pod ({}) must be cordoned",
             full_name(worker)
         );
     }
-    one_line(&told.join("; "))
+    one_line(&propagated.join("; "))
 }
 
 fn full_name(worker: Worker<'_>) -> String {
     format!("{}/{}", worker.0.namespace().unwrap_or_default(), worker.name())
 }
 
-/// As one line without control characters, which would break tables and could forge a second line.
+/// Returns one line without control characters, which would break tables and could forge a second line.
 fn one_line(text: &str) -> String {
     let blanks = text
         .chars()
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_one_line_of_a_length_people_read() {
+    fn a_reason_is_one_short_line() {
         for (given, said) in [
             ("  disk swap ", "disk swap"),
             ("a\nb\tc\r\nd", "a b c  d"),

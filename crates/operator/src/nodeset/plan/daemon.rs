@@ -1,4 +1,4 @@
-//! `DaemonSet` mode: on which Kubernetes nodes a worker should be.
+//! `DaemonSet` mode: which Kubernetes nodes get a worker.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,25 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::worker::Worker;
-use crate::nodeset::build::hostname_on;
+use crate::{nodeset::build::hostname_on, worker::Worker};
 
-/// What a node means for a worker.
+/// Whether a Kubernetes node matches the NodeSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// A worker should be made there.
+    /// A worker is created there.
     pub run: bool,
-    /// A worker that is there may stay.
+    /// An existing worker stays there.
     pub stay: bool,
 }
 
-/// Taints that say a node is away for the moment. A worker there is not drained for that: it may well come back.
+/// Taints of a node that is temporarily unreachable. They do not drain the worker there.
 const AWAY: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Whether the set's workers belong on this node: its selector and required affinity match, and its taints are tolerated.
+/// Whether the workers of the NodeSet may run on this node: its selector and required affinity match, and its taints are
+/// tolerated.
 pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
     let empty = Value::Null;
-    let overlay = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.spec.as_ref());
+    let overlay = nodeset.spec.pod_spec();
     let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&empty);
     if !selected(field("nodeSelector"), node) || !has_affinity(field("affinity"), node) {
         return Fit {
@@ -60,7 +56,7 @@ pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
     Fit { run, stay }
 }
 
-/// The Kubernetes node a worker is on, or is meant for.
+/// Returns the Kubernetes node that a worker runs on, or is created for.
 pub(super) fn node_of<'n>(worker: Worker<'_>, nodes: &BTreeMap<&'n str, &Node>) -> Option<&'n str> {
     if let Some(name) = worker.kubernetes_node() {
         return nodes.get_key_value(name).map(|(name, _)| *name);
@@ -97,7 +93,7 @@ fn has_affinity(affinity: &Value, node: &Node) -> bool {
                 .unwrap_or_default()
         };
         let (labels, fields) = (rules("matchExpressions"), rules("matchFields"));
-        // A term without rules matches nothing.
+        // An empty term matches nothing.
         (!labels.is_empty() || !fields.is_empty())
             && labels
                 .iter()

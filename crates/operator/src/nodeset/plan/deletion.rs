@@ -1,5 +1,5 @@
-//! What is left to do for a NodeSet that somebody has deleted: its workers go as in a scale-in, then what is left of them in
-//! Slurm. Its lines in slurm.conf stay as long as the object does, so the object is the last to go.
+//! Plans the deletion of a NodeSet: its workers are removed as in a scale-in, then their records in Slurm. Its lines in
+//! slurm.conf stay as long as the object exists, so the finalizer is removed last.
 
 use std::time::Duration;
 
@@ -7,20 +7,22 @@ use api::keys::{self, annotations};
 use kube::ResourceExt;
 
 use super::{
-    Effect, LOOK_AGAIN_WHILE_WAITING, Plan, Wait, drains,
-    fate::{Cause, Fates},
-    loss, plan_fates,
-    proof::{Evidence, Need, Standing},
+    Effect, Plan, REQUEUE_WHILE_WAITING, Wait, departure, drains, loss, plan_steps,
+    proof::{Evidence, Need, Occupancy},
     reservation,
-    worker::Worker,
+    selection::Selection,
 };
-use crate::{cluster::Knowledge, nodeset::observe::Observed};
+use crate::{
+    cluster::Knowledge,
+    nodeset::observe::Observed,
+    worker::{Cause, Worker},
+};
 
-/// Kubernetes' own: the children are to stay.
+/// The finalizer of `kubectl delete --cascade=orphan`.
 const ORPHAN: &str = "orphan";
-/// Slurm writes down every five seconds what it knows. A slurmctld that dies sooner has again what was removed, and then the set
-/// must still be there to remove it.
-const UNTIL_WRITTEN: Duration = Duration::from_secs(6);
+/// slurmctld saves its state every 5 s. One that dies sooner has deleted records again, and the NodeSet must still exist to
+/// delete them.
+const SAVED_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     let nodeset = observed.nodeset.as_ref();
@@ -33,7 +35,7 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     if let Some(why) = unconditional(observed) {
         let because = (!workers.is_empty()).then(|| {
             format!(
-                "{why}, so its {} workers go without their jobs being waited for",
+                "{why}, so its {} workers are deleted without waiting for their jobs",
                 workers.len()
             )
         });
@@ -41,31 +43,26 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
         return plan;
     }
     plan.needs_jobs = true;
-    plan.requeue = Some(LOOK_AGAIN_WHILE_WAITING);
-    // First: Slurm deletes no node that is reserved.
+    plan.requeue = Some(REQUEUE_WHILE_WAITING);
+    // Slurm deletes no reserved node.
     let released = reservation::plan_release(observed, &mut plan);
-    // Kubernetes takes the pods' owner away first, and then its word: pods without an owner tell it too.
+    // Kubernetes removes the owner of the pods before its finalizer, so pods without an owner are a sign too.
     let pods_stay = has(ORPHAN) || !observed.orphans.is_empty();
     if pods_stay {
         plan_orphaning(observed, &mut plan);
     } else {
         let dead = loss::plan_losses(observed, &workers, &mut plan);
-        let active = workers.iter().copied().filter(|worker| worker.is_active());
-        let fates = Fates {
-            stay: Vec::new(),
-            leave: active.map(|worker| (worker, Cause::Deletion)).collect(),
-        };
-        let fates = fates.without(&dead);
+        let selection = Selection::all_leave(workers.iter().copied(), Cause::Deletion).without(&dead);
         let evidence = observed.knowledge.known().map(Evidence::new);
-        plan_fates(observed, &fates, evidence.as_ref(), &mut plan);
+        plan_steps(observed, &selection, evidence.as_ref(), &mut plan);
         if workers.is_empty() {
-            plan_remains(observed, &mut plan);
+            plan_leftovers(observed, &mut plan);
         }
     }
     let done = released && plan.effects.is_empty() && plan.waits.is_empty();
-    if done && workers.is_empty() && !pods_stay && !is_written(observed) {
+    if done && workers.is_empty() && !pods_stay && !is_saved(observed) {
         plan.waits.push(Wait::Unwritten);
-        plan.requeue = Some(UNTIL_WRITTEN);
+        plan.requeue = Some(SAVED_WITHIN);
     } else if done && (workers.is_empty() || pods_stay) {
         plan.effects.push(Effect::RemoveFinalizer { because: None });
         plan.needs_jobs = false;
@@ -74,15 +71,15 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     plan
 }
 
-/// Whether Slurm had the time to write down that nothing is left.
-fn is_written(observed: &Observed) -> bool {
+/// Whether slurmctld has had time to save that nothing is left.
+fn is_saved(observed: &Observed) -> bool {
     let age = observed.empty_since.map(|since| observed.now.duration_since(since));
     age.and_then(|age| Duration::try_from(age).ok())
-        .is_some_and(|age| age >= UNTIL_WRITTEN)
+        .is_some_and(|age| age >= SAVED_WITHIN)
 }
 
-/// Why nothing is waited for, if nothing is. Who deletes the cluster has deleted its jobs: to wait for a slurmctld that is gone
-/// would be to wait for ever.
+/// Returns why the deletion does not wait, if it does not. If the cluster is deleted too, a wait for its slurmctld would
+/// never end.
 fn unconditional(observed: &Observed) -> Option<&'static str> {
     let nodeset = observed.nodeset.as_ref();
     let forced = nodeset.annotations().get(annotations::FORCE_DELETION);
@@ -101,39 +98,33 @@ fn unconditional(observed: &Observed) -> Option<&'static str> {
     }
 }
 
-/// The pods stay; but as the partition goes with the set, nothing may run there any more. Kubernetes may have taken their
-/// owner away already.
+/// Drains the workers and leaves their pods. The partition is deleted with the NodeSet, so no job may run there. Kubernetes
+/// may have removed the owner of the pods already.
 fn plan_orphaning(observed: &Observed, plan: &mut Plan) {
     let orphans = observed.orphans.iter().map(|pod| Worker(pod));
-    let workers = observed.workers().chain(orphans).filter(|worker| worker.is_active());
-    let fates = Fates {
-        stay: Vec::new(),
-        leave: workers.map(|worker| (worker, Cause::Deletion)).collect(),
-    };
-    drains::plan_drains(observed, &fates, plan);
+    let selection = Selection::all_leave(observed.workers().chain(orphans), Cause::Deletion);
+    drains::plan_drains(observed, &selection, plan);
     match &observed.knowledge {
         Knowledge::Unknown { why } => plan.waits.push(Wait::SlurmUnknown { why: why.clone() }),
         Knowledge::Known(seen) => {
             let evidence = Evidence::new(seen);
-            let names = fates.leave.iter().filter_map(|(worker, _)| worker.slurm_name());
+            let names = selection.leave.iter().filter_map(|(worker, _)| worker.slurm_name());
             plan.waits.extend(names.filter_map(|name| {
-                match evidence.standing(name) {
-                    Standing::Absent | Standing::Proven { .. } => None,
-                    Standing::Undrained { .. } => Some((name, "it is about to be drained".to_owned())),
-                    Standing::Busy { why } | Standing::Unclear { why } => Some((name, why)),
-                }
-                .map(|(node, why)| Wait::Draining {
-                    node: node.to_owned(),
-                    why,
-                })
+                let why = match evidence.occupancy(name) {
+                    Occupancy::Absent | Occupancy::Free { .. } => return None,
+                    Occupancy::Undrained => departure::ABOUT_TO_DRAIN.to_owned(),
+                    Occupancy::Busy { why } | Occupancy::Unclear { why } => why,
+                };
+                let node = name.to_owned();
+                Some(Wait::Draining { node, why })
             }));
             plan_partition(observed, plan);
         }
     }
 }
 
-/// What is left in Slurm of a set without workers.
-fn plan_remains(observed: &Observed, plan: &mut Plan) {
+/// Deletes what a NodeSet without workers has left in Slurm.
+fn plan_leftovers(observed: &Observed, plan: &mut Plan) {
     if let Some(seen) = observed.knowledge.known() {
         let evidence = Evidence::new(seen);
         for node in observed.records.keys() {
@@ -143,7 +134,7 @@ fn plan_remains(observed: &Observed, plan: &mut Plan) {
                     node: node.clone(),
                     expect: shown.admin_state(),
                 }),
-                // It stays, and is no worker of anybody.
+                // The record stays without a worker.
                 Some(Need::ByName { .. }) => {}
                 Some(Need::Job { why } | Need::Unclear { why }) => plan.waits.push(Wait::Draining {
                     node: node.clone(),
@@ -155,7 +146,7 @@ fn plan_remains(observed: &Observed, plan: &mut Plan) {
     plan_partition(observed, plan);
 }
 
-/// Slurm fails all jobs of a partition that disappears, those that wait too.
+/// Slurm fails all jobs of a deleted partition, pending ones too.
 fn plan_partition(observed: &Observed, plan: &mut Plan) {
     let nodeset = observed.nodeset.as_ref();
     if nodeset.spec.wanted_partition().is_none() {
@@ -163,7 +154,7 @@ fn plan_partition(observed: &Observed, plan: &mut Plan) {
     }
     let name = nodeset.slurm_name();
     let why = match &observed.knowledge {
-        Knowledge::Unknown { why } => Some(format!("Slurm cannot be asked whether jobs are in it: {why}")),
+        Knowledge::Unknown { why } => Some(format!("its jobs are unknown: {why}")),
         Knowledge::Known(seen) => match &seen.jobs {
             None => Some("its jobs have not been read yet".to_owned()),
             Some(jobs) => {
@@ -221,7 +212,7 @@ mod tests {
             (job("PENDING", "compute"), false),
             (job("COMPLETED", "compute"), true),
             (job("PENDING", "other"), true),
-            // Slurm takes it from the one and leaves it in the other.
+            // Slurm removes the job from the one partition and leaves it in the other.
             (job("PENDING", "compute,other"), true),
             (unknown(), false),
         ] {
@@ -246,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_waited_for_when_the_cluster_goes_too_or_somebody_forces_it() {
+    fn a_deletion_does_not_wait_if_the_cluster_is_deleted_too_or_it_is_forced() {
         let ending = json!({ "apiVersion": "v1", "kind": "Namespace",
             "metadata": { "name": "slurm", "deletionTimestamp": "2026-01-01T00:59:00Z" } });
         let forced = (
@@ -271,7 +262,7 @@ mod tests {
     #[test]
     fn workers_that_are_to_stay_are_emptied_and_left() {
         let ours = "nodeset.slinky.slurm.net/reservation";
-        // Kubernetes takes their owner away at once, and then its own finalizer.
+        // Kubernetes removes their owner first, and then its finalizer.
         let orphan = with(worker(0), &[("/metadata/ownerReferences", json!([]))]);
         for (finalizers, pod) in [
             (json!([ours, "orphan"]), worker(0)),

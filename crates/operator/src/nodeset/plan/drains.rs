@@ -1,57 +1,49 @@
-//! Which Slurm nodes are to be drained, and which drains are to be taken back. Level-triggered: a drain that Slurm has
-//! forgotten, as it does when it is killed right after it acknowledged one, is given again.
+//! Plans which Slurm nodes to drain and which drains to revert. Level-triggered: a drain that slurmctld lost, because it
+//! was killed right after it acknowledged the drain, is sent again.
 //!
 //! An administrator's order is never overwritten. Before the operator drains a node it records the reason on the pod
-//! ([`DRAIN_REASON`]), and afterwards the time ([`DRAINED`]): if the drain is gone later, an administrator resumed the node. Every
-//! order names the state it was planned on and is rejected if the node has changed since.
+//! ([`DRAIN_REASON`]), and afterwards the time ([`DRAINED`]): if the drain is gone later, an administrator resumed the
+//! node. Every order names the state it was planned on and is rejected if the node has changed since.
 
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::Node;
 
-use super::{
-    Effect, Marks, Plan, Wait, cordon,
-    fate::{Cause, Fates},
-    id,
-    worker::Worker,
-};
+use super::{Effect, MetadataPatch, Plan, Wait, cordon, selection::Selection};
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::{DRAIN_REASON, DRAINED, build::TERMINATING, observe::Observed},
+    nodeset::{build::TERMINATING, observe::Observed},
+    worker::{Cause, DRAIN_REASON, DRAINED, Worker},
 };
 
-/// Slurm writes its state down every five seconds. A drain that was in force for longer than this survives its death.
+/// slurmctld saves its state every 5 s. A drain that has been in force for longer than this survives its death.
 const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
-/// A slurmctld that began so soon after a drain may have forgotten it: the one before it may have been killed at once, and
-/// Kubernetes takes its time to start another.
+/// A slurmctld that started so soon after a drain may have lost it: its predecessor may have been killed at once, and
+/// Kubernetes takes up to two minutes to start another.
 const BACK_WITHIN: SignedDuration = SignedDuration::from_mins(2);
-/// What Slurm says itself about nodes that were away. Other words are people's.
-const SLURMS_OWN: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
+/// Reasons that Slurm itself gives for nodes that were unreachable. All other reasons are an administrator's.
+const SLURM_REASONS: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
 
-pub(super) fn plan_drains(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
+pub(super) fn plan_drains(observed: &Observed, selection: &Selection<'_>, plan: &mut Plan) {
     let seen = match &observed.knowledge {
         Knowledge::Known(seen) => seen.as_ref(),
         Knowledge::Unknown { why } => {
-            // Those that leave say so themselves.
-            if fates.leave.is_empty()
-                && fates
-                    .stay
-                    .iter()
-                    .any(|worker| cordon::reason(observed, *worker).is_some())
-            {
+            // `plan_removals` reports this for leaving workers.
+            let mut stay = selection.stay.iter();
+            if selection.leave.is_empty() && stay.any(|worker| cordon::reason(observed, *worker).is_some()) {
                 plan.waits.push(Wait::SlurmUnknown { why: why.clone() });
             }
             return;
         }
     };
-    for (worker, cause) in &fates.leave {
-        // Not before the choice is written down.
+    for (worker, cause) in &selection.leave {
+        // The drain comes after the annotation.
         if worker.is_marked() || *cause == Cause::Deletion {
             plan_leaving(observed, seen, *worker, *cause, plan);
         }
     }
-    for worker in &fates.stay {
+    for worker in &selection.stay {
         plan_staying(observed, seen, *worker, plan);
     }
 }
@@ -63,15 +55,15 @@ fn plan_leaving(observed: &Observed, seen: &Seen, worker: Worker<'_>, cause: Cau
         worker,
         node,
         reason: reason_to_leave(&namespace, worker.name(), cause),
-        // That somebody resumed it before it was to leave says nothing about now.
+        // A resume from before the worker was chosen to leave does not count.
         wanted_since: Some(worker.leaving().map_or(Timestamp::MIN, |leaving| leaving.since)),
-        // Who deletes a set cannot take that back.
-        can_be_taken_back: cause != Cause::Deletion,
+        // The deletion of a NodeSet cannot be reverted.
+        respects_resume: cause != Cause::Deletion,
     };
     drain.plan(observed, seen, plan);
 }
 
-/// The reason of a node whose worker leaves.
+/// Returns the drain reason of a leaving worker.
 pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
     format!(
         "{}Pod ({namespace}/{pod}) is pending termination for {}",
@@ -83,8 +75,8 @@ pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
 fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut Plan) {
     let Some(node) = node_of(seen, worker) else { return };
     if let Some(reason) = cordon::reason(observed, worker) {
-        // A person has taken it down, and no job goes there; to drain it too would leave something behind that is not theirs.
-        if node.state.is_down() && !node.state.is_drain() && is_a_persons(node, Some(worker)) {
+        // An administrator set it down, so it gets no job; a drain of the operator would outlast their order.
+        if node.state.is_down() && !node.state.is_drain() && has_manual_reason(node, Some(worker)) {
             return;
         }
         let drain = Drain {
@@ -92,43 +84,42 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
             node,
             reason,
             wanted_since: None,
-            can_be_taken_back: true,
+            respects_resume: true,
         };
         drain.plan(observed, seen, plan);
         return;
     }
-    let ours = node.state.is_drain() && is_ours(node, worker);
-    let mut over = Marks::new();
+    let ours = node.state.is_drain() && has_operator_reason(node, worker);
+    let mut over = MetadataPatch::new();
     if worker.drained_since().is_some() {
         over.insert(DRAINED.to_owned(), None);
     }
-    // As long as the drain is there, this is how we know it.
+    // While the drain is in force, this annotation identifies it.
     if worker.drain_reason().is_some() && !ours {
         over.insert(DRAIN_REASON.to_owned(), None);
     }
     if !over.is_empty() {
         plan.effects.push(mark(worker, over));
     }
-    // Slurm may still take a node for alive whose slurmd is yet to come.
-    // And one that is down comes back by a resume, which takes the drain along.
+    // Slurm may still consider a node alive whose new slurmd has not started. A node that is down is returned by a resume,
+    // which also reverts the drain.
     if ours && worker.is_ready() && !node.state.is_down() {
         plan.effects.push(Effect::UndrainNode {
-            pod: id(worker),
             node: node.name.clone(),
             expect: node.admin_state(),
         });
     }
 }
 
-/// A node that is to be drained.
+/// A drain that is wanted.
 struct Drain<'a> {
     worker: Worker<'a>,
     node: &'a Node,
     reason: String,
-    /// Since when the worker is to leave, if it is.
+    /// Since when the worker has been leaving, if it is.
     wanted_since: Option<Timestamp>,
-    /// A person who resumes the node is respected. So its pod records since when the drain is in force.
-    can_be_taken_back: bool,
+    /// Whether a resume by an administrator is respected. If so, the pod records since when the drain has been in force.
+    respects_resume: bool,
 }
 
 impl Drain<'_> {
@@ -139,25 +130,25 @@ impl Drain<'_> {
                 .drained_since()
                 .filter(|since| self.wanted_since.is_none_or(|wanted| *since >= wanted));
             match in_force {
-                // What was seen is older than our drain.
+                // The snapshot is older than the drain.
                 Some(since) if seen.at <= since => {}
-                Some(since) if self.can_be_taken_back && !may_be_forgotten(observed, since) => {
+                Some(since) if self.respects_resume && !may_be_forgotten(observed, since) => {
                     plan.waits.push(Wait::Resumed {
                         node: node.name.clone(),
                         leaves: self.wanted_since.is_some(),
                     });
-                    // Which slurmctld it is comes with the jobs.
+                    // The poll reads the start of slurmctld together with the jobs.
                     plan.needs_jobs |= boot(observed).is_none();
                 }
                 _ => plan.effects.push(self.order()),
             }
-        } else if !is_ours(node, worker) {
-            // A person's drain does as well.
+        } else if !has_operator_reason(node, worker) {
+            // An administrator's drain serves as well.
         } else if node.reason != self.reason {
             plan.effects.push(self.order());
         } else if self.wanted_since.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none())
         {
-            // A cordon can last. What leaves was noted with its drain, and is gone soon.
+            // A cordon can last. Leaving workers got the annotations with their drain.
             let reason = (DRAIN_REASON.to_owned(), Some(self.reason));
             let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
             plan.effects.push(mark(worker, [reason, since].into()));
@@ -167,48 +158,49 @@ impl Drain<'_> {
     fn order(self) -> Effect {
         let Self { worker, node, .. } = self;
         Effect::DrainNode {
-            pod: id(worker),
+            pod: worker.id(),
             node: node.name.clone(),
-            // What a person wrote there stays.
-            reason: (!is_a_persons(node, Some(worker))).then_some(self.reason),
-            is_noted: self.can_be_taken_back,
+            // An administrator's reason is kept.
+            reason: (!has_manual_reason(node, Some(worker))).then_some(self.reason),
+            is_noted: self.respects_resume,
             expect: node.admin_state(),
         }
     }
 }
 
-/// Its drain was seen in force for so long that Slurm has written it down.
+/// Whether its drain has been in force for so long that slurmctld has saved it.
 pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
     noted(observed, worker).is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
 }
 
-/// slurmctld was killed so soon after a drain that it may not have written it down. The one that took the drain cannot forget it.
+/// Whether slurmctld restarted so soon after a drain that the drain may be lost. The process that accepted a drain does not
+/// lose it.
 fn may_be_forgotten(observed: &Observed, since: Timestamp) -> bool {
     boot(observed).is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN)
 }
 
-/// Since when its drain has been in force in the slurmctld that runs now.
+/// Returns since when its drain has been in force in the running slurmctld.
 fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
     let since = worker.drained_since()?;
     boot(observed).is_none_or(|boot| since >= boot).then_some(since)
 }
 
-/// What is noted for a drain that is in force from now on.
+/// Returns the value of [`DRAINED`] for a drain that is in force from now on.
 pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
-    // slurmctld's clock may be ahead.
+    // The clock of slurmctld may be ahead.
     let now = boot(observed).map_or(now, |boot| boot.max(now));
     format!("{now:.3}")
 }
 
-/// When the slurmctld that runs now began, if that is known.
+/// Returns when the running slurmctld started, if known.
 fn boot(observed: &Observed) -> Option<Timestamp> {
     observed.knowledge.known()?.boot()
 }
 
-fn mark(worker: Worker<'_>, annotations: Marks) -> Effect {
+fn mark(worker: Worker<'_>, annotations: MetadataPatch) -> Effect {
     Effect::MarkPod {
-        pod: id(worker),
-        labels: Marks::new(),
+        pod: worker.id(),
+        labels: MetadataPatch::new(),
         annotations,
     }
 }
@@ -217,14 +209,14 @@ fn node_of<'s>(seen: &'s Seen, worker: Worker<'_>) -> Option<&'s Node> {
     seen.nodes.get(worker.slurm_name()?)
 }
 
-/// Whether we gave the reason of this node: its pod says so, or it is a sentence that we make, given on behalf of the worker before
-/// or by its pod's own end. A node without a reason is somebody else's.
-pub(super) fn is_ours(node: &Node, worker: Worker<'_>) -> bool {
-    worker.drain_reason().is_some_and(|reason| reason == node.reason) || is_our_sentence(&node.reason)
+/// Whether the operator gave the reason of this node: the pod has it recorded, or it is one of the operator's sentences,
+/// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's.
+pub(super) fn has_operator_reason(node: &Node, worker: Worker<'_>) -> bool {
+    worker.drain_reason().is_some_and(|reason| reason == node.reason) || is_operator_reason(&node.reason)
 }
 
-/// One of the sentences that we make, and no words that somebody told us to pass on.
-pub(super) fn is_our_sentence(reason: &str) -> bool {
+/// Whether this is one of the operator's sentences, and not text that it passes on for a user.
+pub(super) fn is_operator_reason(reason: &str) -> bool {
     let Some(words) = reason.strip_prefix(keys::NODE_REASON_PREFIX) else {
         return false;
     };
@@ -234,15 +226,17 @@ pub(super) fn is_our_sentence(reason: &str) -> bool {
     about_pod || about_node || words == TERMINATING || words.starts_with("lost: ")
 }
 
-/// What Slurm says by itself.
-pub(super) fn is_slurms_own(reason: &str) -> bool {
-    SLURMS_OWN.iter().any(|words| reason.starts_with(words))
+pub(super) fn is_slurm_reason(reason: &str) -> bool {
+    SLURM_REASONS.iter().any(|words| reason.starts_with(words))
 }
 
-/// Whether a person gave the reason of this node.
-pub(super) fn is_a_persons(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    let ours = worker.map_or_else(|| is_our_sentence(&node.reason), |worker| is_ours(node, worker));
-    !node.reason.is_empty() && !ours && !is_slurms_own(&node.reason)
+/// Whether an administrator gave the reason of this node.
+pub(super) fn has_manual_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
+    let ours = worker.map_or_else(
+        || is_operator_reason(&node.reason),
+        |worker| has_operator_reason(node, worker),
+    );
+    !node.reason.is_empty() && !ours && !is_slurm_reason(&node.reason)
 }
 
 #[cfg(test)]
@@ -260,7 +254,7 @@ mod tests {
         Knowledge::Known(Seen::of_nodes(serde_json::from_value(nodes).unwrap(), now()).into())
     }
 
-    /// The same, by a slurmctld that began then.
+    /// The same snapshot, from a slurmctld that started then.
     fn begun(knowledge: Knowledge, at: &str) -> Knowledge {
         let Knowledge::Known(seen) = knowledge else {
             panic!("it is known")
@@ -370,11 +364,11 @@ mod tests {
                 "{reason:?}"
             );
         }
-        // As long as slurmd is not up, a node that is open would be given jobs in vain.
+        // Before slurmd runs, jobs would fail to start on an undrained node.
         let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
         let ours = "slurm-operator: Pod (slurm/compute-0) was cordoned";
         assert_eq!(steps(&on(&quiet, starting, node(DRAIN, ours))), [""; 0]);
-        // Words that we were told to pass on are ours if the pod says so, until the drain is gone or somebody else's.
+        // A user's reason that the operator passed on is the operator's while the pod has it recorded.
         let recorded = || annotated(worker(0), REASON, "slurm-operator: ticket 7");
         for (state, reason, expected) in [
             (DRAIN, "slurm-operator: ticket 7", "undrain compute-0"),
@@ -388,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_names_the_state_it_was_planned_on_and_leaves_a_persons_reason() {
+    fn an_order_names_the_state_it_was_planned_on_and_keeps_a_manual_reason() {
         let quiet = k1(false, &json!({}));
         let leaving = annotated(
             worker(0),
@@ -425,7 +419,7 @@ mod tests {
             assert!(told.as_deref().unwrap_or_default().contains(given.unwrap_or_default()));
             assert_eq!((expect.reason.as_str(), expect.drain), (reason, state == DRAIN));
         }
-        // A cordon has nothing to add to what a person took down.
+        // A cordon adds nothing to a manual down.
         let cordoned = || annotated(worker(0), CORDON, "true");
         assert_eq!(steps(&on(&quiet, cordoned(), node(DOWN, "broken fan"))), [""; 0]);
         assert_eq!(
@@ -443,11 +437,11 @@ mod tests {
             "scale-in 2026-01-01T00:59:00Z",
         );
         for (since, expected) in [
-            // It was drained to leave, and somebody took that back.
+            // It was drained to leave, and an administrator reverted that.
             (Some("2026-01-01T00:59:10Z"), ""),
-            // That was for a cordon, before it was chosen.
+            // The drain was for a cordon, before it was chosen to leave.
             (Some("2026-01-01T00:58:00Z"), "drain compute-0"),
-            // What was seen is older than the drain.
+            // The snapshot is older than the drain.
             (Some("2026-01-01T01:00:01Z"), ""),
             (None, "drain compute-0"),
         ] {
@@ -462,10 +456,10 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_slurm_forgot_is_given_again_and_one_that_somebody_took_back_is_not() {
+    fn a_drain_that_slurm_lost_is_sent_again_and_one_that_an_administrator_reverted_is_not() {
         let quiet = k1(false, &json!({}));
         let cordoned = |since: &str| annotated(annotated(worker(0), CORDON, "true"), SINCE, since);
-        // Nobody knows yet whether it is the slurmctld that took the drain. One that did cannot have forgotten it.
+        // It is not known yet whether the running slurmctld accepted the drain. One that did cannot have lost it.
         for since in ["2026-01-01T00:59:55Z", "2026-01-01T00:50:00Z"] {
             let plan = on(&quiet, cordoned(since), node(OPEN, ""));
             assert_eq!(steps(&plan), [""; 0]);
@@ -483,7 +477,7 @@ mod tests {
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
             ["drain compute-0"]
         );
-        // Slurm was killed right after it, and the operator, too, was away for longer than it takes Slurm to write.
+        // slurmctld was killed right afterwards, and the operator was away for longer than slurmctld takes to save.
         for (booted, expected) in [
             ("2026-01-01T00:50:20Z", "drain compute-0"),
             ("2026-01-01T00:57:00Z", ""),
@@ -492,7 +486,7 @@ mod tests {
             let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), begun(node(OPEN, ""), booted));
             assert_eq!(steps(&plan).join("; "), expected, "{booted}");
         }
-        // What was taken back is forgotten with the cordon.
+        // The resume is forgotten with the cordon.
         let uncordoned = annotated(worker(0), SINCE, "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, uncordoned, node(OPEN, ""))), ["label compute-0"]);
     }
@@ -510,7 +504,7 @@ mod tests {
         let noted = annotated(recorded, SINCE, "2026-01-01T00:59:55Z");
         assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
         assert_eq!(steps(&on(&quiet, noted.clone(), in_force.clone())), [""; 0]);
-        // And again for each slurmctld.
+        // Each slurmctld process needs it again.
         let before = begun(in_force.clone(), "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);
         let after = begun(in_force, "2026-01-01T00:59:57Z");
@@ -518,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_follows_the_cause_but_a_persons_stays() {
+    fn the_reason_follows_the_cause_but_a_manual_reason_is_kept() {
         let quiet = k1(false, &json!({}));
         let cordoned = || annotated(annotated(worker(0), CORDON, "true"), SINCE, "2026-01-01T00:50:00Z");
         let recorded = annotated(cordoned(), REASON, "slurm-operator: something else");

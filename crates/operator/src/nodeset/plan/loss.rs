@@ -1,7 +1,7 @@
-//! Workers that are dead, workers that may be alive though nobody sees them, and workers that are back.
+//! Dead workers, and workers that may be alive although nobody sees them.
 //!
-//! A node that does not answer may well run its jobs. So nothing is done about it: Slurm's own timeout rules, and its name is
-//! not used again. Only what proves that it is dead lets its jobs start elsewhere.
+//! An unreachable Kubernetes node may still run its jobs, so the operator does nothing about it: Slurm's own timeout
+//! applies, and the name of the worker is not reused. Its jobs start elsewhere only on proof that it is dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,35 +10,32 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use slurm::node::Node as SlurmNode;
 
-use super::{
-    Down, Effect, Plan, Record, Standing, Wait, cordon,
-    drains::{is_a_persons, is_ours, is_slurms_own},
-    fate::Fates,
-    id, inherited,
+use super::{DownOrder, Effect, Plan, WorkerLoss, drains::has_manual_reason};
+use crate::{
+    nodeset::{build::TERMINATING, observe::Observed},
     worker::Worker,
 };
-use crate::nodeset::{build::TERMINATING, observe::Observed};
 
-/// Somebody has declared that nothing runs on a node any more.
+/// An administrator declares with this taint that nothing runs on a node.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// A kubelet that is back ends within this time what is no longer wanted on its node.
+/// A kubelet that reconnects ends unwanted pods within this time.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
-/// What Slurm and Kubernetes say about a node may differ for as long as Kubernetes takes to miss one.
-const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
-
-/// How a worker is known to be dead.
+/// Why a worker is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// All its containers have ended, by the kubelet's word.
+    /// The kubelet reports that all its containers have ended.
     Ended,
-    /// Its Kubernetes node does not exist any more.
-    NodeGone { node: String },
-    /// Its Kubernetes node does not answer, and was declared to be out of service.
-    OutOfService { node: String },
+    NodeGone {
+        node: String,
+    },
+    /// Its Kubernetes node is unreachable and has the out-of-service taint.
+    OutOfService {
+        node: String,
+    },
 }
 
 impl Death {
-    /// The Kubernetes node whose state is the proof.
+    /// Returns the Kubernetes node whose state is the proof.
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Ended => None,
@@ -46,7 +43,6 @@ impl Death {
         }
     }
 
-    /// In words for people.
     pub fn message(&self) -> String {
         match self {
             Self::Ended => "all its containers have ended".to_owned(),
@@ -56,7 +52,7 @@ impl Death {
     }
 }
 
-/// Whether a worker is dead, given the Kubernetes node of its name, if there is one.
+/// Returns whether a worker is dead, given its Kubernetes node.
 pub(super) fn death(worker: Worker<'_>, node: Option<&Node>) -> Option<Death> {
     if worker.is_finished() || worker.is_terminating() && worker.has_ended() {
         return Some(Death::Ended);
@@ -64,7 +60,7 @@ pub(super) fn death(worker: Worker<'_>, node: Option<&Node>) -> Option<Death> {
     death_of_node(worker.kubernetes_node()?, node)
 }
 
-/// Whether everything on the Kubernetes node of this name is dead.
+/// Returns whether everything on the Kubernetes node of this name is dead.
 pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
     match node {
         None => Some(Death::NodeGone { node: name.to_owned() }),
@@ -75,111 +71,60 @@ pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
     }
 }
 
-/// Tells Slurm about workers that are dead, so that their jobs start elsewhere, and makes room for their successors. Returns
-/// the UIDs of the dead.
+/// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns the UIDs of the
+/// dead.
 pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan: &mut Plan) -> BTreeSet<&'a str> {
     let mut dead = BTreeSet::new();
     for worker in workers {
-        let node = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-        let Some(death) = death(*worker, node.map(AsRef::as_ref)) else {
+        let Some(death) = death(*worker, observed.host(*worker)) else {
             continue;
         };
         dead.insert(worker.uid());
-        let node = worker
-            .slurm_name()
-            .and_then(|name| observed.knowledge.known()?.nodes.get(name));
-        let by_plan = node.is_some_and(|node| left_by_plan(*worker, &death, node));
-        let down = node.and_then(|node| down(node, &death, Some(*worker), by_plan));
-        // The kubelet is about to remove it.
+        let node = observed.slurm_node(*worker);
+        let is_planned = node.is_some_and(|node| was_planned(*worker, &death, node));
+        let down = node.and_then(|node| down(node, &death, Some(*worker), is_planned));
+        // The kubelet is about to remove the pod.
         let leaves_by_itself = death == Death::Ended && worker.is_terminating();
         if down.is_some() || !leaves_by_itself {
-            plan.effects.push(Effect::LoseWorker {
-                pod: Some(id(*worker)),
+            plan.effects.push(Effect::LoseWorker(WorkerLoss {
+                pod: Some(worker.id()),
                 death,
                 down,
-                by_plan,
-            });
+                is_planned,
+            }));
         }
     }
     dead
 }
 
-/// Whether a dead worker left on purpose: its pod was deleted, and no job was lost with it. A machine that dies while its pods
-/// are being deleted is a loss, unless the operator itself had chosen the worker to go.
-fn left_by_plan(worker: Worker<'_>, death: &Death, node: &SlurmNode) -> bool {
+/// Whether a dead worker left on purpose: its pod was deleted, and no job was lost with it. A machine that dies while its
+/// pods are being deleted is a loss, unless the operator itself had chosen the worker to leave.
+fn was_planned(worker: Worker<'_>, death: &Death, node: &SlurmNode) -> bool {
     let ended_as_asked = *death == Death::Ended || worker.leaving().is_some();
     worker.is_terminating() && ended_as_asked && !node.state.is_busy()
 }
 
-/// What Slurm is told about a node that is dead, if it does not know. Records from slurm.conf are not ours. The reason for which
-/// a worker left by plan stays: it says later whether the record may go.
-pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, by_plan: bool) -> Option<Down> {
+/// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
+/// that left on purpose stays: it decides later whether the record may be deleted.
+pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned: bool) -> Option<DownOrder> {
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
-    let words = match (by_plan, node.reason.as_str()) {
+    let words = match (is_planned, node.reason.as_str()) {
         (true, "") => Some(TERMINATING.to_owned()),
         (true, _) => None,
-        // What a person wrote there stays.
-        (false, _) => (!is_a_persons(node, worker)).then(|| format!("lost: {}", death.message())),
+        // An administrator's reason is kept.
+        (false, _) => (!has_manual_reason(node, worker)).then(|| format!("lost: {}", death.message())),
     };
-    Some(Down {
+    Some(DownOrder {
         node: node.name.clone(),
         reason: words.map(|words| format!("{}{words}", keys::NODE_REASON_PREFIX)),
         expect: node.admin_state(),
     })
 }
 
-/// Brings nodes back into service whose workers are there again. A resume also makes slurmd register, so that copies of jobs
-/// that Slurm has given to others meanwhile end.
-pub(super) fn plan_returns(observed: &Observed, fates: &Fates<'_>, plan: &mut Plan) {
-    let Some(seen) = observed.knowledge.known() else { return };
-    for worker in &fates.stay {
-        let host = worker.kubernetes_node().and_then(|name| observed.nodes.get(name));
-        let alive = host.is_some_and(|host| ready_since(host).is_some());
-        let (Some(since), Some(node)) = (
-            worker.ready_since().filter(|_| worker.is_ready() && alive),
-            worker.slurm_name().and_then(|name| seen.nodes.get(name)),
-        ) else {
-            continue;
-        };
-        if node.state.is_down()
-            && (is_ours(node, *worker) || is_slurms_own(&node.reason))
-            && missed_address(*worker, node).is_none()
-            && (inherited::is_down_for_them(node) || is_about_the_past(node, since, observed.now))
-            && cordon::reason(observed, *worker).is_none()
-        {
-            plan.effects.push(Effect::ResumeNode {
-                pod: id(*worker),
-                node: node.name.clone(),
-                expect: node.admin_state(),
-            });
-        }
-    }
-}
-
-/// The address of a worker that Slurm looks for where the one before it was: slurmctld was killed before it had written down
-/// that this one has registered, and slurmd does not register again by itself. Once Slurm knows the address, it finds it.
-pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a str> {
-    let started = i64::try_from(node.slurmd_start_time.finite().unwrap_or_default()).ok()?;
-    let is_of_another = worker.created().is_some_and(|created| started < created.as_second());
-    let is_missed = node.state.is_down() || !node.state.is_responding();
-    let is_missed = is_missed && node.state.is_dynamic() && is_of_another;
-    worker.address_instead_of(&node.address).filter(|_| is_missed)
-}
-
-/// The worker was ready only after Slurm gave the node up, or has been ready for so long since that it is not about to be
-/// missed by Kubernetes too.
-fn is_about_the_past(node: &SlurmNode, ready_since: Timestamp, now: Timestamp) -> bool {
-    let given_up = node
-        .reason_changed_at
-        .finite()
-        .and_then(|seconds| Timestamp::from_second(i64::try_from(seconds).ok()?).ok());
-    given_up.is_none_or(|given_up| given_up <= ready_since || now.duration_since(given_up) > MISSED_WITHIN)
-}
-
-/// The Kubernetes node where the last worker of this name may still run its jobs, though its pod is gone: it does not
-/// answer, or has just come back.
+/// Returns the Kubernetes node where the last worker of this name may still run jobs although its pod is gone: the node is
+/// unreachable, or has just reconnected.
 pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Option<&'o str> {
     let noted = observed
         .nodeset
@@ -194,8 +139,8 @@ pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Opt
         .find(|name| is_cut_off(observed.nodes.get(*name).map(AsRef::as_ref), observed.now))
 }
 
-/// Workers whose Kubernetes nodes do not answer, and those of which that was the last that was seen. It is written down, so
-/// that their names are not used again when their pods are gone.
+/// Returns the workers whose Kubernetes nodes are unreachable, or were when they were last seen. The status keeps them, so
+/// that their names are not reused when their pods are gone.
 pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
     let status = observed.nodeset.status.as_ref();
     let mut places: BTreeMap<&str, &str> = status
@@ -206,7 +151,7 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
         .collect();
     for worker in observed.workers() {
         let Some(name) = worker.slurm_name() else { continue };
-        // What is there is what counts; and what has ended is no longer anywhere.
+        // Existing pods replace what the status says; finished ones run nowhere.
         places.remove(name);
         if let Some(node) = worker.kubernetes_node().filter(|_| !worker.is_finished()) {
             places.insert(name, node);
@@ -219,7 +164,7 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Whether something may run on a node that nobody can see.
+/// Whether something may run unseen on a node.
 fn is_cut_off(node: Option<&Node>, now: Timestamp) -> bool {
     let Some(node) = node else { return false };
     match ready_since(node) {
@@ -228,47 +173,8 @@ fn is_cut_off(node: Option<&Node>, now: Timestamp) -> bool {
     }
 }
 
-/// Replaces a worker that is ready but that Slurm does not know. Slurm forgets a node that joined just before slurmctld was
-/// killed, and slurmd does not register again by itself.
-pub(super) fn plan_unregistered(observed: &Observed, fates: &Fates<'_>, desired: u32, plan: &mut Plan) {
-    let Some(seen) = observed.knowledge.known() else { return };
-    let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
-    let is_known = |worker: &Worker<'_>| worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name));
-    let mut unknown: Vec<Worker<'_>> = fates
-        .stay
-        .iter()
-        .copied()
-        // The machine may call itself by another name.
-        .filter(|worker| long_ready(*worker) && !is_known(worker) && !worker.is_named_by_machine())
-        .collect();
-    if unknown.is_empty() {
-        return;
-    }
-    plan.needs_jobs = true;
-    plan.waits.extend(unknown.iter().map(|worker| Wait::Unregistered {
-        node: worker.slurm_name().unwrap_or_default().to_owned(),
-    }));
-    // Where no worker at all is known, their names may be others than ours; so one shows whether it helps.
-    let limit = if fates.stay.iter().any(is_known) {
-        observed.nodeset.spec.update_strategy().max_unavailable(desired).max(1)
-    } else {
-        1
-    };
-    let young = observed.workers().filter(|worker| !long_ready(*worker)).count();
-    let free = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(young);
-    unknown.truncate(free);
-    plan.effects
-        .extend(unknown.into_iter().map(|worker| Effect::RemoveWorker {
-            pod: id(worker),
-            node: worker.slurm_name().unwrap_or_default().to_owned(),
-            standing: Standing::Absent,
-            record: Record::Absent,
-            claims: Vec::new(),
-        }));
-}
-
-/// Since when the kubelet of this node has been answering.
-fn ready_since(node: &Node) -> Option<Timestamp> {
+/// Returns since when the kubelet of this node has been reporting.
+pub(super) fn ready_since(node: &Node) -> Option<Timestamp> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     (ready.status == "True").then(|| {
@@ -285,7 +191,7 @@ fn is_out_of_service(node: &Node) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::{super::tests::steps, *};
@@ -300,7 +206,7 @@ mod tests {
         },
     };
 
-    fn not_ready(host: Value) -> Value {
+    pub(in crate::nodeset::plan) fn not_ready(host: Value) -> Value {
         with(host, &[("/status/conditions/0/status", json!("Unknown"))])
     }
 
@@ -320,14 +226,14 @@ mod tests {
         with(pod, &[("/status/containerStatuses", status)])
     }
 
-    /// What is planned for one worker among these objects and no others.
-    fn planned(objects: Vec<Value>, status: Value, knowledge: Knowledge) -> Plan {
+    /// The plan for one worker among these objects only.
+    pub(in crate::nodeset::plan) fn planned(objects: Vec<Value>, status: Value, knowledge: Knowledge) -> Plan {
         let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
         let all = [vec![controller(), slurm_key(), set], objects].concat();
         plan(&observed_exactly("compute", all, knowledge))
     }
 
-    fn node(state: &[&str], reason: &str, reason_at: &str) -> Knowledge {
+    pub(in crate::nodeset::plan) fn node(state: &[&str], reason: &str, reason_at: &str) -> Knowledge {
         let at: Timestamp = reason_at.parse().unwrap();
         let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason,
             "reason_changed_at": { "set": true, "infinite": false, "number": at.as_second() } }]);
@@ -335,7 +241,7 @@ mod tests {
         Knowledge::Known(crate::cluster::Seen::of_nodes(nodes, crate::nodeset::fixture::now()).into())
     }
 
-    const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
+    pub(in crate::nodeset::plan) const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
 
     #[test]
     fn only_proof_of_death_has_consequences() {
@@ -387,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_told_once_and_a_persons_reason_stays() {
+    fn a_node_is_set_down_once_and_a_manual_reason_is_kept() {
         let reason = |knowledge| {
             let plan = planned(vec![worker(0)], json!(null), knowledge);
-            let [Effect::LoseWorker { down, death, .. }] = plan.effects.as_slice() else {
+            let [Effect::LoseWorker(WorkerLoss { down, death, .. })] = plan.effects.as_slice() else {
                 panic!("{:?}", plan.effects)
             };
             assert_eq!(*death, Death::NodeGone { node: "k1".to_owned() });
@@ -406,7 +312,7 @@ mod tests {
         let imitated = "slurm-operator: broken fan";
         assert_eq!(reason(node(DRAINED, imitated, at)).unwrap(), "as it stands");
         assert_eq!(reason(node(DOWN, "", at)), None);
-        // Others' nodes are left alone, and what is not known is not told.
+        // Nodes from slurm.conf are left alone, and nothing is ordered without a snapshot.
         assert_eq!(reason(node(&["IDLE"], "", at)), None);
         assert_eq!(reason(unknown()), None);
     }
@@ -420,7 +326,7 @@ mod tests {
             "slurm-operator: lost: all its containers have ended",
             "slurm-operator: lost: Kubernetes node k1 is gone",
         );
-        // Whether somebody is warned, and the reason that Slurm is given.
+        // Whether there is a warning, and the reason in Slurm.
         for (case, pod, host, slurm, expected) in [
             (
                 "the operator removed it, and Slurm keeps its record",
@@ -473,13 +379,13 @@ mod tests {
             ),
         ] {
             let plan = planned([Some(pod), host].into_iter().flatten().collect(), json!(null), slurm);
-            let [Effect::LoseWorker { down, by_plan, .. }] = plan.effects.as_slice() else {
+            let [Effect::LoseWorker(WorkerLoss { down, is_planned, .. })] = plan.effects.as_slice() else {
                 panic!("{case}: {:?}", plan.effects)
             };
             let down = down.as_ref().unwrap();
-            // Without a new one the reason stays that is there.
+            // Without a new reason the old one stays.
             let reason = down.reason.as_deref().unwrap_or(&down.expect.reason);
-            assert_eq!((!by_plan, reason), expected, "{case}");
+            assert_eq!((!is_planned, reason), expected, "{case}");
         }
     }
 
@@ -504,10 +410,13 @@ mod tests {
         ] {
             let plan = planned(node.into_iter().collect(), noted.clone(), unknown());
             assert_eq!(steps(&plan).join("; "), expected, "{case}");
-            let held = plan.waits.iter().any(|wait| matches!(wait, Wait::MayBeAlive { .. }));
+            let held = plan
+                .waits
+                .iter()
+                .any(|wait| matches!(wait, super::super::Wait::MayBeAlive { .. }));
             assert_eq!(held, expected.is_empty(), "{case}");
         }
-        // Slurm remembers too where the last one was.
+        // The comment in Slurm names the last node too.
         let comment =
             r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"compute"}"#;
         let nodes = json!([{ "name": "compute-0", "state": IDLE, "comment": comment }]);
@@ -518,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_written_down_until_it_is_known_to_be_dead_or_back() {
+    fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
         let noted = |objects: Vec<Value>, status: Value| {
             let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
             let all = [vec![controller(), slurm_key(), set], objects].concat();
@@ -539,95 +448,5 @@ mod tests {
         assert_eq!(noted(vec![finished(worker(0)), away()], before.clone()), "");
         let moved = with(worker(0), &[("/spec/nodeName", json!("k2"))]);
         assert_eq!(noted(vec![moved, away(), host("k2")], before), "");
-    }
-
-    #[test]
-    fn a_node_whose_worker_is_back_is_resumed_unless_a_person_took_it_down() {
-        // The worker has been ready since 00:01.
-        let (before, just_now, while_ago) = ("2026-01-01T00:00:30Z", "2026-01-01T00:59:50Z", "2026-01-01T00:50:00Z");
-        let ours = "slurm-operator: lost: Kubernetes node k9 is gone";
-        for (state, reason, at, expected) in [
-            (DOWN, ours, before, "resume compute-0"),
-            (
-                &["DOWN", "DRAIN", "DYNAMIC_NORM"],
-                "slurm-operator: Pod is terminating",
-                before,
-                "resume compute-0",
-            ),
-            (DOWN, "Not responding", before, "resume compute-0"),
-            (DOWN, "Node unexpectedly rebooted", before, "resume compute-0"),
-            // Kubernetes may be about to miss it too.
-            (DOWN, "Not responding", just_now, ""),
-            (DOWN, "Not responding", while_ago, "resume compute-0"),
-            (DOWN, "broken fan", before, ""),
-            (DOWN, "", before, ""),
-            (IDLE, "", before, ""),
-        ] {
-            let plan = planned(vec![worker(0), host("k1")], json!(null), node(state, reason, at));
-            assert_eq!(steps(&plan).join("; "), expected, "{state:?} {reason} {at}");
-        }
-        let starting = with(worker(0), &[("/status/conditions/0/status", json!("False"))]);
-        for objects in [vec![starting, host("k1")], vec![worker(0), not_ready(host("k1"))]] {
-            assert_eq!(steps(&planned(objects, json!(null), node(DOWN, ours, before))), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn a_node_is_resumed_only_where_its_worker_is() {
-        // The worker was created at midnight.
-        let (before, after) = ("2025-12-31T23:59:00Z", "2026-01-01T00:00:30Z");
-        let lost = "slurm-operator: lost: Kubernetes node k9 is gone";
-        for (case, address, started, expected) in [
-            ("the one before it was there", "10.0.0.9", before, ""),
-            ("it is there", "10.0.0.1", before, "resume compute-0"),
-            (
-                "it was there, on a network of its own",
-                "10.0.0.9",
-                after,
-                "resume compute-0",
-            ),
-            ("Slurm looks the address up", "compute-0", before, "resume compute-0"),
-        ] {
-            let started: Timestamp = started.parse().unwrap();
-            let pod = with(
-                worker(0),
-                &[
-                    ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
-                    ("/status/podIP", json!("10.0.0.1")),
-                ],
-            );
-            let Knowledge::Known(seen) = node(DOWN, lost, before) else {
-                panic!("it is known")
-            };
-            let mut seen = crate::cluster::Seen::clone(&seen);
-            let record = seen.nodes.get_mut("compute-0").unwrap();
-            record.address = address.to_owned();
-            record.slurmd_start_time =
-                serde_json::from_value(json!({ "set": true, "number": started.as_second() })).unwrap();
-            let plan = planned(vec![pod, host("k1")], json!(null), Knowledge::Known(seen.into()));
-            assert_eq!(steps(&plan).join("; "), expected, "{case}");
-        }
-    }
-
-    #[test]
-    fn workers_that_slurm_does_not_know_are_replaced_one_first_then_as_many_as_may_be_missing() {
-        let replaced = |pods: Vec<Value>, nodes: &[(&str, &[&str])]| {
-            let set =
-                nodeset(&json!({ "replicas": 4, "updateStrategy": { "rollingUpdate": { "maxUnavailable": 2 } } }));
-            let all = [vec![controller(), slurm_key(), host("k1"), set], pods].concat();
-            steps(&plan(&observed_exactly("compute", all, known(nodes, &[])))).len()
-        };
-        let four = || (0..4).map(worker).collect::<Vec<Value>>();
-        assert_eq!(replaced(four(), &[]), 1);
-        let one_known: &[(&str, &[&str])] = &[("compute-0", IDLE)];
-        assert_eq!(replaced(four(), one_known), 2);
-        // One that is coming counts.
-        let young = with(
-            worker(0),
-            &[("/status/conditions/0/lastTransitionTime", json!("2026-01-01T00:59:50Z"))],
-        );
-        assert_eq!(replaced([vec![young], four().split_off(1)].concat(), one_known), 1);
-        let on_host = |pod| with(pod, &[("/spec/hostNetwork", json!(true))]);
-        assert_eq!(replaced(four().into_iter().map(on_host).collect(), &[]), 0);
     }
 }

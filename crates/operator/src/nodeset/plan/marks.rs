@@ -1,5 +1,5 @@
-//! Labels and annotations of workers that run. They are no reason to replace a worker, so they are put on it as it is: after
-//! a takeover, after a change of the template's metadata, or after somebody took one away by which it is found.
+//! Labels and annotations of running workers. They are no reason to replace a worker, so they are patched: after a
+//! takeover, after a change of the template's metadata, or after a label was removed that selects the pod.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,24 @@ use api::keys::{
 };
 use kube::ResourceExt;
 
-use super::{Effect, Marks, ObjectId, Plan, id, worker::Worker};
-use crate::nodeset::build::{self, Blueprint};
+use super::{Effect, MetadataPatch, Plan};
+use crate::{
+    nodeset::build::{self, Blueprint},
+    worker::{ObjectId, Worker},
+};
 
 pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan: &mut Plan) {
     let nodeset = blueprint.nodeset;
-    let given = nodeset
-        .spec
-        .template
-        .as_ref()
-        .and_then(|template| template.metadata.clone())
-        .unwrap_or_default();
+    let given = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
     let mut wanted = given.labels.unwrap_or_default();
     wanted.extend(build::worker_labels(nodeset));
-    // Whether it is protected changes with what it does.
+    // [`super::protect`] decides about this label.
     wanted.remove(labels::POD_PROTECT);
     wanted.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
     let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
     let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
     for worker in workers.iter().filter(|worker| worker.is_active()) {
-        let mut changed: Marks = wanted
+        let mut changed: MetadataPatch = wanted
             .iter()
             .filter(|(key, value)| worker.label(key) != Some(value))
             .map(|(key, value)| (key.clone(), Some(value.clone())))
@@ -36,11 +34,11 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
         if worker.label(labels::POD_NAME) != Some(worker.name()) {
             changed.insert(labels::POD_NAME.to_owned(), Some(worker.name().to_owned()));
         }
-        let mut annotations: Marks = given
+        let mut annotations: MetadataPatch = given
             .annotations
             .iter()
             .flatten()
-            // Where the worker is has the last word on that.
+            // The Kubernetes node decides about the topology.
             .filter(|(key, _)| *key != TOPOLOGY)
             .filter(|(key, value)| worker.0.annotations().get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), Some(value.clone())))
@@ -50,7 +48,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
         }
         if !changed.is_empty() || !annotations.is_empty() {
             plan.effects.push(Effect::MarkPod {
-                pod: id(*worker),
+                pod: worker.id(),
                 labels: changed,
                 annotations,
             });
@@ -58,16 +56,16 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
     }
 }
 
-/// Whether its sssd.conf is another than this one and can be changed. The annotation makes its kubelet bring the new one at once, which
-/// otherwise takes a minute or more.
+/// Whether its sssd.conf differs and can be updated. The annotation makes the kubelet update the file at once; otherwise
+/// that takes a minute or more.
 fn is_behind(worker: Worker<'_>, sssd_conf: &str) -> bool {
     let noted = worker.0.annotations().get(SSSD_CONF_HASH);
     noted.is_none_or(|noted| noted != sssd_conf) && build::takes_changed_sssd_conf(worker.0)
 }
 
-/// Makes one write of what several rules put on the same pod.
+/// Merges the patches of several rules into one per pod.
 pub(super) fn gather(effects: &mut Vec<Effect>) {
-    let mut marks: BTreeMap<ObjectId, (Marks, Marks)> = BTreeMap::new();
+    let mut marks: BTreeMap<ObjectId, (MetadataPatch, MetadataPatch)> = BTreeMap::new();
     effects.retain(|effect| {
         let Effect::MarkPod {
             pod,

@@ -1,31 +1,33 @@
-//! What to do about a NodeSet, from what was observed. Pure: the same observation gives the same plan.
+//! Plans what to do about a NodeSet. Pure: the same observation gives the same plan.
 
-mod choose;
 mod claims;
 mod cordon;
 mod daemon;
 mod deletion;
 mod departure;
 mod drains;
-mod fate;
-mod inherited;
 mod loss;
 mod marks;
 mod proof;
 mod protect;
 mod rank;
 mod records;
-pub mod refuse;
+pub mod reject;
 pub mod reservation;
+mod returns;
 mod revisions;
 mod rollout;
+mod scale;
 mod schedule;
-mod service;
+mod selection;
+mod stale_jobs;
 mod timeout;
-mod worker;
+mod usable;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod model_effects;
 #[cfg(test)]
 mod model_loss;
 #[cfg(test)]
@@ -41,193 +43,185 @@ use kube::ResourceExt;
 use serde_json::Value;
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 
-use self::fate::Fates;
+use self::selection::Selection;
 pub use self::{
     daemon::{Fit, fit},
     drains::{in_force_from, reason_to_leave},
-    fate::{Cause, Leaving},
-    inherited::{Inherited, Remedy, inherited, reason_for_them},
-    loss::{Death, cut_off, death_of_node, missed_address},
-    proof::{Evidence, Standing},
-    refuse::Refused,
-    reservation::Booking,
+    loss::{Death, cut_off, death_of_node},
+    proof::{Evidence, Occupancy},
+    reject::Rejection,
+    reservation::ReservationReport,
+    returns::missed_address,
     revisions::RevisionPlan,
-    service::trouble,
+    stale_jobs::{Remedy, StaleJobs, stale_jobs, stale_jobs_reason},
     timeout::may_be_ended,
-    worker::{Phase, Worker},
+    usable::startup_problem,
 };
 use super::{
     build::{self, Blueprint, SshFiles},
     observe::Observed,
 };
-use crate::{cluster::JobOrder, runtime::Key};
+use crate::{
+    cluster::JobOrder,
+    runtime::Key,
+    worker::{Cause, Leaving, ObjectId, Worker},
+};
 
-/// Which object, and exactly which: another one of the same name is not meant.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectId {
-    pub name: String,
-    pub uid: String,
-}
-
-/// What is done to the world, in this order. Executors are in `apply.rs`; nothing else deletes or talks to Slurm.
+/// The changes that `apply` makes, in this order. Nothing else deletes pods or sends orders to Slurm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Before anything is made that has to be cleared away.
+    /// Comes before anything is created that has to be cleaned up.
     AddFinalizer,
-    /// The NodeSet may go.
     RemoveFinalizer {
-        /// What is left undone, if something is.
+        /// The cleanup that is skipped, if any.
         because: Option<String>,
     },
-    /// Takes in a pod that has our labels and our name and no owner.
+    /// Adopts a pod with our labels and name that has no owner.
     AdoptPod { pod: ObjectId },
-    /// A worker is dead: Slurm is told, so that its jobs start elsewhere; then its pod goes, so that its name can be used
-    /// again.
-    LoseWorker {
-        /// `None` if it is gone already.
-        pod: Option<ObjectId>,
-        death: Death,
-        /// If Slurm does not know.
-        down: Option<Down>,
-        /// It was deleted on purpose and had no job: nobody has to be warned.
-        by_plan: bool,
-    },
-    /// Claims first, then the pod.
+    /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere, and then deletes the pod, so that its
+    /// name becomes free.
+    LoseWorker(WorkerLoss),
+    /// Creates the claims before the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
-    /// Writes the choice down, so that a restart of the operator does not choose again.
+    /// Records that the worker leaves, so that the next leader makes the same choice.
     MarkLeaving { pod: ObjectId, leaving: Leaving },
-    /// Takes the choice back.
-    Spare { pod: ObjectId },
-    /// Keeps new jobs away. Like all orders to a node, it is carried out only if the node is still as it was when this was planned.
+    /// Reverts [`Effect::MarkLeaving`].
+    UnmarkLeaving { pod: ObjectId },
+    /// Drains a node. Like all orders to a node, it is rejected if the node has changed since it was planned.
     DrainNode {
         pod: ObjectId,
         node: String,
-        /// `None` leaves the reason that stands there.
+        /// `None` keeps the current reason.
         reason: Option<String>,
-        /// The pod says first that this drain is ours, and then since when.
+        /// Records the reason on the pod before the order, and the time after it.
         is_noted: bool,
         expect: AdminState,
     },
-    /// Takes a drain of ours back.
-    UndrainNode {
-        pod: ObjectId,
-        node: String,
-        expect: AdminState,
-    },
-    /// Brings a node back that was down.
-    ResumeNode {
-        pod: ObjectId,
-        node: String,
-        expect: AdminState,
-    },
-    /// Removes Slurm's record of a node without a pod. It is carried out only if a fresh look at Slurm shows that no job
-    /// needs it.
+    /// Reverts a drain of the operator.
+    UndrainNode { node: String, expect: AdminState },
+    /// Returns a node to service that was down.
+    ResumeNode { node: String, expect: AdminState },
+    /// Deletes Slurm's record of a node without a pod, if a fresh snapshot shows that no job needs it.
     DeleteRecord { node: String, expect: AdminState },
-    /// Removes a worker. It is carried out only if a fresh look at Slurm gives the same standing.
-    RemoveWorker {
+    /// Removes a worker, if a fresh snapshot shows the same occupancy.
+    RemoveWorker(WorkerRemoval),
+    /// Requeues or cancels a job whose wait has timed out, if a fresh snapshot shows it on that node and the node drained.
+    EndJob(JobEnd),
+    /// Ends jobs that Slurm still shows although they ended with the previous worker, if a fresh snapshot shows the same.
+    EndStaleJobs {
         pod: ObjectId,
         node: String,
-        standing: Standing,
-        record: Record,
-        claims: Vec<String>,
+        stale_jobs: StaleJobs,
     },
-    /// Requeues or cancels a job that was waited for long enough. It is carried out only if a fresh look at Slurm shows it
-    /// on that node, and that drained.
-    EndJob {
-        job: JobHandle,
-        node: String,
-        order: JobOrder,
-    },
-    /// Tells Slurm about jobs that ended with the worker before. It is carried out only if a fresh look at Slurm shows the same.
-    Disinherit {
-        pod: ObjectId,
-        node: String,
-        inherited: Inherited,
-    },
-    /// Lets a worker be evicted. It is carried out only if a fresh look at Slurm gives the same standing.
+    /// Allows a worker to be evicted, if a fresh snapshot shows the same occupancy.
     Unprotect {
         pod: ObjectId,
         node: String,
-        standing: Standing,
+        occupancy: Occupancy,
     },
-    /// Puts these labels and annotations on a pod that lacks them; `None` takes one away.
+    /// Sets labels and annotations of a pod.
     MarkPod {
         pod: ObjectId,
-        labels: Marks,
-        annotations: Marks,
+        labels: MetadataPatch,
+        annotations: MetadataPatch,
     },
-    /// Makes the reservation of a scheduled update, or changes it.
-    Reserve {
-        request: ReservationRequest,
-        /// There is none yet.
-        new: bool,
-    },
-    /// Removes it. Before one is made, where both are planned.
+    /// Creates or changes the reservation of a scheduled update.
+    Reserve { request: ReservationRequest, new: bool },
+    /// Deletes the reservation; planned before a [`Effect::Reserve`] that replaces it.
     Unreserve { name: ReservationName },
-    /// Makes the NodeSet an owner of a claim, or no longer one.
+    /// Adds or removes the NodeSet as an owner of a claim.
     OwnClaim { name: String, uid: String, owned: bool },
 }
 
-/// What becomes of Slurm's record of a node whose worker is removed.
+/// A dead worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// There is none.
+pub struct WorkerLoss {
+    /// `None` if the pod no longer exists.
+    pub pod: Option<ObjectId>,
+    pub death: Death,
+    /// The order to Slurm, unless the node is already down.
+    pub down: Option<DownOrder>,
+    /// The worker was deleted on purpose and had no job, so no warning is needed.
+    pub is_planned: bool,
+}
+
+/// A worker to remove, and what its node looked like when that was planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerRemoval {
+    pub pod: ObjectId,
+    pub node: String,
+    pub occupancy: Occupancy,
+    pub record: RecordAction,
+    pub claims: Vec<String>,
+}
+
+/// A job to requeue or cancel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobEnd {
+    pub job: JobHandle,
+    pub node: String,
+    pub order: JobOrder,
+}
+
+/// What to do with Slurm's record of the node of a removed worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordAction {
+    /// Slurm has no record.
     Absent,
-    /// It goes first, so that a successor is not taken for the one that was.
+    /// Deletes it before the pod, so that Slurm does not take a successor for the removed worker.
     Delete { expect: AdminState },
-    /// It stays, for this reason. Its drain is given once more, so that it still holds when the worker goes.
+    /// Keeps it. The drain is sent again, so that it is in force when the worker is removed.
     Keep { why: String, expect: AdminState },
 }
 
-/// A node that is to be down.
+/// An order to set a node down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Down {
+pub struct DownOrder {
     pub node: String,
-    /// `None` leaves the reason that stands there.
+    /// `None` keeps the current reason.
     pub reason: Option<String>,
     pub expect: AdminState,
 }
 
 /// Labels or annotations to set, or to remove.
-pub type Marks = BTreeMap<String, Option<String>>;
+pub type MetadataPatch = BTreeMap<String, Option<String>>;
 
-/// Why something that should happen does not happen yet.
+/// Why a change has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Slurm cannot be asked.
+    /// There is no snapshot of Slurm.
     SlurmUnknown { why: String },
-    /// A worker's jobs are not done, or it cannot be shown that they are.
+    /// A worker has jobs, or their absence is not proven.
     Draining { node: String, why: String },
-    /// A name that is to be used is taken.
+    /// Another pod or NodeSet uses the name.
     NameTaken { name: String, by: String },
-    /// A pod has to be gone before another can take its name.
+    /// A terminating pod still uses the name of its successor.
     Leaving { pod: String },
-    /// Workers of an older revision are yet to be replaced.
+    /// Workers of an older revision have to be replaced.
     Updating {
         old: usize,
-        /// What has to be right first, if something is not.
+        /// What has to be fixed first, if anything.
         obstacle: Option<String>,
     },
-    /// The last worker of a name may be alive on a node that does not answer.
+    /// The last worker with the name may still run on an unreachable Kubernetes node.
     MayBeAlive { name: String, node: String },
-    /// A worker is ready and Slurm does not know it.
+    /// A ready worker is not registered in Slurm.
     Unregistered { node: String },
-    /// Jobs would be lost with the partition.
+    /// The NodeSet's partition still has jobs.
     Partition { name: String, why: String },
-    /// Slurm shows jobs on a worker that ended with the one before it.
-    Inherited { node: String, jobs: String },
-    /// Somebody took back in Slurm what we had drained, and that is respected.
+    /// Slurm shows jobs that ended with the previous worker.
+    StaleJobs { node: String, jobs: String },
+    /// An administrator resumed a node that the operator had drained. The operator does not drain it again.
     Resumed {
         node: String,
-        /// It was drained to leave, and not for a cordon.
+        /// The node was drained because its worker leaves, not because of a cordon.
         leaves: bool,
     },
-    /// Nothing is left in Slurm of a set that goes, but Slurm may not have written that down.
+    /// Slurm may not have saved yet that the nodes of a deleted NodeSet are gone.
     Unwritten,
 }
 
 impl Wait {
-    /// As a sentence for people.
     pub fn message(&self) -> String {
         match self {
             Self::SlurmUnknown { why } => format!("nothing is removed while Slurm cannot be asked: {why}"),
@@ -235,71 +229,70 @@ impl Wait {
             Self::NameTaken { name, by } => {
                 format!("the name {name:?} is taken by {by}; rename one of the two or delete the other")
             }
-            Self::Leaving { pod } => format!("pod {pod} has to be gone before its successor is made"),
+            Self::Leaving { pod } => format!("pod {pod} has to terminate before its successor is created"),
             Self::Updating { old, obstacle: None } => format!("{old} workers of an older revision are being replaced"),
             Self::Updating {
                 old,
                 obstacle: Some(why),
             } => format!(
-                "{old} workers of an older revision are yet to be replaced; those of the new one come first: {why}"
+                "{old} workers of an older revision wait for replacement; first fix the workers of the new one: {why}"
             ),
             Self::MayBeAlive { name, node } => format!(
-                "the name {name:?} is not used again while jobs may run under it on Kubernetes node {node}, which does not answer; \
+                "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
                  if that machine is off, delete its Node or taint it with node.kubernetes.io/out-of-service"
             ),
             Self::Unregistered { node } => {
-                format!("node {node} is ready and Slurm does not know it; its pod is replaced, so that it registers")
+                format!(
+                    "the pod of node {node} is ready but not registered in Slurm; it is replaced, so that it registers"
+                )
             }
-            Self::Partition { name, why } => format!("partition {name:?} goes with the NodeSet: {why}"),
-            Self::Inherited { node, jobs } => format!(
-                "Slurm shows on node {node} what ended with the worker before this one: {jobs}; it is being told, and scontrol \
-                 requeue or scancel settles what stays"
+            Self::Partition { name, why } => format!("partition {name:?} is deleted with the NodeSet: {why}"),
+            Self::StaleJobs { node, jobs } => format!(
+                "Slurm shows jobs on node {node} that ended with its previous worker: {jobs}; the operator ends them in Slurm; end what \
+                 remains with scontrol requeue or scancel"
             ),
             Self::Resumed { node, leaves: true } => format!(
-                "node {node} is to leave, but somebody has resumed it in Slurm, which stands; drain it with scontrol to let it go"
+                "node {node} has to leave, but an administrator resumed it in Slurm; drain it with scontrol to let it leave"
             ),
             Self::Resumed { node, leaves: false } => format!(
-                "node {node} is cordoned, but somebody has resumed it in Slurm, which stands; uncordon and cordon again to drain it"
+                "node {node} is cordoned, but an administrator resumed it in Slurm; uncordon and cordon it again to drain it"
             ),
-            Self::Unwritten => "its nodes are gone from Slurm, which writes that down within seconds".to_owned(),
+            Self::Unwritten => "its nodes are deleted in Slurm, which saves its state within seconds".to_owned(),
         }
     }
 }
 
-/// What to do about a NodeSet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Nothing is done to its workers, for this reason.
-    pub refused: Option<Refused>,
-    /// What validation has to say that does not stop the NodeSet.
+    /// Why the workers are left alone, if they are.
+    pub rejection: Option<Rejection>,
+    /// Validation problems that do not block the NodeSet.
     pub warnings: Vec<Problem>,
-    /// Server-side applied.
     pub service: Option<Value>,
     pub budget: Option<Value>,
     pub ssh_config: Option<Value>,
     pub revision: Option<RevisionPlan>,
     pub effects: Vec<Effect>,
     pub waits: Vec<Wait>,
-    /// What is said about the reservation of a scheduled update.
-    pub reservation: Booking,
-    /// Jobs have to be read, because something waits for their end.
+    /// What the status reports about the reservation of a scheduled update.
+    pub reservation: ReservationReport,
+    /// Whether the poll has to list jobs, because a step waits for their end.
     pub needs_jobs: bool,
-    /// Number of pods there should be.
+    /// Desired number of pods.
     pub desired: u32,
-    /// When to look again although nothing changed.
+    /// When to reconcile again although nothing changed.
     pub requeue: Option<Duration>,
 }
 
-/// Workers made in one go. More would not be done within one reconcile's time.
+/// Workers created in one reconcile; more would exceed its time.
 const BURST: usize = 500;
-/// A worker that has just become ready counts as available only later; and caches can miss an event.
-const LOOK_AGAIN: Duration = Duration::from_mins(5);
-/// A node that drains is seen by the poller; this is for what the poller cannot see.
-const LOOK_AGAIN_WHILE_WAITING: Duration = Duration::from_secs(15);
-/// What is written into the status now is acted on next.
+/// A safety net for missed watch events.
+const REQUEUE: Duration = Duration::from_mins(5);
+/// A safety net for what the poll does not see while a step waits.
+const REQUEUE_WHILE_WAITING: Duration = Duration::from_secs(15);
+/// The next step follows the status update that this plan causes.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What to do.
 pub fn plan(observed: &Observed) -> Plan {
     let nodeset = observed.nodeset.as_ref();
     if nodeset.metadata.deletion_timestamp.is_some() {
@@ -309,13 +302,13 @@ pub fn plan(observed: &Observed) -> Plan {
     let mut plan = Plan {
         warnings: problems.warnings().cloned().collect(),
         desired: nodeset.spec.replicas(),
-        requeue: Some(LOOK_AGAIN),
+        requeue: Some(REQUEUE),
         ..Plan::default()
     };
-    let controller = match refuse::check(observed, &problems) {
+    let controller = match reject::check(observed, &problems) {
         Ok(controller) => controller,
-        Err(refused) => {
-            plan.refused = Some(refused);
+        Err(rejection) => {
+            plan.rejection = Some(rejection);
             return plan;
         }
     };
@@ -325,12 +318,11 @@ pub fn plan(observed: &Observed) -> Plan {
     plan.service = Some(build::build_service(&namespace, &names, &owners));
     plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
 
-    let extra = |ssh: &api::nodeset::Ssh| ssh.extra_sshd_config.clone().unwrap_or_default();
     let ssh = SshFiles {
         sshd_config: nodeset
             .spec
             .wanted_ssh()
-            .map(|ssh| build::render_sshd_config(&extra(ssh))),
+            .map(|ssh| build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default())),
         sssd_conf: observed.sssd_conf.clone(),
     };
     plan.ssh_config = ssh
@@ -360,18 +352,18 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
         plan.effects.push(Effect::AddFinalizer);
     }
     if !observed.orphans.is_empty() {
-        // They may be all that is missing; the next look tells.
+        // Adopted pods may be all that is missing, so nothing else is planned now.
         let adopted = observed.orphans.iter().map(|orphan| Effect::AdoptPod {
-            pod: id(Worker(orphan)),
+            pod: Worker(orphan).id(),
         });
         plan.effects.extend(adopted);
         return;
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
     let dead = loss::plan_losses(observed, &workers, plan);
-    let mut choice = choose::choose(observed, &workers);
-    plan.desired = choice.desired;
-    for place in choice.create.iter().take(BURST) {
+    let mut scale = scale::plan_scale(observed, &workers);
+    plan.desired = scale.desired;
+    for place in scale.create.iter().take(BURST) {
         if let Some(by) = taken_by(observed, &place.hostname) {
             plan.waits.push(Wait::NameTaken {
                 name: place.hostname.clone(),
@@ -391,7 +383,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             claims: build::build_claims(nodeset, place),
         });
     }
-    plan.waits.extend(choice.awaited.iter().map(|worker| Wait::Leaving {
+    plan.waits.extend(scale.awaited.iter().map(|worker| Wait::Leaving {
         pod: worker.name().to_owned(),
     }));
     let living: Vec<Worker<'_>> = workers
@@ -402,48 +394,41 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     marks::plan_marks(blueprint, &living, plan);
     claims::plan_owners(observed, plan);
 
-    let mut fates = std::mem::take(&mut choice.fates).without(&dead);
-    let rollout = rollout::choose(observed, &fates, choice.desired, blueprint.revision);
-    fates.condemn(&rollout.replace, Cause::Update);
+    let mut selection = std::mem::take(&mut scale.selection).without(&dead);
+    let rollout = rollout::choose(observed, &selection, scale.desired, blueprint.revision);
+    selection.dismiss(&rollout.replace, Cause::Update);
     plan.waits.extend(rollout.wait);
     let evidence = observed.knowledge.known().map(Evidence::new);
-    reservation::plan_reservation(observed, &fates, evidence.as_ref(), choice.desired, plan);
-    plan_fates(observed, &fates, evidence.as_ref(), plan);
-    loss::plan_returns(observed, &fates, plan);
-    loss::plan_unregistered(observed, &fates, choice.desired, plan);
-    let now: BTreeSet<&str> = choice.create.iter().map(|place| place.hostname.as_str()).collect();
-    let is_wanted = |hostname: &str| now.contains(hostname) || choice.is_made_later(nodeset, hostname);
+    reservation::plan_reservation(observed, &selection, evidence.as_ref(), scale.desired, plan);
+    plan_steps(observed, &selection, evidence.as_ref(), plan);
+    returns::plan_returns(observed, &selection, plan);
+    returns::plan_unregistered(observed, &selection, scale.desired, plan);
+    let now: BTreeSet<&str> = scale.create.iter().map(|place| place.hostname.as_str()).collect();
+    let is_wanted = |hostname: &str| now.contains(hostname) || scale.is_made_later(nodeset, hostname);
     records::plan_records(observed, is_wanted, plan);
     marks::gather(&mut plan.effects);
     if !plan.waits.is_empty() {
-        plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN_WHILE_WAITING));
+        plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));
     }
 }
 
-/// The next step for every worker, whether it stays or goes.
-fn plan_fates(observed: &Observed, fates: &Fates<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
-    departure::plan_marks(observed, fates, plan);
-    drains::plan_drains(observed, fates, plan);
-    protect::plan_protection(observed, fates, evidence, plan);
-    departure::plan_removals(observed, fates, evidence, plan);
-    inherited::plan_inherited(observed, fates, evidence, plan);
+/// Plans the next step of every worker, whether it stays or leaves.
+fn plan_steps(observed: &Observed, selection: &Selection<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
+    departure::plan_marks(observed, selection, plan);
+    drains::plan_drains(observed, selection, plan);
+    protect::plan_protection(observed, selection, evidence, plan);
+    departure::plan_removals(observed, selection, evidence, plan);
+    stale_jobs::plan_stale_jobs(observed, selection, evidence, plan);
 }
 
-/// Who has this node name in the same cluster already.
+/// Returns what else uses this node name in the same cluster.
 fn taken_by(observed: &Observed, hostname: &str) -> Option<String> {
     let sets: BTreeSet<String> = observed.siblings.iter().map(|nodeset| nodeset.slurm_name()).collect();
     if sets.contains(hostname) {
         return Some(format!(
-            "the set {hostname:?} itself, and Slurm could not tell node and set apart"
+            "the NodeSet {hostname:?} itself, which Slurm could not tell from the node"
         ));
     }
     let pod: &Key = observed.foreign_hostnames.get(hostname)?;
     Some(format!("pod {}", pod.name))
-}
-
-fn id(worker: Worker<'_>) -> ObjectId {
-    ObjectId {
-        name: worker.name().to_owned(),
-        uid: worker.uid().to_owned(),
-    }
 }

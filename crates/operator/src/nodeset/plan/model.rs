@@ -1,15 +1,15 @@
-//! Step safety: whatever happens in whatever order, no worker is deleted while a job is on it, what a person ordered of a node stands,
-//! and once nothing happens any more the set is what its spec asks for.
+//! Step safety: in any order of events, no worker is deleted while a job is on it, manual orders are kept, and once nothing
+//! happens any more the NodeSet is as its spec asks.
 //!
-//! A small world: pods, a slurmctld that forgets what it has not written down when it is killed, jobs that come and go,
-//! people who drain, resume, cordon and evict, templates that change and may be broken, an operator that looks late, dies between
-//! two steps and finds Slurm silent. Between any two steps of a plan something else may happen. Slurm does whatever it is told; that an
-//! order is still about the state it was planned on is seen to by the agent, and [`World::agent_compares`] turns that off.
+//! A small world: pods; a slurmctld that loses what it has not saved when it is killed; jobs that start and end;
+//! administrators who drain, resume, cordon and evict; templates that change and may be broken; an operator that reconciles
+//! late, dies between two steps and finds Slurm unreachable. Anything may happen between two steps of a plan. Slurm
+//! executes every order; the agent rejects orders that were planned on another state, and [`World::agent_compares`] turns
+//! that off.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -20,59 +20,56 @@ use slurm::{
     rest::{Observation, Process},
 };
 
-use super::{Cause, Effect, Evidence, Leaving, ObjectId, Plan, Record, Standing, plan, reason_to_leave};
 use crate::{
-    cluster::{Knowledge, Seen},
-    nodeset::{
-        DRAIN_REASON, DRAINED,
-        fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, worker},
-    },
+    cluster::Seen,
+    nodeset::fixture::{controller, finished, nodeset, now, slurm_key, terminating, worker},
+    worker::{DRAIN_REASON, DRAINED, Leaving, ObjectId},
 };
 
-const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
+pub(super) const PROTECT: &str = "nodeset.slinky.slurm.net/pod-protect";
 
-/// What happens.
+/// An event.
 #[derive(Clone, Debug)]
-enum Happening {
+pub(super) enum Event {
     Scale(u32),
-    /// The operator reconciles on what was last seen, and dies after so many steps. Meanwhile others are not idle.
+    /// The operator reconciles on the last snapshot, and dies after so many steps. Other events happen meanwhile.
     Reconcile {
         dies_after: usize,
-        meanwhile: Vec<Happening>,
+        meanwhile: Vec<Event>,
     },
-    /// The poller looks.
-    Look,
+    /// A poll.
+    Poll,
     SlurmFallsSilent,
     SlurmAnswers,
-    /// A job starts on the n-th node that takes jobs.
+    /// A job starts on the n-th open node.
     JobStarts(usize),
     JobSuspended(usize),
     JobEnds(usize),
-    /// Slurm writes its state down.
+    /// slurmctld saves its state.
     StateSaved,
-    /// slurmctld is killed and started again: what was not written down is lost.
+    /// slurmctld is killed and restarted; unsaved state is lost.
     SlurmctldKilled,
     PodFails(usize),
-    /// Somebody drains the n-th node by hand.
+    /// An administrator drains the n-th node.
     DrainedByHand(usize),
-    /// Somebody takes the n-th node down by hand.
+    /// An administrator sets the n-th node down.
     DownByHand(usize),
-    /// Somebody resumes the n-th node by hand.
+    /// An administrator resumes the n-th node.
     Resumed(usize),
-    /// Somebody cordons or uncordons the n-th pod.
+    /// A user cordons or uncordons the n-th pod.
     Cordoned(usize, bool),
-    /// Somebody asks for the n-th pod to be evicted.
+    /// A user requests the eviction of the n-th pod.
     Evicted(usize),
-    /// Another template, of which no pod may ever start.
+    /// The template changes, and may be broken.
     Template {
         broken: bool,
     },
-    /// Pods that were deleted are gone, new ones run and register.
+    /// Deleted pods end; new ones run and register.
     KubeletCatchesUp,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Life {
+pub(super) enum Life {
     #[default]
     Pending,
     Running,
@@ -81,63 +78,63 @@ enum Life {
 
 #[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
-struct Pod {
-    life: Life,
-    leaving: Option<Leaving>,
-    terminating: bool,
-    unprotected: bool,
-    cordoned: bool,
-    drain_reason: Option<String>,
-    /// Since when a drain of ours is in force.
-    drained: Option<i64>,
-    revision: String,
-    broken: bool,
+pub(super) struct Pod {
+    pub(super) life: Life,
+    pub(super) leaving: Option<Leaving>,
+    pub(super) terminating: bool,
+    pub(super) unprotected: bool,
+    pub(super) cordoned: bool,
+    pub(super) drain_reason: Option<String>,
+    /// Since when the operator's drain has been in force.
+    pub(super) drained: Option<i64>,
+    pub(super) revision: String,
+    pub(super) broken: bool,
 }
 
-/// A node as Slurm has it.
+/// A node in Slurm.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Truth {
-    admin: AdminState,
-    /// The last word on it was a person's: they drained it or took it down.
-    theirs: bool,
-    /// A person took a drain of ours back, in the life of slurmctld that had taken it.
-    resumed: bool,
+pub(super) struct Truth {
+    pub(super) admin: AdminState,
+    /// The last order was manual: a drain or a down.
+    pub(super) theirs: bool,
+    /// An administrator reverted the operator's drain, in the slurmctld process that had accepted it.
+    pub(super) resumed: bool,
 }
 
 #[derive(Clone, Debug)]
-struct World {
-    /// As it is. Without that, what people order is lost: see the last test.
-    agent_compares: bool,
-    /// In seconds. Each happening takes one.
-    time: i64,
-    replicas: u32,
-    template: u32,
-    broken: bool,
-    pods: BTreeMap<u32, Pod>,
-    nodes: BTreeMap<String, Truth>,
-    saved: BTreeMap<String, Truth>,
-    saved_at: i64,
+pub(super) struct World {
+    /// Set in production. Without it, manual orders are lost: see the last test.
+    pub(super) agent_compares: bool,
+    /// In seconds. Each event takes one.
+    pub(super) time: i64,
+    pub(super) replicas: u32,
+    pub(super) template: u32,
+    pub(super) broken: bool,
+    pub(super) pods: BTreeMap<u32, Pod>,
+    pub(super) nodes: BTreeMap<String, Truth>,
+    pub(super) saved: BTreeMap<String, Truth>,
+    pub(super) saved_at: i64,
     /// Node and whether it is suspended.
-    jobs: BTreeMap<u64, (String, bool)>,
-    next_job: u64,
-    /// When slurmctld began.
-    boot: i64,
-    silent: bool,
-    seen: Option<Seen>,
+    pub(super) jobs: BTreeMap<u64, (String, bool)>,
+    pub(super) next_job: u64,
+    /// When slurmctld started.
+    pub(super) boot: i64,
+    pub(super) silent: bool,
+    pub(super) seen: Option<Seen>,
 }
 
-/// Slurm writes its state down at least that often.
+/// slurmctld saves its state at least that often.
 const SAVED_EVERY: i64 = 5;
 
-fn at(time: i64) -> Timestamp {
+pub(super) fn at(time: i64) -> Timestamp {
     Timestamp::from_second(now().as_second() + time).unwrap()
 }
 
-fn node_name(ordinal: u32) -> String {
+pub(super) fn node_name(ordinal: u32) -> String {
     format!("compute-{ordinal}")
 }
 
-fn ordinal(pod: &ObjectId) -> u32 {
+pub(super) fn ordinal(pod: &ObjectId) -> u32 {
     pod.name.rsplit_once('-').unwrap().1.parse().unwrap()
 }
 
@@ -161,7 +158,7 @@ impl World {
         }
     }
 
-    fn look(&self) -> Seen {
+    pub(super) fn look(&self) -> Seen {
         let nodes = self.nodes.iter().map(|(name, Truth { admin, .. })| {
             let busy = self.jobs.values().any(|(node, suspended)| node == name && !suspended);
             let base = match (admin.down, busy) {
@@ -188,7 +185,7 @@ impl World {
         Seen::new(observation, at(self.time))
     }
 
-    fn objects(&self) -> Vec<Value> {
+    pub(super) fn objects(&self) -> Vec<Value> {
         let spec = json!({ "replicas": self.replicas, "extraConf": format!("Weight={}", self.template) });
         let mut objects = vec![controller(), slurm_key(), nodeset(&spec)];
         for (ordinal, pod) in &self.pods {
@@ -223,238 +220,18 @@ impl World {
         objects
     }
 
-    /// An update takes none away that is of use while as many are missing as may be.
-    fn check_update(&self, plan: &Plan) {
-        let Some(seen) = &self.seen else { return };
-        let serves = |ordinal: &u32, pod: &Pod| {
-            let node = seen.nodes.get(&node_name(*ordinal));
-            let open = node.is_some_and(|node| !node.state.is_drain());
-            let goes = pod.leaving.is_some_and(|leaving| leaving.cause == Cause::Update);
-            open && pod.life == Life::Running && !pod.terminating && !goes
-        };
-        let taken = plan
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::Update => Some(ordinal(pod)),
-                _ => None,
-            })
-            .filter(|ordinal| serves(ordinal, &self.pods[ordinal]))
-            .count();
-        let serving = self.pods.iter().filter(|(ordinal, pod)| serves(ordinal, pod)).count();
-        let least = usize::try_from(self.replicas - self.replicas.div_ceil(4)).unwrap();
-        assert!(
-            taken == 0 || serving - taken >= least,
-            "{taken} of {serving} are taken, {least} should be left"
-        );
-    }
-
-    fn reconcile(&mut self, dies_after: usize, meanwhile: &[Happening]) -> usize {
-        let knowledge = match &self.seen {
-            Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
-            _ => unknown(),
-        };
-        let mut observed = observed(self.objects(), knowledge);
-        observed.now = at(self.time);
-        let plan = plan(&observed);
-        self.check_update(&plan);
-        let mut meanwhile = meanwhile.iter();
-        let needs_proof = |effect: &&Effect| matches!(effect, Effect::RemoveWorker { .. } | Effect::Unprotect { .. });
-        let (proven, others): (Vec<&Effect>, Vec<&Effect>) = plan.effects.iter().partition(needs_proof);
-        let others = others.len().min(dies_after);
-        for effect in plan.effects.iter().filter(|effect| !needs_proof(effect)).take(others) {
-            self.carry_out(effect, None);
-            meanwhile.next().inspect(|happening| self.happen(happening));
-        }
-        // One look for all that need proof, and then one after the other.
-        let fresh = self.look();
-        for effect in proven.into_iter().take(dies_after - others) {
-            meanwhile.next().inspect(|happening| self.happen(happening));
-            self.carry_out(effect, Some(&fresh));
-        }
-        plan.effects.len()
-    }
-
-    /// What the agent makes of an order. Whether it was carried out.
-    fn order(&mut self, node: &str, expect: &AdminState, order: impl FnOnce(&mut AdminState)) -> bool {
-        let compares = self.agent_compares;
-        let Some(truth) = self.nodes.get_mut(node).filter(|_| !self.silent) else {
-            return false;
-        };
-        if compares && truth.admin != *expect {
-            return false;
-        }
-        let before = truth.admin.clone();
-        order(&mut truth.admin);
-        if truth.theirs {
-            let stands = truth.admin.reason == before.reason && truth.admin.down == before.down;
-            assert!(
-                stands && (truth.admin.drain || !before.drain),
-                "{node}: a person's order is lost, {before} became {}",
-                truth.admin
-            );
-        }
-        true
-    }
-
-    fn carry_out(&mut self, effect: &Effect, fresh: Option<&Seen>) {
-        let now = u64::try_from(at(self.time).as_second()).unwrap();
-        let say = |admin: &mut AdminState, reason: &Option<String>| {
-            if let Some(reason) = reason {
-                admin.reason.clone_from(reason);
-                admin.reason_since = now;
-            }
-        };
-        let holds = |node: &str, standing: &Standing| {
-            fresh.is_some_and(|fresh| Evidence::new(fresh).standing(node) == *standing)
-        };
-        match effect {
-            Effect::CreatePod { pod, .. } => {
-                let name = pod["metadata"]["name"].as_str().unwrap();
-                let ordinal = name.rsplit_once('-').unwrap().1.parse().unwrap();
-                let revision = pod["metadata"]["labels"]["controller.kubernetes.io/hash"].as_str();
-                let made = Pod {
-                    revision: revision.unwrap().to_owned(),
-                    broken: self.broken,
-                    ..Pod::default()
-                };
-                assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
-            }
-            Effect::LoseWorker { pod: Some(pod), .. } => self.delete_pod(ordinal(pod)),
-            Effect::MarkLeaving { pod, leaving } => {
-                let reason = reason_to_leave("slurm", &pod.name, leaving.cause);
-                let before = self.pod(pod).leaving.replace(*leaving);
-                self.pod(pod).drain_reason = Some(reason);
-                if before.is_none() {
-                    self.forget_resume(&pod.name);
-                }
-            }
-            Effect::Spare { pod } => {
-                self.pod(pod).leaving = None;
-                if self.pod(pod).drained.is_none() {
-                    self.pod(pod).drain_reason = None;
-                }
-                self.forget_resume(&pod.name);
-            }
-            Effect::MarkPod {
-                pod,
-                labels,
-                annotations,
-            } => {
-                let pod = self.pod(pod);
-                if let Some(protect) = labels.get(PROTECT) {
-                    pod.unprotected = protect.is_none();
-                }
-                if let Some(drained) = annotations.get(DRAINED) {
-                    let since = drained.as_ref().map(|since| since.parse::<Timestamp>().unwrap());
-                    pod.drained = since.map(|since| since.as_second() - at(0).as_second());
-                }
-                if let Some(reason) = annotations.get(DRAIN_REASON) {
-                    pod.drain_reason.clone_from(reason);
-                }
-            }
-            Effect::DrainNode {
-                pod,
-                node,
-                reason,
-                is_noted,
-                expect,
-            } => {
-                if *is_noted && reason.is_some() {
-                    self.pod(pod).drain_reason.clone_from(reason);
-                }
-                let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
-                let ordered = self.order(node, expect, |admin| {
-                    admin.drain = true;
-                    say(admin, reason);
-                });
-                assert!(!(ordered && resumed), "{node}: a person's resume is lost");
-                if ordered && *is_noted && reason.is_some() {
-                    let time = self.time;
-                    self.pod(pod).drained = Some(time);
-                }
-            }
-            Effect::UndrainNode { node, expect, .. } => {
-                self.order(node, expect, |admin| {
-                    admin.drain = false;
-                    (admin.reason, admin.reason_since) = Default::default();
-                });
-            }
-            Effect::ResumeNode { node, expect, .. } => {
-                self.order(node, expect, |admin| *admin = AdminState::default());
-            }
-            Effect::Unprotect { pod, node, standing } if !self.silent && holds(node, standing) => {
-                self.pod(pod).unprotected = true;
-            }
-            Effect::RemoveWorker {
-                pod,
-                node,
-                standing,
-                record,
-                ..
-            } if !self.silent && holds(node, standing) => self.remove_worker(pod, node, record),
-            _ => {}
-        }
-    }
-
-    fn remove_worker(&mut self, pod: &ObjectId, node: &str, record: &Record) {
-        let ordered = match record {
-            Record::Absent => true,
-            Record::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
-            Record::Delete { expect } => {
-                // As Slurm does: a suspended job is no hindrance.
-                let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
-                let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);
-                let ordered = !refused && self.order(node, expect, |_| {});
-                if ordered {
-                    let cause = self.pod(pod).leaving.map(|leaving| leaving.cause);
-                    let is_lost = theirs && cause == Some(Cause::Update);
-                    assert!(!is_lost, "{node}: a person's drain goes with an update");
-                    self.nodes.remove(node);
-                    self.saved.remove(node);
-                }
-                ordered
-            }
-        };
-        if ordered {
-            self.delete_pod(ordinal(pod));
-        }
-    }
-
-    fn pod(&mut self, id: &ObjectId) -> &mut Pod {
-        self.pods.get_mut(&ordinal(id)).unwrap()
-    }
-
-    /// The promise.
-    fn delete_pod(&mut self, ordinal: u32) {
-        let name = node_name(ordinal);
-        let pod = self.pods.get_mut(&ordinal).unwrap();
-        assert!(
-            pod.life == Life::Failed || !self.jobs.values().any(|(node, _)| *node == name),
-            "{name} was deleted with a job on it"
-        );
-        pod.terminating = true;
-    }
-
-    /// That somebody resumed the node was about what has changed by now. Pods and nodes have the same names here.
-    fn forget_resume(&mut self, node: &str) {
-        if let Some(truth) = self.nodes.get_mut(node) {
-            truth.resumed = false;
-        }
-    }
-
-    fn happen(&mut self, happening: &Happening) {
+    pub(super) fn happen(&mut self, event: &Event) {
         self.time += 1;
         if self.time - self.saved_at >= SAVED_EVERY {
             self.save();
         }
-        match happening {
-            Happening::Scale(replicas) => self.replicas = *replicas,
-            Happening::Reconcile { dies_after, meanwhile } => drop(self.reconcile(*dies_after, meanwhile)),
-            Happening::Look => self.seen = (!self.silent).then(|| self.look()),
-            Happening::SlurmFallsSilent => self.silent = true,
-            Happening::SlurmAnswers => self.silent = false,
-            Happening::JobStarts(nth) => {
+        match event {
+            Event::Scale(replicas) => self.replicas = *replicas,
+            Event::Reconcile { dies_after, meanwhile } => drop(self.reconcile(*dies_after, meanwhile)),
+            Event::Poll => self.seen = (!self.silent).then(|| self.look()),
+            Event::SlurmFallsSilent => self.silent = true,
+            Event::SlurmAnswers => self.silent = false,
+            Event::JobStarts(nth) => {
                 let open: Vec<String> = self
                     .nodes
                     .iter()
@@ -466,28 +243,28 @@ impl World {
                     self.jobs.insert(self.next_job, (node.clone(), false));
                 }
             }
-            Happening::JobSuspended(nth) => {
+            Event::JobSuspended(nth) => {
                 let count = self.jobs.len().max(1);
                 if let Some((_, suspended)) = self.jobs.values_mut().nth(nth % count) {
                     *suspended = !*suspended;
                 }
             }
-            Happening::JobEnds(nth) => {
+            Event::JobEnds(nth) => {
                 let ids: Vec<u64> = self.jobs.keys().copied().collect();
                 if let Some(id) = ids.get(nth % ids.len().max(1)) {
                     self.jobs.remove(id);
                 }
             }
-            Happening::StateSaved => self.save(),
-            Happening::SlurmctldKilled => {
+            Event::StateSaved => self.save(),
+            Event::SlurmctldKilled => {
                 self.boot = self.time;
-                // Nodes that are forgotten come back when their slurmd registers; a drain does not.
+                // Lost nodes return when their slurmd registers; a lost drain does not.
                 for (name, truth) in &mut self.nodes {
                     *truth = self.saved.get(name).cloned().unwrap_or_default();
                     truth.resumed = false;
                 }
             }
-            Happening::PodFails(nth) => {
+            Event::PodFails(nth) => {
                 let count = self.pods.len().max(1);
                 let victim = self.pods.iter_mut().nth(nth % count).map(|(ordinal, pod)| {
                     pod.life = Life::Failed;
@@ -498,22 +275,22 @@ impl World {
                     self.jobs.retain(|_, (on, _)| *on != node);
                 }
             }
-            Happening::DrainedByHand(nth) => self.by_hand(*nth, |admin| admin.drain = true),
-            Happening::DownByHand(nth) => self.by_hand(*nth, |admin| admin.down = true),
-            Happening::Resumed(nth) => self.resume_by_hand(*nth),
-            Happening::Cordoned(nth, cordoned) => {
+            Event::DrainedByHand(nth) => self.by_hand(*nth, |admin| admin.drain = true),
+            Event::DownByHand(nth) => self.by_hand(*nth, |admin| admin.down = true),
+            Event::Resumed(nth) => self.resume_by_hand(*nth),
+            Event::Cordoned(nth, cordoned) => {
                 let count = self.pods.len().max(1);
                 if let Some((ordinal, pod)) = self.pods.iter_mut().nth(nth % count) {
                     pod.cordoned = *cordoned;
                     let name = node_name(*ordinal);
-                    // Who takes a cordon back, and cordons again, wants the node drained.
+                    // A new cordon after an uncordon drains the node again.
                     if !cordoned {
                         pod.drained = None;
                         self.forget_resume(&name);
                     }
                 }
             }
-            Happening::Evicted(nth) => {
+            Event::Evicted(nth) => {
                 let open: Vec<u32> = self
                     .pods
                     .iter()
@@ -524,11 +301,11 @@ impl World {
                     self.delete_pod(*ordinal);
                 }
             }
-            Happening::Template { broken } => {
+            Event::Template { broken } => {
                 self.template += 1;
                 self.broken = *broken;
             }
-            Happening::KubeletCatchesUp => {
+            Event::KubeletCatchesUp => {
                 self.pods.retain(|_, pod| !pod.terminating);
                 for (ordinal, pod) in &mut self.pods {
                     if pod.life == Life::Pending && !pod.broken {
@@ -545,7 +322,7 @@ impl World {
         self.saved_at = self.time;
     }
 
-    /// Who changes a node while its pod may be evicted is in a race that only they can win.
+    /// A manual order on an evictable node is a race that the operator cannot win.
     fn nth_node(&mut self, nth: usize) -> Option<(String, &mut Truth)> {
         let count = self.nodes.len().max(1);
         let name = self.nodes.keys().nth(nth % count)?.clone();
@@ -557,7 +334,7 @@ impl World {
         (!evictable).then_some((name, truth))
     }
 
-    /// A person's order. They always say why.
+    /// A manual order, always with a reason.
     fn by_hand(&mut self, nth: usize, order: impl FnOnce(&mut AdminState)) {
         let now = u64::try_from(at(self.time).as_second()).unwrap();
         let Some((name, truth)) = self.nth_node(nth) else {
@@ -568,7 +345,7 @@ impl World {
         truth.admin.reason_since = now;
         (truth.theirs, truth.resumed) = (true, false);
         if truth.admin.down {
-            // Their jobs end with it, by the person's word.
+            // Its jobs end with the manual down.
             self.jobs.retain(|_, (on, _)| *on != name);
         }
     }
@@ -581,7 +358,7 @@ impl World {
         let was_ours = truth.admin.drain && !truth.theirs;
         *truth = Truth::default();
         let pod = self.pods.iter().find(|(ordinal, _)| node_name(**ordinal) == name);
-        // Otherwise it cannot be told from what slurmctld has forgotten.
+        // Otherwise it looks like a drain that slurmctld lost.
         let is_known = pod.is_some_and(|(_, pod)| {
             let leaving = pod
                 .leaving
@@ -593,18 +370,18 @@ impl World {
         }
     }
 
-    /// Nothing bad happens any more: jobs end, Slurm answers, people take back what they did, templates work.
+    /// No more trouble: jobs end, Slurm answers, manual orders are reverted, templates work.
     fn settle(&mut self) {
         self.silent = false;
         self.jobs.clear();
-        self.happen(&Happening::Template { broken: false });
+        self.happen(&Event::Template { broken: false });
         for pod in self.pods.values_mut() {
             pod.cordoned = false;
         }
         for _ in 0..60 {
-            self.settle_people();
-            self.happen(&Happening::KubeletCatchesUp);
-            self.happen(&Happening::Look);
+            self.revert_manual_orders();
+            self.happen(&Event::KubeletCatchesUp);
+            self.happen(&Event::Poll);
             if self.reconcile(usize::MAX, &[]) == 0
                 && self
                     .pods
@@ -617,9 +394,9 @@ impl World {
         panic!("it does not come to rest: {self:?}");
     }
 
-    /// People take back what they ordered; and let go what they have resumed although it is to leave.
-    fn settle_people(&mut self) {
-        // Since when each that is to leave has been drained.
+    /// Manual orders are reverted, and resumed nodes that have to leave are drained.
+    fn revert_manual_orders(&mut self) {
+        // Since when each leaving node has been drained.
         let leaving: BTreeMap<String, Option<i64>> = self
             .pods
             .iter()
@@ -640,40 +417,40 @@ impl World {
     }
 }
 
-/// What others do while a plan is carried out.
-fn any_meanwhile() -> impl Strategy<Value = Happening> {
+/// Events while a plan is executed.
+fn any_meanwhile() -> impl Strategy<Value = Event> {
     prop_oneof![
-        2 => any::<usize>().prop_map(Happening::JobStarts),
-        1 => any::<usize>().prop_map(Happening::JobSuspended),
-        1 => any::<usize>().prop_map(Happening::JobEnds),
-        2 => any::<usize>().prop_map(Happening::DrainedByHand),
-        1 => any::<usize>().prop_map(Happening::DownByHand),
-        2 => any::<usize>().prop_map(Happening::Resumed),
+        2 => any::<usize>().prop_map(Event::JobStarts),
+        1 => any::<usize>().prop_map(Event::JobSuspended),
+        1 => any::<usize>().prop_map(Event::JobEnds),
+        2 => any::<usize>().prop_map(Event::DrainedByHand),
+        1 => any::<usize>().prop_map(Event::DownByHand),
+        2 => any::<usize>().prop_map(Event::Resumed),
     ]
 }
 
-fn any_happening() -> impl Strategy<Value = Happening> {
+fn any_event() -> impl Strategy<Value = Event> {
     let meanwhile = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any_meanwhile(), 1..4)];
     let dies_after = prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize];
     prop_oneof![
-        2 => (0..6_u32).prop_map(Happening::Scale),
-        6 => (dies_after, meanwhile).prop_map(|(dies_after, meanwhile)| Happening::Reconcile { dies_after, meanwhile }),
-        4 => Just(Happening::Look),
-        1 => Just(Happening::SlurmFallsSilent),
-        1 => Just(Happening::SlurmAnswers),
-        3 => any::<usize>().prop_map(Happening::JobStarts),
-        1 => any::<usize>().prop_map(Happening::JobSuspended),
-        2 => any::<usize>().prop_map(Happening::JobEnds),
-        1 => Just(Happening::StateSaved),
-        1 => Just(Happening::SlurmctldKilled),
-        1 => any::<usize>().prop_map(Happening::PodFails),
-        2 => any::<usize>().prop_map(Happening::DrainedByHand),
-        1 => any::<usize>().prop_map(Happening::DownByHand),
-        2 => any::<usize>().prop_map(Happening::Resumed),
-        2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, cordoned)| Happening::Cordoned(nth, cordoned)),
-        1 => any::<usize>().prop_map(Happening::Evicted),
-        1 => any::<bool>().prop_map(|broken| Happening::Template { broken }),
-        3 => Just(Happening::KubeletCatchesUp),
+        2 => (0..6_u32).prop_map(Event::Scale),
+        6 => (dies_after, meanwhile).prop_map(|(dies_after, meanwhile)| Event::Reconcile { dies_after, meanwhile }),
+        4 => Just(Event::Poll),
+        1 => Just(Event::SlurmFallsSilent),
+        1 => Just(Event::SlurmAnswers),
+        3 => any::<usize>().prop_map(Event::JobStarts),
+        1 => any::<usize>().prop_map(Event::JobSuspended),
+        2 => any::<usize>().prop_map(Event::JobEnds),
+        1 => Just(Event::StateSaved),
+        1 => Just(Event::SlurmctldKilled),
+        1 => any::<usize>().prop_map(Event::PodFails),
+        2 => any::<usize>().prop_map(Event::DrainedByHand),
+        1 => any::<usize>().prop_map(Event::DownByHand),
+        2 => any::<usize>().prop_map(Event::Resumed),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, cordoned)| Event::Cordoned(nth, cordoned)),
+        1 => any::<usize>().prop_map(Event::Evicted),
+        1 => any::<bool>().prop_map(|broken| Event::Template { broken }),
+        3 => Just(Event::KubeletCatchesUp),
     ]
 }
 
@@ -681,10 +458,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_job_is_lost_no_person_is_overruled_and_the_set_settles(happenings in prop::collection::vec(any_happening(), 1..60)) {
+    fn no_job_is_lost_no_manual_order_is_overruled_and_the_set_settles(events in prop::collection::vec(any_event(), 1..60)) {
         let mut world = World::new();
-        for happening in &happenings {
-            world.happen(happening);
+        for event in &events {
+            world.happen(event);
         }
         world.settle();
         prop_assert_eq!(world.pods.len(), usize::try_from(world.replicas).unwrap());
@@ -696,39 +473,39 @@ proptest! {
     }
 }
 
-/// What the agent's comparison is good for.
+/// Shows what the comparison of the agent prevents.
 #[test]
-fn without_the_agents_comparison_people_are_overruled() {
-    let reconcile = || Happening::Reconcile {
+fn without_the_agents_comparison_manual_orders_are_overruled() {
+    let reconcile = || Event::Reconcile {
         dies_after: usize::MAX,
         meanwhile: Vec::new(),
     };
     let running = || {
         [
-            Happening::Look,
+            Event::Poll,
             reconcile(),
-            Happening::KubeletCatchesUp,
-            Happening::Look,
+            Event::KubeletCatchesUp,
+            Event::Poll,
             reconcile(),
         ]
     };
     let cordoned = || {
         [
             running().to_vec(),
-            vec![Happening::Cordoned(0, true), reconcile(), Happening::Look, reconcile()],
+            vec![Event::Cordoned(0, true), reconcile(), Event::Poll, reconcile()],
         ]
     };
     let histories = [
-        // Drained by hand, then cordoned, on a look that is older.
+        // A manual drain, then a cordon, on an older snapshot.
         [
             running().to_vec(),
-            vec![Happening::DrainedByHand(0), Happening::Cordoned(0, true), reconcile()],
+            vec![Event::DrainedByHand(0), Event::Cordoned(0, true), reconcile()],
         ]
         .concat(),
-        // Cordoned, drained by hand, uncordoned.
+        // A cordon, a manual drain, an uncordon.
         [
             cordoned().concat(),
-            vec![Happening::DrainedByHand(0), Happening::Cordoned(0, false), reconcile()],
+            vec![Event::DrainedByHand(0), Event::Cordoned(0, false), reconcile()],
         ]
         .concat(),
     ];
@@ -739,8 +516,8 @@ fn without_the_agents_comparison_people_are_overruled() {
                 ..World::new()
             };
             let lived = catch_unwind(AssertUnwindSafe(|| {
-                for happening in history {
-                    world.happen(happening);
+                for event in history {
+                    world.happen(event);
                 }
             }));
             assert_eq!(lived.is_ok(), agent_compares, "{history:?}");

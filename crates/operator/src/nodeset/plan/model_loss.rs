@@ -1,6 +1,6 @@
-//! Machines die, are cut off and come back, in random order; people delete pods by force; slurmctld is killed and has forgotten what
-//! it had not written down. Three promises hold all the time: no node is down whose worker is alive, no job is taken for dead that
-//! is alive, and no name is given to a second worker while the first may be alive. In the end no job of the dead is left.
+//! Machines die, become unreachable and return, in random order; users delete pods by force; slurmctld is killed and loses
+//! unsaved state. Three rules hold all the time: no node is set down whose worker is alive, no living job is ended, and no
+//! name is given to a second worker while the first may be alive. In the end no stale job is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use slurm::rest::{Observation, Process};
 
 use jiff::Timestamp;
 
-use super::{Down, Effect, Evidence, Inherited, Remedy, Worker, cut_off, inherited, plan};
+use super::{DownOrder, Effect, Evidence, Remedy, StaleJobs, Worker, WorkerLoss, cut_off, plan, stale_jobs};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
@@ -22,40 +22,40 @@ use crate::{
 const HOSTS: [&str; 3] = ["k0", "k1", "k2"];
 const SIZE: u32 = 3;
 
-/// What a machine is, and what Kubernetes thinks of it.
+/// A machine, and what Kubernetes knows of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Host {
     Well,
-    /// It runs, and nobody can see it.
+    /// It runs, but is unreachable.
     CutOff,
-    /// It is off, and nobody knows.
+    /// It is off, and Kubernetes does not know.
     Off,
-    /// It is off, and somebody has said so.
+    /// It is off, and an administrator declared that.
     Declared,
-    /// It is off, and Kubernetes has no such node.
+    /// It is off, and its Node is deleted.
     Gone,
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum Event {
     Reconcile,
-    Look,
+    Poll,
     CutOff(usize),
     PowerOff(usize),
     Declare(usize),
     DeleteNode(usize),
     Back(usize),
-    /// The object goes at once, whatever its containers do.
+    /// The object is deleted at once, whatever its containers do.
     ForceDelete(usize),
-    /// As `kubectl delete` does: the kubelet has to confirm.
+    /// Like `kubectl delete`: the kubelet has to confirm.
     Delete(usize),
     SlurmFallsSilent,
     SlurmAnswers,
     KubeletsCatchUp,
-    /// On the node of this number, if Slurm takes it for fit.
+    /// On the n-th node that Slurm considers up.
     StartJob(usize),
     SlurmSaves,
-    /// And is back as it was when it last saved.
+    /// It returns with the state that it last saved.
     SlurmIsKilled,
 }
 
@@ -63,34 +63,34 @@ enum Happening {
 #[derive(Clone, Debug, PartialEq)]
 struct Record {
     down: bool,
-    /// Where it was last.
+    /// Its last host.
     host: &'static str,
-    /// When the slurmd that registered last has started.
+    /// When the registered slurmd started.
     started: i64,
-    /// When each job began, and which worker it was given to: the one made then.
+    /// The start of each job, and when its worker was created.
     jobs: Vec<(i64, i64)>,
 }
 
 #[derive(Debug)]
 struct World {
     hosts: BTreeMap<&'static str, Host>,
-    /// Pod objects by number, with their host, whether they are on their way out, and when they were made.
+    /// Pods by ordinal: host, whether terminating, and creation.
     pods: BTreeMap<u32, (&'static str, bool, i64)>,
-    /// What really runs: number, host, and when it was made.
+    /// What runs: ordinal, host, and creation.
     running: Vec<(u32, &'static str, i64)>,
     records: BTreeMap<u32, Record>,
-    /// As Slurm has them on disk.
+    /// The saved records.
     saved: BTreeMap<u32, Record>,
-    /// In seconds. Each happening takes some.
+    /// In seconds. Each event takes some.
     time: i64,
-    /// When slurmctld began.
+    /// When slurmctld started.
     boot: i64,
     noted: BTreeMap<String, String>,
     silent: bool,
     seen: Option<Seen>,
 }
 
-/// Longer than clocks may differ, so that nothing is left to guess.
+/// Longer than clocks may differ, so that every comparison is clear.
 const TICK: i64 = 20;
 
 fn at(time: i64) -> Timestamp {
@@ -157,7 +157,7 @@ impl World {
         )
     }
 
-    /// Whether the worker that a job was given to is there.
+    /// Whether the worker of a job runs.
     fn is_alive(&self, number: u32, worker: i64) -> bool {
         self.running
             .iter()
@@ -202,7 +202,7 @@ impl World {
         let (losses, others): (Vec<&Effect>, Vec<&Effect>) = plan
             .effects
             .iter()
-            .partition(|effect| matches!(effect, Effect::LoseWorker { .. }));
+            .partition(|effect| matches!(effect, Effect::LoseWorker(_)));
         for effect in losses.into_iter().chain(others) {
             self.carry_out(effect);
         }
@@ -223,17 +223,17 @@ impl World {
                 let free = HOSTS.into_iter().find(|host| {
                     self.hosts[host] == Host::Well && !self.pods.values().any(|(other, ..)| other == host)
                 });
-                // Without a free host it waits, as good as not there.
+                // Without a free host the pod stays pending.
                 if let Some(host) = free {
                     self.pods.insert(number, (host, false, self.time));
                     self.running.push((number, host, self.time));
                     self.register(number, host, self.time);
                 }
             }
-            Effect::LoseWorker { pod, down, .. } => {
-                if let Some(Down { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
+            Effect::LoseWorker(WorkerLoss { pod, down, .. }) => {
+                if let Some(DownOrder { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
                     let number = Self::number(node);
-                    // As the agent does. Then the pod stays, too.
+                    // Like the agent. The pod stays, too.
                     if self
                         .records
                         .get(&number)
@@ -254,10 +254,10 @@ impl World {
                     .entry(Self::number(node))
                     .and_modify(|record| record.down = false);
             }
-            Effect::Disinherit {
+            Effect::EndStaleJobs {
                 pod,
                 node,
-                inherited: planned,
+                stale_jobs: planned,
             } if !self.silent => {
                 let number = Self::number(node);
                 let Some((host, _, created)) = self.pods.get(&number).copied() else {
@@ -265,9 +265,9 @@ impl World {
                 };
                 let object = serde_json::from_value(Self::pod(number, host, created)).unwrap();
                 let (worker, seen) = (Worker(&object), self.look());
-                // As who carries it out does: what a fresh look does not show is not done.
-                if worker.uid() == pod.uid && inherited(&Evidence::new(&seen), worker).as_ref() == Some(planned) {
-                    self.disinherit(number, planned);
+                // Like the executor: nothing happens unless a fresh snapshot shows the same.
+                if worker.uid() == pod.uid && stale_jobs(&Evidence::new(&seen), worker).as_ref() == Some(planned) {
+                    self.end_stale_jobs(number, planned);
                 }
             }
             _ => {}
@@ -284,7 +284,7 @@ impl World {
         (record.host, record.started) = (host, started);
     }
 
-    /// Slurm queues what is there again.
+    /// Slurm requeues its jobs.
     fn set_down(&mut self, number: u32) {
         let Some(mut record) = self.records.remove(&number) else {
             return;
@@ -296,7 +296,7 @@ impl World {
         self.records.insert(number, record);
     }
 
-    fn disinherit(&mut self, number: u32, planned: &Inherited) {
+    fn end_stale_jobs(&mut self, number: u32, planned: &StaleJobs) {
         match &planned.remedy {
             Remedy::Down => self.set_down(number),
             Remedy::Requeue(jobs) => {
@@ -319,15 +319,15 @@ impl World {
         }
     }
 
-    fn happen(&mut self, happening: &Happening) {
+    fn happen(&mut self, event: &Event) {
         self.time += TICK;
-        match happening {
-            Happening::SlurmSaves => self.saved = self.records.clone(),
-            Happening::SlurmIsKilled => {
+        match event {
+            Event::SlurmSaves => self.saved = self.records.clone(),
+            Event::SlurmIsKilled => {
                 self.records = self.saved.clone();
                 self.boot = self.time;
             }
-            Happening::StartJob(nth) => {
+            Event::StartJob(nth) => {
                 let running = &self.running;
                 let fit = self.records.iter_mut().filter_map(|(number, record)| {
                     let worker = running
@@ -341,20 +341,20 @@ impl World {
                     record.jobs.push((self.time, *worker));
                 }
             }
-            Happening::Reconcile => drop(self.reconcile()),
-            Happening::Look => self.seen = (!self.silent).then(|| self.look()),
-            Happening::SlurmFallsSilent => self.silent = true,
-            Happening::SlurmAnswers => self.silent = false,
-            Happening::CutOff(nth) => self.turn(*nth, &[Host::Well], Host::CutOff),
-            Happening::PowerOff(nth) => {
+            Event::Reconcile => drop(self.reconcile()),
+            Event::Poll => self.seen = (!self.silent).then(|| self.look()),
+            Event::SlurmFallsSilent => self.silent = true,
+            Event::SlurmAnswers => self.silent = false,
+            Event::CutOff(nth) => self.turn(*nth, &[Host::Well], Host::CutOff),
+            Event::PowerOff(nth) => {
                 self.turn(*nth, &[Host::Well, Host::CutOff], Host::Off);
                 self.stop_what_is_off();
             }
-            Happening::Declare(nth) => self.turn(*nth, &[Host::Off], Host::Declared),
-            Happening::DeleteNode(nth) => self.turn(*nth, &[Host::Off, Host::Declared], Host::Gone),
-            Happening::Back(nth) => self.turn(*nth, &[Host::CutOff, Host::Off, Host::Declared, Host::Gone], Host::Well),
-            Happening::ForceDelete(nth) => {
-                // Of a machine that is well the kubelet ends it at once; one that is not has been noted by then.
+            Event::Declare(nth) => self.turn(*nth, &[Host::Off], Host::Declared),
+            Event::DeleteNode(nth) => self.turn(*nth, &[Host::Off, Host::Declared], Host::Gone),
+            Event::Back(nth) => self.turn(*nth, &[Host::CutOff, Host::Off, Host::Declared, Host::Gone], Host::Well),
+            Event::ForceDelete(nth) => {
+                // The kubelet of a ready machine ends it at once; an unreachable one is recorded by then.
                 if let Some(number) = self.nth_pod(*nth) {
                     let (host, ..) = self.pods[&number];
                     if self.hosts[host] == Host::Well {
@@ -365,12 +365,12 @@ impl World {
                     self.pods.remove(&number);
                 }
             }
-            Happening::Delete(nth) => {
+            Event::Delete(nth) => {
                 if let Some(number) = self.nth_pod(*nth) {
                     self.pods.entry(number).and_modify(|(_, ends, _)| *ends = true);
                 }
             }
-            Happening::KubeletsCatchUp => self.catch_up(),
+            Event::KubeletsCatchUp => self.catch_up(),
         }
     }
 
@@ -394,7 +394,7 @@ impl World {
             .retain(|(_, host, _)| matches!(hosts[host], Host::Well | Host::CutOff));
     }
 
-    /// Kubelets that are heard end what is not wanted, and start what is.
+    /// Reachable kubelets end unwanted pods and start wanted ones.
     fn catch_up(&mut self) {
         let is_well: BTreeSet<&str> = HOSTS
             .into_iter()
@@ -414,7 +414,7 @@ impl World {
                     .get(number)
                     .is_some_and(|(on, _, created)| (on, created) == (host, made))
         });
-        // A worker's last word, where it is heard.
+        // The preStop hook, if slurmctld is reachable.
         let heard = if self.silent { Vec::new() } else { ended };
         for number in heard {
             self.set_down(number);
@@ -426,7 +426,7 @@ impl World {
             }
             if !self.running.contains(&(number, host, created)) {
                 self.running.push((number, host, created));
-                // Slurm sees that the machine was off.
+                // Slurm notices that the machine was off.
                 self.records.entry(number).and_modify(|record| record.jobs.clear());
             }
             self.register(number, host, created);
@@ -440,12 +440,12 @@ impl World {
         }
         for _ in 0..rounds {
             self.catch_up();
-            self.happen(&Happening::Look);
+            self.happen(&Event::Poll);
             self.reconcile();
         }
     }
 
-    /// Jobs that Slurm shows though their workers are gone.
+    /// Stale jobs.
     fn jobs_of_the_dead(&self) -> usize {
         let all = self
             .records
@@ -455,23 +455,23 @@ impl World {
     }
 }
 
-fn any_happening() -> impl Strategy<Value = Happening> {
+fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        8 => Just(Happening::Reconcile),
-        4 => Just(Happening::Look),
-        2 => any::<usize>().prop_map(Happening::CutOff),
-        2 => any::<usize>().prop_map(Happening::PowerOff),
-        2 => any::<usize>().prop_map(Happening::Declare),
-        2 => any::<usize>().prop_map(Happening::DeleteNode),
-        3 => any::<usize>().prop_map(Happening::Back),
-        3 => any::<usize>().prop_map(Happening::ForceDelete),
-        1 => any::<usize>().prop_map(Happening::Delete),
-        1 => Just(Happening::SlurmFallsSilent),
-        1 => Just(Happening::SlurmAnswers),
-        3 => Just(Happening::KubeletsCatchUp),
-        4 => any::<usize>().prop_map(Happening::StartJob),
-        3 => Just(Happening::SlurmSaves),
-        2 => Just(Happening::SlurmIsKilled),
+        8 => Just(Event::Reconcile),
+        4 => Just(Event::Poll),
+        2 => any::<usize>().prop_map(Event::CutOff),
+        2 => any::<usize>().prop_map(Event::PowerOff),
+        2 => any::<usize>().prop_map(Event::Declare),
+        2 => any::<usize>().prop_map(Event::DeleteNode),
+        3 => any::<usize>().prop_map(Event::Back),
+        3 => any::<usize>().prop_map(Event::ForceDelete),
+        1 => any::<usize>().prop_map(Event::Delete),
+        1 => Just(Event::SlurmFallsSilent),
+        1 => Just(Event::SlurmAnswers),
+        3 => Just(Event::KubeletsCatchUp),
+        4 => any::<usize>().prop_map(Event::StartJob),
+        3 => Just(Event::SlurmSaves),
+        2 => Just(Event::SlurmIsKilled),
     ]
 }
 
@@ -480,19 +480,19 @@ proptest! {
 
     #[test]
     fn the_living_are_never_taken_for_dead_and_the_set_is_whole_in_the_end(
-        happenings in prop::collection::vec(any_happening(), 1..80),
+        events in prop::collection::vec(any_event(), 1..80),
     ) {
         let mut world = World::new();
         world.settle(5);
-        for happening in &happenings {
-            world.happen(happening);
+        for event in &events {
+            world.happen(event);
         }
         world.settle(20);
         prop_assert_eq!(world.pods.len(), usize::try_from(SIZE).unwrap(), "{:?}", world);
         prop_assert!(world.records.values().all(|record| !record.down), "{:?}", world);
-        // One that has not been killed since is believed only what is two minutes old.
-        world.happen(&Happening::SlurmSaves);
-        world.happen(&Happening::SlurmIsKilled);
+        // A slurmctld that has not restarted only ends jobs that are two minutes older than the worker.
+        world.happen(&Event::SlurmSaves);
+        world.happen(&Event::SlurmIsKilled);
         world.settle(5);
         prop_assert_eq!(world.jobs_of_the_dead(), 0, "{:?}", world);
     }

@@ -1,53 +1,41 @@
-//! What must be shown before a worker may be deleted.
+//! The proof that a worker has no job, without which it is not deleted.
 //!
-//! One observation is proof enough, because of the order in which it is made: the node is read first and jobs afterwards,
-//! by one process of slurmctld. A node that shows DRAIN in the first read takes no new job; if no job is there in the
-//! second, none is left. Everything that is unclear counts as a job.
+//! One snapshot is enough, because of the order in which it is read: first the node, then the jobs, from one slurmctld
+//! process. A node with DRAIN in the first read gets no new job; if the second shows no job on it, it has none. Whatever is
+//! unclear counts as a job.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-};
+use std::{collections::HashMap, fmt};
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 
 use crate::cluster::Seen;
 
-/// How a worker's node stands with Slurm.
+/// Whether a node has jobs, or can get some.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Slurm has no such node, and no job is there.
+pub enum Occupancy {
+    /// Slurm has no such node, and no job is on it.
     Absent,
-    /// It may be given a job at any moment.
-    Undrained {
-        /// Who drained or downed it before said this.
-        reason: String,
-    },
-    /// A job is there, or may be.
-    Busy {
-        /// What is known about it, for people.
-        why: String,
-    },
-    /// It takes no job and has none: the worker may go.
-    Proven {
-        /// Why Slurm's record of the node has to outlive the worker, if it has to.
+    /// It can get a job at any moment.
+    Undrained,
+    /// A job is on the node, or may be.
+    Busy { why: String },
+    /// It has no job and can get none: the worker may be removed.
+    Free {
+        /// Why Slurm's record of the node has to outlive the worker, if it does.
         keep_record: Option<String>,
     },
-    /// What was read proves nothing.
-    Unclear {
-        /// Why.
-        why: String,
-    },
+    /// The snapshot proves nothing.
+    Unclear { why: String },
 }
 
 /// Why Slurm's record of a node without a worker is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A job is there, or may be.
+    /// A job is on the node, or may be.
     Job { why: String },
-    /// A job asks for the node by name, and Slurm would fail it.
+    /// A job requests the node by name; Slurm would fail it.
     ByName { why: String },
-    /// What was read does not tell.
+    /// The snapshot does not show it.
     Unclear { why: String },
 }
 
@@ -58,7 +46,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// What Slurm was seen to have, made ready for many questions.
+/// A snapshot of Slurm, indexed by node.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     seen: &'a Seen,
@@ -66,7 +54,7 @@ pub struct Evidence<'a> {
     by_name: Result<JobsByNode<'a>, String>,
 }
 
-/// Made once, so that thousands of nodes can be asked about while there are thousands of jobs.
+/// An index, because thousands of nodes are looked up while there are thousands of jobs.
 type JobsByNode<'a> = HashMap<String, Vec<&'a Job>>;
 
 impl<'a> Evidence<'a> {
@@ -90,36 +78,29 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// What it was made from.
     pub fn seen(&self) -> &'a Seen {
         self.seen
     }
 
-    /// How this node stands.
-    pub fn standing(&self, name: &str) -> Standing {
-        // That it is not drained needs no proof.
+    pub fn occupancy(&self, name: &str) -> Occupancy {
+        // An undrained node needs no further look.
         if let Some(node) = self.seen.nodes.get(name)
             && !node.state.is_drain()
         {
-            return Standing::Undrained {
-                reason: node.reason.clone(),
-            };
+            return Occupancy::Undrained;
         }
         let (on_nodes, by_name) = match self.jobs() {
             Ok(jobs) => jobs,
-            Err(why) => return Standing::Unclear { why },
-        };
-        let Some(node) = self.seen.nodes.get(name) else {
-            return match jobs_on(on_nodes, name) {
-                Some(why) => Standing::Busy { why },
-                None => Standing::Absent,
-            };
+            Err(why) => return Occupancy::Unclear { why },
         };
         if let Some(why) = jobs_on(on_nodes, name) {
-            return Standing::Busy { why };
+            return Occupancy::Busy { why };
         }
+        let Some(node) = self.seen.nodes.get(name) else {
+            return Occupancy::Absent;
+        };
         if !node.state.is_drained() {
-            return Standing::Busy {
+            return Occupancy::Busy {
                 why: format!("its state is {}", node.state),
             };
         }
@@ -128,16 +109,16 @@ impl<'a> Evidence<'a> {
         } else {
             Some("it is defined in slurm.conf".to_owned())
         };
-        Standing::Proven { keep_record }
+        Occupancy::Free { keep_record }
     }
 
-    /// Jobs that may be on this node, as far as they could be read.
+    /// Returns the jobs that may be on this node, as far as they could be read.
     pub fn jobs_on(&self, name: &str) -> impl Iterator<Item = &'a Job> {
         let here = self.on_nodes.as_ref().ok().and_then(|jobs| jobs.get(name));
         here.into_iter().flatten().copied()
     }
 
-    /// The jobs that are on nodes, and those that ask for nodes by name; or why they prove nothing.
+    /// Returns the jobs by the node they are on and by the node they request, or why they prove nothing.
     fn jobs(&self) -> Result<(&JobsByNode<'a>, &JobsByNode<'a>), String> {
         let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
             (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
@@ -145,15 +126,15 @@ impl<'a> Evidence<'a> {
         };
         if self.seen.process.is_none() {
             return Err(
-                "it cannot be told which process of slurmctld answered: it was restarted or reconfigured in between, or \
-                 slurmrestd is older than v0.0.45"
+                "the slurmctld process is unknown: it was restarted or reconfigured during the poll, or slurmrestd is older than \
+                 v0.0.45"
                     .to_owned(),
             );
         }
         Ok((on_nodes, by_name))
     }
 
-    /// Why the record of this node is needed, if it is.
+    /// Returns why the record of this node is needed, if it is.
     pub fn need(&self, name: &str) -> Option<Need> {
         let (on_nodes, by_name) = match self.jobs() {
             Ok(jobs) => jobs,
@@ -161,11 +142,6 @@ impl<'a> Evidence<'a> {
         };
         let job = jobs_on(on_nodes, name).map(|why| Need::Job { why });
         job.or_else(|| named_by(by_name, name).map(|why| Need::ByName { why }))
-    }
-
-    /// How each of these nodes stands.
-    pub fn standings<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> BTreeMap<&'n str, Standing> {
-        names.into_iter().map(|name| (name, self.standing(name))).collect()
     }
 }
 
@@ -220,22 +196,22 @@ mod tests {
         Seen::new(observation, Timestamp::UNIX_EPOCH)
     }
 
-    fn standing(seen: &Seen) -> Standing {
-        Evidence::new(seen).standing("n-1")
+    fn occupancy(seen: &Seen) -> Occupancy {
+        Evidence::new(seen).occupancy("n-1")
     }
 
     const DRAINED: &[(&str, &[&str])] = &[("n-1", &["IDLE", "DRAIN", "DYNAMIC_NORM"])];
-    const PROVEN: Standing = Standing::Proven { keep_record: None };
+    const FREE: Occupancy = Occupancy::Free { keep_record: None };
 
     #[test]
     fn a_drained_node_without_jobs_is_proven() {
-        assert_eq!(standing(&seen(DRAINED, &[])), PROVEN);
+        assert_eq!(occupancy(&seen(DRAINED, &[])), FREE);
         let elsewhere: &[(u64, &[&str], &str, &str)] =
             &[(7, &["RUNNING"], "n-[2-9]", ""), (8, &["COMPLETED"], "n-1", "")];
-        assert_eq!(standing(&seen(DRAINED, elsewhere)), PROVEN);
+        assert_eq!(occupancy(&seen(DRAINED, elsewhere)), FREE);
         assert_eq!(
-            standing(&seen(&[("n-1", &["DOWN", "DRAIN", "DYNAMIC_NORM"])], &[])),
-            PROVEN
+            occupancy(&seen(&[("n-1", &["DOWN", "DRAIN", "DYNAMIC_NORM"])], &[])),
+            FREE
         );
     }
 
@@ -247,7 +223,7 @@ mod tests {
             &["IDLE", "DRAIN", "UNDRAIN"],
         ] {
             assert!(
-                matches!(standing(&seen(&[("n-1", state)], &[])), Standing::Undrained { .. }),
+                matches!(occupancy(&seen(&[("n-1", state)], &[])), Occupancy::Undrained),
                 "{state:?}"
             );
         }
@@ -266,7 +242,7 @@ mod tests {
             &["SOMETHING_NEW"],
         ] {
             let seen = seen(DRAINED, &[(7, state, "n-[0-3]", "")]);
-            assert!(matches!(standing(&seen), Standing::Busy { .. }), "{state:?}");
+            assert!(matches!(occupancy(&seen), Occupancy::Busy { .. }), "{state:?}");
         }
     }
 
@@ -279,7 +255,7 @@ mod tests {
             &["DRAIN"],
         ] {
             assert!(
-                matches!(standing(&seen(&[("n-1", state)], &[])), Standing::Busy { .. }),
+                matches!(occupancy(&seen(&[("n-1", state)], &[])), Occupancy::Busy { .. }),
                 "{state:?}"
             );
         }
@@ -287,32 +263,32 @@ mod tests {
 
     #[test]
     fn a_node_that_slurm_does_not_have_is_absent_unless_a_job_is_there() {
-        assert_eq!(standing(&seen(&[], &[])), Standing::Absent);
+        assert_eq!(occupancy(&seen(&[], &[])), Occupancy::Absent);
         let job: &[(u64, &[&str], &str, &str)] = &[(7, &["RUNNING"], "n-1", "")];
-        assert!(matches!(standing(&seen(&[], job)), Standing::Busy { .. }));
+        assert!(matches!(occupancy(&seen(&[], job)), Occupancy::Busy { .. }));
     }
 
     #[test]
     fn what_cannot_be_read_proves_nothing() {
         let odd: &[(u64, &[&str], &str, &str)] = &[(7, &["RUNNING"], "n-[1-", "")];
-        assert!(matches!(standing(&seen(DRAINED, odd)), Standing::Unclear { .. }));
+        assert!(matches!(occupancy(&seen(DRAINED, odd)), Occupancy::Unclear { .. }));
         let mut other_process = seen(DRAINED, &[]);
         other_process.process = None;
-        assert!(matches!(standing(&other_process), Standing::Unclear { .. }));
+        assert!(matches!(occupancy(&other_process), Occupancy::Unclear { .. }));
         let mut no_jobs_read = seen(DRAINED, &[]);
         no_jobs_read.jobs = None;
-        assert!(matches!(standing(&no_jobs_read), Standing::Unclear { .. }));
+        assert!(matches!(occupancy(&no_jobs_read), Occupancy::Unclear { .. }));
     }
 
     #[test]
     fn a_record_that_a_job_asks_for_by_name_stays() {
         let waiting: &[(u64, &[&str], &str, &str)] = &[(7, &["PENDING"], "", "n-[1-2]")];
-        let Standing::Proven { keep_record: Some(why) } = standing(&seen(DRAINED, waiting)) else {
+        let Occupancy::Free { keep_record: Some(why) } = occupancy(&seen(DRAINED, waiting)) else {
             panic!("the worker may go, the record may not")
         };
         assert_eq!(why, "job 7 asks for it by name");
         let done: &[(u64, &[&str], &str, &str)] = &[(7, &["COMPLETED"], "", "n-[1-2]")];
-        assert_eq!(standing(&seen(DRAINED, done)), PROVEN);
+        assert_eq!(occupancy(&seen(DRAINED, done)), FREE);
     }
 
     #[test]
@@ -337,6 +313,6 @@ mod tests {
     #[test]
     fn a_record_from_slurm_conf_stays() {
         let seen = seen(&[("n-1", &["IDLE", "DRAIN"])], &[]);
-        assert!(matches!(standing(&seen), Standing::Proven { keep_record: Some(_) }));
+        assert!(matches!(occupancy(&seen), Occupancy::Free { keep_record: Some(_) }));
     }
 }

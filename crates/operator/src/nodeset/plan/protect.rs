@@ -1,46 +1,44 @@
-//! The label by which a worker is kept from being evicted. It is there from the beginning and goes only on proof that no
-//! job is there and none can come: this is what `kubectl drain` waits for.
+//! The label that protects a worker from eviction. Pods are created with it, and it is removed only on proof that the
+//! worker has no job and can get none: `kubectl drain` waits for this.
 
 use api::keys::{self, labels};
 
 use super::{
     Effect, Plan, cordon, drains,
-    fate::Fates,
-    id,
-    proof::{Evidence, Standing},
-    worker::Worker,
+    proof::{Evidence, Occupancy},
+    selection::Selection,
 };
-use crate::nodeset::observe::Observed;
+use crate::{nodeset::observe::Observed, worker::Worker};
 
 pub(super) fn plan_protection(
     observed: &Observed,
-    fates: &Fates<'_>,
+    selection: &Selection<'_>,
     evidence: Option<&Evidence<'_>>,
     plan: &mut Plan,
 ) {
     let wanted = observed.nodeset.spec.protects_workload();
-    for worker in &fates.stay {
+    for worker in &selection.stay {
         let cordoned = wanted && cordon::reason(observed, *worker).is_some();
-        // A drain that is not yet seen, or that somebody took back, leaves it unproven. One that Slurm may not have written
-        // down yet could be forgotten, and a job come before the eviction.
+        // Without an observed drain there is no proof. A drain that slurmctld has not saved could be lost, and a job start
+        // before the eviction.
         let durable = cordoned && drains::was_in_force(observed, *worker);
         let free = evidence
             .filter(|_| durable)
             .and_then(|evidence| free(evidence, *worker));
         plan.needs_jobs |= cordoned && is_protected(*worker);
         match free {
-            Some((node, standing)) if is_protected(*worker) => plan.effects.push(Effect::Unprotect {
-                pod: id(*worker),
+            Some((node, occupancy)) if is_protected(*worker) => plan.effects.push(Effect::Unprotect {
+                pod: worker.id(),
                 node: node.to_owned(),
-                standing,
+                occupancy,
             }),
             Some(_) => {}
-            // While Slurm cannot be asked, what was proven stays: the drain is still in force.
+            // Without a snapshot the label stays as it is: the drain is still in force.
             None if cordoned && evidence.is_none() => {}
             None => set(*worker, wanted, plan),
         }
     }
-    for (worker, _) in &fates.leave {
+    for (worker, _) in &selection.leave {
         set(*worker, wanted, plan);
     }
 }
@@ -48,9 +46,9 @@ pub(super) fn plan_protection(
 fn set(worker: Worker<'_>, wanted: bool, plan: &mut Plan) {
     if is_protected(worker) != wanted {
         plan.effects.push(Effect::MarkPod {
-            pod: id(worker),
+            pod: worker.id(),
             labels: [(labels::POD_PROTECT.to_owned(), wanted.then(|| keys::ON.to_owned()))].into(),
-            annotations: super::Marks::new(),
+            annotations: super::MetadataPatch::new(),
         });
     }
 }
@@ -59,12 +57,12 @@ fn is_protected(worker: Worker<'_>) -> bool {
     worker.label(labels::POD_PROTECT) == Some(keys::ON)
 }
 
-/// The standing that shows no job is there and none can come. One that has not registered yet may do so at any moment, and
-/// be given a job; Kubernetes lets pods that have not started be evicted anyway.
-fn free<'w>(evidence: &Evidence<'_>, worker: Worker<'w>) -> Option<(&'w str, Standing)> {
+/// Returns the node and its occupancy, if it has no job and can get none. A worker that has not registered may do so at any
+/// moment and get a job; Kubernetes allows the eviction of pods that have not started anyway.
+fn free<'w>(evidence: &Evidence<'_>, worker: Worker<'w>) -> Option<(&'w str, Occupancy)> {
     let node = worker.slurm_name()?;
-    let standing = evidence.standing(node);
-    matches!(standing, Standing::Proven { .. }).then_some((node, standing))
+    let occupancy = evidence.occupancy(node);
+    matches!(occupancy, Occupancy::Free { .. }).then_some((node, occupancy))
 }
 
 #[cfg(test)]
@@ -112,15 +110,15 @@ mod tests {
             assert_eq!(steps(&plan), [""; 0]);
             assert!(plan.needs_jobs, "its jobs are waited for");
         }
-        // Somebody undrained the node, so that jobs may come after all.
+        // An administrator undrained the node, so that it can get jobs.
         let open = planned(&one, vec![cordoned(false)], known(&[("compute-0", IDLE)], &[]));
         assert_eq!(steps(&open), ["label compute-0"]);
-        // What Slurm may not have written down yet is no proof.
+        // A drain that slurmctld may not have saved is no proof.
         let fresh = "/metadata/annotations/nodeset.slinky.slurm.net~1drained";
         let fresh = with(cordoned(true), &[(fresh, json!("2026-01-01T00:59:55Z"))]);
         let plan = planned(&one, vec![fresh], known(drained, &[]));
         assert_eq!((steps(&plan), plan.needs_jobs), (vec![], true));
-        // What is not known changes nothing.
+        // Without a snapshot nothing changes.
         for protected in [true, false] {
             assert_eq!(steps(&planned(&one, vec![cordoned(protected)], unknown())), [""; 0]);
         }

@@ -1,23 +1,25 @@
-//! Which worker goes first when a set is scaled in. The order is upstream's, rule by rule, with one more: among workers of
-//! the same cost those go first that Slurm sees without a job, since they need not be waited for.
+//! The order in which workers are removed in a scale-in. It is upstream's, rule by rule, with one addition: among workers
+//! of the same cost those without a job in Slurm are first, as they need no wait.
 
 use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use super::worker::{Phase, Worker};
-use crate::cluster::Seen;
+use crate::{
+    cluster::Seen,
+    worker::{Phase, Worker},
+};
 
-/// Sorts those that should go first to the front.
+/// Sorts the workers to remove first to the front.
 pub(super) fn sort_for_deletion(workers: &mut [Worker<'_>], nodeset: &str, seen: Option<&Seen>) {
-    // A later ready time and a later creation go first, and one that is not known goes before all of them. Whether they are
-    // ready at all is part of the rank.
+    // A later ready time and a later creation are first, and an unknown time is before all of them. Readiness itself is
+    // part of the rank.
     workers.sort_by_cached_key(|worker| {
         (
             rank(*worker, nodeset, seen),
             Reverse(unset_is_latest(worker.ready_since().filter(|_| worker.is_ready()))),
             Reverse(unset_is_latest(worker.created())),
-            // Upstream leaves it at that; a choice that is the same at every look needs an end.
+            // Upstream has no tie-breaker; the choice has to be the same in every reconcile.
             worker.name(),
         )
     });
@@ -41,7 +43,7 @@ fn rank(worker: Worker<'_>, nodeset: &str, seen: Option<&Seen>) -> Rank {
         worker.is_ready(),
         worker.deletion_cost(),
         seen.is_some_and(|seen| is_busy(worker, seen)),
-        // Without a deadline it has no job that would have to end.
+        // A worker without a deadline has no job with a time limit.
         worker.deadline().unwrap_or(Timestamp::MIN),
         Reverse(worker.is_cordoned()),
         Reverse(worker.ordinal(nodeset)),
@@ -83,7 +85,7 @@ mod tests {
         })
     }
 
-    /// Each pair: the first goes before the second, though its lower number alone would keep it.
+    /// In each pair, the first is removed before the second, although its lower ordinal alone would keep it.
     #[test]
     fn rules_in_their_order() {
         let pairs = vec![
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_job_goes_before_one_with() {
+    fn an_idle_worker_is_before_a_busy_one() {
         let nodes = serde_json::from_value(json!([
             { "name": "n-0", "state": ["IDLE"] },
             { "name": "n-1", "state": ["MIXED"] },
@@ -147,7 +149,7 @@ mod tests {
         let mut workers = [Worker(&pods[1]), Worker(&pods[0])];
         sort_for_deletion(&mut workers, "n", Some(&seen));
         assert_eq!(workers.map(Worker::name), ["n-0", "n-1"]);
-        // What it costs is said by a person, and counts for more.
+        // The cost, which a user sets, takes precedence.
         let cheap = annotated("n-1", "pod-deletion-cost", "-5");
         let mut workers = [Worker(&pods[0]), Worker(&cheap)];
         sort_for_deletion(&mut workers, "n", Some(&seen));
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_numbers_the_youngest_goes_first() {
+    fn without_ordinals_the_youngest_is_first() {
         let old = pod("n-abcde", |_| {});
         let ready_later = pod("n-fghij", |pod| {
             pod["status"]["conditions"][0]["lastTransitionTime"] = json!("2026-01-01T00:02:00Z");

@@ -1,54 +1,54 @@
 //! Slurm's records of nodes whose pods are gone.
 //!
-//! A worker that goes by plan takes its record along. What is left here is what went without one: the record of a worker that
-//! was lost, or one that had to stay because a job asked for the node by name.
+//! A worker that is removed as planned takes its record along. This file handles the others: records of lost workers, and
+//! records that had to stay because a job requested the node by name.
 
 use std::time::Duration;
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
-use super::{Effect, Plan, drains::is_our_sentence, loss};
+use super::{Effect, Plan, WorkerLoss, drains::is_operator_reason, loss};
 use crate::nodeset::{build::hostname_on, observe::Observed};
 
-/// When to look again whether a record is needed. Nothing hangs on it, and the list of jobs may be long.
-const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// Part of the reason of a node whose worker goes by plan.
-const BY_PLAN: &str = "is pending termination for";
+/// Nothing waits for the deletion of a record, and the list of jobs may be long.
+const REQUEUE: Duration = Duration::from_mins(1);
+/// Part of the drain reason of a leaving worker.
+const LEAVING_REASON: &str = "is pending termination for";
 
-/// Tells Slurm which of them are dead, and removes those that nobody needs. `is_wanted` says under which names workers are to be
-/// made: their records are theirs.
+/// Sets the nodes of dead workers down, and deletes the records that nothing needs. `is_wanted` returns whether a worker of
+/// this name is to be created, which will use the record.
 pub(super) fn plan_records(observed: &Observed, is_wanted: impl Fn(&str) -> bool, plan: &mut Plan) {
     let Some(seen) = observed.knowledge.known() else { return };
     let spec = &observed.nodeset.spec;
     for (name, identity) in &observed.records {
         let Some(node) = seen.nodes.get(name) else { continue };
         let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);
-        // What Slurm says may be older than what was noted about the last worker of that name.
+        // The record may be older than the status's note about the last worker of that name.
         let may_be_alive = identity.node.is_empty() || loss::may_be_alive_on(observed, name).is_some();
         let death = loss::death_of_node(&identity.node, host).filter(|_| !may_be_alive);
-        let left_by_plan = is_our_sentence(&node.reason) && node.reason.contains(BY_PLAN);
-        let by_plan = left_by_plan && !node.state.is_busy();
+        let was_planned = is_operator_reason(&node.reason) && node.reason.contains(LEAVING_REASON);
+        let is_planned = was_planned && !node.state.is_busy();
         if let Some(death) = &death
-            && let Some(down) = loss::down(node, death, None, by_plan)
+            && let Some(down) = loss::down(node, death, None, is_planned)
         {
-            plan.effects.push(Effect::LoseWorker {
+            plan.effects.push(Effect::LoseWorker(WorkerLoss {
                 pod: None,
                 death: death.clone(),
                 down: Some(down),
-                by_plan,
-            });
+                is_planned,
+            }));
             continue;
         }
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
-        if (lost || left_by_plan) && is_out && !is_wanted(name) {
+        if (lost || was_planned) && is_out && !is_wanted(name) {
             plan.effects.push(Effect::DeleteRecord {
                 node: name.clone(),
                 expect: node.admin_state(),
             });
-            // It stays as long as a job asks for it, and nobody tells when none does any more.
-            plan.requeue = plan.requeue.map(|requeue| requeue.min(LOOK_AGAIN));
+            // The record stays while a job requests it, and no event reports the end of that.
+            plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE));
         }
     }
 }
@@ -61,7 +61,7 @@ mod tests {
         cluster::{Knowledge, Seen},
         nodeset::{
             fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
-            plan::{Effect, plan, tests::steps},
+            plan::{Effect, WorkerLoss, plan, tests::steps},
         },
     };
 
@@ -97,9 +97,9 @@ mod tests {
         for (policy, record, expected) in [
             ("NodeNotFound", record(DOWN, LOST, "compute"), "forget compute-7"),
             ("Never", record(DOWN, LOST, "compute"), ""),
-            // One that had to stay for a job goes later.
+            // A record that stayed for a job is deleted later.
             ("Never", record(DOWN, by_plan, "compute"), "forget compute-7"),
-            // It is dead, and Slurm hears of it first.
+            // It is dead, and is set down first.
             ("Never", record(IDLE, "", "compute"), "down compute-7"),
             ("NodeNotFound", record(DOWN, LOST, "another"), ""),
             ("NodeNotFound", record(&["DOWN"], LOST, "compute"), ""),
@@ -110,7 +110,7 @@ mod tests {
                 "{policy} {record}"
             );
         }
-        // Its machine is there and may be alive.
+        // Its machine exists and may be alive.
         let alive = done(
             set("NodeNotFound"),
             vec![host("k1")],
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_kept_goes_by_plan_when_its_machine_does() {
+    fn a_kept_record_is_set_down_as_planned_when_its_machine_is_gone() {
         let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
         let (drained, busy) = (&["IDLE", "DRAIN", "DYNAMIC_NORM"], &["MIXED", "DRAIN", "DYNAMIC_NORM"]);
         for (record, expected) in [
@@ -133,18 +133,18 @@ mod tests {
             let objects = vec![controller(), slurm_key(), set];
             let plan = plan(&observed_exactly("compute", objects, known(&record, &json!([]))));
             let [
-                Effect::LoseWorker {
+                Effect::LoseWorker(WorkerLoss {
                     down: Some(down),
-                    by_plan,
+                    is_planned,
                     ..
-                },
+                }),
             ] = plan.effects.as_slice()
             else {
                 panic!("{record}: {:?}", plan.effects)
             };
-            // Without a new one the reason stays that is there.
+            // Without a new reason the old one stays.
             let reason = down.reason.as_ref().unwrap_or(&down.expect.reason);
-            assert_eq!((*by_plan, reason.as_str()), expected, "{record}");
+            assert_eq!((*is_planned, reason.as_str()), expected, "{record}");
         }
     }
 
@@ -156,8 +156,8 @@ mod tests {
             let objects = vec![controller(), slurm_key(), set];
             plan(&observed_exactly("compute", objects, known(&lost, &json!([])))).requeue
         };
-        assert_eq!(requeue("NodeNotFound"), Some(super::LOOK_AGAIN));
-        assert!(requeue("Never") > Some(super::LOOK_AGAIN));
+        assert_eq!(requeue("NodeNotFound"), Some(super::REQUEUE));
+        assert!(requeue("Never") > Some(super::REQUEUE));
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn in_daemon_mode_a_record_goes_when_its_machine_has_another_name() {
+    fn in_daemon_mode_a_record_is_deleted_when_its_machine_has_another_name() {
         let set = nodeset(
             &json!({ "scalingMode": "DaemonSet", "pruneSlurmNodeRecords": "NodeNotFound",
             "template": { "spec": { "nodeSelector": { "a": "b" } } } }),
@@ -188,7 +188,7 @@ mod tests {
         let lost = record(DOWN, LOST, "compute");
         for (jobs, expected) in [
             (json!([]), "forget compute-7"),
-            // It stays, and the set does not wait for it.
+            // The record stays, and the NodeSet does not wait for it.
             (
                 json!([{ "job_id": 7, "job_state": ["PENDING"], "nodes": "", "required_nodes": "compute-7" }]),
                 "let go",

@@ -1,4 +1,4 @@
-//! The history of a spec, as far as it makes pods differ.
+//! The revision history of a NodeSet.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,22 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::ObjectId;
-use crate::nodeset::{build, observe::Observed};
+use crate::{
+    nodeset::{build, observe::Observed},
+    worker::{ObjectId, Worker},
+};
 
-/// What to do about the revisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RevisionPlan {
-    /// Of the newest one; pods carry it.
+    /// Hash of the newest revision, which is on the pods.
     pub hash: String,
-    /// How often the name of a revision was taken by another.
+    /// How many hash collisions there were.
     pub collisions: i32,
-    /// The newest one, if it is not there.
+    /// The newest revision, if it does not exist.
     pub create: Option<Value>,
-    /// An older one that is the newest again gets this number.
+    /// Name and new number of an older revision that is the newest again.
     pub renumber: Option<(String, i64)>,
-    /// Those that are neither in use nor to be kept.
+    /// Unused revisions beyond the history limit.
     pub delete: Vec<ObjectId>,
 }
 
@@ -38,7 +39,7 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
 
     let same = history.iter().rev().find(|revision| {
         let stored = revision.data.as_ref().map(|data| &data.0);
-        stored.is_some_and(|stored| build::says_the_same(stored, &data, &observed.images))
+        stored.is_some_and(|stored| build::makes_same_pods(stored, &data, &observed.images))
             && build::hash_of(revision).is_some()
     });
     if let Some(revision) = same {
@@ -52,7 +53,7 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
             renumber,
         };
     }
-    // A name can be taken by a revision of other content; another count gives another hash.
+    // Another revision may have the name; the next collision count gives another hash.
     let (collisions, hash) = (collisions..=collisions.saturating_add(1000))
         .map(|count| (count, build::hash(&data, count)))
         .find(|(_, hash)| {
@@ -69,11 +70,11 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
     }
 }
 
-/// The oldest of those that no pod has and that are more than are to be kept.
+/// Returns the oldest unused revisions beyond the history limit.
 fn surplus(observed: &Observed, history: &[&ControllerRevision], newest: &str) -> Vec<ObjectId> {
     let used: BTreeSet<&str> = observed
         .workers()
-        .filter_map(super::Worker::revision)
+        .filter_map(Worker::revision)
         .chain([newest])
         .collect();
     let unused: Vec<&&ControllerRevision> = history

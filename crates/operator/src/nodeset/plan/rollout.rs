@@ -1,46 +1,32 @@
-//! Which workers of an older revision are replaced now.
+//! Chooses which workers of an older revision are replaced now.
 //!
-//! Those that are of no use already go first: to replace them takes nothing away, and a template that was broken and put
-//! back heals by itself. Never more than `maxUnavailable` go at a time, and one that is of use goes only while fewer than
-//! that are missing, for whatever reason.
+//! Unusable workers are replaced first: that takes nothing away, and a broken template that was fixed recovers by itself.
+//! At most `maxUnavailable` workers are replaced at a time, and a usable one only while fewer than that are missing for any
+//! reason.
 
 use api::update_strategy::UpdateStrategyType;
 use kube::ResourceExt;
 
-use super::{
-    Wait,
-    fate::{Cause, Fates},
-    rank::sort_for_deletion,
-    reservation,
-    service::unusable,
-    worker::Worker,
+use super::{Wait, rank::sort_for_deletion, reservation, selection::Selection, usable::unusable};
+use crate::{
+    nodeset::observe::Observed,
+    worker::{Cause, Worker},
 };
-use crate::nodeset::observe::Observed;
 
-/// What an update does now.
 #[derive(Debug, Default)]
 pub(super) struct Rollout<'a> {
-    /// Those that go.
     pub(super) replace: Vec<Worker<'a>>,
     pub(super) wait: Option<Wait>,
 }
 
-/// `desired` workers should be there, of revision `hash`.
-pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32, hash: &str) -> Rollout<'a> {
-    let mut old: Vec<Worker<'a>> = fates
-        .stay
-        .iter()
-        .copied()
-        .filter(|worker| is_old(*worker, hash))
-        .collect();
+/// Chooses among the workers that stay; `hash` is the newest revision, `desired` the number of workers.
+pub(super) fn choose<'a>(observed: &'a Observed, selection: &Selection<'a>, desired: u32, hash: &str) -> Rollout<'a> {
+    let stay = &selection.stay;
+    let mut old: Vec<Worker<'a>> = stay.iter().copied().filter(|worker| is_old(*worker, hash)).collect();
     let strategy = observed.nodeset.spec.update_strategy();
-    if old.is_empty() || strategy.is_paused() {
-        return Rollout::default();
-    }
-    if !matches!(
-        strategy.kind(),
-        UpdateStrategyType::RollingUpdate | UpdateStrategyType::ScheduledUpdate
-    ) {
+    let is_scheduled = strategy.kind() == UpdateStrategyType::ScheduledUpdate;
+    let is_rolling = strategy.kind() == UpdateStrategyType::RollingUpdate;
+    if old.is_empty() || strategy.is_paused() || !(is_scheduled || is_rolling) {
         return Rollout::default();
     }
     let count = old.len();
@@ -54,7 +40,7 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
             }),
         };
     };
-    if strategy.kind() == UpdateStrategyType::ScheduledUpdate {
+    if is_scheduled {
         let replace = reservation::choose(observed, seen, old, is_chosen);
         let wait = (!replace.is_empty()).then_some(Wait::Updating {
             old: count,
@@ -67,41 +53,38 @@ pub(super) fn choose<'a>(observed: &'a Observed, fates: &Fates<'a>, desired: u32
         .max(1);
     sort_for_deletion(&mut old, &observed.nodeset.name_any(), Some(seen));
     let (mut replace, rest): (Vec<Worker<'a>>, Vec<Worker<'a>>) = old.into_iter().partition(is_chosen);
-    let (useful, useless): (Vec<Worker<'a>>, Vec<Worker<'a>>) = rest
-        .into_iter()
-        .partition(|worker| unusable(observed, seen, *worker).is_none());
+    let obstacle = |worker: &Worker<'_>| unusable(observed, seen, *worker);
+    let (usable, broken): (Vec<Worker<'a>>, Vec<Worker<'a>>) =
+        rest.into_iter().partition(|worker| obstacle(worker).is_none());
 
-    // A template whose workers have not shown yet that it works is not trusted with more than may be missing.
+    // The new revision replaces at most `maxUnavailable` workers until its own workers are usable.
     let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
-    let unproven = fates
-        .stay
+    let new_obstacles: Vec<String> = stay
         .iter()
-        .filter(|worker| !is_old(**worker, hash) && unusable(observed, seen, **worker).is_some())
-        .count()
-        .saturating_add(wanted.saturating_sub(fates.stay.len()));
+        .filter(|worker| !is_old(**worker, hash))
+        .filter_map(obstacle)
+        .collect();
+    let unproven = new_obstacles.len().saturating_add(wanted.saturating_sub(stay.len()));
     let free = limit.saturating_sub(unproven.saturating_add(replace.len()));
-    replace.extend(useless.into_iter().take(free));
+    replace.extend(broken.into_iter().take(free));
 
-    let in_use = fates
-        .stay
+    let in_use = stay
         .iter()
-        .filter(|worker| !is_chosen(worker) && unusable(observed, seen, **worker).is_none())
+        .filter(|worker| !is_chosen(worker) && obstacle(worker).is_none())
         .count();
     let missing = wanted.saturating_sub(in_use);
     let free = limit.saturating_sub(missing.max(replace.len()));
-    replace.extend(useful.into_iter().take(free));
-    let obstacle = fates
-        .stay
-        .iter()
-        .filter(|worker| !is_old(**worker, hash))
-        .find_map(|worker| unusable(observed, seen, *worker));
+    replace.extend(usable.into_iter().take(free));
     Rollout {
         replace,
-        wait: Some(Wait::Updating { old: count, obstacle }),
+        wait: Some(Wait::Updating {
+            old: count,
+            obstacle: new_obstacles.into_iter().next(),
+        }),
     }
 }
 
-/// One that does not say of which revision it is gives no reason to replace it.
+/// A worker without a revision is not replaced.
 fn is_old(worker: Worker<'_>, hash: &str) -> bool {
     worker.revision().is_some_and(|revision| revision != hash)
 }
@@ -140,7 +123,7 @@ mod tests {
         spec(&json!({ "rollingUpdate": { "maxUnavailable": limit } }))
     }
 
-    /// The revision that the spec asks for.
+    /// The revision of the spec.
     fn hash() -> String {
         let plan = planned(&rolling(&json!(1)), vec![], unknown());
         plan.revision.unwrap().hash
@@ -181,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_for_whatever_reason_counts() {
+    fn workers_that_are_missing_for_any_reason_count() {
         let hash = hash();
         let drained = || {
             known(
@@ -213,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_of_no_use_goes_first_and_takes_nothing_away() {
-        // As after a template that was broken and put back.
+    fn an_unusable_worker_is_replaced_first_and_costs_no_budget() {
+        // As after a broken template that was reverted.
         let pods = vec![
             unready(of("broken", worker(0))),
             of("old", worker(1)),
@@ -223,7 +206,7 @@ mod tests {
         ];
         let plan = planned(&rolling(&json!(1)), pods, idle());
         assert_eq!(steps(&plan), ["mark compute-0 for update"]);
-        // And no more than may be missing, or a short outage would take them all.
+        // No more than `maxUnavailable`, or a short outage would replace them all.
         let pods = (0..4).map(|n| unready(of("old", worker(n)))).collect();
         let plan = planned(&rolling(&json!(2)), pods, idle());
         assert_eq!(steps(&plan).len(), 2);
@@ -245,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_template_stops_the_update_and_says_so() {
+    fn a_broken_template_stops_the_update_and_is_reported() {
         let hash = hash();
         let broken = with(
             unready(of(&hash, worker(3))),
@@ -268,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_stands_until_the_template_is_put_back_or_the_update_paused() {
+    fn a_choice_lasts_until_the_template_is_reverted_or_the_update_paused() {
         let hash = hash();
         let pods = |revision: &str| {
             vec![
@@ -288,19 +271,19 @@ mod tests {
         );
         let paused = spec(&json!({ "paused": true }));
         assert_eq!(steps(&planned(&paused, pods("old"), idle())), ["spare compute-3"]);
-        // While Slurm cannot be asked nothing is chosen, and nothing taken back.
+        // Without a snapshot nothing is chosen and nothing reverted.
         assert_eq!(steps(&planned(&rolling(&json!(2)), pods("old"), unknown())), [""; 0]);
     }
 
     #[test]
-    fn on_delete_leaves_it_to_people() {
+    fn on_delete_replaces_nothing() {
         let pods = (0..4).map(|n| of("old", worker(n))).collect();
         let plan = planned(&spec(&json!({ "type": "OnDelete" })), pods, idle());
         assert_eq!(steps(&plan), [""; 0]);
     }
 
     #[test]
-    fn a_node_that_somebody_else_drained_keeps_its_record() {
+    fn a_manually_drained_node_keeps_its_record() {
         let hash = hash();
         let pods = vec![
             of(&hash, worker(0)),
@@ -319,11 +302,12 @@ mod tests {
         };
         let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
         let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
-        let [super::super::Effect::RemoveWorker { record, .. }] = plan.effects.as_slice() else {
+        let [super::super::Effect::RemoveWorker(super::super::WorkerRemoval { record, .. })] = plan.effects.as_slice()
+        else {
             panic!("{:?}", plan.effects)
         };
         assert!(
-            matches!(record, super::super::Record::Keep { why, .. } if why.contains("broken fan")),
+            matches!(record, super::super::RecordAction::Keep { why, .. } if why.contains("broken fan")),
             "{record:?}"
         );
     }

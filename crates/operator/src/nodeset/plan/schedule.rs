@@ -1,15 +1,16 @@
-//! When a scheduled update is to happen: once, or again and again. It knows nothing of Slurm but the flags' names.
+//! When a scheduled update happens: once, or repeatedly. Knows nothing of Slurm but the names of the flags.
 
-use api::{NodeSetSpec, update_strategy::UpdateStrategyType};
+use api::NodeSetSpec;
 use jiff::{SignedDuration, Timestamp, civil::Weekday, tz::TimeZone};
 
-/// Slurm counts reservations in minutes.
+/// Slurm counts the length of a reservation in minutes.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
-/// Has one that comes again begin in the past. Slurm refuses it for one that does not, whose rest is asked for instead.
+/// Lets a recurring reservation start in the past. Slurm rejects it for others, so for those the operator requests the
+/// remaining time instead.
 const FORCE_START: &str = "FORCE_START";
 
-/// How a reservation comes again.
+/// How a reservation recurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recurrence {
     Hourly,
@@ -28,7 +29,7 @@ impl Recurrence {
         ("WEEKEND", Self::Weekend),
     ];
 
-    /// The one among these flags.
+    /// Returns the recurrence among these flags.
     pub(super) fn among<S: AsRef<str>>(flags: &[S]) -> Option<Self> {
         let named = |name: &str| flags.iter().any(|flag| flag.as_ref().eq_ignore_ascii_case(name));
         Self::ALL
@@ -57,25 +58,19 @@ impl Recurrence {
     }
 }
 
-/// When a scheduled update is to happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
     pub(super) start: Timestamp,
     pub(super) length: SignedDuration,
-    /// All but those that every reservation of ours has.
+    /// Flags that the user requested.
     pub(super) flags: Vec<String>,
     pub(super) recurrence: Option<Recurrence>,
     forced: bool,
 }
 
 impl Schedule {
-    /// `None` unless the spec asks for one.
     pub(super) fn of(spec: &NodeSetSpec) -> Option<Self> {
-        let strategy = spec.update_strategy();
-        if strategy.kind() != UpdateStrategyType::ScheduledUpdate {
-            return None;
-        }
-        let scheduled = strategy.scheduled_update?;
+        let scheduled = spec.scheduled_update()?;
         let mut flags: Vec<String> = scheduled
             .flags
             .iter()
@@ -97,7 +92,7 @@ impl Schedule {
         })
     }
 
-    /// When a reservation that is made now is to begin, and how long it is to last. `None` if its time has passed.
+    /// Returns the start and the length of a reservation that is created now. `None` if its time has passed.
     pub(super) fn beginning(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
         if self.start > now {
             return Some((self.start, self.length));
@@ -110,7 +105,7 @@ impl Schedule {
         }
     }
 
-    /// The same for one that was there already and had to be taken away.
+    /// Like [`Self::beginning`], for a reservation that had to be deleted and is created again.
     pub(super) fn again(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
         match self.recurrence {
             Some(_) => Some((self.next(now)?, self.length)),
@@ -118,7 +113,7 @@ impl Schedule {
         }
     }
 
-    /// The first time that is yet to come.
+    /// Returns the first start after `now`.
     pub(super) fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let step = self.recurrence?.step();
         let over = now.duration_since(self.start).as_secs().max(-1);
@@ -198,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_taken_away_comes_back_for_the_rest_of_its_time_or_the_next_time() {
+    fn a_deleted_reservation_returns_for_the_rest_of_its_time_or_the_next_start() {
         for (start, flags, expected) in [
             ("2026-01-01T00:40:00Z", &[][..], Some((NOW, 10))),
             ("2026-01-01T00:30:30Z", &[], None),
@@ -211,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_not_asked_to_force_what_does_not_come_again() {
+    fn force_start_is_sent_only_with_a_recurrence() {
         assert_eq!(schedule(NOW, "0s", &["FORCE_START", "FLEX"]).flags, ["FLEX"]);
         assert_eq!(
             schedule(NOW, "0s", &["FORCE_START", "DAILY"]).flags,

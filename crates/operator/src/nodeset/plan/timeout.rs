@@ -1,15 +1,14 @@
-//! How long a worker that leaves waits for its jobs, and what becomes of them then: nothing, unless somebody wrote it into
-//! `spec.drain`.
+//! How long a leaving worker waits for its jobs, and how they end afterwards. Without `spec.drain` it waits forever.
 
 use api::drain::OnDrainTimeout;
 use jiff::Timestamp;
 use slurm::{Job, job::JobStateName};
 
-use super::{Effect, Plan, Wait, proof::Evidence, worker::Worker};
-use crate::{cluster::JobOrder, nodeset::observe::Observed};
+use super::{Effect, JobEnd, Plan, Wait, proof::Evidence};
+use crate::{cluster::JobOrder, nodeset::observe::Observed, worker::Worker};
 
-/// A worker that leaves has jobs, or may have, as `why` tells.
-pub(super) fn plan_patience(
+/// Plans for a leaving worker that has jobs, or may have, as `why` says.
+pub(super) fn plan_drain_timeout(
     observed: &Observed,
     evidence: &Evidence<'_>,
     worker: Worker<'_>,
@@ -29,7 +28,7 @@ pub(super) fn plan_patience(
                     past_tense(order)
                 )
             }
-            // A sum that no calendar holds is no end either.
+            // A timeout beyond the range of timestamps never ends.
             Err(_) => format!("; waited for since {since:.0}"),
             Ok(end) => {
                 let stuck = plan_end(observed, evidence, node, order, plan);
@@ -46,7 +45,7 @@ pub(super) fn plan_patience(
     });
 }
 
-/// Ends the jobs on a node. What cannot be ended that way is told in the answer.
+/// Plans the end of the jobs on a node, and returns a note about the jobs that cannot be ended.
 fn plan_end(observed: &Observed, evidence: &Evidence<'_>, node: &str, order: JobOrder, plan: &mut Plan) -> String {
     let drained = observed.knowledge.known().and_then(|seen| seen.nodes.get(node));
     if !drained.is_some_and(|node| node.state.is_drain()) {
@@ -57,18 +56,15 @@ fn plan_end(observed: &Observed, evidence: &Evidence<'_>, node: &str, order: Job
         .filter(|job| may_be_ended(job))
         .partition(|job| order == JobOrder::Cancel || job.can_be_requeued());
     for job in willing {
-        let effect = Effect::EndJob {
+        let end = JobEnd {
             job: job.handle(),
             node: node.to_owned(),
             order,
         };
-        // One that is on several nodes that leave is told once.
-        let told = plan
-            .effects
-            .iter()
-            .any(|other| matches!(other, Effect::EndJob { job: other, .. } if *other == job.handle()));
-        if !told {
-            plan.effects.push(effect);
+        // A job on several leaving nodes is ended once.
+        let is_same = |other: &Effect| matches!(other, Effect::EndJob(other) if other.job == end.job);
+        if !plan.effects.iter().any(is_same) {
+            plan.effects.push(Effect::EndJob(end));
         }
     }
     match stuck.first() {
@@ -81,17 +77,17 @@ fn plan_end(observed: &Observed, evidence: &Evidence<'_>, node: &str, order: Job
     }
 }
 
-/// Whether a job is there to be ended, and not ending already.
+/// Whether a job runs or is suspended, and is not ending already.
 pub fn may_be_ended(job: &Job) -> bool {
     let state = &job.state;
     (state.is_running() || state.has(JobStateName::Suspended)) && !state.has(JobStateName::Completing)
 }
 
-/// Since when the worker waits for its jobs.
+/// Returns since when the worker has been waiting for its jobs.
 fn since(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
     let marked = worker.leaving().map(|leaving| leaving.since);
     let deleted = observed.nodeset.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    // The earlier one: a worker that leaves does not begin anew when its NodeSet is deleted too.
+    // The wait of a leaving worker does not start again when its NodeSet is deleted too.
     [marked, deleted].into_iter().flatten().min()
 }
 
@@ -100,7 +96,7 @@ fn limit(observed: &Observed) -> Option<(jiff::SignedDuration, JobOrder)> {
     let order = match drain.on_timeout() {
         OnDrainTimeout::Requeue => JobOrder::Requeue,
         OnDrainTimeout::Cancel => JobOrder::Cancel,
-        // What a word means that we do not know, nobody knows: then nothing is done to a job.
+        // An unknown value never ends a job.
         OnDrainTimeout::Wait | OnDrainTimeout::Other(_) => return None,
     };
     Some((drain.timeout()?, order))
@@ -127,7 +123,7 @@ mod tests {
         },
     };
 
-    /// One worker too many, chosen to go a minute ago, with a job on it.
+    /// One surplus worker, chosen to leave a minute ago, with a job on it.
     fn waiting(drain: &Value, jobs: &[(u64, &[&str], &str)]) -> Plan {
         let nodes: &[(&str, &[&str])] = &[("compute-0", IDLE), ("compute-1", DRAINING)];
         let spec = json!({ "replicas": 1, "drain": drain });
@@ -144,7 +140,7 @@ mod tests {
     const RUNNING: &[(u64, &[&str], &str)] = &[(7, &["RUNNING"], "compute-1")];
 
     #[test]
-    fn nothing_happens_to_a_job_before_its_time_or_without_a_word_from_the_user() {
+    fn no_job_is_ended_before_the_timeout_or_without_one() {
         for (drain, words) in [
             (json!({}), "however long it takes"),
             (json!({ "timeout": "1s", "onTimeout": "Wait" }), "however long it takes"),
@@ -165,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_there_when_the_time_is_up_is_ended_as_the_user_wrote() {
+    fn jobs_that_remain_after_the_timeout_are_ended_as_the_spec_says() {
         for (action, done) in [("Requeue", "requeue 7"), ("Cancel", "cancel 7")] {
             let plan = waiting(&json!({ "timeout": "1m", "onTimeout": action }), RUNNING);
             assert_eq!(steps(&plan), [done]);
@@ -175,7 +171,7 @@ mod tests {
         for (state, ended) in [
             (&["SUSPENDED"][..], true),
             (&["RUNNING", "CONFIGURING"], true),
-            // It ends already.
+            // It is ending already.
             (&["COMPLETED", "COMPLETING"], false),
             (&["RUNNING", "COMPLETING"], false),
             (&["SOMETHING_NEW"], false),
@@ -242,9 +238,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-        /// Whatever the cluster looks like, and also for what validation would not let through.
+        /// In any state of the cluster, and also for specs that validation rejects.
         #[test]
-        fn without_the_users_word_no_job_is_ever_ended(
+        fn without_a_timeout_action_no_job_is_ever_ended(
             states in prop::collection::vec(any_state(), 3),
             jobs in prop::collection::vec((1..50_u64, 0..3_u32, prop_oneof![Just("RUNNING"), Just("SUSPENDED")]), 0..5),
             chosen in prop::collection::vec(any::<bool>(), 3),

@@ -1,12 +1,10 @@
-//! Whether a worker is of use to Slurm: ready by Kubernetes' word, registered and open for jobs by Slurm's.
+//! Whether Slurm can use a worker: it is ready in Kubernetes, and registered and open for jobs in Slurm.
 
-use jiff::SignedDuration;
 use slurm::node::{BaseState, Node, NodeFlag};
 
-use super::worker::Worker;
-use crate::{cluster::Seen, nodeset::observe::Observed};
+use crate::{cluster::Seen, nodeset::observe::Observed, worker::Worker};
 
-/// What keeps a node from being given jobs, whatever its base state is.
+/// Flags that keep jobs away from a node, whatever its base state.
 const CLOSED: &[NodeFlag] = &[
     NodeFlag::Drain,
     NodeFlag::Fail,
@@ -15,16 +13,15 @@ const CLOSED: &[NodeFlag] = &[
     NodeFlag::PoweredDown,
 ];
 
-/// Why a worker is of no use, in words for people. `None` for one that is.
+/// Returns why Slurm cannot use a worker. `None` if it can.
 pub(super) fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<String> {
-    let min_ready = SignedDuration::from_secs(observed.nodeset.spec.min_ready_seconds().into());
     let pod = worker.name();
     if !worker.is_active() {
-        return Some(format!("pod {pod} is on its way out"));
+        return Some(format!("pod {pod} is terminating"));
     }
-    if !worker.is_available(min_ready, observed.now) {
-        return Some(match trouble(worker) {
-            Some(trouble) => format!("pod {pod} does not start: {trouble}"),
+    if !worker.is_available(observed.min_ready(), observed.now) {
+        return Some(match startup_problem(worker) {
+            Some(startup_problem) => format!("pod {pod} does not start: {startup_problem}"),
             None => format!("pod {pod} is not ready"),
         });
     }
@@ -41,7 +38,7 @@ pub(super) fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> 
             };
             Some(format!("node {name} is {} in Slurm{reason}", node.state))
         }
-        // What was read before the pod was made is about its predecessor.
+        // A snapshot from before the pod was created shows its predecessor.
         Some(_) if worker.created().is_some_and(|created| seen.at < created) => {
             Some(format!("node {name} has not been seen in Slurm yet"))
         }
@@ -58,8 +55,8 @@ fn takes_jobs(node: &Node) -> bool {
     open && !CLOSED.iter().any(|flag| state.has(*flag))
 }
 
-/// What the kubelet or the scheduler says is wrong with a pod, if it will not go away by waiting.
-pub fn trouble(worker: Worker<'_>) -> Option<String> {
+/// Returns the problem that the kubelet or the scheduler reports about a pod, if waiting does not fix it.
+pub fn startup_problem(worker: Worker<'_>) -> Option<String> {
     const LASTING: &[&str] = &[
         "CrashLoopBackOff",
         "CreateContainerConfigError",

@@ -1,4 +1,6 @@
-//! A worker pod, with the questions the plan asks of it.
+//! A worker pod: typed access to what its name, labels, annotations, spec and status say. Knows neither NodeSets nor Slurm's state.
+
+mod leaving;
 
 use std::net::IpAddr;
 
@@ -10,17 +12,30 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::fate::Leaving;
-use crate::nodeset::{DRAIN_REASON, DRAINED};
+pub use self::leaving::{Cause, Leaving};
+
+/// Annotation of a worker whose Slurm node the operator has drained: since when the drain has been in force. If the node is no longer
+/// drained, an administrator resumed it.
+pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
+/// Annotation of a worker whose Slurm node the operator drains: the reason it gives. It is written before the order is sent, and tells
+/// the operator's drain from one that an administrator made with other words.
+pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
 /// A worker pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker<'a>(pub &'a Pod);
 
-/// Where a pod is in its life. The order is that of the ranking for deletion.
+/// Name and UID of an object, so that another object of the same name is not meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectId {
+    pub name: String,
+    pub uid: String,
+}
+
+/// The phase of a pod, in the order of the ranking for deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Also every phase that has no place of its own in the ranking.
+    /// Also every phase that the ranking does not name.
     Pending,
     Unknown,
     Running,
@@ -35,14 +50,21 @@ impl<'a> Worker<'a> {
         self.0.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// The number at the end of its name, if what stands before it is the set's name.
+    pub fn id(self) -> ObjectId {
+        ObjectId {
+            name: self.name().to_owned(),
+            uid: self.uid().to_owned(),
+        }
+    }
+
+    /// Returns the number at the end of its name, if the rest is the NodeSet's name.
     pub fn ordinal(self, nodeset: &str) -> Option<u32> {
         let (parent, number) = self.name().rsplit_once('-')?;
         let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         (parent == nodeset && digits).then(|| number.parse().ok()).flatten()
     }
 
-    /// Slurm's name for it. `None` as long as its Kubernetes node, which names it, is not chosen.
+    /// Returns its node name in Slurm. `None` while a pod that is named after its Kubernetes node is unscheduled.
     pub fn slurm_name(self) -> Option<&'a str> {
         let Some(spec) = &self.0.spec else {
             return Some(self.name());
@@ -58,17 +80,17 @@ impl<'a> Worker<'a> {
         )
     }
 
-    /// Whether its name in Slurm is the name of a machine, which the machine itself may spell otherwise.
+    /// Whether slurmd registers under the host name of its machine, which may differ from the name of the Kubernetes node.
     pub fn is_named_by_machine(self) -> bool {
         self.0.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
     }
 
-    /// Whether its processes are the machine's, so that jobs may outlive its containers.
+    /// Whether it uses the PID namespace of its machine, so that jobs may outlive its containers.
     pub fn shares_machines_processes(self) -> bool {
         self.0.spec.as_ref().is_some_and(|spec| spec.host_pid == Some(true))
     }
 
-    /// The scaling mode it was made in. A pod without the label is from before it was chosen.
+    /// Returns the scaling mode it was created in; pods without the label predate the choice of a mode.
     pub fn mode(self) -> ScalingMode {
         self.label(labels::SCALING_MODE)
             .map_or_else(ScalingMode::default, |mode| mode.to_owned().into())
@@ -87,14 +109,19 @@ impl<'a> Worker<'a> {
             .filter(|name| !name.is_empty())
     }
 
-    /// Its address, if this one is not among those it has. A name is not compared: Slurm looks it up by itself.
+    /// Returns the suffix of the names of its claims.
+    pub fn claim_suffix(self) -> Option<&'a str> {
+        self.label(labels::POD_INDEX)
+            .or_else(|| self.label(labels::POD_HOSTNAME))
+    }
+
+    /// Returns its address, if `other` is an address that it does not have. Host names are not compared: Slurm resolves them itself.
     pub fn address_instead_of(self, other: &str) -> Option<&'a str> {
         other.parse::<IpAddr>().ok()?;
         let own = self.0.status.as_ref()?.pod_ip.as_deref()?;
         (!self.has_address(other)).then_some(own)
     }
 
-    /// Whether this is one of its addresses.
     pub fn has_address(self, other: &str) -> bool {
         self.0.status.as_ref().is_some_and(|status| {
             let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
@@ -102,17 +129,16 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Somebody has deleted it, and it is on its way out.
     pub fn is_terminating(self) -> bool {
         self.0.metadata.deletion_timestamp.is_some()
     }
 
-    /// All its containers have ended for good, by the kubelet's word: no job can be in it.
+    /// Whether the kubelet reports that all its containers have ended for good, so that it runs no job.
     pub fn is_finished(self) -> bool {
         matches!(self.phase_text(), "Failed" | "Succeeded")
     }
 
-    /// None of its containers runs any more. Unless it is on its way out, they may be started again.
+    /// Whether none of its containers runs. The kubelet may restart them unless the pod is terminating.
     pub fn has_ended(self) -> bool {
         let status = self.0.status.as_ref();
         let mut containers = status
@@ -124,12 +150,11 @@ impl<'a> Worker<'a> {
             && containers.all(|container| container.state.as_ref().is_some_and(|state| state.terminated.is_some()))
     }
 
-    /// Neither finished nor on its way out.
+    /// Whether it is neither finished nor terminating.
     pub fn is_active(self) -> bool {
         !self.is_terminating() && !self.is_finished()
     }
 
-    /// Kubernetes has seen it at all.
     pub fn has_phase(self) -> bool {
         !self.phase_text().is_empty()
     }
@@ -142,7 +167,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether a container of it can ever have run.
+    /// Whether one of its containers may have run.
     pub fn may_have_started(self) -> bool {
         let status = self.0.status.as_ref();
         self.phase() != Phase::Pending
@@ -159,7 +184,6 @@ impl<'a> Worker<'a> {
             })
     }
 
-    /// Since when it has been ready.
     pub fn ready_since(self) -> Option<Timestamp> {
         let conditions = self.0.status.as_ref()?.conditions.as_ref()?;
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
@@ -171,7 +195,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Ready, and that for as long as the set asks for.
+    /// Whether it has been ready for `min_ready`.
     pub fn is_available(self, min_ready: SignedDuration, now: Timestamp) -> bool {
         let since = self.ready_since().filter(|_| self.is_ready());
         since.is_some_and(|since| since.checked_add(min_ready).unwrap_or(Timestamp::MAX) <= now)
@@ -185,7 +209,7 @@ impl<'a> Worker<'a> {
         self.0.metadata.creation_timestamp.as_ref().map(|time| time.0)
     }
 
-    /// What deleting it costs, by its annotation; one that is no plain number counts as 0, as upstream has it.
+    /// Returns the deletion cost from its annotation. Anything but a plain number counts as 0, as in upstream.
     pub fn deletion_cost(self) -> i32 {
         let cost = self.annotation(annotations::POD_DELETION_COST).unwrap_or_default();
         let digits = cost.strip_prefix('-').unwrap_or(cost);
@@ -193,7 +217,7 @@ impl<'a> Worker<'a> {
         if plain { cost.parse().unwrap_or(0) } else { 0 }
     }
 
-    /// When the last of its jobs must have ended.
+    /// Returns when the time limit of its last job ends.
     pub fn deadline(self) -> Option<Timestamp> {
         self.annotation(annotations::POD_DEADLINE)?.parse().ok()
     }
@@ -207,22 +231,22 @@ impl<'a> Worker<'a> {
             })
     }
 
-    /// Why it goes, and since when, if it was chosen to go.
+    /// Returns why and since when it is leaving, if it was chosen to leave.
     pub fn leaving(self) -> Option<Leaving> {
         self.annotation(annotations::LEAVING)?.parse().ok()
     }
 
-    /// It carries the mark of one that goes, though nobody may be able to read it.
+    /// Whether it has the annotation of a leaving worker, readable or not.
     pub fn is_marked(self) -> bool {
         self.annotation(annotations::LEAVING).is_some()
     }
 
-    /// The reason we gave, or are about to give, when we drain its Slurm node.
+    /// Returns the reason with which the operator drains its Slurm node.
     pub fn drain_reason(self) -> Option<&'a str> {
         self.annotation(DRAIN_REASON)
     }
 
-    /// Since when a drain of ours has been in force.
+    /// Returns since when the operator's drain has been in force.
     pub fn drained_since(self) -> Option<Timestamp> {
         self.annotation(DRAINED)?.parse().ok()
     }

@@ -1,5 +1,5 @@
-//! When a NodeSet is not acted on. What already runs is left alone, and every reason goes away by itself when its cause
-//! does.
+//! When the operator does not act on a NodeSet. Its running workers are left alone, and a rejection ends when its cause is
+//! fixed.
 
 use api::{Controller, NodeSet, Problems};
 use jiff::Timestamp;
@@ -7,18 +7,17 @@ use kube::ResourceExt;
 
 use crate::{nodeset::observe::Observed, runtime::State};
 
-/// Why a NodeSet is not acted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// One word for programs.
+pub struct Rejection {
+    /// The reason of the condition.
     pub reason: &'static str,
-    /// What is wrong and what to do about it.
+    /// The problem and its remedy.
     pub message: String,
-    /// Whether another spec is needed, and not just another object.
+    /// Whether the spec has to change, and not another object.
     pub is_invalid: bool,
 }
 
-impl Refused {
+impl Rejection {
     fn invalid(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -34,7 +33,6 @@ impl Refused {
         }
     }
 
-    /// Where the NodeSet stands because of it.
     pub fn state(&self) -> State {
         if self.is_invalid {
             State::Invalid {
@@ -48,12 +46,12 @@ impl Refused {
     }
 }
 
-/// The Controller to work for, or why not to work.
-pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&'a Controller, Refused> {
+/// Returns the Controller of the NodeSet, or why the operator does not act.
+pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&'a Controller, Rejection> {
     let nodeset = observed.nodeset.as_ref();
     let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
     if let Some(first) = problems.errors().next() {
-        return Err(Refused::invalid(first.reason.as_str(), errors.join("\n")));
+        return Err(Rejection::invalid(first.reason.as_str(), errors.join("\n")));
     }
     let name = &nodeset.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
@@ -62,19 +60,19 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         } else {
             format!("existing Controllers: {}", observed.controller_names.join(", "))
         };
-        return Err(Refused::waiting(
+        return Err(Rejection::waiting(
             "ControllerNotFound",
             format!("spec.controllerRef.name is {name:?}, and no Controller of that name exists; {existing}"),
         ));
     };
     if controller.metadata.deletion_timestamp.is_some() {
-        return Err(Refused::waiting(
+        return Err(Rejection::waiting(
             "ControllerDeleted",
             format!("Controller {name:?} is being deleted; no workers are made for it"),
         ));
     }
     if let Some(rival) = rival(nodeset, observed.siblings.iter().map(AsRef::as_ref)) {
-        return Err(Refused::invalid(
+        return Err(Rejection::invalid(
             "NameTaken",
             format!(
                 "NodeSet {rival:?} is older and has the same name in Slurm, {:?}; set another spec.template.spec.hostname \
@@ -84,7 +82,7 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         ));
     }
     if controller.slurm_key().is_none() {
-        return Err(Refused::waiting(
+        return Err(Rejection::waiting(
             "KeyMissing",
             format!(
                 "Controller {name:?} is external and names no slurmKeyRef; name the Secret with its slurm.key there"
@@ -92,13 +90,13 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         ));
     }
     if let Some(missing) = &observed.missing_secret {
-        return Err(Refused::waiting("SecretMissing", missing.clone()));
+        return Err(Rejection::waiting("SecretMissing", missing.clone()));
     }
     Ok(controller)
 }
 
-/// The older NodeSet of the same Controller that has the same name in Slurm, if there is one. The older is the one that
-/// was created first; of two from the same second the one whose name comes first.
+/// Returns the older NodeSet of the same Controller with the same name in Slurm. Of two NodeSets created in the same
+/// second, the one whose name sorts first is older.
 pub fn rival<'a>(nodeset: &NodeSet, siblings: impl IntoIterator<Item = &'a NodeSet>) -> Option<String> {
     let name = nodeset.slurm_name();
     siblings

@@ -1,72 +1,80 @@
-//! Jobs that Slurm shows on a worker though they ended with the one before it.
+//! Stale jobs: jobs that Slurm shows on a worker although they ended with the previous worker of that name.
 //!
-//! A slurmctld that is killed within five seconds of hearing that a worker is dead has forgotten it when it is back. If the
-//! successor has registered by then, Slurm takes it for the one that was, and goes on showing the jobs of the dead as running.
+//! A slurmctld that is killed within 5 s of learning that a worker is dead has lost that when it is back. If the successor
+//! has registered by then, Slurm takes it for the dead worker and keeps showing its jobs as running.
 //!
-//! That a job cannot be alive takes two proofs, because clocks of several machines are compared: it began before the pod was made,
-//! by the API server's clock, and before its slurmd started, by the worker's.
+//! Two proofs are needed that a job cannot be alive, because clocks of several machines are compared: it started before the
+//! pod was created, by the clock of the API server, and before its slurmd started, by the clock of the worker.
 
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
-use super::{Effect, Plan, Wait, drains::is_a_persons, fate::Fates, id, proof::Evidence, worker::Worker};
-use crate::{cluster::Seen, nodeset::observe::Observed};
+use super::{Effect, Plan, Wait, drains::has_manual_reason, proof::Evidence, selection::Selection};
+use crate::{cluster::Seen, nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
-/// By how much a job has to be older, because clocks differ, if slurmctld has been started since: then it may have forgotten.
-const OLDER_AND_FORGOTTEN: SignedDuration = SignedDuration::from_secs(15);
-/// And if it has not. A job whose worker's clock is ahead of slurmctld's by as much does not start at all: its credential has
-/// expired, by Slurm's default for them.
-const OLDER: SignedDuration = SignedDuration::from_mins(2);
-/// What Slurm is told.
-const WHY: &str = "lost: the worker before this one, with its jobs";
+/// How much older than the worker a job has to be, because clocks differ, if slurmctld has restarted since and may have
+/// lost state.
+const MARGIN_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(15);
+/// The same if slurmctld has not restarted. A job whose worker's clock is so far ahead of slurmctld's does not start at
+/// all: its credential has expired, by Slurm's default of 120 s.
+const MARGIN: SignedDuration = SignedDuration::from_mins(2);
+/// The reason that Slurm gets.
+const REASON: &str = "lost: the worker before this one, with its jobs";
 
-/// Jobs that ended with the worker before, and what to do.
+/// Stale jobs of a worker and how to end them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inherited {
+pub struct StaleJobs {
     pub jobs: Vec<JobHandle>,
     pub remedy: Remedy,
 }
 
-/// What is done about them.
+/// How to end stale jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Nothing else is there: the node is down for a moment, and Slurm's own rules say what becomes of them.
+    /// No other job is on the node: it is set down for a moment, and Slurm requeues or fails the jobs by its own rules.
     Down,
-    /// Other jobs are there, which a node that is down would take along: only these are put back into the queue.
+    /// Other jobs are on the node and would end with it, so only these are requeued.
     Requeue(Vec<JobHandle>),
 }
 
-/// Tells Slurm about such jobs. They are looked for in the last list of jobs there was; what is suspicious is looked at
-/// closely.
-pub(super) fn plan_inherited(observed: &Observed, fates: &Fates<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
+/// Ends stale jobs. The last list of jobs shows which workers are suspicious; those are checked against the evidence.
+pub(super) fn plan_stale_jobs(
+    observed: &Observed,
+    selection: &Selection<'_>,
+    evidence: Option<&Evidence<'_>>,
+    plan: &mut Plan,
+) {
     let Some(evidence) = evidence else { return };
-    let leaving = fates.leave.iter().map(|(worker, _)| worker);
-    for worker in fates.stay.iter().chain(leaving) {
+    let leaving = selection.leave.iter().map(|(worker, _)| worker);
+    for worker in selection.stay.iter().chain(leaving) {
         if !is_suspicious(evidence.seen(), *worker) || is_one_of_several(observed, *worker) {
             continue;
         }
         plan.needs_jobs = true;
-        let (Some(node), Some(inherited)) = (worker.slurm_name(), inherited(evidence, *worker)) else {
+        let (Some(node), Some(stale_jobs)) = (worker.slurm_name(), stale_jobs(evidence, *worker)) else {
             continue;
         };
-        let jobs: Vec<String> = inherited.jobs.iter().map(|job| format!("job {job}")).collect();
-        plan.waits.push(Wait::Inherited {
+        let jobs: Vec<String> = stale_jobs.jobs.iter().map(|job| format!("job {job}")).collect();
+        plan.waits.push(Wait::StaleJobs {
             node: node.to_owned(),
             jobs: jobs.join(", "),
         });
-        plan.effects.push(Effect::Disinherit {
-            pod: id(*worker),
+        plan.effects.push(Effect::EndStaleJobs {
+            pod: worker.id(),
             node: node.to_owned(),
-            inherited,
+            stale_jobs,
         });
     }
 }
 
-/// What Slurm shows on a worker and cannot be there, if that is proven.
-pub fn inherited(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<Inherited> {
+/// Returns the jobs that Slurm shows on a worker and that are proven to have ended.
+pub fn stale_jobs(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<StaleJobs> {
     let seen = evidence.seen();
-    let node = seen.nodes.get(worker.slurm_name()?).filter(|node| can_be_told(node))?;
+    let node = seen
+        .nodes
+        .get(worker.slurm_name()?)
+        .filter(|node| can_be_set_down(node))?;
     let started = timestamp(node.slurmd_start_time.finite()?)?;
     seen.process?;
     let is_dead = |job: &&Job| {
@@ -81,20 +89,20 @@ pub fn inherited(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<Inherite
         Remedy::Requeue(willing.map(|job| job.handle()).collect())
     };
     let jobs: Vec<JobHandle> = dead.iter().map(|job| job.handle()).collect();
-    (!jobs.is_empty()).then_some(Inherited { jobs, remedy })
+    (!jobs.is_empty()).then_some(StaleJobs { jobs, remedy })
 }
 
-/// What Slurm is told about the node, which was the node of another worker. What a person wrote there stays.
-pub fn reason_for_them(node: &Node, worker: Worker<'_>) -> Option<String> {
-    (!is_a_persons(node, Some(worker))).then(|| format!("{}{WHY}", keys::NODE_REASON_PREFIX))
+/// Returns the reason for setting the node down. An administrator's reason is kept.
+pub fn stale_jobs_reason(node: &Node, worker: Worker<'_>) -> Option<String> {
+    (!has_manual_reason(node, Some(worker))).then(|| format!("{}{REASON}", keys::NODE_REASON_PREFIX))
 }
 
-/// Whether the node is down only for the sake of such jobs.
-pub(super) fn is_down_for_them(node: &Node) -> bool {
-    node.reason.strip_prefix(keys::NODE_REASON_PREFIX) == Some(WHY)
+/// Whether the node is down only to end stale jobs.
+pub(super) fn is_down_for_stale_jobs(node: &Node) -> bool {
+    node.reason.strip_prefix(keys::NODE_REASON_PREFIX) == Some(REASON)
 }
 
-/// The oldest job there is older than the worker, by the last list of jobs.
+/// Whether the oldest job on the node is older than the worker, by the last list of jobs.
 fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
     let (Some(name), Some(oldest_jobs)) = (worker.slurm_name(), &seen.oldest_jobs) else {
         return false;
@@ -102,37 +110,33 @@ fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
     oldest_jobs
         .get(name)
         .is_some_and(|since| is_older(seen, *since, worker))
-        && seen.nodes.get(name).is_some_and(can_be_told)
+        && seen.nodes.get(name).is_some_and(can_be_set_down)
 }
 
-/// Whether what has been there since then was there before the worker, whose processes end with it.
+/// Whether a job that started then is older than the worker, whose processes end with it.
 fn is_older(seen: &Seen, since: Timestamp, worker: Worker<'_>) -> bool {
     let created = worker.created().filter(|_| !worker.shares_machines_processes());
     created.is_some_and(|created| is_before(seen, since, created))
 }
 
-/// Whether one was before the other, by clocks of different machines.
+/// Whether `one` was before `other`, by clocks of different machines.
 fn is_before(seen: &Seen, one: Timestamp, other: Timestamp) -> bool {
-    // By slurmctld's own clock. Without knowing, what may be is suspected; nothing is done before it is known.
+    // By the clock of slurmctld. If its start is unknown, the job is suspicious; nothing happens before it is known.
     let may_be_forgotten = seen.boot().is_none_or(|boot| one < boot);
-    let margin = if may_be_forgotten { OLDER_AND_FORGOTTEN } else { OLDER };
+    let margin = if may_be_forgotten { MARGIN_AFTER_RESTART } else { MARGIN };
     other.duration_since(one) > margin
 }
 
-/// Slurm does not know yet, and the record is not from slurm.conf.
-fn can_be_told(node: &Node) -> bool {
+/// Whether the node is up in Slurm and does not come from slurm.conf.
+fn can_be_set_down(node: &Node) -> bool {
     !node.state.is_down() && node.state.is_dynamic()
 }
 
-/// Another pod has the same name in Slurm, and the jobs may be there.
+/// Whether another pod has the same name in Slurm, where the jobs may be.
 fn is_one_of_several(observed: &Observed, worker: Worker<'_>) -> bool {
     let Some(name) = worker.slurm_name() else { return true };
     let same = observed.workers().filter(|other| other.slurm_name() == Some(name));
     same.count() > 1 || observed.foreign_hostnames.contains_key(name)
-}
-
-fn timestamp(seconds: u64) -> Option<Timestamp> {
-    Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -154,7 +158,7 @@ mod tests {
         json!({ "set": true, "infinite": false, "number": at.as_second() })
     }
 
-    /// A worker that took the place of another, whose job Slurm shows.
+    /// A worker that replaced another, whose job Slurm still shows.
     #[derive(Clone)]
     struct Scene {
         pod: Value,
@@ -217,7 +221,7 @@ mod tests {
             planned(&json!({ "replicas": 1 }), vec![self.pod.clone()], self.knowledge())
         }
 
-        /// Its only step, and whether jobs are looked at closely.
+        /// Checks its only step, and whether jobs are requested.
         fn step(&self) -> (String, bool) {
             let plan = self.plan();
             (steps(&plan).join("; "), plan.needs_jobs)
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_alive_is_left_alone() {
+    fn jobs_that_may_be_alive_are_left_alone() {
         let with_job = |changes: &[(&str, Value)]| Scene {
             jobs: vec![with(job(7, OLD), changes)],
             ..Scene::default()
@@ -323,7 +327,7 @@ mod tests {
         ] {
             expect(&scene, NOTHING, case);
         }
-        // On one machine two workers may go by one name for a while.
+        // Two workers on one machine may have the same name for a while.
         let twin = with(
             worker(1),
             &[
@@ -348,22 +352,22 @@ mod tests {
             ..Scene::default()
         };
         let plan = scene.plan();
-        let [Effect::Disinherit { inherited, .. }] = plan.effects.as_slice() else {
+        let [Effect::EndStaleJobs { stale_jobs, .. }] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };
         let handles = |ids: &[&str]| -> Vec<JobHandle> { ids.iter().map(|id| JobHandle::new(*id).unwrap()).collect() };
-        assert_eq!(inherited.jobs, handles(&["7", "8"]));
-        assert_eq!(inherited.remedy, Remedy::Requeue(handles(&["7"])));
+        assert_eq!(stale_jobs.jobs, handles(&["7", "8"]));
+        assert_eq!(stale_jobs.remedy, Remedy::Requeue(handles(&["7"])));
     }
 
     #[test]
-    fn the_node_comes_back_at_once_and_a_persons_reason_stays() {
+    fn the_node_is_resumed_at_once_and_a_manual_reason_is_kept() {
         let node = |reason: &str| -> Node {
             serde_json::from_value(json!({ "name": "n", "state": MIXED, "reason": reason })).unwrap()
         };
         let ours = "slurm-operator: lost: the worker before this one, with its jobs";
         let pod = serde_json::from_value(worker(0)).unwrap();
-        let given = |reason: &str| reason_for_them(&node(reason), Worker(&pod));
+        let given = |reason: &str| stale_jobs_reason(&node(reason), Worker(&pod));
         assert_eq!(given("").as_deref(), Some(ours));
         assert_eq!(given("slurm-operator: Pod is terminating").as_deref(), Some(ours));
         assert_eq!(given("broken fan"), None);
@@ -377,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_hold_up_one_that_leaves() {
+    fn stale_jobs_do_not_delay_a_leaving_worker() {
         let mut deleted = nodeset(&json!({ "replicas": 1 }));
         deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
         let scene = Scene::default();

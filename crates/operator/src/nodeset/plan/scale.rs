@@ -1,4 +1,4 @@
-//! Which workers there should be: which to make, which to let go, which to keep after all.
+//! Chooses which workers to create, which leave and which stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,68 +9,69 @@ use kube::ResourceExt;
 use super::{
     BURST,
     daemon::{self, fit},
-    fate::{Cause, Fates},
     rank::sort_for_deletion,
-    worker::Worker,
+    selection::Selection,
 };
-use crate::nodeset::{build::Place, observe::Observed};
+use crate::{
+    nodeset::{build::Place, observe::Observed},
+    worker::{Cause, Worker},
+};
 
-/// Which workers to make, to let go and to keep.
+/// The workers to create and the fate of the existing ones.
 #[derive(Debug, Default)]
-pub(super) struct Choice<'a> {
+pub(super) struct ScalePlan<'a> {
     pub(super) desired: u32,
-    /// Those to make now: the first of those that are missing, however many that are.
+    /// The first missing workers, at most [`BURST`].
     pub(super) create: Vec<Place>,
-    /// Missing numbers are below this one. 0 if none is missing.
+    /// All missing ordinals are below this one; 0 if none is missing.
     end_of_numbers: u32,
-    /// Of those that are neither finished nor on their way out.
-    pub(super) fates: Fates<'a>,
-    /// Those whose successor waits for them to be gone.
+    pub(super) selection: Selection<'a>,
+    /// Terminating workers whose names their successors wait for.
     pub(super) awaited: Vec<Worker<'a>>,
 }
 
-pub(super) fn choose<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> Choice<'a> {
+pub(super) fn plan_scale<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> ScalePlan<'a> {
     let mode = observed.nodeset.spec.scaling_mode();
     let (own, others): (Vec<Worker<'a>>, Vec<Worker<'a>>) = workers.iter().partition(|worker| worker.mode() == mode);
     let mut choice = match mode {
-        ScalingMode::DaemonSet => choose_by_node(observed, &own),
-        _ => choose_by_number(observed, &own, workers),
+        ScalingMode::DaemonSet => scale_by_node(observed, &own),
+        _ => scale_by_ordinal(observed, &own, workers),
     };
     let others = others.into_iter().filter(|worker| worker.is_active());
-    // Workers of the other mode go once those that take their place have been made.
+    // Workers of the other mode leave once their replacements exist.
     if choice.create.is_empty() {
         choice
-            .fates
+            .selection
             .leave
             .extend(others.map(|worker| (worker, Cause::OtherMode)));
     } else {
-        choice.fates.stay.extend(others);
+        choice.selection.stay.extend(others);
     }
     choice
 }
 
-impl Choice<'_> {
-    /// Whether this is the name of a worker whose number is missing.
+impl ScalePlan<'_> {
+    /// Whether this is the name of a worker that is still to be created.
     pub(super) fn is_made_later(&self, nodeset: &NodeSet, hostname: &str) -> bool {
         let is_missing =
             |number: u32| number < self.end_of_numbers && Place::of_ordinal(nodeset, number, None).hostname == hostname;
-        // What comes before the number may end in digits too.
+        // The host name prefix may end in digits too.
         let start = hostname.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let mut numbers = (start..hostname.len()).filter_map(|from| hostname.get(from..)?.parse().ok());
         numbers.any(is_missing)
     }
 }
 
-/// `replicas` workers, on the lowest numbers that are free.
-fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worker<'a>]) -> Choice<'a> {
+/// Chooses `replicas` workers on the lowest free ordinals.
+fn scale_by_ordinal<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worker<'a>]) -> ScalePlan<'a> {
     let nodeset = observed.nodeset.as_ref();
     let name = nodeset.name_any();
     let desired = nodeset.spec.replicas();
     let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
     let (mut active, leaving): (Vec<Worker<'a>>, Vec<Worker<'a>>) = own.iter().partition(|worker| worker.is_active());
 
-    // One that is on its way out holds its name; its successor takes the same number once it is gone. So it neither
-    // counts as there, or a second one would go in its place, nor as missing, or a higher number would be made.
+    // A terminating worker keeps its name until its successor takes the same ordinal. It does not count as present, or a
+    // second worker would leave in its place, nor as missing, or a higher ordinal would be created.
     let missing = wanted.saturating_sub(active.len().saturating_add(leaving.len()));
     let used: BTreeSet<u32> = all.iter().filter_map(|worker| worker.ordinal(&name)).collect();
     let pins = observed.pins();
@@ -83,8 +84,8 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
     let surplus = active.len().saturating_sub(wanted);
     if surplus > 0 {
         sort_for_deletion(&mut active, &name, observed.knowledge.known());
-        // Those that were chosen before stay chosen: to choose again would drain one after the other. Those that go for
-        // another cause are next: they are drained already.
+        // Workers that were chosen before stay chosen: another choice would drain one worker after the other. Workers that
+        // leave for another cause are next, as they are drained already.
         active.sort_by_key(|worker| match worker.leaving() {
             Some(leaving) if leaving.cause == Cause::ScaleIn => 0,
             Some(_) => 1,
@@ -93,11 +94,11 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
     }
     let stay = active.split_off(surplus);
     let successors = wanted.saturating_sub(own.len().saturating_sub(leaving.len()));
-    Choice {
+    ScalePlan {
         desired,
         create,
         end_of_numbers: end_of_missing(missing, &used),
-        fates: Fates {
+        selection: Selection {
             stay,
             leave: active.into_iter().map(|worker| (worker, Cause::ScaleIn)).collect(),
         },
@@ -105,15 +106,15 @@ fn choose_by_number<'a>(observed: &'a Observed, own: &[Worker<'a>], all: &[Worke
     }
 }
 
-/// The number after the highest of the lowest `missing` ones that are free.
+/// Returns the ordinal after the highest of the lowest `missing` free ones.
 fn end_of_missing(missing: usize, used: &BTreeSet<u32>) -> u32 {
     let missing = u32::try_from(missing).unwrap_or(u32::MAX);
     let in_between = |end: u32, number: &u32| if *number < end { end.saturating_add(1) } else { end };
     used.iter().fold(missing, in_between)
 }
 
-/// One worker on every Kubernetes node that fits.
-fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> {
+/// Chooses one worker on every matching Kubernetes node.
+fn scale_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> ScalePlan<'a> {
     let nodeset = observed.nodeset.as_ref();
     let name = nodeset.name_any();
     let nodes: BTreeMap<&str, &Node> = observed
@@ -122,15 +123,15 @@ fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> 
         .map(|(name, node)| (name.as_str(), node.as_ref()))
         .collect();
     let mut by_node: BTreeMap<&str, Vec<Worker<'a>>> = BTreeMap::new();
-    let mut choice = Choice::default();
+    let mut choice = ScalePlan::default();
     for worker in own {
         match daemon::node_of(*worker, &nodes) {
             Some(node) => by_node.entry(node).or_default().push(*worker),
-            // It waits for a node that is gone.
+            // It is unscheduled, and its node is gone.
             None if worker.kubernetes_node().is_none() && worker.is_active() => {
-                choice.fates.leave.push((*worker, Cause::Unfit));
+                choice.selection.leave.push((*worker, Cause::Unfit));
             }
-            // Kubernetes clears away the pods of nodes that are gone.
+            // The garbage collector of Kubernetes deletes the pods of deleted nodes.
             None => {}
         }
     }
@@ -154,12 +155,12 @@ fn choose_by_node<'a>(observed: &'a Observed, own: &[Worker<'a>]) -> Choice<'a> 
             .into_iter()
             .partition(|worker| fit.stay && daemon::has_hostname(*worker, &place.hostname));
         let mut unfit = wrong;
-        // Of two the one stays that has been useful for longer: the last in the ranking.
+        // Of several workers on one node, the last in the ranking stays.
         sort_for_deletion(&mut right, &name, observed.knowledge.known());
-        choice.fates.stay.extend(right.pop());
+        choice.selection.stay.extend(right.pop());
         unfit.extend(right);
         choice
-            .fates
+            .selection
             .leave
             .extend(unfit.into_iter().map(|worker| (worker, Cause::Unfit)));
     }
@@ -185,7 +186,7 @@ mod tests {
     fn no_more_places_are_collected_than_are_filled_now() {
         let many = observed(&json!({ "replicas": 65_536 }), vec![worker(0), worker(3)]);
         let workers: Vec<Worker<'_>> = many.workers().collect();
-        let choice = choose(&many, &workers);
+        let choice = plan_scale(&many, &workers);
         assert_eq!((choice.desired, choice.create.len()), (65_536, BURST));
         let made = |effect: &&Effect| matches!(effect, Effect::CreatePod { .. });
         assert_eq!(plan(&many).effects.iter().filter(made).count(), BURST);
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn a_set_of_more_workers_than_slurm_has_nodes_is_refused() {
         let planned = plan(&observed(&json!({ "replicas": 20_000_000 }), vec![worker(0)]));
-        let refused = format!("{:?}", planned.refused);
+        let refused = format!("{:?}", planned.rejection);
         assert!(refused.contains("spec.replicas is 20000000"), "{refused}");
         assert_eq!((planned.effects, planned.desired), (vec![], 65_536));
     }
@@ -204,7 +205,7 @@ mod tests {
         for (spec, workers, hostname, expected) in [
             (json!({ "replicas": 4000 }), vec![], "compute-3999", true),
             (json!({ "replicas": 4000 }), vec![], "compute-4000", false),
-            // Two numbers are in use, so the last of 4,000 has a higher one only if those are higher too.
+            // The ordinals 0 and 9 are among the lowest 4,000, so the last one is 3999.
             (
                 json!({ "replicas": 4000 }),
                 vec![worker(0), worker(9)],
@@ -231,7 +232,7 @@ mod tests {
         ] {
             let observed = observed(&spec, workers);
             let workers: Vec<Worker<'_>> = observed.workers().collect();
-            let choice = choose(&observed, &workers);
+            let choice = plan_scale(&observed, &workers);
             assert_eq!(
                 choice.is_made_later(&observed.nodeset, hostname),
                 expected,

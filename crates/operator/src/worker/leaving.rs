@@ -1,19 +1,17 @@
-//! What is to become of each worker: it stays, or it goes for a cause that is written on its pod.
+//! Why and since when a worker is leaving, as the annotation on its pod has it.
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use jiff::Timestamp;
 
-use super::worker::Worker;
-
-/// Why a worker goes.
+/// Why a worker is leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// There are more workers than are asked for.
+    /// The NodeSet has more workers than desired.
     ScaleIn,
-    /// It was made in the other scaling mode.
+    /// It was created in the other scaling mode.
     OtherMode,
-    /// Its Kubernetes node is not, or no longer, one for it.
+    /// Its Kubernetes node does not match the NodeSet.
     Unfit,
     /// It is of an older revision.
     Update,
@@ -30,7 +28,7 @@ impl Cause {
         Self::Deletion,
     ];
 
-    /// As it is written on pods and in Slurm's reasons.
+    /// Returns the text in the annotation.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ScaleIn => "scale-in",
@@ -41,7 +39,7 @@ impl Cause {
         }
     }
 
-    /// For whom it is done, in words for people.
+    /// Returns the text in drain reasons and messages.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::ScaleIn => "scale-in",
@@ -53,8 +51,8 @@ impl Cause {
     }
 }
 
-/// What is written on the pod of a worker that goes, before anything else is done about it: another operator goes on with
-/// the same one.
+/// The annotation of a leaving worker. It is written before anything else happens, so that the next leader continues with the same
+/// worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
     pub cause: Cause,
@@ -78,35 +76,12 @@ impl FromStr for Leaving {
     }
 }
 
-/// What is to become of the workers that are neither finished nor on their way out.
-#[derive(Debug, Default)]
-pub(super) struct Fates<'a> {
-    pub(super) stay: Vec<Worker<'a>>,
-    pub(super) leave: Vec<(Worker<'a>, Cause)>,
-}
-
-impl<'a> Fates<'a> {
-    /// Nothing is to become of these: they are dead.
-    pub(super) fn without(mut self, dead: &BTreeSet<&str>) -> Self {
-        self.stay.retain(|worker| !dead.contains(worker.uid()));
-        self.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
-        self
-    }
-
-    /// Has these go after all, which were to stay.
-    pub(super) fn condemn(&mut self, chosen: &[Worker<'a>], cause: Cause) {
-        let leaving: BTreeSet<&str> = chosen.iter().map(|worker| worker.uid()).collect();
-        self.stay.retain(|worker| !leaving.contains(worker.uid()));
-        self.leave.extend(chosen.iter().map(|worker| (*worker, cause)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_on_a_pod_is_read_again() {
+    fn the_annotation_parses_what_it_displays() {
         for cause in Cause::ALL {
             let leaving = Leaving {
                 cause,

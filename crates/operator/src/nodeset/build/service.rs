@@ -1,4 +1,5 @@
-//! What all NodeSets of one Controller have together. Each of them owns it, so that it goes with the last one.
+//! The Service and the PodDisruptionBudget that all NodeSets of one Controller share. Each of them is an owner, so that
+//! both are deleted with the last one.
 
 use api::{
     NodeSet,
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::template::metadata::owner;
 
-/// The headless Service that gives every worker a name. `owners` are the NodeSets of the Controller, by name.
+/// Builds the headless Service that gives every worker a DNS name. `owners` are the NodeSets of the Controller, by name.
 pub fn build_service(namespace: &str, controller: &ControllerName, owners: &[&NodeSet]) -> Value {
     json!({
         "apiVersion": "v1",
@@ -34,12 +35,11 @@ pub fn build_service(namespace: &str, controller: &ControllerName, owners: &[&No
     })
 }
 
-/// As many as there can be. A number needs no look at the pods' owners: with `maxUnavailable`, as upstream has it,
-/// Kubernetes asks the owners how many pods they want, which fails in the first seconds of a definition and means
-/// nothing in `DaemonSet` mode. With more than there are, no pod may ever go, ready or not.
-const ALL_OF_THEM: i32 = i32::MAX;
+/// More pods than can exist, so the budget never allows an eviction. With `maxUnavailable`, as in upstream, Kubernetes asks
+/// the owners for their scale, which fails in the first seconds of a definition and is meaningless in `DaemonSet` mode.
+const NEVER_EVICT: i32 = i32::MAX;
 
-/// The budget that keeps protected workers from being evicted.
+/// Builds the budget that protects workers from eviction.
 pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, owners: &[&NodeSet]) -> Value {
     json!({
         "apiVersion": "policy/v1",
@@ -50,7 +50,7 @@ pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, own
             "ownerReferences": references(owners),
         },
         "spec": {
-            "minAvailable": ALL_OF_THEM,
+            "minAvailable": NEVER_EVICT,
             "selector": {
                 "matchLabels": { (labels::POD_PROTECT): keys::ON, (labels::CLUSTER): controller.as_str() },
             },
@@ -58,7 +58,7 @@ pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, own
     })
 }
 
-/// None of them is the controller of what they share.
+/// Returns owner references without a controller.
 fn references(owners: &[&NodeSet]) -> Vec<Value> {
     owners
         .iter()
