@@ -6,8 +6,9 @@ use api::{
     conditions::{DEGRADED, PROGRESSING, READY},
 };
 use k8s_openapi::api::apps::v1::Deployment;
+use runtime::{Failure, State, Warning};
 
-use crate::runtime::{DesiredCondition, Failure, State, Warning};
+use crate::conditions::DesiredCondition;
 
 /// The spec contradicts itself or Kubernetes.
 const INVALID_SPEC: &str = "InvalidSpec";

@@ -1,7 +1,8 @@
 //! Findings: reasons why a Controller does not match its spec, with a message for its owner.
 
+use runtime::Warning;
+
 use crate::reason;
-use crate::runtime::Warning;
 
 /// What a finding blocks while it lasts. Running pods keep what they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use runtime::Key;
 use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer};
 
 use super::{Cluster, Follower};
-use crate::runtime::Key;
 
 /// A mismatch must be found within a minute, and the slowest reconciler that reports it polls every 15 s.
 const INTERVAL: Duration = Duration::from_secs(10);

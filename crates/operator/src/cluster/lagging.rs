@@ -64,17 +64,13 @@ impl NodeStarts {
         if seen.is_some() {
             self.last = seen.cloned();
         }
-        match change {
-            Some(change) => {
-                let before = before.map(|seen| starts_of(&seen));
-                find(change, before.as_ref(), listed, now)
-            }
-            None => {
-                let last_change = status.and_then(|status| status.last_change.as_ref());
-                let changed = last_change.and_then(|change| change.time.as_str().parse().ok());
-                catch_up(listed, changed, now)
-            }
+        if let Some(change) = change {
+            let before = before.map(|seen| starts_of(&seen));
+            return find(change, before.as_ref(), listed, now);
         }
+        let last_change = status.and_then(|status| status.last_change.as_ref());
+        let changed = last_change.and_then(|change| change.time.as_str().parse().ok());
+        catch_up(listed, changed, now)
     }
 
     /// Returns the response before this change.

@@ -32,6 +32,7 @@ use api::{Controller, NodeSet, Partition};
 use host::{Host, Task};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
+use runtime::{Clock, Fence, Key, Triggers};
 use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
 use tokio::sync::watch;
 
@@ -53,10 +54,7 @@ use self::{
     sent_revisions::SentRevision,
     snapshot::Memory,
 };
-use crate::{
-    configuration_metrics::ConfigurationMetrics,
-    runtime::{Caches, Clock, Fence, Key, Triggers},
-};
+use crate::{configuration_metrics::ConfigurationMetrics, kinds::Caches};
 
 /// The poll interval is at most 5 s and a poll times out after 20 s: an older result counts as unknown.
 const MAX_AGE: Duration = Duration::from_secs(30);

@@ -12,6 +12,7 @@ use std::{
 use api::{NodeSet, Partition};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use runtime::Key;
 use tokio::sync::{Notify, watch};
 use tracing::info;
 
@@ -20,7 +21,7 @@ use super::{
     deadlines::{self, Reading},
     load, lock, oldest_job,
 };
-use crate::{runtime::Key, worker::Worker};
+use crate::worker::Worker;
 
 /// The interval while something changes or is followed.
 const BUSY: Duration = Duration::from_secs(1);

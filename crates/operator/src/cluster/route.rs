@@ -14,9 +14,10 @@ use api::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use runtime::Key;
 use slurm::agent;
 
-use crate::runtime::{Caches, Key};
+use crate::kinds::Caches;
 
 /// The endpoints of one cluster, and the key they all need.
 #[derive(Clone, PartialEq, Eq)]

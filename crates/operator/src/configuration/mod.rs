@@ -147,154 +147,152 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     };
     let parent = Parent::new(&inputs.controller);
     let former = Former::of(inputs, snapshot, &uid);
-    let method = Method::of(&parent);
+    let planner = Planner {
+        method: Method::of(&parent),
+        parent,
+        inputs,
+        snapshot,
+        jwt_key,
+    };
     let max_node_count = max_node_count(&inputs.node_sets, former.slurm_conf.as_ref());
-    let Gathered {
-        content,
-        mut findings,
-        mut held,
-        manual_states,
-        is_unsure,
-        mut depends_on_slurm,
-    } = gather(inputs, snapshot, &parent, &former, method, max_node_count);
-    let revised = if is_blocked(&findings, Blocks::Configuration) {
-        None
-    } else {
-        let context = CheckContext {
-            parent: &parent,
-            before: former.before(inputs),
-            knowledge: &snapshot.knowledge,
-            refusals: &snapshot.report.refusals,
-            in_use: &snapshot.report.in_use,
-            max_node_count,
-        };
-        revise(&context, &content)
-            .map_err(|finding| findings.push(finding))
-            .ok()
-    };
-    let Some(revised) = revised else {
-        return keep_accepted(
-            inputs,
-            snapshot,
-            &parent,
-            &former,
-            method,
-            Outcome {
-                findings,
-                held,
-                manual_states,
-                is_unsure,
-                depends_on_slurm,
-                ..Outcome::default()
-            },
-        );
-    };
-    let Revised {
-        content,
-        files,
-        held: held_by_checks,
-        warnings: mut doubts,
-        depends_on_slurm: checks_depend_on_slurm,
-    } = revised;
-    findings.extend(held_by_checks.iter().map(Held::finding));
-    held.extend(held_by_checks);
-    doubts.extend(undeclared_devices(&inputs.node_sets, &files));
-    depends_on_slurm |= checks_depend_on_slurm;
-    let newest = Revision {
-        sequence: 0,
-        controller: uid,
-        files,
-        closed_by_hand: content.manual_states.keys().cloned().collect(),
-    };
-    let newest_accepted = Accepted {
-        content,
-        served: former.accepted.as_ref().is_some_and(|accepted| accepted.served),
-    };
-    let digest = newest.digest();
-    let sent = (former.digest != Some(digest)).then(|| SentRevision {
-        record: newest_accepted.to_json(&newest),
-        revision: newest.clone(),
-    });
-    let deployment = Deployment::of(inputs, snapshot, &former, digest, method);
-    let (accepted, state) = deployment.settle(newest.clone(), former.revision.zip(former.digest));
-    let record = match &accepted {
-        Some((_, accepted_digest)) if *accepted_digest == digest => Some(Accepted {
-            served: newest_accepted.served || matches!(state, ConfigState::Applied { .. }),
-            ..newest_accepted
-        }),
-        _ => former.accepted,
-    };
-    let mut config_maps = Vec::new();
-    if let Some((accepted, _)) = &accepted {
-        match write(&parent, accepted, record.as_ref()) {
-            Ok(written) => config_maps.extend(written),
-            Err(finding) => findings.push(finding),
-        }
+    let mut gathered = gather(
+        inputs,
+        snapshot,
+        &planner.parent,
+        &former,
+        planner.method,
+        max_node_count,
+    );
+    if is_blocked(&gathered.findings, Blocks::Configuration) {
+        return planner.keep(&former, gathered);
     }
-    let history = build_history(inputs, snapshot, &parent, &config_maps);
-    let candidate = deployment.sent(inputs, snapshot);
-    config_maps.extend(candidate.map(|(_, sent)| build_candidate(&parent, &sent.candidate)));
-    let highest = accepted.as_ref().map_or(0, |(accepted, _)| accepted.sequence);
-    Outcome {
-        delivery: deliver(inputs, &deployment, &newest, highest, jwt_key),
-        wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
-        // A revision that was not tried yet does not restart slurmctld.
-        restart: method
-            .restarts()
-            .then(|| accepted.as_ref().map_or(digest, |(_, digest)| *digest)),
-        retained: record
-            .iter()
-            .flat_map(|record| record.content.retained.keys())
-            .cloned()
-            .collect(),
-        partitions: report_partitions(
-            inputs,
-            snapshot,
-            record.as_ref().map(|record| &record.content),
-            &held,
-            &state,
-        ),
-        status: build_report(inputs, snapshot, &state, &held),
-        history,
-        config_maps,
-        findings,
-        state,
-        sent,
-        held,
-        doubts,
-        manual_states,
-        is_unsure,
-        depends_on_slurm,
+    let context = CheckContext {
+        parent: &planner.parent,
+        before: former.before(inputs),
+        knowledge: &snapshot.knowledge,
+        refusals: &snapshot.report.refusals,
+        in_use: &snapshot.report.in_use,
+        max_node_count,
+    };
+    match revise(&context, &gathered.content) {
+        Ok(revised) => planner.take(uid, former, gathered, revised),
+        Err(finding) => {
+            gathered.findings.push(finding);
+            planner.keep(&former, gathered)
+        }
     }
 }
 
-/// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
-fn keep_accepted(
-    inputs: &Inputs,
-    snapshot: &Snapshot,
-    parent: &Parent,
-    former: &Former,
+struct Planner<'a> {
+    inputs: &'a Inputs,
+    snapshot: &'a Snapshot,
+    parent: Parent<'a>,
     method: Method,
-    outcome: Outcome,
-) -> Outcome {
-    let state = ConfigState::Unknown;
-    let mut findings = outcome.findings;
-    let mut config_maps = Vec::new();
-    if let Some(revision) = &former.revision {
-        match write(parent, revision, former.accepted.as_ref()) {
-            Ok(written) => config_maps.extend(written),
-            Err(finding) => findings.push(finding),
-        }
+    jwt_key: Option<&'a JwtKey>,
+}
+
+impl Planner<'_> {
+    /// Takes the revised content into the newest revision.
+    fn take(self, uid: ControllerUid, former: Former, gathered: Gathered, revised: Revised) -> Outcome {
+        let Self { inputs, snapshot, .. } = self;
+        let newest = Revision {
+            sequence: 0,
+            controller: uid,
+            closed_by_hand: revised.content.manual_states.keys().cloned().collect(),
+            files: revised.files,
+        };
+        let newest_accepted = Accepted {
+            content: revised.content,
+            served: former.accepted.as_ref().is_some_and(|accepted| accepted.served),
+        };
+        let digest = newest.digest();
+        let sent = (former.digest != Some(digest)).then(|| SentRevision {
+            record: newest_accepted.to_json(&newest),
+            revision: newest.clone(),
+        });
+        let deployment = Deployment::of(inputs, snapshot, &former, digest, self.method);
+        let (accepted, state) = deployment.settle(newest.clone(), former.revision.zip(former.digest));
+        let record = match &accepted {
+            Some((_, accepted_digest)) if *accepted_digest == digest => Some(Accepted {
+                served: newest_accepted.served || matches!(state, ConfigState::Applied { .. }),
+                ..newest_accepted
+            }),
+            _ => former.accepted,
+        };
+        let retained = record.iter().flat_map(|record| record.content.retained.keys());
+        let highest = accepted.as_ref().map_or(0, |(accepted, _)| accepted.sequence);
+        let candidate = deployment.sent(inputs, snapshot);
+        let mut doubts = revised.warnings;
+        doubts.extend(undeclared_devices(&inputs.node_sets, &newest.files));
+        let mut outcome = Outcome {
+            delivery: deliver(inputs, &deployment, &newest, highest, self.jwt_key),
+            wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
+            // A revision that was not tried yet does not restart slurmctld.
+            restart: Some(accepted.as_ref().map_or(digest, |(_, digest)| *digest)).filter(|_| self.method.restarts()),
+            retained: retained.cloned().collect(),
+            findings: revised.held.iter().map(Held::finding).collect(),
+            held: revised.held,
+            depends_on_slurm: revised.depends_on_slurm,
+            sent,
+            doubts,
+            state,
+            ..Outcome::default()
+        };
+        outcome.findings.splice(0..0, gathered.findings);
+        outcome.held.splice(0..0, gathered.held);
+        self.complete(
+            Outcome {
+                manual_states: gathered.manual_states,
+                is_unsure: gathered.is_unsure,
+                depends_on_slurm: outcome.depends_on_slurm || gathered.depends_on_slurm,
+                ..outcome
+            },
+            accepted.as_ref().map(|(accepted, _)| accepted),
+            record.as_ref(),
+            candidate.map(|(_, sent)| build_candidate(&self.parent, &sent.candidate)),
+        )
     }
-    Outcome {
-        history: build_history(inputs, snapshot, parent, &config_maps),
-        restart: former.digest.filter(|_| method.restarts()),
-        partitions: report_partitions(inputs, snapshot, Some(former.content()), &outcome.held, &state),
-        status: build_report(inputs, snapshot, &state, &outcome.held),
-        config_maps,
-        findings,
-        state,
-        ..outcome
+
+    /// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
+    fn keep(self, former: &Former, gathered: Gathered) -> Outcome {
+        let outcome = Outcome {
+            restart: former.digest.filter(|_| self.method.restarts()),
+            findings: gathered.findings,
+            held: gathered.held,
+            manual_states: gathered.manual_states,
+            is_unsure: gathered.is_unsure,
+            depends_on_slurm: gathered.depends_on_slurm,
+            ..Outcome::default()
+        };
+        self.complete(outcome, former.revision.as_ref(), former.accepted.as_ref(), None)
+    }
+
+    /// Adds what follows from the accepted revision: its ConfigMaps, the history and the reports.
+    fn complete(
+        &self,
+        mut outcome: Outcome,
+        accepted: Option<&Revision>,
+        record: Option<&Accepted>,
+        candidate: Option<ConfigMap>,
+    ) -> Outcome {
+        let Self {
+            inputs,
+            snapshot,
+            parent,
+            ..
+        } = self;
+        match accepted.map(|accepted| write(parent, accepted, record)).transpose() {
+            Ok(written) => outcome.config_maps.extend(written.into_iter().flatten()),
+            Err(finding) => outcome.findings.push(finding),
+        }
+        let content = record.map(|record| &record.content);
+        Outcome {
+            history: build_history(inputs, snapshot, parent, &outcome.config_maps),
+            config_maps: outcome.config_maps.into_iter().chain(candidate).collect(),
+            partitions: report_partitions(inputs, snapshot, content, &outcome.held, &outcome.state),
+            status: build_report(inputs, snapshot, &outcome.state, &outcome.held),
+            ..outcome
+        }
     }
 }
 

@@ -9,8 +9,6 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use api::Controller;
 
 use crate::{
@@ -49,7 +47,7 @@ impl Reconciler for ControllerReconciler {
             context.clusters.remove(key);
             return Ok(Outcome::settled());
         };
-        let observed = observe::observe(Arc::clone(&controller), context);
+        let observed = observe::observe(&controller, context);
         if let ExternalState::Polling { address } = &observed.snapshot.external {
             // The end of the first poll wakes the Controller.
             let why = format!("slurmctld at {address} is polled for the first time");

@@ -45,18 +45,18 @@ pub(super) struct Observed {
 }
 
 /// Reads everything a plan for this Controller depends on.
-pub(super) fn observe(controller: Arc<Controller>, context: &Context) -> Observed {
+pub(super) fn observe(controller: &Arc<Controller>, context: &Context) -> Observed {
     let now = context.clock.now();
-    let mismatch = find_key_mismatch(&controller, &context.caches, &context.clusters, now);
+    let mismatch = find_key_mismatch(controller, &context.caches, &context.clusters, now);
     Observed {
         key_mismatch: mismatch.map(|mismatch| mismatch.message()),
         images: context.defaults.images.clone(),
         outdated: context.definitions.outdated(),
         has_service_monitors: context.definitions.has::<ServiceMonitor>(),
         ..observe_objects(
-            controller.clone(),
+            Arc::clone(controller),
             &context.caches,
-            context.clusters.snapshot(&controller),
+            context.clusters.snapshot(controller),
             now,
         )
     }

@@ -92,16 +92,12 @@ async fn restore(
     session: Option<Session<'_>>,
 ) -> Result<Restored, Error> {
     info!(partition = %Key::of(partition), ?keys, "reverting manual changes in Slurm");
-    match session {
-        Some(session) => session.restore(keys).await,
-        None => {
-            let restored = context
-                .clusters
-                .restore_partition(cluster, &partition.slurm_name(), keys)
-                .await;
-            restored.map_err(Error::other)
-        }
+    if let Some(session) = session {
+        return session.restore(keys).await;
     }
+    let name = partition.slurm_name();
+    let restored = context.clusters.restore_partition(cluster, &name, keys).await;
+    restored.map_err(Error::other)
 }
 
 async fn write_finalizers(writer: &Writer, partition: &Partition, finalizers: Vec<String>) -> Result<(), Error> {

@@ -17,6 +17,7 @@ use std::{
 use api::{Controller, configuration::RejectedBy};
 use host::Host;
 use jiff::Timestamp;
+use runtime::{Fence, Key, Trigger};
 use slurm::{
     Revision,
     agent::{self, Action, PartitionInUse, StepTime, Way},
@@ -27,7 +28,6 @@ use tokio::{sync::watch, time::Instant};
 pub(crate) use self::active::Candidate;
 use self::{standbys::ActiveRevision, task::Task};
 use super::{Shared, lock, pods::Target};
-use crate::runtime::{Fence, Key, Trigger};
 
 /// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
 const REMEMBERED: usize = 4;

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use host::Host;
+use runtime::Fence;
 use slurm::{
     Revision,
     agent::{AgentKey, Checked, Client, Error, Options, Outcome, Phase, Refused},
@@ -15,7 +16,7 @@ use tokio::{sync::watch, time::timeout};
 use tracing::{info, warn};
 
 use super::{JwtKey, LiveRevision, Reporter, Standby, Wanted, decide::describe};
-use crate::{cluster::pods::Target, fence::next_fence, runtime::Fence};
+use crate::{cluster::pods::Target, fence::next_fence};
 
 /// While a standby does not have the revision.
 const RETRY: Duration = Duration::from_secs(2);

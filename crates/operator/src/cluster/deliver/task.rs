@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
 use host::Host;
+use runtime::{Clock, Fence};
 use slurm::{
     agent::{
         Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime, Way,
@@ -18,12 +19,7 @@ use super::{
     decide::{Memory, Next, decide, describe, refusals_of, refused_before, rejection_of},
     standbys::{ActiveRevision, find_veto},
 };
-use crate::{
-    cluster::pods::Target,
-    configuration_metrics::ConfigurationMetrics,
-    fence::next_fence,
-    runtime::{Clock, Fence},
-};
+use crate::{cluster::pods::Target, configuration_metrics::ConfigurationMetrics, fence::next_fence};
 
 /// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
 const MIN_GAP: Duration = Duration::from_secs(1);

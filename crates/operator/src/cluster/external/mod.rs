@@ -12,6 +12,7 @@ use std::{
 use api::Controller;
 use host::Host;
 use kube::ResourceExt as _;
+use runtime::{Clock, Key};
 use slurm::{
     rpc::{Client, Options},
     token::{Issuer, SigningKey},
@@ -22,10 +23,7 @@ pub(crate) use self::{
     view::{ExternalCluster, View},
 };
 use super::{Cluster, Follower, lock};
-use crate::{
-    runtime::{Caches, Clock, Key},
-    secret::entry,
-};
+use crate::{kinds::Caches, secret::entry};
 
 /// Well above an intercontinental round trip.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
+use runtime::Clock;
 use slurm::{
     answer::ServedConf,
     conf::{Configuration, RecordKind, Settings},
@@ -10,7 +11,6 @@ use slurm::{
 };
 
 use super::requirements::{Unfit, check_requirements};
-use crate::runtime::Clock;
 
 #[derive(Clone, Debug)]
 pub(crate) struct View {

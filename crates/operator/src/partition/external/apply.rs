@@ -117,7 +117,7 @@ impl Session<'_> {
         let now = self.context.clock.now();
         self.poll().await;
         let refuse = |message: String| Fault::new(reason::CONFIG_REJECTED, message);
-        let line = live.line.clone();
+        let sent_line = live.line.clone();
         match sent {
             Delivery::Done => Done {
                 report: PartitionReport {
@@ -133,7 +133,7 @@ impl Session<'_> {
                     external.address
                 ));
                 Done {
-                    refusal: line.map(|line| Refusal {
+                    refusal: sent_line.map(|line| Refusal {
                         line,
                         at: now,
                         fault: fault.clone(),
@@ -143,9 +143,9 @@ impl Session<'_> {
                 }
             }
             Delivery::NotUnderstood(why) => {
-                let line = line.map(|line| line.whole()).unwrap_or_default();
+                let text = sent_line.map(|line| line.whole()).unwrap_or_default();
                 let fault = refuse(format!(
-                    "this cannot be sent to slurmctld at {}: {why}; write {line} into the slurm.conf there and reconfigure, or remove it from the spec",
+                    "this cannot be sent to slurmctld at {}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec",
                     external.address
                 ));
                 Done {
@@ -191,7 +191,7 @@ impl Session<'_> {
         };
         let closed_ones = [live];
         let released = release_partitions(&self.reached.channel, &closed_ones, jobs);
-        let released = self.in_time(TIMEOUT * 2, released).await;
+        let released = self.in_time(TIMEOUT * 2, Box::pin(released)).await;
         self.poll().await;
         let why = match released {
             Ok(Ok(())) => {
