@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use slurm::Job;
 
+use crate::unix_time::timestamp;
+
 /// Deadlines by node name. Nodes without a running job have none.
 pub type Deadlines = BTreeMap<String, Timestamp>;
 
@@ -34,14 +36,9 @@ pub(crate) fn of_jobs(jobs: &[Job]) -> Deadlines {
 
 fn end_of(job: &Job) -> Option<Timestamp> {
     let start = job.start_time.finite()?;
-    let of_second = |second: u64| {
-        i64::try_from(second)
-            .ok()
-            .and_then(|second| Timestamp::from_second(second).ok())
-    };
     match job.latest_end() {
-        Some(end) => of_second(end),
-        None => of_second(start)?.checked_add(NO_LIMIT).ok(),
+        Some(end) => timestamp(end),
+        None => timestamp(start)?.checked_add(NO_LIMIT).ok(),
     }
 }
 

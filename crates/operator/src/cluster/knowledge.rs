@@ -16,6 +16,7 @@ use super::{
     load::{self, JobLoads},
     oldest_job::{self, OldestJobs},
 };
+use crate::unix_time::timestamp;
 
 /// What is known about a cluster's nodes and jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl Seen {
 
     /// When the slurmctld that responded was started, by its own clock, if known.
     pub fn boot(&self) -> Option<Timestamp> {
-        Timestamp::from_second(i64::try_from(self.process?.boot_time).ok()?).ok()
+        timestamp(self.process?.boot_time)
     }
 
     /// Adds the release that responded, such as `26.05.5`.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use slurm::Job;
 
+use crate::unix_time::timestamp;
+
 /// The start of the oldest job by node name. Nodes without a job have none.
 pub type OldestJobs = BTreeMap<String, Timestamp>;
 
@@ -12,9 +14,7 @@ pub type OldestJobs = BTreeMap<String, Timestamp>;
 pub(crate) fn of_jobs(jobs: &[Job]) -> OldestJobs {
     let mut oldest_jobs = OldestJobs::new();
     for job in jobs {
-        let since = job
-            .on_its_nodes_since()
-            .and_then(|seconds| Timestamp::from_second(i64::try_from(seconds).ok()?).ok());
+        let since = job.on_its_nodes_since().and_then(timestamp);
         let (Some(since), Ok(nodes)) = (since, job.node_list()) else {
             continue;
         };

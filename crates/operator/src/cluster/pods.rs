@@ -9,7 +9,7 @@ use api::{
     Controller,
     keys::{ON, labels},
 };
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use slurm::agent;
 
@@ -103,11 +103,10 @@ pub(crate) fn trouble(pod: &Pod) -> Option<String> {
     })
 }
 
-fn agent_port(pod: &Pod) -> Option<u16> {
+pub(super) fn agent_port(pod: &Pod) -> Option<u16> {
     let spec = pod.spec.as_ref()?;
-    let mut containers: Vec<&Container> = spec.init_containers.iter().flatten().collect();
-    containers.extend(&spec.containers);
-    let ports = containers.iter().flat_map(|container| container.ports.iter().flatten());
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
     let mut named = ports.filter(|port| port.name.as_deref() == Some(agent::PORT_NAME));
     named.find_map(|port| u16::try_from(port.container_port).ok())
 }

@@ -15,8 +15,8 @@ use api::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use runtime::Key;
-use slurm::agent;
 
+use super::pods::agent_port;
 use crate::kinds::Caches;
 
 /// The endpoints of one cluster, and the key they all need.
@@ -150,16 +150,6 @@ fn agent_of(caches: &Caches, controller: &Key) -> Option<AgentRoute> {
         })
         .min_by(|(one, _), (other, _)| one.cmp(other))
         .map(|(_, route)| route)
-}
-
-fn agent_port(pod: &Pod) -> Option<u16> {
-    let spec = pod.spec.as_ref()?;
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    containers.find_map(|container| {
-        let mut ports = container.ports.iter().flatten();
-        let port = ports.find(|port| port.name.as_deref() == Some(agent::PORT_NAME))?;
-        u16::try_from(port.container_port).ok()
-    })
 }
 
 fn agent_in(pod: &Pod) -> Option<AgentRoute> {

@@ -117,7 +117,8 @@ impl Reconciler for PartitionReconciler {
             polled,
             count_again,
             restored_again,
-            external_again.or(plan.again),
+            external_again,
+            plan.again,
         ];
         Ok(again.into_iter().flatten().fold(outcome, Outcome::requeue))
     }

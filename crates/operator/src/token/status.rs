@@ -1,16 +1,15 @@
 //! The status of a Token. Pure.
 
 use api::TokenStatus;
-use jiff::Timestamp;
 
 use super::{observe::Observed, plan::Plan};
-use crate::{fault::Progress, kind::Report};
+use crate::{fault::Progress, kind::Report, unix_time::timestamp};
 
 /// The status to write.
 pub(super) fn build_status(observed: &Observed, plan: &Plan, report: Report) -> TokenStatus {
     let before = observed.token.status.as_ref();
     let claims = plan.claims.as_ref().filter(|_| !report.has_failed);
-    let issued_at = claims.and_then(|claims| second(claims.issued_at));
+    let issued_at = claims.and_then(|claims| timestamp(claims.issued_at));
     TokenStatus {
         issued_at: issued_at
             .map(Into::into)
@@ -21,7 +20,7 @@ pub(super) fn build_status(observed: &Observed, plan: &Plan, report: Report) -> 
 }
 
 pub(super) fn progress(plan: &Plan) -> Progress {
-    let until = plan.claims.as_ref().and_then(|claims| second(claims.expires_at));
+    let until = plan.claims.as_ref().and_then(|claims| timestamp(claims.expires_at));
     Progress {
         ready: plan.claims.is_some() && plan.replace.is_none(),
         message: match until {
@@ -33,8 +32,4 @@ pub(super) fn progress(plan: &Plan) -> Progress {
         },
         trouble: None,
     }
-}
-
-fn second(seconds: u64) -> Option<Timestamp> {
-    Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
 }

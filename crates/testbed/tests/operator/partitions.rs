@@ -388,7 +388,7 @@ fn a_manual_state_is_kept_everywhere_until_it_is_lifted() {
     live(&namespace, "highprio", &["State=DOWN"]);
     let condition = ".status.conditions[?(@.type==\"Drifted\")].message";
     let message = namespace.field("controller/slurm", condition).unwrap();
-    assert!(message.contains("partition highprio is DOWN"), "{message}");
+    assert!(message.contains("partition highprio was set to DOWN"), "{message}");
 
     // One is resumed manually, the other by its object.
     slurm(&namespace, "scontrol update PartitionName=highprio State=UP").unwrap();
