@@ -27,7 +27,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 pub use self::{
     connection::{Connection, Stream},
@@ -161,6 +161,20 @@ impl Host {
     /// Starts a thread for work that blocks. It ends when the work does.
     pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.0.spawn_thread(name, Box::new(work))
+    }
+
+    /// Runs work that takes long on a thread of its own, and waits for its result.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (sender, result) = oneshot::channel();
+        // The caller may have stopped waiting.
+        self.spawn_thread(name, move || drop(sender.send(work())))?;
+        result
+            .await
+            .map_err(|_| io::Error::other(format!("thread {name} panicked")))
     }
 }
 

@@ -1,11 +1,16 @@
 //! The DNS domain of the Kubernetes cluster, read from the operator's own pod.
 
+use std::path::Path;
+
+use host::Host;
+
 /// The default of Kubernetes.
 const DEFAULT: &str = "cluster.local";
 
 /// The domain in the `/etc/resolv.conf` of this pod.
-pub(crate) fn of_this_pod() -> String {
-    parse(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+pub(crate) fn of_this_pod(host: &Host) -> String {
+    let resolv_conf = host.files().read_text(Path::new("/etc/resolv.conf"));
+    parse(&resolv_conf.unwrap_or_default())
 }
 
 /// The domain in an `/etc/resolv.conf`: the kubelet writes `svc.<domain>` into its search list.

@@ -29,10 +29,10 @@ impl Context {
             metrics,
         );
         Self {
+            cluster_domain: cluster_domain::of_this_pod(runtime.clock.host()),
             runtime,
             caches,
             defaults,
-            cluster_domain: cluster_domain::of_this_pod(),
             clusters: Arc::new(clusters),
         }
     }

@@ -9,6 +9,9 @@
 //! * [`worker`] is typed access to a worker pod.
 //! * [`defaults`] are the values of fields that an object omits.
 
+#![warn(clippy::disallowed_methods)]
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod cli;
 pub mod cluster;
 pub mod conditions;

@@ -6,6 +6,9 @@
 //! This crate knows neither the operator's kinds nor Slurm. The operator registers a cache with [`Rules`] for every kind
 //! ([`Registry`]) and adds a [`Reconciler`] for every kind of its own ([`Operator`]).
 
+#![warn(clippy::disallowed_methods)]
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod applied;
 mod backoff;
 mod cache;

@@ -122,7 +122,14 @@ impl Operator {
             kinds,
         } = self;
         let mut background = JoinSet::new();
-        start_servers(&mut background, &clients, &options, &context.metrics, &health);
+        start_servers(
+            &mut background,
+            &clients,
+            &options,
+            context.clock.host(),
+            &context.metrics,
+            &health,
+        );
         start_watches(&mut background, &clients, &options.namespaces, &context, &hub, &health);
         // Not a background task: events that kinds report while they stop are still written.
         let write_events = events::write_to(clients.calls.clone(), waiting_events, context.metrics.clone());
@@ -215,16 +222,17 @@ fn start_servers(
     background: &mut Background,
     clients: &Clients,
     options: &Options,
+    host: &Host,
     metrics: &Metrics,
     health: &Health,
 ) {
     if let Some(address) = options.metrics_address {
         let guard = options.metrics_secure.then(|| clients.calls.clone());
-        let server = serve::serve_metrics(address, metrics.clone(), guard);
+        let server = serve::serve_metrics(host.clone(), address, metrics.clone(), guard);
         background.spawn(async { server.await.map(|()| "metrics server") });
     }
     if let Some(address) = options.health_address {
-        let server = serve::serve_health(address, health.clone());
+        let server = serve::serve_health(host.clone(), address, health.clone());
         background.spawn(async { server.await.map(|()| "health server") });
     }
 }

@@ -1,19 +1,33 @@
 //! The HTTP servers for health and metrics.
 
-use std::net::SocketAddr;
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use axum::{Router, http::StatusCode, routing::get};
+use host::Host;
 use kube::Client;
-use tokio::net::TcpListener;
 
 use crate::{Metrics, health::Health, secure};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// A host without free file descriptors may have some again after this time.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+/// No handler depends on the peer.
+const UNKNOWN_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
 /// Serves metrics. With a client, only to callers whom its API server authorizes.
-pub(crate) async fn serve_metrics(address: SocketAddr, metrics: Metrics, guard: Option<Client>) -> anyhow::Result<()> {
+pub(crate) async fn serve_metrics(
+    host: Host,
+    address: SocketAddr,
+    metrics: Metrics,
+    guard: Option<Client>,
+) -> anyhow::Result<()> {
     let render = move || async move {
         let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
@@ -21,12 +35,12 @@ pub(crate) async fn serve_metrics(address: SocketAddr, metrics: Metrics, guard: 
     let routes = Router::new().route("/metrics", get(render));
     match guard {
         Some(client) => secure::serve(address, routes, client).await,
-        None => serve(address, routes).await,
+        None => serve(&host, address, routes).await,
     }
 }
 
-pub(crate) async fn serve_health(address: SocketAddr, health: Health) -> anyhow::Result<()> {
-    serve(address, health_routes(health)).await
+pub(crate) async fn serve_health(host: Host, address: SocketAddr, health: Health) -> anyhow::Result<()> {
+    serve(&host, address, health_routes(health)).await
 }
 
 fn health_routes(health: Health) -> Router {
@@ -53,11 +67,35 @@ fn respond<T: AsRef<str>>(wrong: &[T], what: &str) -> (StatusCode, String) {
     )
 }
 
-async fn serve(address: SocketAddr, routes: Router) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))?;
-    axum::serve(listener, routes).await.context("HTTP server")
+async fn serve(host: &Host, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
+    let listener = host.listen(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    axum::serve(HttpListener(listener), routes).await.context("HTTP server")
+}
+
+/// A listener of the host, for axum.
+#[derive(Debug)]
+struct HttpListener(host::Listener);
+
+impl axum::serve::Listener for HttpListener {
+    type Io = host::Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            match self.0.accept().await {
+                Ok(connection) => return (connection, UNKNOWN_PEER),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.0.address().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@
 //! * [`agent`] is the protocol between operator and agent, and the client for it.
 //! * [`transport`] is one request and one response, for the three clients.
 
+#![warn(clippy::disallowed_methods)]
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 #[macro_use]
 mod checked_text;
 

@@ -6,6 +6,8 @@ use std::{
     str::FromStr,
 };
 
+use host::Host;
+
 /// `:8080` is every address of this pod, `0` no address; anything else is an address with a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(pub Option<SocketAddr>);
@@ -32,7 +34,7 @@ impl FromStr for Address {
 
 /// An IPv6 socket accepts IPv4 too, if the kernel has IPv6.
 fn every_address() -> IpAddr {
-    if Path::new("/proc/net/if_inet6").exists() {
+    if Host::real().files().metadata(Path::new("/proc/net/if_inet6")).is_ok() {
         Ipv6Addr::UNSPECIFIED.into()
     } else {
         Ipv4Addr::UNSPECIFIED.into()

@@ -1,12 +1,9 @@
 //! Installs the agent into a directory that the pod's other containers mount.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use host::{Durability, FileError, Host};
 
 const AGENT: &str = "slurm-agent";
 /// Any user of any image may run the agent.
@@ -15,23 +12,23 @@ const MODE: u32 = 0o755;
 /// Copies the agent from the directory of this program into another one.
 pub fn install(directory: &Path) -> anyhow::Result<()> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
-    copy(&own.with_file_name(AGENT), directory).map(drop)
+    copy(&Host::real(), &own.with_file_name(AGENT), directory)?;
+    Ok(())
 }
 
 /// Replaces the file at once by a rename: a container that starts in the meantime runs the old or the new file, and a running
 /// file does not make the copy fail.
-fn copy(agent: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
-    let (partial, target) = (directory.join(format!(".{AGENT}.partial")), directory.join(AGENT));
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    fs::copy(agent, &partial).with_context(|| format!("cannot copy {} to {}", agent.display(), partial.display()))?;
-    fs::set_permissions(&partial, fs::Permissions::from_mode(MODE))
-        .with_context(|| format!("cannot make {} executable", partial.display()))?;
-    fs::rename(&partial, &target).with_context(|| format!("cannot put {} in place", target.display()))?;
+fn copy(host: &Host, agent: &Path, directory: &Path) -> Result<PathBuf, FileError> {
+    let (files, target) = (host.files(), directory.join(AGENT));
+    files.create_directories(directory, MODE)?;
+    files.replace(&target, &files.read(agent)?, MODE, Durability::Unsynced)?;
     Ok(target)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -42,7 +39,7 @@ mod tests {
         for content in ["old", "new"] {
             fs::write(&agent, content).unwrap();
             fs::set_permissions(&agent, fs::Permissions::from_mode(0o400)).unwrap();
-            let installed = copy(&agent, &target).unwrap();
+            let installed = copy(&Host::real(), &agent, &target).unwrap();
             fs::set_permissions(&agent, fs::Permissions::from_mode(0o600)).unwrap();
             assert_eq!(fs::read_to_string(&installed).unwrap(), content);
             assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o777, MODE);
@@ -53,7 +50,7 @@ mod tests {
     #[test]
     fn a_missing_agent_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = copy(&dir.path().join("nothing"), dir.path()).unwrap_err();
+        let error = copy(&Host::real(), &dir.path().join("nothing"), dir.path()).unwrap_err();
         assert!(format!("{error:#}").contains("nothing"), "{error:#}");
     }
 }

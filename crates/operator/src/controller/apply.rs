@@ -6,6 +6,7 @@ use api::{
     Controller,
     keys::{ON, annotations, labels},
 };
+use host::Host;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -33,7 +34,7 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
         .follow_jobs(&key, &Follower::Controller, configuration.depends_on_slurm);
     let mut applied = Applied::default();
     for new in &plan.keys {
-        let made = create_key(writer, controller, new).await;
+        let made = create_key(context.clock.host(), writer, controller, new).await;
         applied.note(made);
     }
     for service in &plan.services {
@@ -61,12 +62,9 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     applied
 }
 
-async fn create_key(writer: &Writer, controller: &Controller, new: &NewKey) -> Result<(), Error> {
+async fn create_key(host: &Host, writer: &Writer, controller: &Controller, new: &NewKey) -> Result<(), Error> {
     let mut bytes = vec![0; KEY_LENGTH];
-    rustls::crypto::aws_lc_rs::default_provider()
-        .secure_random
-        .fill(&mut bytes)
-        .map_err(|_| Error::other("the system has no random bytes"))?;
+    host.fill(&mut bytes);
     info!(controller = %Key::of(controller), secret = %new.secret, "generating a key");
     // If the Secret exists already, its key is kept, and the next reconcile reads it.
     writer

@@ -1,6 +1,7 @@
 //! Applies the plan of a LoginSet.
 
 use api::{LoginSet, keys::annotations};
+use host::Host;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::runtime::{Applied, Error, Key, Writer};
 
-pub(super) async fn apply(writer: &Writer, login_set: &LoginSet, plan: &Plan) -> Applied {
+pub(super) async fn apply(host: &Host, writer: &Writer, login_set: &LoginSet, plan: &Plan) -> Applied {
     let Plan {
         makes_host_keys,
         service,
@@ -23,7 +24,7 @@ pub(super) async fn apply(writer: &Writer, login_set: &LoginSet, plan: &Plan) ->
     } = plan;
     let mut applied = Applied::default();
     if *makes_host_keys {
-        applied.note(create_host_keys(writer, login_set).await);
+        applied.note(create_host_keys(host, writer, login_set).await);
     }
     applied.apply(writer, service.as_ref()).await;
     // New pods and the kubelets of annotated pods read the ConfigMap, so it is applied first.
@@ -37,9 +38,10 @@ pub(super) async fn apply(writer: &Writer, login_set: &LoginSet, plan: &Plan) ->
     applied
 }
 
-async fn create_host_keys(writer: &Writer, login_set: &LoginSet) -> Result<(), Error> {
+async fn create_host_keys(host: &Host, writer: &Writer, login_set: &LoginSet) -> Result<(), Error> {
     info!(loginset = %Key::of(login_set), "generating host keys");
-    let files = tokio::task::spawn_blocking(host_keys::generate)
+    let files = host
+        .compute("host-keys", host_keys::generate)
         .await
         .map_err(Error::other)?
         .map_err(|_| Error::other("cannot generate host keys"))?;

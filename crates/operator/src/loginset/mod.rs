@@ -50,8 +50,8 @@ impl Kind for LoginSet {
         plan::plan(observed, faults)
     }
 
-    async fn apply(_: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
-        apply::apply(writer, &observed.login_set, plan).await
+    async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
+        apply::apply(context.clock.host(), writer, &observed.login_set, plan).await
     }
 
     fn progress(observed: &Observed, _: &Plan) -> Progress {

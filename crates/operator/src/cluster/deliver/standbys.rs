@@ -160,7 +160,7 @@ pub(crate) async fn find_veto(
             Ok(Ok(Checked { refused })) => refused.map(|refused| (target.pod.clone(), refused)),
             Ok(Err(Error::Refused(_))) => None,
             Ok(Err(_)) | Err(_) => {
-                info!(pod = %target.pod, took = ?begun.elapsed(), "ignoring a standby that does not respond to a dry run");
+                info!(pod = %target.pod, took = ?host.instant().duration_since(begun), "ignoring a standby that does not respond to a dry run");
                 None
             }
         }

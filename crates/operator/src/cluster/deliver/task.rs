@@ -87,6 +87,10 @@ impl Task {
         self.clock.host()
     }
 
+    fn elapsed(&self, since: Instant) -> Duration {
+        self.host().instant().duration_since(since)
+    }
+
     pub(crate) async fn run(mut self, mut inbox: watch::Receiver<Option<Arc<Request>>>) {
         loop {
             let request = inbox.borrow_and_update().clone();
@@ -117,7 +121,7 @@ impl Task {
         let Some(refused_at) = self.in_use_since else {
             return pause;
         };
-        let left = IN_USE_RETRY.saturating_sub(refused_at.elapsed());
+        let left = IN_USE_RETRY.saturating_sub(self.elapsed(refused_at));
         if left.is_zero() {
             self.in_use_since = None;
             self.reporter.report(|report| report.in_use.clear());
@@ -129,7 +133,10 @@ impl Task {
     /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
     async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
         let wanted = &request.wanted;
-        if self.set_aside.is_some_and(|since| since.elapsed() >= SET_ASIDE_TIME) {
+        if self
+            .set_aside
+            .is_some_and(|since| self.elapsed(since) >= SET_ASIDE_TIME)
+        {
             self.set_aside = None;
             let stuck = &self.memory.stuck;
             self.reporter.report(|report| report.forget_refusals(stuck.keys()));
@@ -165,7 +172,7 @@ impl Task {
                     self.publish(wanted, live, State::Busy);
                 }
                 if let Some(last) = self.reconfigured
-                    && last.elapsed() < MIN_GAP
+                    && self.elapsed(last) < MIN_GAP
                     && tokio::time::timeout_at(last + MIN_GAP, inbox.changed()).await.is_ok()
                 {
                     // A newer revision is wanted.
@@ -196,7 +203,7 @@ impl Task {
         let sent = report
             .sent
             .filter(|sent| sent.pod == *uid && sent.revision.digest == wanted.digest);
-        let fresh = |sent: &Arc<Sent>| sent.made.elapsed() < RENEW_CANDIDATE;
+        let fresh = |sent: &Arc<Sent>| self.elapsed(sent.made) < RENEW_CANDIDATE;
         if live.is_some_and(|live| live.digest == wanted.digest) || sent.as_ref().is_some_and(fresh) {
             return;
         }
@@ -235,7 +242,7 @@ impl Task {
     async fn status(&mut self, wanted: &Wanted) -> Result<Status, String> {
         self.client(wanted)?;
         if let Some((at, status)) = &self.known
-            && at.elapsed() < RECHECK_INTERVAL
+            && self.elapsed(*at) < RECHECK_INTERVAL
         {
             return Ok(status.clone());
         }
@@ -452,7 +459,7 @@ impl Task {
         let counts = &self.metrics;
         match &rejection {
             None => {
-                let seen = request.seen.elapsed();
+                let seen = self.elapsed(request.seen);
                 info!(controller = %key, %pod, sequence, milliseconds, ?seen, "slurmctld runs with the configuration");
                 counts.accepted(key, action, seen.as_secs_f64());
             }

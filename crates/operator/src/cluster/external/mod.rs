@@ -106,7 +106,7 @@ pub(super) async fn run(cluster: &Cluster) {
             }
         }
         // A Partition may be created in the meantime.
-        while polled.elapsed() < interval(&view, cluster.partitions_of().is_empty()) {
+        while cluster.host().instant().duration_since(polled) < interval(&view, cluster.partitions_of().is_empty()) {
             if tokio::time::timeout(SOON, externals.changed()).await.is_ok() {
                 break;
             }

@@ -28,7 +28,7 @@ type Jobs = BTreeMap<JobHandle, (Instant, Option<String>)>;
 
 impl EndRequests {
     /// Returns the jobs that are due, and Slurm's refusals of the others. Drops all other jobs.
-    fn sort<'a>(&self, nodeset: &Key, jobs: Vec<&'a JobEnd>) -> (Vec<&'a JobEnd>, Vec<String>) {
+    fn sort<'a>(&self, nodeset: &Key, jobs: Vec<&'a JobEnd>, now: Instant) -> (Vec<&'a JobEnd>, Vec<String>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.is_empty() {
             all.remove(nodeset);
@@ -39,7 +39,7 @@ impl EndRequests {
         let (later, due): (Vec<&'a JobEnd>, Vec<&'a JobEnd>) = jobs.into_iter().partition(|ending| {
             requested
                 .get(&ending.job)
-                .is_some_and(|(at, _)| at.elapsed() < RETRY_AFTER)
+                .is_some_and(|(at, _)| now.duration_since(*at) < RETRY_AFTER)
         });
         let refused = later
             .iter()
@@ -48,11 +48,11 @@ impl EndRequests {
         (due, refused)
     }
 
-    fn note(&self, nodeset: &Key, job: &JobHandle, refused: Option<String>) {
+    fn note(&self, nodeset: &Key, job: &JobHandle, refused: Option<String>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(nodeset.clone())
             .or_default()
-            .insert(job.clone(), (Instant::now(), refused));
+            .insert(job.clone(), (now, refused));
     }
 }
 
@@ -62,7 +62,7 @@ impl Executor<'_> {
             Effect::EndJob(end) => Some(end),
             _ => None,
         });
-        let (due, refused) = self.end_requests.sort(&self.key(), jobs.collect());
+        let (due, refused) = self.end_requests.sort(&self.key(), jobs.collect(), self.instant());
         applied.problems.extend(refused);
         if due.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Executor<'_> {
         info!(nodeset = %self.key(), %job, node, verb, "ending job whose wait has timed out");
         match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
             Ok(()) => {
-                self.end_requests.note(&self.key(), job, None);
+                self.end_requests.note(&self.key(), job, None, self.instant());
                 let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout has passed");
                 self.event(reason, message);
             }
@@ -102,7 +102,7 @@ impl Executor<'_> {
                     format!("cannot {verb} job {job} on node {node}, which waits for it: Slurm refused: {why}");
                 self.warn("JobNotEnded", message.clone());
                 applied.problems.push(message.clone());
-                self.end_requests.note(&self.key(), job, Some(message));
+                self.end_requests.note(&self.key(), job, Some(message), self.instant());
             }
             Err(error) => {
                 let error = Error::other(format!("cannot {verb} job {job} on node {node}: {error}"));
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_job_is_requested_once_a_minute_and_a_refusal_is_remembered() {
-        let told = EndRequests::default();
+        let requests = EndRequests::default();
         let key = Key::new("ns", "compute");
         let job = JobHandle::new("7").unwrap();
         let end = JobEnd {
@@ -128,15 +128,15 @@ mod tests {
         };
         let ending = || vec![&end];
         let turns = |jobs: Vec<&JobEnd>| {
-            let (due, refused) = told.sort(&key, jobs);
+            let (due, refused) = requests.sort(&key, jobs, Instant::now());
             (due.len(), refused)
         };
         assert_eq!(turns(ending()), (1, vec![]));
-        told.note(&key, &job, Some("no".to_owned()));
+        requests.note(&key, &job, Some("no".to_owned()), Instant::now());
         assert_eq!(turns(ending()), (0, vec!["no".to_owned()]));
         tokio::time::advance(RETRY_AFTER).await;
         assert_eq!(turns(ending()), (1, vec![]));
-        told.note(&key, &job, None);
+        requests.note(&key, &job, None, Instant::now());
         assert_eq!(turns(ending()), (0, vec![]));
         // A job that was not due in between is due again.
         assert_eq!(turns(vec![]), (0, vec![]));

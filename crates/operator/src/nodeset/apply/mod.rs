@@ -22,6 +22,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 pub(super) use self::{jobs::EndRequests, reservation::ReservationRequests, stale_jobs::ReportedStaleJobs};
 use super::{
@@ -95,6 +96,10 @@ pub(super) struct Executor<'a> {
 }
 
 impl Executor<'_> {
+    fn instant(&self) -> Instant {
+        self.ctx.clock.host().instant()
+    }
+
     pub(super) async fn apply(&self, plan: &Plan) -> ApplyResult {
         let mut applied = ApplyResult::default();
         for effect in &plan.effects {

@@ -26,18 +26,18 @@ const RETRY_AFTER: Duration = Duration::from_mins(1);
 pub(in crate::nodeset) struct ReservationRequests(Mutex<HashMap<Key, (ReservationRequest, Instant)>>);
 
 impl ReservationRequests {
-    fn is_new(&self, nodeset: &Key, request: &ReservationRequest) -> bool {
+    fn is_new(&self, nodeset: &Key, request: &ReservationRequest, now: Instant) -> bool {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let same = requests
             .get(nodeset)
-            .is_some_and(|(last, at)| last == request && at.elapsed() < RETRY_AFTER);
+            .is_some_and(|(last, at)| last == request && now.duration_since(*at) < RETRY_AFTER);
         !same
     }
 
-    fn note(&self, nodeset: &Key, request: Option<&ReservationRequest>) {
+    fn note(&self, nodeset: &Key, request: Option<&ReservationRequest>, now: Instant) {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
-            Some(request) => drop(requests.insert(nodeset.clone(), (request.clone(), Instant::now()))),
+            Some(request) => drop(requests.insert(nodeset.clone(), (request.clone(), now))),
             None => drop(requests.remove(nodeset)),
         }
     }
@@ -49,7 +49,9 @@ impl Executor<'_> {
         for effect in &plan.effects {
             let step = match effect {
                 Effect::Unreserve { name } => self.unreserve(name).await,
-                Effect::Reserve { request, new } if self.reservation_requests.is_new(&self.key(), request) => {
+                Effect::Reserve { request, new }
+                    if self.reservation_requests.is_new(&self.key(), request, self.instant()) =>
+                {
                     self.reserve(request, *new).await
                 }
                 _ => continue,
@@ -69,7 +71,8 @@ impl Executor<'_> {
             .reserve(&self.cluster(), request)
             .await
             .map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
-        self.reservation_requests.note(&self.key(), Some(request));
+        self.reservation_requests
+            .note(&self.key(), Some(request), self.instant());
         let (reason, message) = if new {
             (
                 "ReservationCreated",
@@ -87,7 +90,7 @@ impl Executor<'_> {
 
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
         info!(nodeset = %self.key(), %name, "deleting reservation");
-        self.reservation_requests.note(&self.key(), None);
+        self.reservation_requests.note(&self.key(), None, self.instant());
         match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
                 let message = format!("Deleted reservation {name}");
@@ -137,15 +140,15 @@ mod tests {
             minutes: Some(3),
             ..request.clone()
         };
-        assert!(requests.is_new(&key, &request));
-        requests.note(&key, Some(&request));
-        assert!(!requests.is_new(&key, &request));
-        assert!(requests.is_new(&key, &other));
+        assert!(requests.is_new(&key, &request, Instant::now()));
+        requests.note(&key, Some(&request), Instant::now());
+        assert!(!requests.is_new(&key, &request, Instant::now()));
+        assert!(requests.is_new(&key, &other, Instant::now()));
         tokio::time::advance(RETRY_AFTER).await;
-        assert!(requests.is_new(&key, &request));
-        requests.note(&key, Some(&request));
+        assert!(requests.is_new(&key, &request, Instant::now()));
+        requests.note(&key, Some(&request), Instant::now());
         // After a deletion the same request is sent at once.
-        requests.note(&key, None);
-        assert!(requests.is_new(&key, &request));
+        requests.note(&key, None, Instant::now());
+        assert!(requests.is_new(&key, &request, Instant::now()));
     }
 }
