@@ -27,7 +27,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use operator::kinds::Caches;
-use runtime::{Candidate, Clients, Context, Created, Ended, Error, Object, Operator, Options, Stopper, Writer};
+use runtime::{Clients, Contender, Context, Created, Ended, Error, Object, Operator, Options, Stopper, Writer};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -56,7 +56,7 @@ async fn world_of(namespace: &str, identity: &str) -> World {
     drop(Api::all(client.clone()).create(&PostParams::default(), &object).await);
     let options = Options {
         namespaces: vec![namespace.to_owned()],
-        lease: Some(Candidate {
+        lease: Some(Contender {
             namespace: namespace.to_owned(),
             name: "lease".to_owned(),
             identity: identity.to_owned(),

@@ -30,7 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The Lease, and the identity of this process.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct Contender {
     pub namespace: String,
     pub name: String,
     /// Must differ between all processes, also between two starts of one pod.
@@ -50,7 +50,7 @@ pub enum Lost {
 #[derive(Debug)]
 pub(crate) struct Election {
     api: Api<Lease>,
-    candidate: Candidate,
+    candidate: Contender,
     fence: Fence,
     clock: Clock,
     metrics: Metrics,
@@ -61,7 +61,7 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    pub(crate) fn new(client: Client, candidate: Candidate, fence: Fence, clock: Clock, metrics: Metrics) -> Self {
+    pub(crate) fn new(client: Client, candidate: Contender, fence: Fence, clock: Clock, metrics: Metrics) -> Self {
         Self {
             api: Api::namespaced(client, &candidate.namespace),
             deadline: clock.host().instant(),

@@ -57,7 +57,7 @@ pub use events::Events;
 pub use fence::{Fence, FenceNumber};
 pub use finish::Warning;
 pub use key::Key;
-pub use lease::{Candidate, Lost};
+pub use lease::{Contender, Lost};
 pub use metrics::Metrics;
 pub use object::{Definition, Object, Reach, Rules, Selectors};
 pub use operator::{Ended, Operator, Options};

@@ -11,7 +11,7 @@ use crate::{
     events,
     health::Health,
     hub::Hub,
-    lease::{Candidate, Election, Lost, next_term},
+    lease::{Contender, Election, Lost, next_term},
     serve,
     watch::Sinks,
     work::{Desk, work},
@@ -23,7 +23,7 @@ pub struct Options {
     /// The namespaces to watch; all if there is none.
     pub namespaces: Vec<String>,
     /// The lease to acquire before anything is written. Without one this process leads from the start.
-    pub lease: Option<Candidate>,
+    pub lease: Option<Contender>,
     pub metrics_address: Option<SocketAddr>,
     /// Serve metrics over HTTPS, to callers whom the API server authorizes.
     pub metrics_secure: bool,

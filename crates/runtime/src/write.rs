@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use self::{
     desired::{Desired, content},
-    memory::{Applied, Exchange, Memory, hash},
+    memory::{Exchange, LastApply, Memory, hash},
 };
 use crate::{
     Cache, Clock, Context, Error, Key, Metrics, Object, Registry, Trigger,
@@ -197,7 +197,7 @@ impl Writer {
         let field_sets = FieldSets::read(applied.meta().managed_fields.as_deref().unwrap_or_default());
         self.registry.cache::<K>().trim(&mut applied);
         let value = serde_json::to_value(&applied).map_err(|error| not_serializable::<K>(key, &error))?;
-        let memory = Applied {
+        let memory = LastApply {
             exchange: Exchange {
                 sent: desired.hash,
                 result: content(&value),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use slurm::agent::Way;
+use slurm::agent::UpdateChannel;
 use slurm::conf::Configuration;
 use slurm::rpc::{Client, Failure, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::debug;
@@ -63,10 +63,10 @@ pub(super) fn no_channel() -> Failure {
 }
 
 impl Channel {
-    pub(super) const fn way(&self) -> Way {
+    pub(super) const fn way(&self) -> UpdateChannel {
         match self {
-            Self::Rpc(_) => Way::Rpc,
-            Self::Scontrol(_) => Way::Scontrol,
+            Self::Rpc(_) => UpdateChannel::Rpc,
+            Self::Scontrol(_) => UpdateChannel::Scontrol,
         }
     }
 }

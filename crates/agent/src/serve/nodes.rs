@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, Way};
+use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, UpdateChannel};
 use slurm::conf::{Configuration, RecordKind};
 use slurm::rest;
 use slurm::rpc::{
@@ -34,14 +34,14 @@ impl Nodes {
         self.step.lock().await
     }
 
-    pub(super) async fn command(&self, command: &NodeCommand) -> Result<Way, Refusal> {
+    pub(super) async fn command(&self, command: &NodeCommand) -> Result<UpdateChannel, Refusal> {
         let way = match self.by_rpc(command).await {
-            Ok(()) => Way::Rpc,
+            Ok(()) => UpdateChannel::Rpc,
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Err(Failed::Unspoken(error)) => {
                 debug!(error, "sending a node command by scontrol");
                 self.by_scontrol(command).await?;
-                Way::Scontrol
+                UpdateChannel::Scontrol
             }
         };
         let updated = self.update_members(command).await;

@@ -3,9 +3,9 @@
 /// Returns the fatal error with the error before it; otherwise all errors; otherwise all lines. slurmctld logs harmless errors at
 /// every start, so earlier ones are left out.
 pub(crate) fn reason(last_words: &[String]) -> String {
-    let lines: Vec<Line> = last_words.iter().map(|line| Line::parse(line)).collect();
+    let lines: Vec<LogLine> = last_words.iter().map(|line| LogLine::parse(line)).collect();
     let fatal = lines.iter().position(|line| line.text.starts_with("fatal:"));
-    let chosen: Vec<&Line> = match fatal {
+    let chosen: Vec<&LogLine> = match fatal {
         Some(at) => {
             let (before, from) = lines.split_at(at);
             let cause = before.iter().rev().find(|line| line.is_error());
@@ -13,7 +13,7 @@ pub(crate) fn reason(last_words: &[String]) -> String {
             let rest = from.iter().skip(1).take_while(|line| !line.dated);
             cause.into_iter().chain(from.first()).chain(rest).collect()
         }
-        None if lines.iter().any(Line::is_error) => lines.iter().filter(|line| line.is_error()).collect(),
+        None if lines.iter().any(LogLine::is_error) => lines.iter().filter(|line| line.is_error()).collect(),
         None => lines.iter().collect(),
     };
     let texts = chosen.iter().map(|line| line.text);
@@ -25,12 +25,12 @@ pub(crate) fn reason(last_words: &[String]) -> String {
     }
 }
 
-struct Line<'a> {
+struct LogLine<'a> {
     dated: bool,
     text: &'a str,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LogLine<'a> {
     /// `[2026-11-15T05:25:09.733] fatal: …` or `slurmctld: fatal: …`.
     fn parse(line: &'a str) -> Self {
         let line = line.trim();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use host::Host;
-use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime, Way};
+use slurm::agent::{Action, KeptState, Outcome, Phase, Refusal, Refused, StepTime, UpdateChannel};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ pub(super) struct PushResult {
     pub(super) outcome: Outcome,
     pub(super) steps: Vec<StepTime>,
     pub(super) action: Action,
-    pub(super) way: Way,
+    pub(super) way: UpdateChannel,
     pub(super) kept_states: Vec<KeptState>,
 }
 
@@ -33,7 +33,7 @@ impl PushResult {
             outcome,
             steps: steps.to_vec(),
             action: Action::Nothing,
-            way: Way::default(),
+            way: UpdateChannel::default(),
             kept_states: Vec::new(),
         }
     }
@@ -54,7 +54,7 @@ pub(super) struct Partitions {
     /// What remains of a live update; `None` if that is unknown.
     pub(super) remaining: Option<Remaining>,
     /// The channel of the live update.
-    pub(super) way: Way,
+    pub(super) way: UpdateChannel,
     /// Manual states that a reconfigure undoes.
     pub(super) manual_states: ManualStates,
     /// Manual states that were set again.

@@ -37,7 +37,10 @@ esac"#
     };
     let reason = Some(Reason::new("scale in; rm -rf /").unwrap());
     let drain = command("n1", NodeAction::Drain { reason });
-    assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Scontrol);
+    assert_eq!(
+        client.command_node(&drain, fence(7)).await.unwrap(),
+        UpdateChannel::Scontrol
+    );
     let text = fs::read_to_string(&calls).unwrap();
     assert!(
         text.ends_with("update|NodeName=n1|State=DRAIN|Reason=scale in; rm -rf /|\n"),
@@ -70,7 +73,7 @@ async fn node_commands_use_slurms_own_protocol() {
     };
     let reason = Some(Reason::new("scale in").unwrap());
     let drain = command("n1", NodeAction::Drain { reason });
-    assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), Way::Rpc);
+    assert_eq!(client.command_node(&drain, fence(7)).await.unwrap(), UpdateChannel::Rpc);
     let gone = client
         .command_node(&command("n9", NodeAction::Delete), fence(8))
         .await
@@ -172,7 +175,10 @@ esac"#,
         ..drained("RMA", 8)
     };
     let drain = expecting(&theirs, NodeAction::Drain { reason: None });
-    assert_eq!(client.command_node(&drain, fence(2)).await.unwrap(), Way::Scontrol);
+    assert_eq!(
+        client.command_node(&drain, fence(2)).await.unwrap(),
+        UpdateChannel::Scontrol
+    );
     let text = fs::read_to_string(&calls).unwrap();
     assert_eq!(text, "update|NodeName=n1|State=DRAIN|Reason=RMA\n");
 }

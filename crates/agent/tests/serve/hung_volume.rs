@@ -16,7 +16,7 @@ impl Pod {
         fs::remove_file(self.path("held")).unwrap();
     }
 
-    async fn drain(&self, fence: Fence) -> Result<Way, Error> {
+    async fn drain(&self, fence: Fence) -> Result<UpdateChannel, Error> {
         let command = NodeCommand {
             node: NodeName::new("n1").unwrap(),
             expect: None,
@@ -95,7 +95,7 @@ async fn probes_status_and_commands_of_the_leader_work_while_the_volume_hangs() 
         let busy = within(moment, "another push", pod.refusal(&second)).await;
         assert!(matches!(busy, Error::Refused(Refusal::Busy { .. })), "{busy:?}");
         let drained = within(moment, "a drain", pod.drain(fence(3))).await;
-        assert_eq!(drained.unwrap(), Way::Rpc);
+        assert_eq!(drained.unwrap(), UpdateChannel::Rpc);
         // The next agent could not tell the new leader from the old one.
         let new = Fence { term: 2, sequence: 1 };
         let answer = within(SOON, "a new leader's drain", pod.drain(new)).await;
@@ -195,7 +195,7 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_re
     };
     let client = pod.client();
     let told = within(SOON, "a description", client.command_node(&described, fence(3))).await;
-    assert_eq!(told.unwrap(), Way::Rpc);
+    assert_eq!(told.unwrap(), UpdateChannel::Rpc);
     pod.release_volume();
     let live = Some(second.summary());
     let settled = |status: &Status| status.phase == Phase::Verified && status.live == live;

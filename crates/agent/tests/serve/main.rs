@@ -31,7 +31,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{
     Action, AgentKey, Candidate, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand,
-    NodeName, Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, Way,
+    NodeName, Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, UpdateChannel,
 };
 use slurm::revision::{ControllerUid, File, FileName};
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest, Revision};

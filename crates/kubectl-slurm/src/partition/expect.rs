@@ -21,7 +21,7 @@ const WAITS_FOR_JOBS: &str = "WaitsForJobs";
 const STALE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ChangeState {
     /// How it was applied.
     Done(String),
     /// The reason.
@@ -51,7 +51,7 @@ pub(super) fn judge_line(
     controller: &Controller,
     slurm_conf: Option<&str>,
     waited: Duration,
-) -> Verdict {
+) -> ChangeState {
     let status = controller.status.clone().unwrap_or_default();
     let configuration = status.configuration.clone().unwrap_or_default();
     let applied = find(&status.conditions, CONFIG_APPLIED);
@@ -65,10 +65,10 @@ pub(super) fn judge_line(
         _ => false,
     };
     if is_accepted && !unseen && is_live(expected, &configuration) {
-        return Verdict::Done(how(&configuration));
+        return ChangeState::Done(how(&configuration));
     }
     if unseen {
-        return Verdict::Waits("the operator has not handled it yet".to_owned());
+        return ChangeState::Waits("the operator has not handled it yet".to_owned());
     }
     let held = |configuration: &ConfigurationStatus| {
         let inputs = configuration.held_inputs.clone();
@@ -82,28 +82,28 @@ pub(super) fn judge_line(
         .unwrap_or_default();
     if let Some(now) = held(&configuration).filter(|_| !is_accepted) {
         if now.reason == WAITS_FOR_JOBS {
-            return Verdict::Waits(now.message);
+            return ChangeState::Waits(now.message);
         }
         // The same message as before may be about the previous change.
         if held(&before).as_ref() != Some(&now) || waited > STALE {
-            return Verdict::Refused(now.message);
+            return ChangeState::Refused(now.message);
         }
-        return Verdict::Waits(now.message);
+        return ChangeState::Waits(now.message);
     }
     let retained = find_true(&status.conditions, PARTITION_RETAINED);
     if let Some(retained) = retained.filter(|_| expected.settings.is_none() && accepted.is_some()) {
-        return Verdict::Waits(retained.message.clone());
+        return ChangeState::Waits(retained.message.clone());
     }
     // If no input is held, the configuration as a whole may be refused.
     let broken = find_true(&status.conditions, DEGRADED).filter(|_| !is_accepted);
     let refusals = ["ConfigRejected", "InvalidSpec", "BadPartition"];
     match (broken, applied) {
         (Some(broken), _) if refusals.contains(&broken.reason.as_str()) && waited > STALE => {
-            Verdict::Refused(broken.message.clone())
+            ChangeState::Refused(broken.message.clone())
         }
-        (_, Some(applied)) if applied.status != ConditionStatus::True => Verdict::Waits(applied.message.clone()),
-        (_, Some(_)) => Verdict::Waits("the operator has not started to apply it".to_owned()),
-        (_, None) => Verdict::Waits("the operator has not reported on the cluster yet; does it run?".to_owned()),
+        (_, Some(applied)) if applied.status != ConditionStatus::True => ChangeState::Waits(applied.message.clone()),
+        (_, Some(_)) => ChangeState::Waits("the operator has not started to apply it".to_owned()),
+        (_, None) => ChangeState::Waits("the operator has not reported on the cluster yet; does it run?".to_owned()),
     }
 }
 
@@ -143,15 +143,15 @@ fn how(configuration: &ConfigurationStatus) -> String {
 }
 
 /// Judges a Partition object of this generation.
-pub(super) fn judge_object(partition: &Partition) -> Verdict {
+pub(super) fn judge_object(partition: &Partition) -> ChangeState {
     let generation = partition.metadata.generation.unwrap_or_default();
     let Some(status) = &partition.status else {
-        return Verdict::Waits(
+        return ChangeState::Waits(
             "the operator has not handled it yet; does it run, and does it support Partitions?".to_owned(),
         );
     };
     if status.observed_generation.unwrap_or_default() < generation {
-        return Verdict::Waits("the operator has not handled it yet".to_owned());
+        return ChangeState::Waits("the operator has not handled it yet".to_owned());
     }
     let condition = |type_: &str| find(&status.conditions, type_);
     let is_true = |type_: &str| find_true(&status.conditions, type_).is_some();
@@ -163,14 +163,14 @@ pub(super) fn judge_object(partition: &Partition) -> Verdict {
         let took = applied
             .milliseconds
             .map_or_else(String::new, |time| format!(", {time} ms"));
-        return Verdict::Done(format!("by {}{took}", applied.way));
+        return ChangeState::Done(format!("by {}{took}", applied.way));
     }
     let message = condition(READY).map(|ready| ready.message.clone()).unwrap_or_default();
     let refused = condition(READY).is_some_and(|ready| ready.status == ConditionStatus::False) && !is_true(PROGRESSING);
     if refused {
-        return Verdict::Refused(message);
+        return ChangeState::Refused(message);
     }
-    Verdict::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
+    ChangeState::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
 }
 
 /// Returns why an object that is being deleted still exists.
@@ -249,9 +249,9 @@ mod tests {
         ] {
             let judged = judge_line(&expected(before.clone()), &controller(status), Some(conf), waited);
             let said = match judged {
-                Verdict::Done(how) => format!("done {how}"),
-                Verdict::Waits(why) => format!("waits {why}"),
-                Verdict::Refused(why) => format!("refused {why}"),
+                ChangeState::Done(how) => format!("done {how}"),
+                ChangeState::Waits(why) => format!("waits {why}"),
+                ChangeState::Refused(why) => format!("refused {why}"),
             };
             assert!(said.starts_with(verdict), "{what}: {said}");
         }
@@ -260,11 +260,11 @@ mod tests {
         let still = controller(revision("old", "old", &held));
         assert!(matches!(
             judge_line(&expected, &still, Some(""), soon),
-            Verdict::Waits(_)
+            ChangeState::Waits(_)
         ));
         assert!(matches!(
             judge_line(&expected, &still, Some(""), late),
-            Verdict::Refused(_)
+            ChangeState::Refused(_)
         ));
     }
 
@@ -276,8 +276,8 @@ mod tests {
             let now = controller(revision("same", "same", held));
             judge_line(&expected, &now, Some(LINE), Duration::ZERO)
         };
-        assert!(matches!(judge(&json!([])), Verdict::Done(_)));
-        assert!(matches!(judge(&held), Verdict::Waits(_)));
+        assert!(matches!(judge(&json!([])), ChangeState::Done(_)));
+        assert!(matches!(judge(&held), ChangeState::Waits(_)));
     }
 
     #[test]
@@ -287,11 +287,11 @@ mod tests {
         let now = controller(revision("new", "new", &json!([])));
         assert!(matches!(
             judge_line(&gone, &now, Some(LINE), Duration::ZERO),
-            Verdict::Waits(_)
+            ChangeState::Waits(_)
         ));
         assert!(matches!(
             judge_line(&gone, &now, Some("A=1\n"), Duration::ZERO),
-            Verdict::Done(_)
+            ChangeState::Done(_)
         ));
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let applied = json!({ "generation": 3, "time": "", "way": "Rpc", "milliseconds": 4 });
         assert_eq!(
             judge(json!({ "observedGeneration": 3, "applied": applied, "conditions": [condition("Ready", "True")] })),
-            Verdict::Done("by Rpc, 4 ms".into())
+            ChangeState::Done("by Rpc, 4 ms".into())
         );
         for waits in [
             json!({}),
@@ -318,13 +318,13 @@ mod tests {
             json!({ "observedGeneration": 3, "conditions": [condition("Ready", "True")] }),
             json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "True")] }),
         ] {
-            assert!(matches!(judge(waits.clone()), Verdict::Waits(_)), "{waits}");
+            assert!(matches!(judge(waits.clone()), ChangeState::Waits(_)), "{waits}");
         }
         assert_eq!(
             judge(
                 json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "False")] })
             ),
-            Verdict::Refused("why".into())
+            ChangeState::Refused("why".into())
         );
     }
 }

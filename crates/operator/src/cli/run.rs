@@ -13,7 +13,7 @@ use crate::{
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
-    runtime::{Caches, Candidate, Context, Operator, Options, Stop, Stopper},
+    runtime::{Caches, Contender, Context, Operator, Options, Stop, Stopper},
     token::TokenReconciler,
 };
 
@@ -70,7 +70,7 @@ pub struct Arguments {
 
 impl Arguments {
     fn options(&self, host: &Host) -> Options {
-        let lease = self.leader_elect.then(|| Candidate {
+        let lease = self.leader_elect.then(|| Contender {
             namespace: self.leader_elect_namespace.clone(),
             name: self.leader_elect_name.clone(),
             // A restarted pod keeps its name, and its predecessor may still hold the lease.

@@ -163,7 +163,7 @@ fn seconds(at: Timestamp) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use slurm::{agent::Way, revision::Digest};
+    use slurm::{agent::UpdateChannel, revision::Digest};
 
     use super::*;
 
@@ -180,7 +180,7 @@ mod tests {
             files: Arc::default(),
             at: at(CHANGED),
             action: Action::Reconfigure,
-            way: Way::default(),
+            way: UpdateChannel::default(),
             milliseconds: 100,
             steps: Vec::new(),
             rejection: None,

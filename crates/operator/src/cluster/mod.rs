@@ -284,7 +284,7 @@ impl Clusters {
     }
 
     /// Finds out which of these pods has the active slurmctld.
-    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<deliver::Candidate>) {
+    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<deliver::SlurmctldPod>) {
         self.cluster(controller).delivery.watch_active(candidates);
     }
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::{
     fault::Fault,
-    partition::rules::{line::Line, manual_state::ManualState},
+    partition::rules::{line::PartitionLine, manual_state::ManualState},
 };
 
 /// Reports by the names of the Partition objects.
@@ -18,7 +18,7 @@ pub(crate) type PartitionReports = BTreeMap<String, PartitionReport>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartitionReport {
     /// The line in the last accepted configuration.
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<PartitionLine>,
     /// slurmctld has started with the line, or received it.
     pub(crate) runs: bool,
     /// Since when slurmctld runs with the line. An earlier response of Slurm may describe the line before it.

@@ -10,7 +10,7 @@ use slurm::{
 };
 
 use super::content::{Content, NodeSetInput, Origin, UserFile};
-use crate::partition::rules::{closing::RetainedLines, line::Line, manual_state::ManualStates};
+use crate::partition::rules::{closing::RetainedLines, line::PartitionLine, manual_state::ManualStates};
 
 /// The accepted inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Wire {
     accounting: Option<(String, u16)>,
     node_sets: BTreeMap<String, NodeSetInput>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    partitions: BTreeMap<String, Line>,
+    partitions: BTreeMap<String, PartitionLine>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     kept: ManualStates,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -125,7 +125,7 @@ mod tests {
                 )]),
                 partitions: BTreeMap::from([(
                     "long".to_owned(),
-                    Line {
+                    PartitionLine {
                         name: "Long".to_owned(),
                         nodes: "slurm".to_owned(),
                         state: "UP".to_owned(),

@@ -51,7 +51,7 @@ struct Existing {
 }
 
 /// The files of a choice of inputs.
-pub(crate) struct Candidate {
+pub(crate) struct CheckedFiles {
     pub(crate) content: Content,
     pub(crate) files: Files,
     pub(crate) digest: Digest,
@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the files of these inputs, if they may be sent to slurmctld.
-    pub(crate) fn check_candidate(&self, content: Content) -> Result<Candidate, HoldReason> {
+    pub(crate) fn check_candidate(&self, content: Content) -> Result<CheckedFiles, HoldReason> {
         let built = self.built(&content);
         let conf = configuration(&built.files);
         let problems = self.check(&conf, &built);
@@ -197,7 +197,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the files of these inputs without a check.
-    pub(crate) fn build(&self, content: Content) -> Candidate {
+    pub(crate) fn build(&self, content: Content) -> CheckedFiles {
         let built = self.built(&content);
         let problems = self.check(&configuration(&built.files), &built);
         candidate(content, built, &problems)
@@ -300,9 +300,9 @@ impl Force {
     }
 }
 
-fn candidate(content: Content, built: Built, problems: &[Problem]) -> Candidate {
+fn candidate(content: Content, built: Built, problems: &[Problem]) -> CheckedFiles {
     let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warn);
-    Candidate {
+    CheckedFiles {
         warnings: warnings
             .map(|problem| describe(problem, &built.places, &content))
             .collect(),

@@ -7,7 +7,7 @@ use std::{
 
 /// The verdict about a set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict<W> {
+pub(crate) enum CheckResult<W> {
     Good,
     Bad(W),
     /// Only slurmctld can decide.
@@ -28,7 +28,7 @@ pub(crate) struct Choice<S, W> {
 /// checked again as long as more are taken. Stops at the first set that must be tried.
 pub(crate) fn choose<S: Clone + Ord, W>(
     changes: &BTreeSet<S>,
-    judge: impl FnMut(&BTreeSet<S>) -> Verdict<W>,
+    judge: impl FnMut(&BTreeSet<S>) -> CheckResult<W>,
 ) -> Choice<S, W> {
     let mut search = Search {
         choice: Choice {
@@ -54,7 +54,7 @@ struct Search<S, W, J> {
     judge: J,
 }
 
-impl<S: Clone + Ord, W, J: FnMut(&BTreeSet<S>) -> Verdict<W>> Search<S, W, J> {
+impl<S: Clone + Ord, W, J: FnMut(&BTreeSet<S>) -> CheckResult<W>> Search<S, W, J> {
     fn with(&self, some: &[S]) -> BTreeSet<S> {
         let mut with = self.choice.taken.clone();
         with.extend(some.iter().cloned());
@@ -63,7 +63,7 @@ impl<S: Clone + Ord, W, J: FnMut(&BTreeSet<S>) -> Verdict<W>> Search<S, W, J> {
 
     fn is_bad(&mut self, some: &[S]) -> bool {
         let with = self.with(some);
-        matches!((self.judge)(&with), Verdict::Bad(_))
+        matches!((self.judge)(&with), CheckResult::Bad(_))
     }
 
     fn add(&mut self, some: &[S]) -> ControlFlow<()> {
@@ -72,12 +72,12 @@ impl<S: Clone + Ord, W, J: FnMut(&BTreeSet<S>) -> Verdict<W>> Search<S, W, J> {
         }
         let with = self.with(some);
         match (self.judge)(&with) {
-            Verdict::Good => self.choice.taken = with,
-            Verdict::Untried => {
+            CheckResult::Good => self.choice.taken = with,
+            CheckResult::Untried => {
                 self.choice.taken = with;
                 return ControlFlow::Break(());
             }
-            Verdict::Bad(why) => match some {
+            CheckResult::Bad(why) => match some {
                 [only] => {
                     self.choice.held.insert(only.clone(), why);
                 }
@@ -113,9 +113,9 @@ mod tests {
     fn at_once(changes: &Set, bad: &Set, needs: &BTreeMap<u8, u8>) -> Choice<u8, ()> {
         choose(changes, |set| {
             if is_bad(bad, needs, set) {
-                Verdict::Bad(())
+                CheckResult::Bad(())
             } else {
-                Verdict::Good
+                CheckResult::Good
             }
         })
     }
@@ -131,9 +131,9 @@ mod tests {
             let choice = choose(&left, |set| {
                 let all: Set = live.union(set).copied().collect();
                 if refused.contains(&all) {
-                    Verdict::Bad(())
+                    CheckResult::Bad(())
                 } else {
-                    Verdict::Untried
+                    CheckResult::Untried
                 }
             });
             let candidate: Set = live.union(&choice.taken).copied().collect();

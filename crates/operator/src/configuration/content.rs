@@ -8,7 +8,7 @@ use slurm::{
     revision::{File, FileName},
 };
 
-use crate::partition::rules::{closing::RetainedLines, line::Line, manual_state::ManualStates};
+use crate::partition::rules::{closing::RetainedLines, line::PartitionLine, manual_state::ManualStates};
 
 /// Everything a person wrote that the files are rendered from, by its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Content {
     /// NodeSets by their own names.
     pub(crate) node_sets: BTreeMap<String, NodeSetInput>,
     /// Lines by the names of the Partitions.
-    pub(crate) partitions: BTreeMap<String, Line>,
+    pub(crate) partitions: BTreeMap<String, PartitionLine>,
     /// States that people set in Slurm.
     pub(crate) manual_states: ManualStates,
     /// Manually created partitions with jobs: the text after `PartitionName=`, by name.

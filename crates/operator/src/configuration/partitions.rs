@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::{NodeSet, Partition, Validate, partition::PartitionWay};
 use kube::ResourceExt as _;
 use slurm::{
-    agent::{Action, Way},
+    agent::{Action, UpdateChannel},
     conf::Document,
 };
 
@@ -23,7 +23,7 @@ use crate::{
         closing::closing_state,
         default::LAST_DEFAULT,
         joining::first_joining,
-        line::{Line, render_settings},
+        line::{PartitionLine, render_settings},
         members::resolve_members,
         names::{Taken, age},
     },
@@ -124,7 +124,7 @@ fn taken_by(content: &Content) -> Taken {
 
 /// The line of a deleted Partition: it is first closed, then removed. Its jobs delay the removal as with any other
 /// partition's line; they must have been read after it was closed.
-fn close(before: &Content, line: &Line, is_fresh: bool) -> Option<Line> {
+fn close(before: &Content, line: &PartitionLine, is_fresh: bool) -> Option<PartitionLine> {
     let manual = before.manual_states.get(&line.name);
     let is_closed = line.is_closed() && manual.is_none();
     if is_closed && is_fresh {
@@ -144,7 +144,7 @@ fn build_line(
     known: &[Arc<NodeSet>],
     taken: &Taken,
     partition: &Partition,
-) -> Result<Line, Fault> {
+) -> Result<PartitionLine, Fault> {
     let problems: Vec<String> = partition.check().errors().map(ToString::to_string).collect();
     if !problems.is_empty() {
         return Err(Fault::new(reason::INVALID_SPEC, problems.join("\n")));
@@ -154,7 +154,7 @@ fn build_line(
         seen.is_some_and(|seen| seen.nodes.contains_key(name))
     })?;
     let members = resolve_members(partition, known).map_err(|why| Fault::new(reason::BAD_MEMBERS, why))?;
-    Ok(Line {
+    Ok(PartitionLine {
         name: partition.slurm_name(),
         nodes: members.nodes,
         state: partition.spec.state().slurm_word(),
@@ -165,7 +165,12 @@ fn build_line(
 }
 
 /// A partition whose members have a mark has no members until they have it.
-fn wait_for_marks(inputs: &Inputs, snapshot: &Snapshot, line: Line, before: Option<&Line>) -> Result<Line, Fault> {
+fn wait_for_marks(
+    inputs: &Inputs,
+    snapshot: &Snapshot,
+    line: PartitionLine,
+    before: Option<&PartitionLine>,
+) -> Result<PartitionLine, Fault> {
     let Some(mark) = &line.mark else { return Ok(line) };
     if before.is_some_and(|before| before.mark.as_ref() == Some(mark)) {
         return Ok(line);
@@ -272,7 +277,7 @@ fn change_of(push: &FinishedPush) -> Change {
         sequence: Some(push.sequence),
         at: push.at,
         way: match push.action {
-            Action::PartitionRpc if push.way == Way::Scontrol => Some(PartitionWay::Scontrol),
+            Action::PartitionRpc if push.way == UpdateChannel::Scontrol => Some(PartitionWay::Scontrol),
             // Older agents do not report the channel; this is the only one they support.
             Action::PartitionRpc => Some(PartitionWay::Rpc),
             Action::Reconfigure => Some(PartitionWay::Reconfigure),

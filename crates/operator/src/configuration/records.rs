@@ -163,7 +163,7 @@ mod tests {
             revise::{CheckContext, StartingPoint, revise},
         },
         parent::Parent,
-        partition::rules::line::Line,
+        partition::rules::line::PartitionLine,
     };
 
     fn controller() -> Controller {
@@ -174,8 +174,8 @@ mod tests {
         .unwrap()
     }
 
-    fn line(name: &str, settings: &str) -> (String, Line) {
-        let line = Line {
+    fn line(name: &str, settings: &str) -> (String, PartitionLine) {
+        let line = PartitionLine {
             name: name.to_owned(),
             nodes: "cpu".to_owned(),
             state: "UP".to_owned(),
@@ -195,7 +195,11 @@ mod tests {
     }
 
     /// Content as if the objects had not been validated.
-    fn content(node_sets: Vec<(String, NodeSetInput)>, partitions: Vec<(String, Line)>, extra_conf: &str) -> Content {
+    fn content(
+        node_sets: Vec<(String, NodeSetInput)>,
+        partitions: Vec<(String, PartitionLine)>,
+        extra_conf: &str,
+    ) -> Content {
         Content {
             extra_conf: extra_conf.to_owned(),
             node_sets: node_sets.into_iter().collect(),

@@ -28,7 +28,7 @@ use crate::{
     cluster::deliver::Files,
     layout,
     parent::Parent,
-    partition::rules::{line::Line, manual_state::write_states},
+    partition::rules::{line::PartitionLine, manual_state::write_states},
     template::metadata::{Marks, component_labels},
 };
 
@@ -137,7 +137,7 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
         partitions: content
             .partitions
             .values()
-            .map(Line::text)
+            .map(PartitionLine::text)
             .chain(content.adopted.values().cloned())
             .chain(content.retained.values().map(|retained| retained.line.clone()))
             .collect(),

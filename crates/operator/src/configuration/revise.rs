@@ -11,8 +11,8 @@ use slurm::{Revision, agent::PartitionInUse, revision::FileName};
 
 use super::{
     accepted::Accepted,
-    check::{Candidate, Checker},
-    choose::{Choice, Verdict, choose},
+    check::{CheckedFiles, Checker},
+    choose::{CheckResult, Choice, choose},
     content::Content,
     gather::{AffectedInput, UnreadableInput},
     source::{Source, compose, differing, entry_label},
@@ -146,27 +146,27 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
     let changed = differing(before, wanted);
 
     let mut sound = choose(&changed, |taken| match last_check.at(taken) {
-        Ok(_) => Verdict::Good,
-        Err(why) => Verdict::Bad(why.clone()),
+        Ok(_) => CheckResult::Good,
+        Err(why) => CheckResult::Bad(why.clone()),
     });
     let accepted = match context.before {
         StartingPoint::Accepted(revision, _) => Some(revision.digest()),
         StartingPoint::Nothing | StartingPoint::Unrecorded(_) => None,
     };
     let Choice { taken, held } = choose(&sound.taken, |taken| match last_check.at(taken) {
-        Err(why) => Verdict::Bad(why.clone()),
+        Err(why) => CheckResult::Bad(why.clone()),
         Ok(candidate) => match context.refusals.get(&candidate.digest) {
-            Some(message) => Verdict::Bad(HoldReason {
+            Some(message) => CheckResult::Bad(HoldReason {
                 reason: reason::CONFIG_REJECTED,
                 message: format!("slurmctld refused it: {message}; correct it"),
                 soon: false,
             }),
-            None if Some(candidate.digest) == accepted => Verdict::Good,
-            None => Verdict::Untried,
+            None if Some(candidate.digest) == accepted => CheckResult::Good,
+            None => CheckResult::Untried,
         },
     });
     sound.held.extend(held);
-    let Candidate {
+    let CheckedFiles {
         content,
         files,
         warnings,
@@ -196,12 +196,12 @@ struct CheckedChoice<'a> {
     checker: &'a Checker<'a>,
     before: &'a Content,
     wanted: &'a Content,
-    last: Option<(BTreeSet<Source>, Result<Candidate, HoldReason>)>,
+    last: Option<(BTreeSet<Source>, Result<CheckedFiles, HoldReason>)>,
 }
 
 impl CheckedChoice<'_> {
     /// Checks the files with these changes and no others.
-    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<Candidate, HoldReason> {
+    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<CheckedFiles, HoldReason> {
         let last = self.last.take().filter(|(before, _)| before == taken);
         let check = || {
             let content = compose(self.before, self.wanted, taken);
@@ -211,7 +211,7 @@ impl CheckedChoice<'_> {
     }
 
     /// Returns the files with these changes, whatever the check says.
-    fn into_candidate(self, taken: &BTreeSet<Source>) -> Candidate {
+    fn into_candidate(self, taken: &BTreeSet<Source>) -> CheckedFiles {
         match self.last {
             Some((before, Ok(candidate))) if before == *taken => candidate,
             _ => self.checker.build(compose(self.before, self.wanted, taken)),
@@ -222,7 +222,7 @@ impl CheckedChoice<'_> {
 fn take_all(context: &CheckContext<'_>, wanted: &Content) -> Result<Revised, Finding> {
     let checker = Checker::new(context, wanted, wanted);
     match checker.check_candidate(wanted.clone()) {
-        Ok(Candidate {
+        Ok(CheckedFiles {
             content,
             files,
             warnings,

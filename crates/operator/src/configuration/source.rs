@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::{
         configuration::content::{Origin, UserFile},
-        partition::rules::{line::Line, manual_state::ManualStates},
+        partition::rules::{line::PartitionLine, manual_state::ManualStates},
     };
 
     fn any_inputs() -> impl Strategy<Value = Content> {
@@ -178,7 +178,7 @@ mod tests {
                 runs_as: BTreeSet::new(),
             },
         });
-        let line = name().prop_map(|name| Line {
+        let line = name().prop_map(|name| PartitionLine {
             nodes: name.clone(),
             state: "UP".to_owned(),
             settings: String::new(),

@@ -9,7 +9,7 @@ use std::{
 use api::PartitionStatus;
 use jiff::Timestamp;
 
-use super::{drift::Baseline, rules::line::Line};
+use super::{drift::Baseline, rules::line::PartitionLine};
 use crate::{fault::Fault, runtime::Key};
 
 /// Counts change often and nothing depends on them: they are written at most this often.
@@ -33,7 +33,7 @@ pub(super) struct Memory {
 
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
-    pub(super) line: Line,
+    pub(super) line: PartitionLine,
     pub(super) at: Timestamp,
     pub(super) fault: Fault,
 }
@@ -82,7 +82,7 @@ impl Memory {
     }
 
     /// Returns why this line was rejected, if it was rejected recently.
-    pub(super) fn refusal_of(&self, line: &Line, now: Timestamp) -> Option<Fault> {
+    pub(super) fn refusal_of(&self, line: &PartitionLine, now: Timestamp) -> Option<Fault> {
         let refusal = self.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
         let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
         (age < RETRY).then(|| refusal.fault.clone())

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use super::{
     plan::{Assessment, View},
     restore::is_reverted,
-    rules::{line::Line, manual_state::ManualState},
+    rules::{line::PartitionLine, manual_state::ManualState},
 };
 use crate::{
     cluster::{
@@ -50,7 +50,7 @@ pub(super) fn build_status(
         drift: drift(view),
         partition_name: Some(name),
         members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),
-        line: line.map(Line::whole).or_else(|| before.line.clone()),
+        line: line.map(PartitionLine::whole).or_else(|| before.line.clone()),
         applied: applied(view, &before, now),
         conditions: settle(
             &before.conditions,

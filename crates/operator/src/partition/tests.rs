@@ -19,7 +19,7 @@ use crate::{
         partition_reports::{AllReports, Change, PartitionReport, PartitionReports},
     },
     fault::Fault,
-    partition::rules::{line::Line, manual_state::ManualState},
+    partition::rules::{line::PartitionLine, manual_state::ManualState},
 };
 
 const NOW: &str = "2026-01-02T00:00:00Z";
@@ -28,8 +28,8 @@ fn now() -> Timestamp {
     NOW.parse().unwrap()
 }
 
-fn line(generation: i64) -> Line {
-    Line {
+fn line(generation: i64) -> PartitionLine {
+    PartitionLine {
         name: "long".to_owned(),
         nodes: "a,b".to_owned(),
         state: "UP".to_owned(),

@@ -7,7 +7,7 @@ use crate::fake::{FakeServer, Fault, Path};
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
 
 fn election(server: &FakeServer, identity: &str) -> (Election, Fence) {
-    let candidate = Candidate {
+    let candidate = Contender {
         namespace: "n".to_owned(),
         name: "l".to_owned(),
         identity: identity.to_owned(),

@@ -73,7 +73,7 @@ struct Started {
 
 fn start(server: &FakeServer, identity: &str) -> Started {
     let options = Options {
-        lease: Some(Candidate {
+        lease: Some(Contender {
             namespace: "n".to_owned(),
             name: "l".to_owned(),
             identity: identity.to_owned(),

@@ -21,7 +21,7 @@ pub(super) struct Memory(Mutex<HashMap<(TypeId, Key), Known>>);
 #[derive(Debug, Default)]
 struct Known {
     uid: Option<String>,
-    applied: Option<Applied>,
+    applied: Option<LastApply>,
     status: Option<Exchange>,
     /// The hash of foreign fields that were re-added after they were removed.
     futile: Option<u64>,
@@ -36,18 +36,18 @@ pub(super) struct Exchange {
 
 /// The same for an apply, with the hash of the fields that it made ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Applied {
+pub(super) struct LastApply {
     pub(super) exchange: Exchange,
     pub(super) field_set: Option<u64>,
 }
 
 impl Memory {
-    pub(super) fn applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta, applied: Applied) {
+    pub(super) fn applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta, applied: LastApply) {
         self.change::<K>(key, meta, |known| known.applied = Some(applied));
     }
 
     /// The last apply to the object with this UID.
-    pub(super) fn last_applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta) -> Option<Applied> {
+    pub(super) fn last_applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta) -> Option<LastApply> {
         self.read::<K, _>(key, meta, |known| known.applied)
     }
 

@@ -11,7 +11,7 @@ use super::command::{JobCommand, NodeCommand, PartitionCommand, ReservationComma
 use super::error::Error;
 use super::fence::Fence;
 use super::key::AgentKey;
-use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, Way};
+use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, UpdateChannel};
 use super::token::{Claims, Request};
 use super::{PROOF_HEADER, path};
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
@@ -138,7 +138,7 @@ impl Client {
         parse(&response.await?)
     }
 
-    pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<Way, Error> {
+    pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<UpdateChannel, Error> {
         let Commanded { way } = parse(&self.post(path::NODE, command, fence).await?)?;
         Ok(way)
     }

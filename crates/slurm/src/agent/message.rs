@@ -140,7 +140,7 @@ pub struct Pushed {
     pub action: Action,
     /// The channel by which partitions were changed. Older agents do not send it.
     #[serde(default)]
-    pub way: Way,
+    pub way: UpdateChannel,
     /// Partitions whose manual state was kept although the file has another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_states: Vec<KeptState>,
@@ -221,7 +221,7 @@ pub enum Action {
 pub struct Commanded {
     /// Older agents do not send it.
     #[serde(default)]
-    pub way: Way,
+    pub way: UpdateChannel,
 }
 
 /// The result of reverting settings of a partition.
@@ -247,7 +247,7 @@ impl Restored {
 /// The channel of a command to slurmctld.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Way {
+pub enum UpdateChannel {
     /// Slurm's own protocol.
     Rpc,
     /// Slurm's own program, if slurmctld does not understand the protocol.
@@ -257,7 +257,7 @@ pub enum Way {
     Unknown,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for UpdateChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rpc => "RPC",
@@ -390,7 +390,7 @@ mod tests {
                 milliseconds: 21,
             }],
             action: Action::Reconfigure,
-            way: Way::Rpc,
+            way: UpdateChannel::Rpc,
             kept_states: vec![],
             status: status(),
         };
@@ -419,10 +419,19 @@ mod tests {
 
     #[test]
     fn an_older_agent_does_not_send_the_channel() {
-        assert_eq!(serde_json::from_str::<Commanded>("{}").unwrap().way, Way::Unknown);
+        assert_eq!(
+            serde_json::from_str::<Commanded>("{}").unwrap().way,
+            UpdateChannel::Unknown
+        );
         let json = r#"{"way":"rpc"}"#;
-        assert_eq!(serde_json::to_string(&Commanded { way: Way::Rpc }).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Commanded>(json).unwrap().way, Way::Rpc);
+        assert_eq!(
+            serde_json::to_string(&Commanded {
+                way: UpdateChannel::Rpc
+            })
+            .unwrap(),
+            json
+        );
+        assert_eq!(serde_json::from_str::<Commanded>(json).unwrap().way, UpdateChannel::Rpc);
     }
 
     #[test]

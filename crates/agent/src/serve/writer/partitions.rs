@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slurm::Revision;
-use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, Way};
+use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, UpdateChannel};
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
@@ -105,7 +105,7 @@ impl ConfigWriter {
         live: &Files,
         plan: &PartitionPlan,
         steps: &mut Steps,
-    ) -> Result<Option<(Applied, Way)>, Error> {
+    ) -> Result<Option<(Applied, UpdateChannel)>, Error> {
         let Some(update) = &plan.live_update else {
             return Ok(None);
         };

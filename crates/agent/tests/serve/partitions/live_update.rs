@@ -98,7 +98,10 @@ async fn scontrol_replaces_the_protocol_where_that_does_not_work() {
         let after = BEFORE.replace("MaxTime=5", "MaxTime=9") + "PartitionName=c Nodes=n2 MaxTime=4 State=DRAIN\n";
         let pushed = pod.push(&revision(2, &after)).await;
         assert_eq!(pushed.outcome, Outcome::Applied, "{dialect}: {pushed:?}");
-        assert_eq!((pushed.action, pushed.way), (Action::PartitionRpc, Way::Scontrol));
+        assert_eq!(
+            (pushed.action, pushed.way),
+            (Action::PartitionRpc, UpdateChannel::Scontrol)
+        );
         assert_eq!(pod.partition("a").unwrap().max_time, 9);
         let c = pod.partition("c").unwrap();
         assert_eq!(
@@ -143,7 +146,7 @@ async fn scontrol_replaces_the_protocol_where_that_does_not_work() {
         assert!(pod.partition("c").is_some());
         pod.jobs("", "");
         let gone = pod.push(&revision(22, &BEFORE.replace("MaxTime=5", "MaxTime=9"))).await;
-        assert_eq!((gone.outcome, gone.way), (Outcome::Applied, Way::Scontrol));
+        assert_eq!((gone.outcome, gone.way), (Outcome::Applied, UpdateChannel::Scontrol));
         assert_eq!(pod.partition("c"), None);
         assert_eq!(pod.lives().len(), 1, "{dialect}: no reconfigure");
 

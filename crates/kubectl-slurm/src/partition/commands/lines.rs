@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{notify, print};
 use crate::ownership::warn_owner;
 use crate::partition::edit::{extra_conf_patch, node_set_patch};
-use crate::partition::expect::{ExpectedLine, Verdict, judge_line};
+use crate::partition::expect::{ChangeState, ExpectedLine, judge_line};
 use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
 use crate::wait::{Progress, report, until};
 
@@ -136,9 +136,9 @@ pub(super) async fn wait_live(
         let controller = api.get(&cluster).await?;
         let conf = access.slurm_conf(&controller).await?;
         match judge_line(expected, &controller, conf.as_deref(), waited) {
-            Verdict::Done(how) => Ok(Progress::Done(how)),
-            Verdict::Waits(why) => Ok(Progress::Waits(why)),
-            Verdict::Refused(why) => Err(Failure::refused(format!(
+            ChangeState::Done(how) => Ok(Progress::Done(how)),
+            ChangeState::Waits(why) => Ok(Progress::Waits(why)),
+            ChangeState::Refused(why) => Err(Failure::refused(format!(
                 "partition {}: {why}\nslurmctld runs as before; the object keeps your change until you change it again",
                 target.name
             ))),

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{notify, print};
 use crate::ownership::warning;
 use crate::partition::edit::{is_closed_since, lift_time, new_object, object_patch, state_annotations};
-use crate::partition::expect::{Verdict, judge_object};
+use crate::partition::expect::{ChangeState, judge_object};
 use crate::partition::members::MemberChange;
 use crate::wait::{Progress, report, until};
 
@@ -96,9 +96,9 @@ async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<
         // A later change of another user is not waited for.
         now.metadata.generation = generation;
         match judge_object(&now) {
-            Verdict::Done(how) => Ok(Progress::Done(how)),
-            Verdict::Waits(why) => Ok(Progress::Waits(why)),
-            Verdict::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
+            ChangeState::Done(how) => Ok(Progress::Done(how)),
+            ChangeState::Waits(why) => Ok(Progress::Waits(why)),
+            ChangeState::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
         }
     })
     .await

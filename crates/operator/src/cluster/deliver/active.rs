@@ -21,13 +21,13 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A pod whose slurmctld may be the active one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct SlurmctldPod {
     pub(crate) pod: String,
     pub(crate) address: SocketAddr,
 }
 
 /// Polls the candidates, and reports when another one is active.
-pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<Candidate>>, reporter: Reporter) {
+pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<SlurmctldPod>>, reporter: Reporter) {
     loop {
         let polled = candidates.borrow_and_update().clone();
         if polled.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<Candidate>>, repo
         let answers = join_all(polled.iter().map(|candidate| serves(&reporter.host, candidate.address))).await;
         let mut serving = polled.into_iter().zip(answers).filter(|(_, serves)| *serves);
         let pause = match serving.next() {
-            Some((Candidate { pod, .. }, _)) => {
+            Some((SlurmctldPod { pod, .. }, _)) => {
                 reporter.report(|report| report.active = Some(pod));
                 INTERVAL
             }

@@ -20,12 +20,12 @@ use jiff::Timestamp;
 use runtime::{Fence, Key, Trigger};
 use slurm::{
     Revision,
-    agent::{self, Action, PartitionInUse, StepTime, Way},
+    agent::{self, Action, PartitionInUse, StepTime, UpdateChannel},
     revision::{ControllerUid, Digest, File, FileName, Summary},
 };
 use tokio::{sync::watch, time::Instant};
 
-pub(crate) use self::active::Candidate;
+pub(crate) use self::active::SlurmctldPod;
 use self::{standbys::ActiveRevision, task::Task};
 use super::{Shared, lock, pods::Target};
 
@@ -181,7 +181,7 @@ pub(crate) struct FinishedPush {
     pub(crate) at: Timestamp,
     pub(crate) action: Action,
     /// How slurmctld received a change of partitions.
-    pub(crate) way: Way,
+    pub(crate) way: UpdateChannel,
     pub(crate) milliseconds: u64,
     pub(crate) steps: Vec<StepTime>,
     pub(crate) rejection: Option<Rejection>,
@@ -263,7 +263,7 @@ impl Report {
 pub(crate) struct Delivery {
     host: Host,
     wanted: watch::Sender<Option<Arc<Request>>>,
-    candidates: watch::Sender<Vec<Candidate>>,
+    candidates: watch::Sender<Vec<SlurmctldPod>>,
     report: Arc<Mutex<Report>>,
 }
 
@@ -271,7 +271,7 @@ pub(crate) struct Delivery {
 pub(super) struct Deliver {
     task: Task,
     requests: watch::Receiver<Option<Arc<Request>>>,
-    candidates: watch::Receiver<Vec<Candidate>>,
+    candidates: watch::Receiver<Vec<SlurmctldPod>>,
     active_revision: watch::Receiver<Option<Arc<ActiveRevision>>>,
     reporter: Reporter,
     fence: Fence,
@@ -355,7 +355,7 @@ impl Delivery {
         self.wanted.send_if_modified(|wanted| wanted.take().is_some());
     }
 
-    pub(super) fn watch_active(&self, candidates: Vec<Candidate>) {
+    pub(super) fn watch_active(&self, candidates: Vec<SlurmctldPod>) {
         self.candidates.send_if_modified(|current| {
             let differs = *current != candidates;
             *current = candidates;

@@ -7,7 +7,8 @@ use host::Host;
 use runtime::{Clock, Fence};
 use slurm::{
     agent::{
-        Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime, Way,
+        Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime,
+        UpdateChannel,
     },
     revision::Digest,
 };
@@ -579,7 +580,7 @@ impl Task {
 #[derive(Debug, Default)]
 struct PushTimes {
     action: Action,
-    way: Way,
+    way: UpdateChannel,
     milliseconds: u64,
     steps: Vec<StepTime>,
 }

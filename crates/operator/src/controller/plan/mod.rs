@@ -29,7 +29,7 @@ use super::{
 use crate::{
     cluster::{
         ExternalState,
-        deliver::{Candidate, JwtKey},
+        deliver::{JwtKey, SlurmctldPod},
         external::Unfit,
         pods::{self, active_pod},
     },
@@ -111,7 +111,7 @@ pub(super) enum Effect {
     /// Start, change or stop the delivery of the configuration.
     Deliver(DeliveryChange),
     /// Find out which of these pods has the active slurmctld.
-    WatchActive(Vec<Candidate>),
+    WatchActive(Vec<SlurmctldPod>),
     /// Route clients to this pod, or away from it.
     LabelActive { pod: String, uid: String, active: bool },
     /// Make the kubelet refresh the mount of a revision that was sent in a ConfigMap.
@@ -359,7 +359,7 @@ fn plan_labels(observed: &Observed) -> Vec<Effect> {
     let mut effects = Vec::new();
     if inputs.controller.spec.replicas() > 1 {
         let candidate = |pod: &Arc<Pod>| {
-            Some(Candidate {
+            Some(SlurmctldPod {
                 pod: pod.name_any(),
                 address: pods::slurmctld_address(pod)?,
             })

@@ -8,7 +8,7 @@ use api::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use slurm::agent::{Action, Candidate, Phase, StepTime, Way};
+use slurm::agent::{Action, Candidate, Phase, StepTime, UpdateChannel};
 
 use super::{
     super::{
@@ -66,7 +66,7 @@ pub(super) fn ended(wanted: &Wanted, sequence: u64, refused: Option<RejectedBy>)
         files: Arc::clone(&wanted.files),
         at: at(PUSHED),
         action: Action::Reconfigure,
-        way: Way::default(),
+        way: UpdateChannel::default(),
         milliseconds: 143,
         steps: vec![
             StepTime {

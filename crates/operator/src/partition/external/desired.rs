@@ -17,7 +17,7 @@ use crate::{
     cluster::external::ExternalCluster,
     fault::Fault,
     partition::rules::{
-        line::{Line, render_settings, settings_in},
+        line::{PartitionLine, render_settings, settings_in},
         members::resolve_members,
     },
     reason,
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::partition) struct Desired {
     /// The equivalent line of slurm.conf.
-    pub(in crate::partition) line: Line,
+    pub(in crate::partition) line: PartitionLine,
     /// The update that makes the partition match.
     pub(in crate::partition) update: PartitionUpdate,
     /// Why it does not survive a restart of that slurmctld, if so.
@@ -136,7 +136,7 @@ fn own_settings(partition: &Partition, name: &str, nodes: &str) -> Settings {
     own
 }
 
-fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> Line {
+fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> PartitionLine {
     let state = settings.get(&Key::new("State"));
     let others = settings
         .iter()
@@ -149,7 +149,7 @@ fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> L
             value => format!("{}={value}", key.as_str()),
         })
         .collect();
-    Line {
+    PartitionLine {
         name: name.to_owned(),
         nodes,
         state: state.map_or_else(|| "UP".to_owned(), |state| state.to_ascii_uppercase()),

@@ -31,7 +31,7 @@ use self::{
     decide::{Decision, Removal, decide, decide_removal, plan_roll_back, sent_before},
     desired::{Desired, plan_desired},
 };
-use super::{memory::Memory, memory::RETRY, observe::Observed, rules::line::Line};
+use super::{memory::Memory, memory::RETRY, observe::Observed, rules::line::PartitionLine};
 use crate::{
     cluster::partition_reports::{Change, PartitionReport},
     fault::Fault,
@@ -250,10 +250,10 @@ fn live(desired: Desired, change: Option<Change>) -> PartitionReport {
 }
 
 /// The last line sent.
-fn known_line(partition: &Partition) -> Option<Line> {
+fn known_line(partition: &Partition) -> Option<PartitionLine> {
     let status = partition.status.as_ref()?;
     let generation = status.applied.as_ref()?.generation;
-    Line::read(status.line.as_deref()?, generation)
+    PartitionLine::read(status.line.as_deref()?, generation)
 }
 
 fn known_change(partition: &Partition, now: Timestamp, way: PartitionWay) -> Change {

@@ -400,7 +400,7 @@ fn a_value_with_blanks_is_quoted_in_the_line_to_write() {
     let cluster = cluster(conf, vec![live("long", Up)]);
     let line = desired(&partition(&json!({ "maxTime": 30 })), &cluster).unwrap().line;
     assert!(line.whole().contains(r#"AllowGroups="a b""#), "{}", line.whole());
-    assert_eq!(Line::read(&line.whole(), line.generation), Some(line.clone()));
+    assert_eq!(PartitionLine::read(&line.whole(), line.generation), Some(line.clone()));
     assert_eq!(settings_in(&line.whole()), {
         let mut settings = settings_in(conf);
         settings.insert(slurm::conf::Key::new("MaxTime"), "30".to_owned());

@@ -12,7 +12,7 @@ use super::{closing::is_closed, default::is_yes, mark::Mark};
 /// The parts of a Partition's line, as they were accepted into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Line {
+pub(crate) struct PartitionLine {
     /// The name in Slurm.
     pub(crate) name: String,
     /// The value of `Nodes=`.
@@ -33,7 +33,7 @@ pub(crate) fn strictness(state: &str) -> Option<u8> {
     PartitionStateName::from_name(&state.to_ascii_uppercase()).map(PartitionStateName::strictness)
 }
 
-impl Line {
+impl PartitionLine {
     /// Whether it accepts no new jobs.
     pub(crate) fn is_closed(&self) -> bool {
         is_closed(&self.state)
@@ -152,7 +152,7 @@ mod tests {
             "controllerRef": { "name": "slurm" }, "config": "Default=\"YES\"  Topology=\"a  Default=NO b\"",
         }))
         .unwrap();
-        let line = Line {
+        let line = PartitionLine {
             name: "long".to_owned(),
             nodes: "a".to_owned(),
             state: "UP".to_owned(),
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(line.settings, "Default=\"YES\" Topology=\"a  Default=NO b\"");
         assert!(line.is_default() && line.is_self_contained());
         assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
-        assert_eq!(Line::read(&line.whole(), 3), Some(line));
+        assert_eq!(PartitionLine::read(&line.whole(), 3), Some(line));
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             "controllerRef": { "name": "slurm" }, "maxTime": 60, "config": "  SuspendTime=5   ResumeTimeout=9 ",
         }))
         .unwrap();
-        let line = Line {
+        let line = PartitionLine {
             name: "long".to_owned(),
             nodes: "a,b".to_owned(),
             state: "UP".to_owned(),
@@ -205,8 +205,8 @@ mod tests {
             line.text(),
             "long Nodes=a,b State=UP MaxTime=60 SuspendTime=5 ResumeTimeout=9"
         );
-        assert_eq!(Line::read(&line.whole(), 3), Some(line.clone()));
-        let plain = Line {
+        assert_eq!(PartitionLine::read(&line.whole(), 3), Some(line.clone()));
+        let plain = PartitionLine {
             settings: String::new(),
             ..line
         };

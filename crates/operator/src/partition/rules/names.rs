@@ -12,7 +12,7 @@ use slurm::{
 
 use super::{
     default::{is_yes, two_defaults},
-    line::{Line, is_default},
+    line::{PartitionLine, is_default},
 };
 use crate::{fault::Fault, reason};
 
@@ -70,7 +70,7 @@ impl Taken {
     }
 
     /// Adds a Partition by its own name and its line.
-    pub(crate) fn add(&mut self, own: &str, line: &Line) {
+    pub(crate) fn add(&mut self, own: &str, line: &PartitionLine) {
         let place = format!("Partition {own:?}");
         if line.is_default() {
             self.default_place = Some(place.clone());

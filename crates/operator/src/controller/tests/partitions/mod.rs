@@ -13,7 +13,7 @@ use crate::{
     },
     configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle},
     controller::plan::Effect,
-    partition::rules::line::Line,
+    partition::rules::line::PartitionLine,
 };
 
 const READ: &str = "2026-01-02T00:01:00Z";
@@ -176,7 +176,7 @@ fn a_rejected_partition_is_left_out_with_a_reason_and_delays_nothing() {
 #[test]
 fn a_line_of_an_older_operator_that_continues_into_the_next_one_is_not_kept() {
     let config = |config: &str| json!({ "nodeSets": ["cpu"], "config": config });
-    let of_before = |settings: &str| Line {
+    let of_before = |settings: &str| PartitionLine {
         name: "gpt".to_owned(),
         nodes: "cpu".to_owned(),
         state: "UP".to_owned(),
