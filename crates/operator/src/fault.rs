@@ -1,5 +1,5 @@
-//! What keeps an object from being what its spec asks for, and what is said about it, for kinds whose children are pods of
-//! one daemon. Pure.
+//! Why an object does not match its spec, and the conditions that follow, for kinds whose children are the pods of one daemon.
+//! Pure.
 
 use api::{
     ConditionStatus, Problems, Severity,
@@ -8,18 +8,9 @@ use api::{
 use k8s_openapi::api::apps::v1::Deployment;
 use runtime::{Failure, State, Warning};
 
-use crate::conditions::DesiredCondition;
+use crate::{conditions::DesiredCondition, reason};
 
-/// The spec contradicts itself or Kubernetes.
-const INVALID_SPEC: &str = "InvalidSpec";
-/// A referenced Secret, or its entry, is not there.
-pub(crate) const SECRET_MISSING: &str = "SecretMissing";
-/// A referenced ConfigMap, or its entry, is not there.
-pub(crate) const CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
-/// The referenced Controller is not there.
-pub(crate) const CONTROLLER_MISSING: &str = "ControllerMissing";
-
-/// One thing that is wrong, in words for the object's owner.
+/// One problem, with a message for the object's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) reason: &'static str,
@@ -34,12 +25,12 @@ impl Fault {
 
     /// Only its owner can mend it.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(INVALID_SPEC, message)
+        Self::new(reason::INVALID_SPEC, message)
     }
 
     /// Whether only its owner can mend it.
     pub(crate) fn is_invalid(&self) -> bool {
-        self.reason == INVALID_SPEC
+        self.reason == reason::INVALID_SPEC
     }
 
     /// What stops the object among these problems.
@@ -93,16 +84,16 @@ pub(crate) fn conditions(faults: &[Fault], failure: Option<&Failure>, progress: 
     let faults: Vec<Fault> = taken.into_iter().chain(faults.iter().cloned()).collect();
     let faults = faults.as_slice();
     let ready = ready(faults, failure, progress);
-    let progressing = if ready.reason == "Starting" {
-        DesiredCondition::true_(PROGRESSING, "Starting", ready.message.clone())
+    let progressing = if ready.reason == reason::STARTING {
+        DesiredCondition::true_(PROGRESSING, reason::STARTING, ready.message.clone())
     } else {
-        DesiredCondition::false_(PROGRESSING, "Settled", "")
+        DesiredCondition::false_(PROGRESSING, reason::SETTLED, "")
     };
     let degraded = match (faults.first().or(progress.trouble.as_ref()), failure) {
         (Some(fault), _) if faults.is_empty() => DesiredCondition::true_(DEGRADED, fault.reason, fault.message.clone()),
         (Some(fault), _) => DesiredCondition::true_(DEGRADED, fault.reason, messages(faults)),
         (None, Some(failure)) => DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone()),
-        (None, None) => DesiredCondition::false_(DEGRADED, "Healthy", ""),
+        (None, None) => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
     };
     vec![ready, progressing, degraded]
 }
@@ -130,9 +121,9 @@ fn ready(faults: &[Fault], failure: Option<&Failure>, progress: &Progress) -> De
         return DesiredCondition::false_(READY, failure.reason, failure.message.clone());
     }
     match &progress.trouble {
-        _ if progress.ready => DesiredCondition::true_(READY, "Ready", progress.message.clone()),
+        _ if progress.ready => DesiredCondition::true_(READY, reason::READY, progress.message.clone()),
         Some(trouble) => DesiredCondition::false_(READY, trouble.reason, trouble.message.clone()),
-        None => DesiredCondition::false_(READY, "Starting", progress.message.clone()),
+        None => DesiredCondition::false_(READY, reason::STARTING, progress.message.clone()),
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) const SECRET_MISSING: &str = "SecretMissing";
 pub(crate) const CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
 /// The referenced Accounting does not exist.
 pub(crate) const ACCOUNTING_MISSING: &str = "AccountingMissing";
+/// The referenced Controller does not exist.
+pub(crate) const CONTROLLER_MISSING: &str = "ControllerMissing";
 /// A file has a name that is not allowed next to slurm.conf, or two files have the same name.
 pub(crate) const BAD_FILE: &str = "BadFile";
 /// The files do not fit into a ConfigMap.
@@ -78,3 +80,14 @@ pub(crate) const OWN_COMMAND: &str = "OwnCommand";
 pub(crate) const HEALTHY: &str = "Healthy";
 /// Nothing is in progress.
 pub(crate) const SETTLED: &str = "Settled";
+
+/// An external slurmctld has no such partition, and would lose it if it were created.
+pub(crate) const CANNOT_CREATE: &str = "CannotCreate";
+/// A Partition is on its way to slurmctld.
+pub(crate) const APPLYING: &str = "Applying";
+/// A Partition waits for its Controller or for Slurm.
+pub(crate) const WAITING: &str = "Waiting";
+/// A deleted Partition waits for its jobs.
+pub(crate) const CLOSING: &str = "Closing";
+/// slurmctld has the line of a Partition and does not list it.
+pub(crate) const NOT_IN_SLURM: &str = "NotInSlurm";

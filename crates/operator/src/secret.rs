@@ -3,7 +3,10 @@
 use api::references::SecretKeyRef;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 
-use crate::fault::{CONTROLLER_MISSING, Fault, SECRET_MISSING};
+use crate::{
+    fault::Fault,
+    reason::{CONTROLLER_MISSING, SECRET_MISSING},
+};
 
 /// The bytes of an entry, if there are any.
 pub(crate) fn entry<'a>(secret: Option<&'a Secret>, key: &str) -> Option<&'a [u8]> {

@@ -15,7 +15,8 @@ use super::{
     observe::{Found, Observed},
 };
 use crate::{
-    fault::{self, Fault},
+    fault::Fault,
+    reason,
     secret::{entry, missing},
     template::{container::image_to_run, service::plan_service},
 };
@@ -60,7 +61,7 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
         let data = observed.jwks.as_ref().and_then(|config_map| config_map.data.as_ref());
         if data.and_then(|data| data.get(&jwks.key)).is_none() {
             faults.push(Fault::new(
-                fault::CONFIG_MAP_MISSING,
+                reason::CONFIG_MAP_MISSING,
                 format!(
                     "spec.jwksKeyRef names entry {:?} of ConfigMap {:?}, which does not exist; create it, or remove the reference",
                     jwks.key, jwks.name
@@ -125,7 +126,7 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
 fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> {
     let Some(reference) = &found.reference else {
         faults.push(Fault::new(
-            fault::CONTROLLER_MISSING,
+            reason::CONTROLLER_MISSING,
             format!("{field} is absent, and no Controller whose key could be used refers to this object; set it, or name this object in a Controller's spec.accountingRef"),
         ));
         return None;

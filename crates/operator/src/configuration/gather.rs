@@ -24,7 +24,7 @@ use super::{
     accepted::Accepted,
     content::{Content, NodeSetInput, Origin, Script, UserFile},
     delivery::Method,
-    partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes},
+    partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes, taken_by},
     render::{build_files, read_bundle, read_inputs},
     revise::{Held, StartingPoint, hold_unreadable},
 };
@@ -151,8 +151,9 @@ pub(super) fn gather(
 
     // Slurm's response while slurmctld ran with the accepted revision and nothing newer.
     let fresh = former.digest.and_then(|digest| snapshot.since(digest));
-    let refused = gather_partitions(inputs, snapshot, &mut content, before, fresh.is_some());
-    content.adopted = find_adopted(snapshot, &before.adopted, &content, fresh);
+    let taken = taken_by(&content);
+    let refused = gather_partitions(inputs, snapshot, &mut content, before, taken.clone(), fresh.is_some());
+    content.adopted = find_adopted(snapshot, &before.adopted, &content, &taken, fresh);
     content.retained = gather_retained(snapshot, before, former.slurm_conf.as_ref(), &content);
     let manual = gather_manual_states(
         inputs,

@@ -35,7 +35,7 @@ use slurm::{
 };
 
 #[cfg(test)]
-pub(crate) use self::partitions::gather_partitions;
+pub(crate) use self::partitions::{gather_partitions, taken_by};
 use self::{
     accepted::Accepted,
     delivery::{Deployment, Method, deliver},

@@ -37,10 +37,10 @@ pub(crate) fn gather_partitions(
     snapshot: &Snapshot,
     content: &mut Content,
     before: &Content,
+    mut taken: Taken,
     is_fresh: bool,
 ) -> Vec<Held> {
     let mut refused = Vec::new();
-    let mut taken = taken_by(content);
     // An older operator may have accepted a line that continues into the next one; such a line is not kept.
     let accepted = |own: &str| before.partitions.get(own).filter(|line| line.is_self_contained());
     let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
@@ -114,7 +114,7 @@ fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Content) -> Vec<&'a P
 }
 
 /// The names used by NodeSets and extraConf.
-fn taken_by(content: &Content) -> Taken {
+pub(crate) fn taken_by(content: &Content) -> Taken {
     let mut taken = Taken::of_extra_conf(&Document::parse(&content.extra_conf));
     for (own, node_set) in &content.node_sets {
         taken.add_node_set(own, &node_set.name, node_set.partition.as_deref());
@@ -190,9 +190,9 @@ pub(super) fn find_adopted(
     snapshot: &Snapshot,
     before: &BTreeMap<String, String>,
     wanted: &Content,
+    taken: &Taken,
     fresh: Option<&Seen>,
 ) -> BTreeMap<String, String> {
-    let taken = taken_by(wanted);
     let is_taken = |name: &str| {
         let mut objects = wanted.partitions.values();
         taken.has(name) || objects.any(|line| line.name == name)

@@ -24,9 +24,9 @@ pub(super) struct Observed {
     pub(super) knowledge: Knowledge,
     /// Its external slurmctld, if something may have to be sent to it.
     pub(super) external: Option<Reach>,
-    /// All Partitions of its namespace.
+    /// All Partitions of its namespace, for an external slurmctld.
     pub(super) siblings: Vec<Arc<Partition>>,
-    /// The NodeSets of its Controller.
+    /// The NodeSets of its Controller, for an external slurmctld.
     pub(super) node_sets: Vec<Arc<NodeSet>>,
     pub(super) now: Timestamp,
 }
@@ -55,7 +55,15 @@ pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Obs
     } else {
         None
     };
-    let node_sets = caches.node_sets.list(&key.namespace).into_iter();
+    // Only a Partition of an external slurmctld is compared with others here: a list for each of many would be quadratic.
+    let (siblings, mut node_sets) = match &external {
+        Some(_) => (
+            caches.partitions.list(&key.namespace),
+            caches.node_sets.list(&key.namespace),
+        ),
+        None => (Vec::new(), Vec::new()),
+    };
+    node_sets.retain(|node_set| node_set.spec.controller_ref.name == key.name);
     Observed {
         is_namespace_deleted,
         report: clusters.partition_report(&key, &partition.name_any()),
@@ -64,10 +72,8 @@ pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Obs
             None => Knowledge::unknown("there is no Controller"),
         },
         external,
-        siblings: caches.partitions.list(&key.namespace),
-        node_sets: node_sets
-            .filter(|node_set| node_set.spec.controller_ref.name == key.name)
-            .collect(),
+        siblings,
+        node_sets,
         now: context.clock.now(),
         partition,
         controller,

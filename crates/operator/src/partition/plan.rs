@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     cluster::{Knowledge, partition_reports::PartitionReport},
-    fault::{self, Fault},
+    fault::Fault,
+    reason,
     runtime::Warning,
 };
 
@@ -95,7 +96,7 @@ pub(super) fn warning(fault: &Fault) -> Warning<'_> {
     Warning {
         reason: fault.reason,
         message: &fault.message,
-        may_pass: [fault::CONTROLLER_MISSING, reason::BAD_MEMBERS, reason::NOT_IN_SLURM].contains(&fault.reason),
+        may_pass: [reason::CONTROLLER_MISSING, reason::BAD_MEMBERS, reason::NOT_IN_SLURM].contains(&fault.reason),
     }
 }
 
@@ -106,16 +107,6 @@ impl Progress {
             message: message.into(),
         }
     }
-}
-
-/// Reasons of conditions and events, in addition to those of the Controller.
-pub(super) mod reason {
-    pub(crate) const CANNOT_CREATE: &str = "CannotCreate";
-    pub(crate) const BAD_MEMBERS: &str = "BadMembers";
-    pub(crate) const APPLYING: &str = "Applying";
-    pub(crate) const WAITING: &str = "Waiting";
-    pub(crate) const CLOSING: &str = "Closing";
-    pub(crate) const NOT_IN_SLURM: &str = "NotInSlurm";
 }
 
 /// Plans the effects. `memory` belongs to this Partition.
@@ -248,7 +239,7 @@ fn faults(view: &View) -> Vec<Fault> {
         let message = format!(
             "spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or create a Partition for another one"
         );
-        return vec![Fault::new(fault::CONTROLLER_MISSING, message)];
+        return vec![Fault::new(reason::CONTROLLER_MISSING, message)];
     }
     let trouble = view.report.as_ref().and_then(|report| report.trouble.as_ref());
     if let Some(trouble) = trouble {

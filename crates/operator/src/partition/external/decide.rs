@@ -17,13 +17,13 @@ use crate::{
     fault::Fault,
     partition::{
         drift::kept_since,
-        plan::reason::CANNOT_CREATE,
         rules::{
             closing::{closing_state, is_closed},
             line::{settings_in, strictness},
             manual_state::{ManualState, Policy},
         },
     },
+    reason,
 };
 
 /// Slurm reports its boot time and the current time in whole seconds.
@@ -145,7 +145,7 @@ fn decide_missing(desired: &Desired, cluster: &ExternalCluster, address: &str) -
         )
     };
     Decision::Refuse(Fault::new(
-        CANNOT_CREATE,
+        reason::CANNOT_CREATE,
         format!(
             "slurmctld at {address} has no partition {name:?}, and one that is created there would be lost, with its jobs, when it restarts or reads its files (it has no ReconfigFlags=KeepPartInfo); {remedy}"
         ),

@@ -11,7 +11,7 @@ use crate::{
         Seen,
         deliver::{LiveRevision, State, Wanted},
     },
-    configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle},
+    configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle, taken_by},
     controller::plan::Effect,
     partition::rules::line::PartitionLine,
 };
@@ -204,7 +204,8 @@ fn a_line_of_an_older_operator_that_continues_into_the_next_one_is_not_kept() {
         let mut before = Content::default();
         before.partitions.insert("gpt".to_owned(), of_before(settings));
         let mut content = Content::default();
-        gather_partitions(&observed.inputs, &observed.snapshot, &mut content, &before, true);
+        let taken = taken_by(&content);
+        gather_partitions(&observed.inputs, &observed.snapshot, &mut content, &before, taken, true);
         assert_eq!(content.partitions.contains_key("gpt"), is_kept, "{settings:?}");
     }
 }
