@@ -66,8 +66,12 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
     rejected("Slurmctld", "could not open /nowhere/sched.log");
     let fallen_back = uid().unwrap();
     assert_ne!(fallen_back, before);
-    let live = slurm(&namespace, "cat /etc/slurm/slurm.conf; scontrol ping").unwrap();
-    assert!(!live.contains("/nowhere") && live.contains("is UP"), "{live}");
+    // The agent reports the rejection before it starts slurmctld again.
+    eventually("slurmctld runs with the last known good", SOON, || {
+        let live = slurm(&namespace, "scontrol ping; cat /etc/slurm/slurm.conf")?;
+        expect(live.contains("is UP") && !live.contains("/nowhere"), live)
+    })
+    .unwrap();
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
     assert!(log.contains("slurmctld rejected the revision, rolling back"), "{log}");
     let about = "--field-selector=reason=ConfigRejected,involvedObject.kind=Controller";
