@@ -208,7 +208,7 @@ mod tests {
         #[test]
         fn no_addition_is_lost(steps in prop::collection::vec((0..5_u8, 0..4_u8), 1..200)) {
             let (mut queue, mut now) = (Queue::default(), Instant::now());
-            let mut running = HashSet::new();
+            let mut running = BTreeSet::new();
             let mut wanted = HashSet::new();
             for (step, which) in steps {
                 let name = key(&which.to_string());
