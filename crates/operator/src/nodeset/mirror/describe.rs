@@ -14,15 +14,13 @@ use crate::{
     nodeset::{
         build,
         identity::Identity,
-        observe::Observed,
         plan::{MetadataPatch, missed_address},
     },
     partition::rules::mark::Marks,
     worker::{Phase, Worker},
 };
 
-/// How long until a topology is requested again that Slurm refused or stored differently. topology.yaml may have changed
-/// meanwhile.
+/// When a topology that Slurm refused or stored differently is requested again; topology.yaml may have changed by then.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long after it became ready a worker may be missing in Slurm.
@@ -50,15 +48,14 @@ pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
         ..NodeDescription::default()
     };
     if is_terminating {
-        // A worker that is deleted right after it registered may have no comment, and later nothing would show who owned its
-        // record. The record may already be the successor's, which has another address.
+        // A worker that is deleted right after it registered may have no comment, and later nothing would show who owned
+        // its record. The record may already be the successor's, which has another address.
         if worker.has_address(&node.address) && Identity::parse(&node.comment).is_none() {
             push_update(view, node, description, mirror);
         }
         return;
     }
-    // The address has an update of its own, so that nothing else waits for it. A worker that has just become ready may be
-    // about to register.
+    // An update of its own, so that nothing waits for it. A worker that has just become ready may be about to register.
     let missed = missed_address(worker, node).filter(|_| worker.is_available(REGISTERED_WITHIN, seen.at));
     if let Some(address) = missed.and_then(|address| SingleLine::new(address).ok()) {
         let description = NodeDescription {
@@ -88,10 +85,8 @@ fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLin
         node_set_name: nodeset.name_any(),
         node_set_uid: nodeset.uid().unwrap_or_default(),
     };
-    let comment = identity.to_comment();
-    SingleLine::new(comment)
-        .ok()
-        .filter(|comment| comment.as_str() != node.comment)
+    let comment = SingleLine::new(identity.to_comment()).ok()?;
+    (comment.as_str() != node.comment).then_some(comment)
 }
 
 fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
@@ -104,13 +99,8 @@ fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescri
 
 /// Returns the wanted features. `None` if they are set. Foreign features are kept.
 fn wanted_features(view: WorkerView<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
-    let Observed {
-        nodeset,
-        partitions,
-        siblings,
-        ..
-    } = view.observed;
-    let marks = Marks::of(nodeset, &node.name, partitions, siblings);
+    let observed = view.observed;
+    let marks = Marks::of(&observed.nodeset, &node.name, &observed.partitions, &observed.siblings);
     // Without the Kubernetes node its annotation is unknown, and its features stay.
     let given = view.host.map(features_of);
     let is_others = |feature: &&String| {

@@ -60,8 +60,8 @@ pub struct NodeUpdate {
     pub description: NodeDescription,
 }
 
-/// What was written for each pod, by its UID, so that nothing is repeated too early. It is lost with the process; then a value
-/// may be written once more, which changes nothing.
+/// What was written for each pod, by its UID, so that nothing is repeated too early. It is lost with the process; then a
+/// value may be written once more, which changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorMemory(HashMap<String, PodMemory>);
 

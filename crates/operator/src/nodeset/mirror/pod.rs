@@ -99,7 +99,7 @@ fn mark_deadline(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
     wanted.insert(POD_DEADLINE.to_owned(), deadline.map(|at| format!("{at:.0}")));
 }
 
-/// Returns one condition for the base state of the node and one for each flag, as upstream names them, all with Slurm's reason.
+/// Returns conditions for the base state of the node and for each flag, as upstream names them, with Slurm's reason.
 fn conditions_of(node: &Node) -> Vec<PodCondition> {
     let base = node.state.base.map(|base| match base {
         BaseState::Unknown => "Unknown",

@@ -1,5 +1,5 @@
-//! Cordons: the Slurm node of a worker takes no new job while its pod or its Kubernetes node is cordoned, and the pod may be
-//! evicted once it is proven to have none: `kubectl drain` waits for this.
+//! Cordons: the Slurm node of a worker takes no new job while its pod or its Kubernetes node is cordoned. Once it is proven
+//! to have none, the pod may be evicted: `kubectl drain` waits for this.
 
 use api::keys::{self, annotations, labels};
 use k8s_openapi::api::core::v1::Node;
@@ -11,7 +11,7 @@ use crate::{nodeset::observe::Observed, worker::Worker};
 /// The length of a reason that still fits in tables such as those of sinfo.
 const LONGEST: usize = 256;
 
-/// Returns the drain reason, if the worker is cordoned: the one annotated on its node or pod, or what is known about the node.
+/// Returns the drain reason of a cordoned worker: the annotated one, or what is known about its Kubernetes node.
 pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> {
     let host = observed.host(worker);
     let host = host.filter(|node| node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true));
@@ -62,8 +62,7 @@ fn one_line(text: &str) -> String {
     short.trim_end().to_owned()
 }
 
-/// Plans the label that protects a worker from eviction. Pods are created with it, and it is removed only on proof that the
-/// worker has no job and can get none.
+/// Plans the label that protects a worker from eviction, until it is proven that it has no job and can get none.
 pub(super) fn plan_protection(situation: &Situation<'_>, plan: &mut Plan) {
     let observed = situation.observed;
     let wanted = observed.nodeset.spec.protects_workload();
@@ -75,8 +74,8 @@ pub(super) fn plan_protection(situation: &Situation<'_>, plan: &mut Plan) {
         plan.needs_jobs |= is_protected(*worker);
         // Without a snapshot the label stays as it is: the drain is still in force.
         let Some(evidence) = &situation.evidence else { continue };
-        // A worker that has not registered may do so at any moment and get a job; Kubernetes allows the eviction of pods that
-        // have not started anyway.
+        // A worker that has not registered may do so at any moment and get a job; Kubernetes allows the eviction of pods
+        // that have not started anyway.
         let node = worker.slurm_name().unwrap_or_default();
         let occupancy = evidence.occupancy(node);
         // A drain that slurmctld has not saved could be lost, and a job start before the eviction.

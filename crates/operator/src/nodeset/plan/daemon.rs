@@ -19,8 +19,7 @@ pub struct Fit {
 /// Taints of a node that is temporarily unreachable. They do not drain the worker there.
 const AWAY: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Whether the workers of the NodeSet may run on this node: its selector and required affinity match, and its taints are
-/// tolerated.
+/// Whether workers may run on this node: selector and required affinity match it, and its taints are tolerated.
 pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
     let overlay = nodeset.spec.pod_spec();
     let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&Value::Null);

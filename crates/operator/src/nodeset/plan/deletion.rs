@@ -1,8 +1,6 @@
 //! Plans the deletion of a NodeSet: its workers are removed as in a scale-in, then their records in Slurm. Its lines in
 //! slurm.conf stay as long as the object exists, so the finalizer is removed last.
 
-use std::collections::BTreeSet;
-
 use api::keys::{self, annotations};
 use jiff::SignedDuration;
 use kube::ResourceExt;
@@ -44,15 +42,15 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     let released = reservation::plan_release(observed, &mut plan);
     // Kubernetes removes the owner of the pods before its finalizer, so pods without an owner are a sign too.
     let pods_stay = has(ORPHAN) || !observed.orphans.is_empty();
-    let mut dead = BTreeSet::new();
     if pods_stay {
         workers.extend(observed.orphans.iter().map(|pod| Worker(pod)));
     } else {
-        dead = loss::plan_losses(observed, &workers, &mut plan);
+        let dead = loss::plan_losses(observed, &workers, &mut plan);
+        workers.retain(|worker| !dead.contains(worker.uid()));
     }
     workers.retain(|worker| worker.is_active());
     let leave = workers.into_iter().map(|worker| (worker, Cause::Deletion));
-    let situation = Situation::new(observed, Vec::new(), leave.collect(), &dead);
+    let situation = Situation::new(observed, Vec::new(), leave.collect());
     if pods_stay {
         plan_orphaning(&situation, &mut plan);
     } else {
@@ -77,8 +75,7 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     plan
 }
 
-/// Returns why the deletion does not wait, if it does not. If the cluster is deleted too, a wait for its slurmctld would
-/// never end.
+/// Returns why the deletion does not wait, if it does not. That for the slurmctld of a deleted cluster would never end.
 fn unconditional(observed: &Observed) -> Option<&'static str> {
     let forced = observed.nodeset.annotations().get(annotations::FORCE_DELETION);
     match observed.controller.as_deref() {
@@ -92,8 +89,7 @@ fn unconditional(observed: &Observed) -> Option<&'static str> {
     }
 }
 
-/// Drains the workers and leaves their pods. The partition is deleted with the NodeSet, so no job may run there. Kubernetes
-/// may have removed the owner of the pods already.
+/// Drains the workers and leaves their pods. The partition is deleted with the NodeSet, so no job may run there.
 fn plan_orphaning(situation: &Situation<'_>, plan: &mut Plan) {
     drains::plan_drains(situation, plan);
     let Some(evidence) = &situation.evidence else {

@@ -1,5 +1,5 @@
 //! Removes workers: each is marked, drained, proven idle and removed. A step is planned only once the previous one is
-//! observed. `spec.drain` says how long a worker waits for its jobs, and how they end afterwards; without it, it waits forever.
+//! observed. `spec.drain` says how long a worker waits for its jobs and how they end then; without it, it waits forever.
 
 use api::{drain::OnDrainTimeout, nodeset::ClaimRetention};
 use slurm::{Job, job::JobStateName};

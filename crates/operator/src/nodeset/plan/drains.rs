@@ -132,15 +132,14 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
 
 /// Reports that an administrator resumed a node that the operator had drained. The operator does not drain it again.
 pub(super) fn resumed(node: &str, leaves: bool) -> Wait {
-    Wait::Other(if leaves {
-        format!(
-            "node {node} has to leave, but an administrator resumed it in Slurm; drain it with scontrol to let it leave"
-        )
+    let (what, remedy) = if leaves {
+        ("has to leave", "drain it with scontrol to let it leave")
     } else {
-        format!(
-            "node {node} is cordoned, but an administrator resumed it in Slurm; uncordon and cordon it again to drain it"
-        )
-    })
+        ("is cordoned", "uncordon and cordon it again to drain it")
+    };
+    Wait::Other(format!(
+        "node {node} {what}, but an administrator resumed it in Slurm; {remedy}"
+    ))
 }
 
 /// Whether its drain has been in force for so long that slurmctld has saved it.
@@ -148,8 +147,7 @@ pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
     noted(observed, worker).is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
 }
 
-/// Whether slurmctld restarted so soon after a drain that the drain may be lost. The process that accepted a drain does not
-/// lose it.
+/// Whether slurmctld restarted so soon after a drain that it may be lost. The process that accepted it keeps it.
 fn may_be_forgotten(seen: &Seen, since: Timestamp) -> bool {
     seen.boot()
         .is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN)

@@ -65,8 +65,7 @@ pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
     }
 }
 
-/// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns the UIDs of the
-/// dead.
+/// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns their UIDs.
 pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan: &mut Plan) -> BTreeSet<&'a str> {
     let mut dead = BTreeSet::new();
     for worker in workers {
@@ -114,8 +113,7 @@ pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, 
     })
 }
 
-/// Returns the Kubernetes node where the last worker of this name may still run jobs although its pod is gone: the node is
-/// unreachable, or has just reconnected.
+/// Returns the unreachable or just reconnected Kubernetes node where the last worker of this name may run unseen.
 pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Option<&'o str> {
     let noted = noted(observed).and_then(|noted| noted.get(hostname));
     let recorded = observed.records.get(hostname).map(|identity| &identity.node);
@@ -126,19 +124,17 @@ pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Opt
 /// Returns the workers whose Kubernetes nodes are unreachable, or were when they were last seen. The status keeps them, so
 /// that their names are not reused when their pods are gone.
 pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
-    let noted = noted(observed).into_iter().flatten();
-    let mut places: BTreeMap<&str, &str> = noted.map(|(name, node)| (name.as_str(), node.as_str())).collect();
+    let mut places = noted(observed).cloned().unwrap_or_default();
     for worker in observed.workers() {
         let Some(name) = worker.slurm_name() else { continue };
         // Existing pods replace what the status says; finished ones run nowhere.
         places.remove(name);
         if let Some(node) = worker.kubernetes_node().filter(|_| !worker.is_finished()) {
-            places.insert(name, node);
+            places.insert(name.to_owned(), node.to_owned());
         }
     }
     places.retain(|_, node| is_cut_off(observed, node));
-    let owned = places.into_iter();
-    owned.map(|(name, node)| (name.to_owned(), node.to_owned())).collect()
+    places
 }
 
 fn noted(observed: &Observed) -> Option<&BTreeMap<String, String>> {

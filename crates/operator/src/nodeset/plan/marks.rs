@@ -1,13 +1,10 @@
-//! Labels and annotations of running workers, and the owners of their claims. They are no reason to replace a worker, so they
-//! are patched: after a takeover, after a change of the template's metadata, or after a label was removed that selects the pod.
+//! Labels and annotations of running workers, and the owners of their claims. They are no reason to replace a worker, but
+//! patched: after a takeover, after a change of the template's metadata, or when a label was removed that selects the pod.
 
 use std::collections::BTreeMap;
 
 use api::{
-    keys::{
-        annotations::{SSSD_CONF_HASH, TOPOLOGY},
-        apps, labels,
-    },
+    keys::{annotations, apps, labels},
     nodeset::ClaimRetention,
 };
 use kube::ResourceExt;
@@ -28,7 +25,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, p
     wanted_labels.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
     let mut wanted_annotations = given.annotations.unwrap_or_default();
     // The Kubernetes node decides about the topology.
-    wanted_annotations.remove(TOPOLOGY);
+    wanted_annotations.remove(annotations::TOPOLOGY);
     let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
     let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
     for worker in situation.workers() {
@@ -37,10 +34,10 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, p
         let mut annotations = changed(&wanted_annotations, worker.0.annotations());
         // The annotation makes the kubelet update the file at once; otherwise that takes a minute or more.
         if let Some(hash) = &sssd_conf
-            && worker.annotation(SSSD_CONF_HASH) != Some(hash)
+            && worker.annotation(annotations::SSSD_CONF_HASH) != Some(hash)
             && build::takes_changed_sssd_conf(worker.0)
         {
-            annotations.insert(SSSD_CONF_HASH.to_owned(), Some(hash.clone()));
+            annotations.insert(annotations::SSSD_CONF_HASH.to_owned(), Some(hash.clone()));
         }
         plan.mark(worker, labels, annotations);
     }

@@ -27,10 +27,7 @@ mod model_loss;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, mem::take, time::Duration};
 
 use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
@@ -38,7 +35,7 @@ use serde_json::Value;
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 
 pub use self::{
-    daemon::{Fit, fit},
+    daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
     loss::{Death, cut_off, death_of_node},
@@ -70,8 +67,7 @@ pub enum Effect {
     },
     /// Adopts a pod with our labels and name that has no owner.
     AdoptPod { pod: ObjectId },
-    /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere, and then deletes the pod, so that its
-    /// name becomes free.
+    /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere; then frees the pod's name.
     LoseWorker(WorkerLoss),
     /// Creates the claims before the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
@@ -242,7 +238,7 @@ impl Plan {
     }
 
     fn apply_marks(&mut self) {
-        let marks = std::mem::take(&mut self.marks).into_iter();
+        let marks = take(&mut self.marks).into_iter();
         let changes = marks.filter(|(_, (labels, annotations))| !labels.is_empty() || !annotations.is_empty());
         self.effects
             .extend(changes.map(|(pod, (labels, annotations))| Effect::MarkPod {
@@ -330,18 +326,11 @@ struct Situation<'a> {
 }
 
 impl<'a> Situation<'a> {
-    /// Leaves out the dead, by their UIDs.
-    fn new(
-        observed: &'a Observed,
-        mut stay: Vec<Worker<'a>>,
-        mut leave: Vec<(Worker<'a>, Cause)>,
-        dead: &BTreeSet<&str>,
-    ) -> Self {
-        stay.retain(|worker| !dead.contains(worker.uid()));
-        leave.retain(|(worker, _)| !dead.contains(worker.uid()));
+    fn new(observed: &'a Observed, stay: Vec<Worker<'a>>, leave: Vec<(Worker<'a>, Cause)>) -> Self {
+        let evidence = observed.knowledge.known().map(Evidence::new);
         Self {
             observed,
-            evidence: observed.knowledge.known().map(Evidence::new),
+            evidence,
             stay,
             leave,
         }
@@ -367,7 +356,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
     let dead = loss::plan_losses(observed, &workers, plan);
-    let scale = scale::plan_scale(observed, &workers);
+    let mut scale = scale::plan_scale(observed, &workers);
     plan.desired = scale.desired;
     for place in scale.create.iter().take(BURST) {
         let name = &place.hostname;
@@ -390,7 +379,9 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
         let pod = worker.name();
         Wait::Other(format!("pod {pod} has to terminate before its successor is created"))
     }));
-    let mut situation = Situation::new(observed, scale.stay, scale.leave, &dead);
+    scale.stay.retain(|worker| !dead.contains(worker.uid()));
+    scale.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
+    let mut situation = Situation::new(observed, take(&mut scale.stay), take(&mut scale.leave));
     marks::plan_marks(blueprint, &situation, plan);
     marks::plan_claims(observed, plan);
     rollout::plan_rollout(&mut situation, blueprint.revision, plan);
@@ -398,10 +389,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     plan_steps(&situation, plan);
     returns::plan_returns(&situation, plan);
     returns::plan_unregistered(&situation, plan);
-    let now: BTreeSet<&str> = scale.create.iter().map(|place| place.hostname.as_str()).collect();
-    let is_wanted =
-        |hostname: &str| now.contains(hostname) || scale::is_made_later(nodeset, scale.end_of_numbers, hostname);
-    records::plan_records(observed, is_wanted, plan);
+    records::plan_records(observed, &scale, plan);
     plan.apply_marks();
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));

@@ -1,5 +1,4 @@
-//! When the operator does not act on a NodeSet. Its running workers are left alone, and a rejection ends when its cause is
-//! fixed.
+//! When the operator does not act on a NodeSet and leaves its running workers alone, until the cause is fixed.
 
 use api::{Controller, NodeSet, Problems};
 use jiff::Timestamp;

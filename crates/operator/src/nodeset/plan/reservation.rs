@@ -99,7 +99,15 @@ pub(super) fn plan_reservation(situation: &Situation<'_>, plan: &mut Plan) {
             plan.effects.push(Effect::Unreserve { name });
             report(Some(planner.schedule.start), REPLACING, message)
         }
-        (Some(found), _) => planner.keep(found, plan),
+        (Some(found), _) => {
+            let (name, nodes) = (&planner.name, &found.nodes);
+            let (start, end) = (shown(found.start_time.finite()), shown(found.end_time.finite()));
+            let message = format!("Slurm holds reservation {name} of {nodes} from {start} to {end}");
+            ReservationReport::Reported {
+                condition: DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
+                start: planner.plan_change(found, plan),
+            }
+        }
         (None, Some(before)) => planner.make(before, plan),
         (None, None) => {
             plan.requeue = Some(SOON);
@@ -189,22 +197,7 @@ struct ReservationPlanner {
 }
 
 impl ReservationPlanner {
-    /// Plans for an existing reservation.
-    fn keep(self, found: &Reservation, plan: &mut Plan) -> ReservationReport {
-        let message = format!(
-            "Slurm holds reservation {} of {} from {} to {}",
-            self.name,
-            found.nodes,
-            shown(found.start_time.finite()),
-            shown(found.end_time.finite()),
-        );
-        ReservationReport::Reported {
-            condition: DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
-            start: self.plan_change(found, plan),
-        }
-    }
-
-    /// Plans the changes of an existing reservation. Once it is active, only its nodes can change.
+    /// Changes an existing reservation, once it is active only its nodes. Returns the `startTime` that it is for.
     fn plan_change(self, found: &Reservation, plan: &mut Plan) -> Option<Timestamp> {
         let schedule = &self.schedule;
         let mut made_for = Some(schedule.start);
@@ -221,8 +214,7 @@ impl ReservationPlanner {
         if !found.is_active(now) {
             let flags = flags(schedule);
             if recurrence(&found.flags) != schedule.recurrence || has_other_flag(found, &flags) {
-                // Slurm does not change the recurrence of a reservation, and adds requested flags to those that are set. So
-                // the reservation is created anew.
+                // Slurm keeps the recurrence, and adds requested flags to those that are set, so it is created anew.
                 plan.effects.push(Effect::Unreserve { name: self.name });
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Workers that are back, and ready workers that Slurm does not have.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use slurm::node::Node as SlurmNode;
 
 use super::{
@@ -24,10 +24,13 @@ pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
         let (Some(since), Some(node)) = (since, observed.slurm_node(*worker)) else {
             continue;
         };
+        // Slurm set it down before the worker became ready, or so long ago that Kubernetes would have noticed an outage.
+        let given_up = node.reason_changed_at.finite().and_then(timestamp);
+        let is_past = given_up.is_none_or(|at| at <= since || observed.now.duration_since(at) > MISSED_WITHIN);
         if node.state.is_down()
             && (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
             && missed_address(*worker, node).is_none()
-            && (stale_jobs::is_down_for_stale_jobs(node) || is_about_the_past(node, since, observed.now))
+            && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
             && cordon::reason(observed, *worker).is_none()
         {
             plan.effects.push(Effect::ResumeNode {
@@ -48,13 +51,6 @@ pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a st
     worker.address_instead_of(&node.address).filter(|_| is_missed)
 }
 
-/// Whether the worker became ready after Slurm set the node down, or has been ready for so long since that Kubernetes would
-/// have noticed an outage.
-fn is_about_the_past(node: &SlurmNode, ready_since: Timestamp, now: Timestamp) -> bool {
-    let given_up = node.reason_changed_at.finite().and_then(timestamp);
-    given_up.is_none_or(|given_up| given_up <= ready_since || now.duration_since(given_up) > MISSED_WITHIN)
-}
-
 /// Replaces ready workers that are not registered in Slurm. slurmctld loses a node that joined just before it was killed,
 /// and slurmd does not register again by itself.
 pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
@@ -64,8 +60,7 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     }
     let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
     let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
-    // If no worker is registered, they may all have other names in Slurm, so one worker shows first whether replacing
-    // helps.
+    // If none is registered, they may all have other names in Slurm, so one worker shows first whether replacing helps.
     let limit = if situation.stay.iter().any(is_known) {
         max_unavailable(observed, plan.desired)
     } else {

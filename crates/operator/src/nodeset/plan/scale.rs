@@ -1,7 +1,7 @@
 //! Chooses which workers to create, which leave and which stay.
 //!
-//! In a scale-in, workers are removed in upstream's order, rule by rule, with one addition: among workers of the same cost those
-//! without a job in Slurm are first, as they need no wait.
+//! In a scale-in, workers are removed in upstream's order, rule by rule, with one addition: among workers of the same cost
+//! those without a job in Slurm are first, as they need no wait.
 
 use std::{
     cmp::Reverse,
@@ -29,7 +29,7 @@ pub(super) struct ScalePlan<'a> {
     /// The first missing workers, at most [`BURST`].
     pub(super) create: Vec<Place>,
     /// All missing ordinals are below this one; 0 if none is missing.
-    pub(super) end_of_numbers: u32,
+    end_of_numbers: u32,
     pub(super) stay: Vec<Worker<'a>>,
     pub(super) leave: Vec<(Worker<'a>, Cause)>,
     /// Terminating workers whose names their successors wait for.
@@ -53,14 +53,16 @@ pub(super) fn plan_scale<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> 
     choice
 }
 
-/// Whether this is the name of a worker with an ordinal below `end_of_numbers`, which is still to be created.
-pub(super) fn is_made_later(nodeset: &NodeSet, end_of_numbers: u32, hostname: &str) -> bool {
-    let is_missing =
-        |number: u32| number < end_of_numbers && Place::of_ordinal(nodeset, number, None).hostname == hostname;
-    // The host name prefix may end in digits too.
-    let start = hostname.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    let mut numbers = (start..hostname.len()).filter_map(|from| hostname.get(from..)?.parse().ok());
-    numbers.any(is_missing)
+impl ScalePlan<'_> {
+    /// Whether this is the name of a worker that is still to be created.
+    pub(super) fn is_wanted(&self, nodeset: &NodeSet, hostname: &str) -> bool {
+        let is_missing =
+            |number: u32| number < self.end_of_numbers && Place::of_ordinal(nodeset, number, None).hostname == hostname;
+        // The host name prefix may end in digits too.
+        let start = hostname.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let mut numbers = (start..hostname.len()).filter_map(|from| hostname.get(from..)?.parse().ok());
+        self.create.iter().any(|place| place.hostname == hostname) || numbers.any(is_missing)
+    }
 }
 
 /// Chooses `replicas` workers on the lowest free ordinals.
@@ -135,14 +137,12 @@ fn scale_by_node<'a>(observed: &'a Observed, own: Vec<Worker<'a>>) -> ScalePlan<
             choice.awaited.extend(leaving);
         }
         let is_right = |worker: &Worker<'_>| fit.stay && worker.label(labels::POD_HOSTNAME) == Some(&place.hostname);
-        let (mut right, mut unfit): (Vec<_>, Vec<_>) = active.into_iter().partition(is_right);
+        let (mut right, wrong): (Vec<_>, Vec<_>) = active.into_iter().partition(is_right);
         // Of several workers on one node, the last in the ranking stays.
         sort_for_deletion(&mut right, &nodeset.name_any(), observed.knowledge.known());
         choice.stay.extend(right.pop());
-        unfit.extend(right);
-        choice
-            .leave
-            .extend(unfit.into_iter().map(|worker| (worker, Cause::Unfit)));
+        let unfit = wrong.into_iter().chain(right);
+        choice.leave.extend(unfit.map(|worker| (worker, Cause::Unfit)));
     }
     choice
 }
@@ -252,7 +252,7 @@ mod tests {
             let workers: Vec<Worker<'_>> = observed.workers().collect();
             let choice = plan_scale(&observed, &workers);
             assert_eq!(
-                is_made_later(&observed.nodeset, choice.end_of_numbers, hostname),
+                choice.is_wanted(&observed.nodeset, hostname),
                 expected,
                 "{spec} {hostname}"
             );

@@ -73,8 +73,7 @@ impl Schedule {
         }
     }
 
-    /// Like [`Self::beginning`], for a reservation that had to be deleted and is created again: at its next start, or for the
-    /// rest of its time.
+    /// Like [`Self::beginning`], for one that is created again: at its next start, or for the remaining time.
     pub(super) fn again(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
         if self.recurrence.is_some() {
             return Some((self.next(now)?, self.length));
