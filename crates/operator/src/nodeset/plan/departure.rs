@@ -74,23 +74,18 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
             let record = record(observed, worker, &occupancy, cause);
             let seen = observed.slurm_node(worker);
             let holder = seen.and_then(|node| reservation::explain_holder(&observed.nodeset, node));
-            match holder.filter(|_| matches!(record, RecordAction::Delete { .. })) {
-                Some(holder) => holder,
-                None => {
-                    return plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
-                        pod: worker.id(),
-                        node: node.to_owned(),
-                        record,
-                        occupancy,
-                        claims: claims_to_delete(observed, worker, cause),
-                    }));
-                }
-            }
+            let Some(holder) = holder.filter(|_| matches!(record, RecordAction::Delete { .. })) else {
+                return plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
+                    pod: worker.id(),
+                    node: node.to_owned(),
+                    record,
+                    occupancy,
+                    claims: claims_to_delete(observed, worker, cause),
+                }));
+            };
+            holder
         }
-        Occupancy::Busy { why } => {
-            let outlook = plan_drain_timeout(observed, evidence, worker, plan);
-            format!("{why}{outlook}")
-        }
+        Occupancy::Busy { why } => why.clone() + &plan_drain_timeout(observed, evidence, worker, plan),
         Occupancy::Unclear { why } => why.clone(),
     };
     plan.waits.push(Wait::draining(node, &why));

@@ -327,10 +327,9 @@ struct Situation<'a> {
 
 impl<'a> Situation<'a> {
     fn new(observed: &'a Observed, stay: Vec<Worker<'a>>, leave: Vec<(Worker<'a>, Cause)>) -> Self {
-        let evidence = observed.knowledge.known().map(Evidence::new);
         Self {
             observed,
-            evidence,
+            evidence: observed.knowledge.known().map(Evidence::new),
             stay,
             leave,
         }
