@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, OrderOutcome, at_once};
 use crate::{
     cluster::{Knowledge, NodeOrder},
-    nodeset::plan::{Death, DownOrder, Effect, Evidence, Plan, WorkerLoss, death_of_node},
+    nodeset::plan::{Death, DownOrder, Effect, Evidence, Occupancy, Plan, WorkerLoss, death_of_node},
     runtime::Error,
     worker::ObjectId,
 };
@@ -102,13 +102,13 @@ impl Executor<'_> {
         let records = records.into_iter().filter(|(node, _)| seen.nodes.contains_key(*node));
         for (node, expect) in records {
             match evidence.need(node) {
-                None => {
+                Occupancy::Free { keep_record: None } => {
                     if applied.take_order(self.command(node, &NodeOrder::Delete, expect).await) {
                         let message = format!("Deleted node {node}, which has no pod, in Slurm");
                         self.event("DefunctSlurmNodePruned", message);
                     }
                 }
-                Some(need) => debug!(nodeset = %self.key(), node, %need, "keeping record in Slurm"),
+                need => debug!(nodeset = %self.key(), node, ?need, "keeping record in Slurm"),
             }
         }
     }

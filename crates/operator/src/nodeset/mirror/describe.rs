@@ -3,25 +3,24 @@
 use std::collections::BTreeSet;
 
 use api::keys::{NODE_FEATURE_PREFIX, annotations};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use slurm::{NodeDescription, NodeFeatures, SingleLine, describe::InvalidLine};
 
-use super::{Mirror, NodeUpdate, WorkerView};
+use super::{Mirror, NodeUpdate, TopologyRequest, WorkerView};
 use crate::{
+    cluster::Seen,
     nodeset::{
         build,
         identity::Identity,
-        observe::Observed,
         plan::{MetadataPatch, missed_address},
     },
     partition::rules::mark::Marks,
     worker::{Phase, Worker},
 };
 
-/// How long until a topology is requested again that Slurm refused or stored differently. topology.yaml may have changed
-/// meanwhile.
+/// When a topology that Slurm refused or stored differently is requested again; topology.yaml may have changed by then.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long after it became ready a worker may be missing in Slurm.
@@ -29,69 +28,35 @@ const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Plans the update of a registered node, down or not. Until the pod runs, the record is that of its predecessor.
 pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
-    if view.worker.phase() != Phase::Running {
-        return;
-    }
-    if view.worker.is_terminating() {
-        plan_terminating(view, mirror);
-        return;
-    }
-    plan_topology(view, mirror);
-    let (Some(node), Some(seen)) = (view.node, view.seen) else {
+    let Some((seen, node)) = view.seen.zip(view.node) else {
         return;
     };
-    if is_outdated(view, seen.at) {
+    let worker = view.worker;
+    if worker.phase() != Phase::Running {
         return;
     }
-    plan_address(view, node, seen.at, mirror);
+    let is_terminating = worker.is_terminating();
+    if !is_terminating {
+        plan_topology(view, seen, node, mirror);
+    }
+    // The snapshot does not show the result of the last update.
+    if view.memory.updated.is_some_and(|updated| seen.at <= updated) {
+        return;
+    }
     let mut description = NodeDescription {
         comment: missing_comment(view, node),
         ..NodeDescription::default()
     };
-    match wanted_features(view, node) {
-        Ok(features) => description.features = features,
-        Err(InvalidLine(name)) => push_problem(
-            view,
-            mirror,
-            annotations::FEATURES,
-            &format!("{name:?} is no feature; a feature is one word without control characters"),
-        ),
-    }
-    if description != NodeDescription::default() {
-        push_update(view, node, description, mirror);
-    }
-}
-
-/// Adds the missing comment of a terminating worker: one that is deleted right after it registered may have none, and later
-/// nothing would show who owned its record. The record may already be the successor's, which has another address.
-fn plan_terminating(view: WorkerView<'_>, mirror: &mut Mirror) {
-    let (Some(node), Some(seen)) = (view.node, view.seen) else {
-        return;
-    };
-    let is_its_own = view.worker.has_address(&node.address);
-    if !is_its_own || Identity::parse(&node.comment).is_some() || is_outdated(view, seen.at) {
+    if is_terminating {
+        // A worker that is deleted right after it registered may have no comment, and later nothing would show who owned
+        // its record. The record may already be the successor's, which has another address.
+        if worker.has_address(&node.address) && Identity::parse(&node.comment).is_none() {
+            push_update(view, node, description, mirror);
+        }
         return;
     }
-    let comment = missing_comment(view, node);
-    let description = NodeDescription {
-        comment,
-        ..NodeDescription::default()
-    };
-    push_update(view, node, description, mirror);
-}
-
-fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLine> {
-    let comment = identity(view).to_comment();
-    (node.comment != comment)
-        .then(|| SingleLine::new(comment).ok())
-        .flatten()
-}
-
-/// Plans the address in an update of its own, so that nothing else waits for it. A worker that has just become ready may be
-/// about to register.
-fn plan_address(view: WorkerView<'_>, node: &slurm::Node, seen: Timestamp, mirror: &mut Mirror) {
-    let is_settled = view.worker.is_available(REGISTERED_WITHIN, seen);
-    let missed = missed_address(view.worker, node).filter(|_| is_settled);
+    // An update of its own, so that nothing waits for it. A worker that has just become ready may be about to register.
+    let missed = missed_address(worker, node).filter(|_| worker.is_available(REGISTERED_WITHIN, seen.at));
     if let Some(address) = missed.and_then(|address| SingleLine::new(address).ok()) {
         let description = NodeDescription {
             address: Some(address),
@@ -99,6 +64,29 @@ fn plan_address(view: WorkerView<'_>, node: &slurm::Node, seen: Timestamp, mirro
         };
         push_update(view, node, description, mirror);
     }
+    match wanted_features(view, node) {
+        Ok(features) => description.features = features,
+        Err(InvalidLine(name)) => {
+            let words = format!("{name:?} is no feature; a feature is one word without control characters");
+            mirror.complaints.push(problem(worker, annotations::FEATURES, &words));
+        }
+    }
+    if description != NodeDescription::default() {
+        push_update(view, node, description, mirror);
+    }
+}
+
+fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLine> {
+    let nodeset = view.observed.nodeset.as_ref();
+    let identity = Identity {
+        namespace: nodeset.namespace().unwrap_or_default(),
+        pod_name: view.worker.name().to_owned(),
+        node: view.worker.kubernetes_node().unwrap_or_default().to_owned(),
+        node_set_name: nodeset.name_any(),
+        node_set_uid: nodeset.uid().unwrap_or_default(),
+    };
+    let comment = SingleLine::new(identity.to_comment()).ok()?;
+    (comment.as_str() != node.comment).then_some(comment)
 }
 
 fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
@@ -109,32 +97,10 @@ fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescri
     });
 }
 
-/// Whether the snapshot is older than the last update, and does not show its result.
-fn is_outdated(view: WorkerView<'_>, seen: Timestamp) -> bool {
-    let updated = view.memory.and_then(|memory| memory.updated);
-    updated.is_some_and(|updated| seen <= updated)
-}
-
-fn identity(view: WorkerView<'_>) -> Identity {
-    let nodeset = view.observed.nodeset.as_ref();
-    Identity {
-        namespace: nodeset.namespace().unwrap_or_default(),
-        pod_name: view.worker.name().to_owned(),
-        node: view.worker.kubernetes_node().unwrap_or_default().to_owned(),
-        node_set_name: nodeset.name_any(),
-        node_set_uid: nodeset.uid().unwrap_or_default(),
-    }
-}
-
 /// Returns the wanted features. `None` if they are set. Foreign features are kept.
 fn wanted_features(view: WorkerView<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
-    let Observed {
-        nodeset,
-        partitions,
-        siblings,
-        ..
-    } = view.observed;
-    let marks = Marks::of(nodeset, &node.name, partitions, siblings);
+    let observed = view.observed;
+    let marks = Marks::of(&observed.nodeset, &node.name, &observed.partitions, &observed.siblings);
     // Without the Kubernetes node its annotation is unknown, and its features stay.
     let given = view.host.map(features_of);
     let is_others = |feature: &&String| {
@@ -173,23 +139,14 @@ fn features_of(host: &Node) -> BTreeSet<String> {
 /// Returns the topology that the Kubernetes node requests, once it is on the pod too. Without an annotation on the node:
 /// the topology of `extraConf` or the pod template, but only to replace the one on the pod.
 fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
-    let on_pod = view
-        .worker
-        .annotation(annotations::TOPOLOGY)
-        .filter(|place| !place.is_empty())?;
-    match build::topology_of(view.host?) {
-        Some(place) => (place == on_pod).then(|| place.to_owned()),
-        None => Some(
-            extra_topology(view)
-                .or_else(|| template_topology(view))
-                .unwrap_or_default(),
-        ),
+    let on_pod = view.worker.annotation(annotations::TOPOLOGY);
+    let on_pod = on_pod.filter(|place| !place.is_empty())?;
+    if let Some(place) = build::topology_of(view.host?) {
+        return (place == on_pod).then(|| place.to_owned());
     }
-}
-
-fn extra_topology(view: WorkerView<'_>) -> Option<String> {
-    let extra_conf = view.observed.nodeset.spec.extra_conf.as_deref()?;
-    build::topology_in(extra_conf)
+    let extra_conf = view.observed.nodeset.spec.extra_conf.as_deref();
+    let extra = extra_conf.and_then(build::topology_in);
+    Some(extra.or_else(|| template_topology(view)).unwrap_or_default())
 }
 
 fn template_topology(view: WorkerView<'_>) -> Option<String> {
@@ -211,25 +168,21 @@ pub(super) fn mark_topology(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
 
 /// Whether Slurm no longer has the topology that the pod shows.
 fn is_reverted(view: WorkerView<'_>) -> bool {
-    let (Some(node), Some(seen)) = (view.node, view.seen) else {
+    let Some((seen, node)) = view.seen.zip(view.node) else {
         return view.seen.is_some();
     };
-    let Some(wanted) = wanted_topology(view) else {
-        return false;
-    };
-    let asked = view.memory.and_then(|memory| memory.topology.as_ref());
-    let was_asked = asked.is_some_and(|asked| asked.place == wanted && asked.refused.is_none() && asked.at < seen.at);
-    node.topology == wanted || was_asked
+    let is_done = |asked: &TopologyRequest| asked.refused.is_none() && asked.at < seen.at;
+    wanted_topology(view).is_some_and(|wanted| {
+        let asked = view.memory.topology.as_ref().filter(|asked| asked.place == wanted);
+        node.topology == wanted || asked.is_some_and(is_done)
+    })
 }
 
-fn plan_topology(view: WorkerView<'_>, mirror: &mut Mirror) {
-    let (Some(node), Some(seen), Some(wanted)) = (view.node, view.seen, wanted_topology(view)) else {
+fn plan_topology(view: WorkerView<'_>, seen: &Seen, node: &slurm::Node, mirror: &mut Mirror) {
+    let Some(wanted) = wanted_topology(view).filter(|wanted| *wanted != node.topology) else {
         return;
     };
-    if node.topology == wanted {
-        return;
-    }
-    let asked = view.memory.and_then(|memory| memory.topology.as_ref());
+    let asked = view.memory.topology.as_ref();
     if let Some(asked) = asked.filter(|asked| asked.place == wanted) {
         if let Some(refused) = &asked.refused {
             mirror.complaints.push(topology_refused(view.worker, &wanted, refused));
@@ -250,12 +203,12 @@ fn plan_topology(view: WorkerView<'_>, mirror: &mut Mirror) {
             };
             push_update(view, node, description, mirror);
         }
-        Err(InvalidLine(place)) => push_problem(
-            view,
-            mirror,
-            annotations::TOPOLOGY,
-            &format!("{place:?} is not one line"),
-        ),
+        Err(InvalidLine(place)) => {
+            let words = format!("{place:?} is not one line");
+            mirror
+                .complaints
+                .push(problem(view.worker, annotations::TOPOLOGY, &words));
+        }
     }
 }
 
@@ -264,10 +217,6 @@ pub fn topology_refused(worker: Worker<'_>, place: &str, words: &str) -> String 
     let remedy = "correct the annotation, or add the place to the Controller's topology.yaml";
     let words = format!("Slurm refused {place:?}: {words}; {remedy}");
     problem(worker, annotations::TOPOLOGY, &words)
-}
-
-fn push_problem(view: WorkerView<'_>, mirror: &mut Mirror, annotation: &str, words: &str) {
-    mirror.complaints.push(problem(view.worker, annotation, words));
 }
 
 fn problem(worker: Worker<'_>, annotation: &str, words: &str) -> String {

@@ -3,9 +3,7 @@
 //!
 //! Nothing here decides about a worker, and nothing waits for it. Equal values are not written again.
 
-mod conditions;
 mod describe;
-mod memory;
 mod pod;
 
 #[cfg(test)]
@@ -13,16 +11,16 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, PodCondition};
 use slurm::NodeDescription;
 
-pub use self::{
-    describe::topology_refused,
-    memory::{MirrorMemory, PodMemory, TopologyRequest},
-};
+pub use self::describe::topology_refused;
 use super::{observe::Observed, plan::MetadataPatch};
 use crate::{
     cluster::Seen,
@@ -62,6 +60,40 @@ pub struct NodeUpdate {
     pub description: NodeDescription,
 }
 
+/// What was written for each pod, by its UID, so that nothing is repeated too early. It is lost with the process; then a
+/// value may be written once more, which changes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorMemory(HashMap<String, PodMemory>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodMemory {
+    pub written: Option<Timestamp>,
+    /// When its Slurm node was last updated; older snapshots do not show the result.
+    pub updated: Option<Timestamp>,
+    pub topology: Option<TopologyRequest>,
+}
+
+/// A topology that Slurm was asked to set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyRequest {
+    pub place: String,
+    pub at: Timestamp,
+    /// Slurm's message, if it refused.
+    pub refused: Option<String>,
+}
+
+impl MirrorMemory {
+    pub fn of_mut(&mut self, uid: &str) -> &mut PodMemory {
+        self.0.entry(uid.to_owned()).or_default()
+    }
+
+    /// Drops all other pods.
+    pub fn keep<'a>(&mut self, uids: impl Iterator<Item = &'a str>) {
+        let uids: HashSet<&str> = uids.collect();
+        self.0.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
 /// The facts about one worker.
 #[derive(Clone, Copy, Debug)]
 struct WorkerView<'a> {
@@ -72,20 +104,20 @@ struct WorkerView<'a> {
     seen: Option<&'a Seen>,
     /// Its Slurm node.
     node: Option<&'a slurm::Node>,
-    memory: Option<&'a PodMemory>,
+    memory: &'a PodMemory,
 }
 
 pub fn mirror(observed: &Observed, memory: &MirrorMemory) -> Mirror {
     let mut mirror = Mirror::default();
-    let seen = observed.knowledge.known();
+    let none = PodMemory::default();
     for worker in observed.workers().filter(|worker| !worker.is_finished()) {
         let view = WorkerView {
             observed,
             worker,
             host: observed.host(worker),
-            seen,
+            seen: observed.knowledge.known(),
             node: observed.slurm_node(worker),
-            memory: memory.of(worker.uid()),
+            memory: memory.0.get(worker.uid()).unwrap_or(&none),
         };
         pod::plan(view, &mut mirror);
         describe::plan(view, &mut mirror);

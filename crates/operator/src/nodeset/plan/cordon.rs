@@ -1,75 +1,55 @@
-//! Cordons: the Slurm node of a worker takes no new job while its pod or its Kubernetes node is cordoned.
+//! Cordons: the Slurm node of a worker takes no new job while its pod or its Kubernetes node is cordoned. Once it is proven
+//! to have none, the pod may be evicted: `kubectl drain` waits for this.
 
-use api::keys::{self, annotations};
+use api::keys::{self, annotations, labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+use super::{Effect, MetadataPatch, Plan, Situation, drains, proof::Occupancy};
 use crate::{nodeset::observe::Observed, worker::Worker};
 
 /// The length of a reason that still fits in tables such as those of sinfo.
 const LONGEST: usize = 256;
 
-/// Returns the drain reason, if the worker is cordoned.
+/// Returns the drain reason of a cordoned worker: the annotated one, or what is known about its Kubernetes node.
 pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> {
-    let of_node = observed
-        .host(worker)
-        .filter(|node| is_cordoned(node))
-        .map(|node| node_reason(observed, node, worker));
-    of_node
-        .or_else(|| worker.is_cordoned().then(|| pod_reason(worker)))
-        .map(|text| format!("{}{text}", keys::NODE_REASON_PREFIX))
+    let host = observed.host(worker);
+    let host = host.filter(|node| node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true));
+    let given = match host {
+        Some(node) => node
+            .annotations()
+            .get(annotations::NODE_CORDON_REASON)
+            .map(String::as_str),
+        None if worker.is_cordoned() => worker.annotation(annotations::POD_CORDON_REASON),
+        None => return None,
+    };
+    let pod = format!("{}/{}", worker.0.namespace().unwrap_or_default(), worker.name());
+    let words = given.map(one_line).filter(|reason| !reason.is_empty());
+    let words = words.unwrap_or_else(|| match host {
+        None => format!("Pod ({pod}) was cordoned"),
+        Some(node) => propagated(observed, node).unwrap_or_else(|| {
+            let name = node.name_any();
+            format!("Node ({name}) was cordoned, Pod ({pod}) must be cordoned")
+        }),
+    });
+    Some(format!("{}{words}", keys::NODE_REASON_PREFIX))
 }
 
-fn is_cordoned(node: &Node) -> bool {
-    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
-}
-
-fn pod_reason(worker: Worker<'_>) -> String {
-    let given = worker.annotation(annotations::POD_CORDON_REASON).map(one_line);
-    given
-        .filter(|reason| !reason.is_empty())
-        .unwrap_or_else(|| format!("Pod ({}) was cordoned", full_name(worker)))
-}
-
-/// Returns the reason annotated on the node, else the conditions that the operator is configured to propagate.
-fn node_reason(observed: &Observed, node: &Node, worker: Worker<'_>) -> String {
-    let given = node
-        .annotations()
-        .get(annotations::NODE_CORDON_REASON)
-        .map(|text| one_line(text));
-    if let Some(given) = given.filter(|reason| !reason.is_empty()) {
-        return given;
-    }
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default();
-    let propagated: Vec<String> = observed
-        .propagated_conditions
-        .iter()
-        .filter_map(|type_| {
-            conditions
-                .iter()
-                .find(|condition| condition.type_ == *type_ && condition.status == "True")
-        })
-        .map(|condition| {
-            let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
-            format!("({}: {})", reason.unwrap_or_default(), message.unwrap_or_default())
-        })
-        .collect();
-    if propagated.is_empty() {
-        let name = node.name_any();
-        return format!(
-            "Node ({name}) was cordoned, Pod ({}) must be cordoned",
-            full_name(worker)
-        );
-    }
-    one_line(&propagated.join("; "))
-}
-
-fn full_name(worker: Worker<'_>) -> String {
-    format!("{}/{}", worker.0.namespace().unwrap_or_default(), worker.name())
+/// Returns the conditions of a node that the operator is configured to propagate, if it has any.
+fn propagated(observed: &Observed, node: &Node) -> Option<String> {
+    let conditions = node.status.as_ref()?.conditions.as_deref()?;
+    let texts = observed.propagated_conditions.iter().filter_map(|type_| {
+        let mut conditions = conditions.iter();
+        let condition = conditions.find(|one| one.type_ == *type_ && one.status == "True")?;
+        let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
+        Some(format!(
+            "({}: {})",
+            reason.unwrap_or_default(),
+            message.unwrap_or_default()
+        ))
+    });
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| one_line(&texts.join("; ")))
 }
 
 /// Returns one line without control characters, which would break tables and could forge a second line.
@@ -78,18 +58,113 @@ fn one_line(text: &str) -> String {
         .chars()
         .map(|c| if matches!(c, '\t' | '\n' | '\r') { ' ' } else { c });
     let plain: String = blanks.filter(|c| !c.is_control()).collect();
-    plain
-        .trim()
-        .chars()
-        .take(LONGEST)
-        .collect::<String>()
-        .trim_end()
-        .to_owned()
+    let short: String = plain.trim().chars().take(LONGEST).collect();
+    short.trim_end().to_owned()
+}
+
+/// Plans the label that protects a worker from eviction, until it is proven that it has no job and can get none.
+pub(super) fn plan_protection(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    let wanted = observed.nodeset.spec.protects_workload();
+    for worker in &situation.stay {
+        if !wanted || reason(observed, *worker).is_none() {
+            set_protection(*worker, wanted, plan);
+            continue;
+        }
+        plan.needs_jobs |= is_protected(*worker);
+        // Without a snapshot the label stays as it is: the drain is still in force.
+        let Some(evidence) = &situation.evidence else { continue };
+        // A worker that has not registered may do so at any moment and get a job; Kubernetes allows the eviction of pods
+        // that have not started anyway.
+        let node = worker.slurm_name().unwrap_or_default();
+        let occupancy = evidence.occupancy(node);
+        // A drain that slurmctld has not saved could be lost, and a job start before the eviction.
+        if !matches!(occupancy, Occupancy::Free { .. }) || !drains::was_in_force(observed, *worker) {
+            set_protection(*worker, wanted, plan);
+        } else if is_protected(*worker) {
+            plan.effects.push(Effect::Unprotect {
+                pod: worker.id(),
+                node: node.to_owned(),
+                occupancy,
+            });
+        }
+    }
+    for (worker, _) in &situation.leave {
+        set_protection(*worker, wanted, plan);
+    }
+}
+
+fn set_protection(worker: Worker<'_>, wanted: bool, plan: &mut Plan) {
+    if is_protected(worker) != wanted {
+        let label = (labels::POD_PROTECT.to_owned(), wanted.then(|| keys::ON.to_owned()));
+        plan.mark(worker, [label].into(), MetadataPatch::new());
+    }
+}
+
+fn is_protected(worker: Worker<'_>) -> bool {
+    worker.label(labels::POD_PROTECT) == Some(keys::ON)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::{Value, json};
+
+    use super::{super::tests::steps, *};
+    use crate::nodeset::fixture::{DRAINED, DRAINING, IDLE, known, planned, unknown, with, worker};
+
+    fn cordoned(protected: bool) -> Value {
+        let mut pod = with(
+            worker(0),
+            &[
+                (
+                    "/metadata/annotations/nodeset.slinky.slurm.net~1pod-cordon",
+                    json!("true"),
+                ),
+                (
+                    "/metadata/annotations/nodeset.slinky.slurm.net~1drained",
+                    json!("2026-01-01T00:59:00Z"),
+                ),
+            ],
+        );
+        if !protected {
+            let labels = pod["metadata"]["labels"].as_object_mut().unwrap();
+            labels.remove("nodeset.slinky.slurm.net/pod-protect");
+        }
+        pod
+    }
+
+    #[test]
+    fn a_worker_may_be_evicted_only_on_proof() {
+        let one = json!({ "replicas": 1 });
+        let drained: &[(&str, &[&str])] = &[("compute-0", DRAINED)];
+        let plan = planned(&one, vec![cordoned(true)], known(drained, &[]));
+        assert_eq!(steps(&plan), ["unprotect compute-0"]);
+        for (nodes, jobs) in [
+            (
+                &[("compute-0", DRAINING)][..],
+                &[(7, &["RUNNING"][..], "compute-0")][..],
+            ),
+            (drained, &[(7, &["SUSPENDED"][..], "compute-0")]),
+        ] {
+            let plan = planned(&one, vec![cordoned(true)], known(nodes, jobs));
+            assert_eq!(steps(&plan), [""; 0]);
+            assert!(plan.needs_jobs, "its jobs are waited for");
+        }
+        // An administrator undrained the node, so that it can get jobs.
+        let open = planned(&one, vec![cordoned(false)], known(&[("compute-0", IDLE)], &[]));
+        assert_eq!(steps(&open), ["label compute-0"]);
+        // A drain that slurmctld may not have saved is no proof.
+        let fresh = "/metadata/annotations/nodeset.slinky.slurm.net~1drained";
+        let fresh = with(cordoned(true), &[(fresh, json!("2026-01-01T00:59:55Z"))]);
+        let plan = planned(&one, vec![fresh], known(drained, &[]));
+        assert_eq!((steps(&plan), plan.needs_jobs), (vec![], true));
+        // Without a snapshot nothing changes.
+        for protected in [true, false] {
+            assert_eq!(steps(&planned(&one, vec![cordoned(protected)], unknown())), [""; 0]);
+        }
+        let done = planned(&one, vec![cordoned(false)], known(drained, &[]));
+        assert_eq!((steps(&done), done.needs_jobs), (vec![], false));
+    }
 
     #[test]
     fn a_reason_is_one_short_line() {

@@ -1,16 +1,14 @@
 //! `DaemonSet` mode: which Kubernetes nodes get a worker.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 
-use api::{NodeSet, keys, keys::labels};
+use api::{NodeSet, keys};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::{nodeset::build::hostname_on, worker::Worker};
-
 /// Whether a Kubernetes node matches the NodeSet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fit {
     /// A worker is created there.
     pub run: bool,
@@ -21,17 +19,14 @@ pub struct Fit {
 /// Taints of a node that is temporarily unreachable. They do not drain the worker there.
 const AWAY: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Whether the workers of the NodeSet may run on this node: its selector and required affinity match, and its taints are
-/// tolerated.
+/// Whether workers may run on this node: selector and required affinity match it, and its taints are tolerated.
 pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
-    let empty = Value::Null;
     let overlay = nodeset.spec.pod_spec();
-    let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&empty);
-    if !selected(field("nodeSelector"), node) || !has_affinity(field("affinity"), node) {
-        return Fit {
-            run: false,
-            stay: false,
-        };
+    let field = |name: &str| overlay.and_then(|spec| spec.get(name)).unwrap_or(&Value::Null);
+    let mut selector = field("nodeSelector").as_object().into_iter().flatten();
+    let is_selected = selector.all(|(key, value)| label(node, key) == value.as_str());
+    if !is_selected || !has_affinity(field("affinity"), node) {
+        return Fit::default();
     }
     let given = field("tolerations").as_array().filter(|given| !given.is_empty());
     let tolerated = |taint: &Taint| match given {
@@ -42,13 +37,8 @@ pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
                 && taint.value.as_deref().is_none_or(str::is_empty)
         }
     };
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let mut open = taints
-        .iter()
         .filter(|taint| taint.effect != "PreferNoSchedule" && !tolerated(taint))
         .peekable();
     let run = open.peek().is_none();
@@ -56,28 +46,8 @@ pub fn fit(nodeset: &NodeSet, node: &Node) -> Fit {
     Fit { run, stay }
 }
 
-/// Returns the Kubernetes node that a worker runs on, or is created for.
-pub(super) fn node_of<'n>(worker: Worker<'_>, nodes: &BTreeMap<&'n str, &Node>) -> Option<&'n str> {
-    if let Some(name) = worker.kubernetes_node() {
-        return nodes.get_key_value(name).map(|(name, _)| *name);
-    }
-    let mut by_hostname = nodes.iter();
-    by_hostname
-        .find(|(_, node)| has_hostname(worker, &hostname_on(node)))
-        .map(|(name, _)| *name)
-}
-
-pub(super) fn has_hostname(worker: Worker<'_>, hostname: &str) -> bool {
-    worker.label(labels::POD_HOSTNAME) == Some(hostname)
-}
-
-fn selected(selector: &Value, node: &Node) -> bool {
-    let Some(selector) = selector.as_object() else {
-        return true;
-    };
-    selector
-        .iter()
-        .all(|(key, value)| node.labels().get(key).map(String::as_str) == value.as_str())
+fn label<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    node.labels().get(key).map(String::as_str)
 }
 
 fn has_affinity(affinity: &Value, node: &Node) -> bool {
@@ -85,65 +55,56 @@ fn has_affinity(affinity: &Value, node: &Node) -> bool {
     let Some(terms) = affinity.pointer(path).and_then(Value::as_array) else {
         return true;
     };
+    let name = |key: &str| node.metadata.name.as_deref().filter(|_| key == "metadata.name");
     terms.iter().any(|term| {
-        let rules = |field: &str| {
-            term.get(field)
-                .and_then(Value::as_array)
-                .map(Vec::as_slice)
-                .unwrap_or_default()
-        };
-        let (labels, fields) = (rules("matchExpressions"), rules("matchFields"));
+        let (labels, fields) = (entries(term, "matchExpressions"), entries(term, "matchFields"));
         // An empty term matches nothing.
         (!labels.is_empty() || !fields.is_empty())
-            && labels
-                .iter()
-                .all(|rule| holds(rule, |key| node.labels().get(key).map(String::as_str)))
-            && fields.iter().all(|rule| {
-                holds(rule, |key| {
-                    node.metadata.name.as_deref().filter(|_| key == "metadata.name")
-                })
-            })
+            && labels.iter().all(|rule| holds(rule, |key| label(node, key)))
+            && fields.iter().all(|rule| holds(rule, name))
     })
 }
 
+fn entries<'v>(value: &'v Value, field: &str) -> &'v [Value] {
+    let entries = value.get(field).and_then(Value::as_array);
+    entries.map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
 fn holds<'n>(rule: &Value, value_of: impl Fn(&str) -> Option<&'n str>) -> bool {
-    let text = |field: &str| rule.get(field).and_then(Value::as_str).unwrap_or_default();
-    let value = value_of(text("key"));
-    let values: Vec<&str> = rule
-        .get("values")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let value = value_of(text(rule, "key"));
+    let values: Vec<&str> = entries(rule, "values").iter().filter_map(Value::as_str).collect();
     let number = |text: &str| text.parse::<i64>().ok();
-    let compare = |order: std::cmp::Ordering| match (value.and_then(number), values.first().copied().and_then(number)) {
-        (Some(value), Some(limit)) => value.cmp(&limit) == order,
-        _ => false,
+    let compares = |order: Ordering| {
+        let (value, limit) = (value.and_then(number), values.first().copied().and_then(number));
+        value
+            .zip(limit)
+            .is_some_and(|(value, limit)| value.cmp(&limit) == order)
     };
-    match text("operator") {
+    match text(rule, "operator") {
         "In" => value.is_some_and(|value| values.contains(&value)),
         "NotIn" => value.is_none_or(|value| !values.contains(&value)),
         "Exists" => value.is_some(),
         "DoesNotExist" => value.is_none(),
-        "Gt" => compare(std::cmp::Ordering::Greater),
-        "Lt" => compare(std::cmp::Ordering::Less),
+        "Gt" => compares(Ordering::Greater),
+        "Lt" => compares(Ordering::Less),
         _ => false,
     }
 }
 
 fn tolerates(toleration: &Value, taint: &Taint) -> bool {
-    let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
-    let effect = text("effect");
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let key = text("key");
-    match text("operator") {
-        "Exists" => key.is_empty() || key == taint.key,
-        "" | "Equal" => key == taint.key && text("value") == taint.value.as_deref().unwrap_or_default(),
-        _ => false,
-    }
+    let (effect, key) = (text(toleration, "effect"), text(toleration, "key"));
+    let is_same_effect = effect.is_empty() || effect == taint.effect;
+    let value = taint.value.as_deref().unwrap_or_default();
+    is_same_effect
+        && match text(toleration, "operator") {
+            "Exists" => key.is_empty() || key == taint.key,
+            "" | "Equal" => key == taint.key && text(toleration, "value") == value,
+            _ => false,
+        }
 }
 
 #[cfg(test)]

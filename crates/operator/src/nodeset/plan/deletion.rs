@@ -1,16 +1,13 @@
 //! Plans the deletion of a NodeSet: its workers are removed as in a scale-in, then their records in Slurm. Its lines in
 //! slurm.conf stay as long as the object exists, so the finalizer is removed last.
 
-use std::time::Duration;
-
 use api::keys::{self, annotations};
+use jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::{
-    Effect, Plan, REQUEUE_WHILE_WAITING, Wait, departure, drains, loss, plan_steps,
-    proof::{Evidence, Need, Occupancy},
+    Effect, Plan, REQUEUE_WHILE_WAITING, Situation, Wait, departure, drains, loss, plan_steps, proof::Occupancy,
     reservation,
-    selection::Selection,
 };
 use crate::{
     cluster::Knowledge,
@@ -22,24 +19,21 @@ use crate::{
 const ORPHAN: &str = "orphan";
 /// slurmctld saves its state every 5 s. One that dies sooner has deleted records again, and the NodeSet must still exist to
 /// delete them.
-const SAVED_WITHIN: Duration = Duration::from_secs(6);
+const SAVED_WITHIN: SignedDuration = SignedDuration::from_secs(6);
 
 pub(super) fn plan_deletion(observed: &Observed) -> Plan {
-    let nodeset = observed.nodeset.as_ref();
-    let has = |name: &str| nodeset.finalizers().iter().any(|finalizer| finalizer == name);
+    let has = |name: &str| observed.nodeset.finalizers().iter().any(|finalizer| finalizer == name);
     let mut plan = Plan::default();
     if !has(keys::NODESET_FINALIZER) {
         return plan;
     }
-    let workers: Vec<Worker<'_>> = observed.workers().collect();
+    let mut workers: Vec<Worker<'_>> = observed.workers().collect();
+    let count = workers.len();
     if let Some(why) = unconditional(observed) {
-        let because = (!workers.is_empty()).then(|| {
-            format!(
-                "{why}, so its {} workers are deleted without waiting for their jobs",
-                workers.len()
-            )
+        let because = format!("{why}, so its {count} workers are deleted without waiting for their jobs");
+        plan.effects.push(Effect::RemoveFinalizer {
+            because: (count > 0).then_some(because),
         });
-        plan.effects.push(Effect::RemoveFinalizer { because });
         return plan;
     }
     plan.needs_jobs = true;
@@ -49,21 +43,31 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     // Kubernetes removes the owner of the pods before its finalizer, so pods without an owner are a sign too.
     let pods_stay = has(ORPHAN) || !observed.orphans.is_empty();
     if pods_stay {
-        plan_orphaning(observed, &mut plan);
+        workers.extend(observed.orphans.iter().map(|pod| Worker(pod)));
     } else {
         let dead = loss::plan_losses(observed, &workers, &mut plan);
-        let selection = Selection::all_leave(workers.iter().copied(), Cause::Deletion).without(&dead);
-        let evidence = observed.knowledge.known().map(Evidence::new);
-        plan_steps(observed, &selection, evidence.as_ref(), &mut plan);
-        if workers.is_empty() {
-            plan_leftovers(observed, &mut plan);
+        workers.retain(|worker| !dead.contains(worker.uid()));
+    }
+    workers.retain(|worker| worker.is_active());
+    let leave = workers.into_iter().map(|worker| (worker, Cause::Deletion));
+    let situation = Situation::new(observed, Vec::new(), leave.collect());
+    if pods_stay {
+        plan_orphaning(&situation, &mut plan);
+    } else {
+        plan_steps(&situation, &mut plan);
+        plan.apply_marks();
+        if count == 0 {
+            plan_leftovers(&situation, &mut plan);
         }
     }
-    let done = released && plan.effects.is_empty() && plan.waits.is_empty();
-    if done && workers.is_empty() && !pods_stay && !is_saved(observed) {
+    if !released || !plan.effects.is_empty() || !plan.waits.is_empty() {
+        return plan;
+    }
+    let age = observed.empty_since.map(|since| observed.now.duration_since(since));
+    if count == 0 && !pods_stay && age.is_none_or(|age| age < SAVED_WITHIN) {
         plan.waits.push(Wait::Unwritten);
-        plan.requeue = Some(SAVED_WITHIN);
-    } else if done && (workers.is_empty() || pods_stay) {
+        plan.requeue = SAVED_WITHIN.try_into().ok();
+    } else if count == 0 || pods_stay {
         plan.effects.push(Effect::RemoveFinalizer { because: None });
         plan.needs_jobs = false;
         plan.requeue = None;
@@ -71,25 +75,12 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     plan
 }
 
-/// Whether slurmctld has had time to save that nothing is left.
-fn is_saved(observed: &Observed) -> bool {
-    let age = observed.empty_since.map(|since| observed.now.duration_since(since));
-    age.and_then(|age| Duration::try_from(age).ok())
-        .is_some_and(|age| age >= SAVED_WITHIN)
-}
-
-/// Returns why the deletion does not wait, if it does not. If the cluster is deleted too, a wait for its slurmctld would
-/// never end.
+/// Returns why the deletion does not wait, if it does not. That for the slurmctld of a deleted cluster would never end.
 fn unconditional(observed: &Observed) -> Option<&'static str> {
-    let nodeset = observed.nodeset.as_ref();
-    let forced = nodeset.annotations().get(annotations::FORCE_DELETION);
-    if forced.is_some_and(|value| value == keys::ON) {
-        return Some("its deletion was forced");
-    }
-    if observed.namespace_goes {
-        return Some("its namespace is being deleted");
-    }
+    let forced = observed.nodeset.annotations().get(annotations::FORCE_DELETION);
     match observed.controller.as_deref() {
+        _ if forced.is_some_and(|value| value == keys::ON) => Some("its deletion was forced"),
+        _ if observed.namespace_goes => Some("its namespace is being deleted"),
         None => Some("its Controller does not exist"),
         Some(controller) if controller.metadata.deletion_timestamp.is_some() => {
             Some("its Controller is being deleted too")
@@ -98,52 +89,41 @@ fn unconditional(observed: &Observed) -> Option<&'static str> {
     }
 }
 
-/// Drains the workers and leaves their pods. The partition is deleted with the NodeSet, so no job may run there. Kubernetes
-/// may have removed the owner of the pods already.
-fn plan_orphaning(observed: &Observed, plan: &mut Plan) {
-    let orphans = observed.orphans.iter().map(|pod| Worker(pod));
-    let selection = Selection::all_leave(observed.workers().chain(orphans), Cause::Deletion);
-    drains::plan_drains(observed, &selection, plan);
-    match &observed.knowledge {
-        Knowledge::Unknown { why } => plan.waits.push(Wait::SlurmUnknown { why: why.clone() }),
-        Knowledge::Known(seen) => {
-            let evidence = Evidence::new(seen);
-            let names = selection.leave.iter().filter_map(|(worker, _)| worker.slurm_name());
-            plan.waits.extend(names.filter_map(|name| {
-                let why = match evidence.occupancy(name) {
-                    Occupancy::Absent | Occupancy::Free { .. } => return None,
-                    Occupancy::Undrained => departure::ABOUT_TO_DRAIN.to_owned(),
-                    Occupancy::Busy { why } | Occupancy::Unclear { why } => why,
-                };
-                let node = name.to_owned();
-                Some(Wait::Draining { node, why })
-            }));
-            plan_partition(observed, plan);
+/// Drains the workers and leaves their pods. The partition is deleted with the NodeSet, so no job may run there.
+fn plan_orphaning(situation: &Situation<'_>, plan: &mut Plan) {
+    drains::plan_drains(situation, plan);
+    let Some(evidence) = &situation.evidence else {
+        return plan.wait_for_slurm(situation.observed);
+    };
+    for name in situation.workers().filter_map(Worker::slurm_name) {
+        match evidence.occupancy(name) {
+            Occupancy::Absent | Occupancy::Free { .. } => {}
+            Occupancy::Undrained => plan.waits.push(Wait::draining(name, departure::ABOUT_TO_DRAIN)),
+            Occupancy::Busy { why } | Occupancy::Unclear { why } => plan.waits.push(Wait::draining(name, &why)),
         }
     }
+    plan_partition(situation.observed, plan);
 }
 
 /// Deletes what a NodeSet without workers has left in Slurm.
-fn plan_leftovers(observed: &Observed, plan: &mut Plan) {
-    if let Some(seen) = observed.knowledge.known() {
-        let evidence = Evidence::new(seen);
-        for node in observed.records.keys() {
-            let Some(shown) = seen.nodes.get(node) else { continue };
+fn plan_leftovers(situation: &Situation<'_>, plan: &mut Plan) {
+    if let Some(evidence) = &situation.evidence {
+        for node in situation.observed.records.keys() {
+            let Some(shown) = evidence.seen.nodes.get(node) else {
+                continue;
+            };
             match evidence.need(node) {
-                None => plan.effects.push(Effect::DeleteRecord {
+                Occupancy::Free { keep_record: None } => plan.effects.push(Effect::DeleteRecord {
                     node: node.clone(),
                     expect: shown.admin_state(),
                 }),
+                Occupancy::Busy { why } | Occupancy::Unclear { why } => plan.waits.push(Wait::draining(node, &why)),
                 // The record stays without a worker.
-                Some(Need::ByName { .. }) => {}
-                Some(Need::Job { why } | Need::Unclear { why }) => plan.waits.push(Wait::Draining {
-                    node: node.clone(),
-                    why,
-                }),
+                _ => {}
             }
         }
     }
-    plan_partition(observed, plan);
+    plan_partition(situation.observed, plan);
 }
 
 /// Slurm fails all jobs of a deleted partition, pending ones too.
@@ -153,25 +133,25 @@ fn plan_partition(observed: &Observed, plan: &mut Plan) {
         return;
     }
     let name = nodeset.slurm_name();
-    let why = match &observed.knowledge {
-        Knowledge::Unknown { why } => Some(format!("its jobs are unknown: {why}")),
-        Knowledge::Known(seen) => match &seen.jobs {
-            None => Some("its jobs have not been read yet".to_owned()),
-            Some(jobs) => {
-                let mut here = jobs.iter().filter(|job| {
-                    !job.state.is_finished() && !job.partition.is_empty() && job.partitions().all(|other| other == name)
-                });
-                here.next().map(|first| {
-                    format!(
-                        "job {} and {} more are in it; cancel them, or move them to another partition",
-                        first.id,
-                        here.count()
-                    )
-                })
-            }
-        },
+    let jobs = match &observed.knowledge {
+        Knowledge::Unknown { why } => Err(format!("its jobs are unknown: {why}")),
+        Knowledge::Known(seen) => seen
+            .jobs
+            .as_ref()
+            .ok_or_else(|| "its jobs have not been read yet".to_owned()),
     };
-    plan.waits.extend(why.map(|why| Wait::Partition { name, why }));
+    let why = jobs.map_or_else(Some, |jobs| {
+        let mut here = jobs.iter().filter(|job| {
+            !job.state.is_finished() && !job.partition.is_empty() && job.partitions().all(|other| other == name)
+        });
+        let first = here.next()?.id;
+        let more = here.count();
+        Some(format!(
+            "job {first} and {more} more are in it; cancel them, or move them to another partition"
+        ))
+    });
+    let wait = why.map(|why| Wait::Other(format!("partition {name:?} is deleted with the NodeSet: {why}")));
+    plan.waits.extend(wait);
 }
 
 #[cfg(test)]
@@ -219,7 +199,11 @@ mod tests {
             let plan = going(&[], vec![controller()], knowledge.clone());
             let expected: &[&str] = if goes { &["let go"] } else { &[] };
             assert_eq!(steps(&plan), expected, "{knowledge:?}");
-            let waits = plan.waits.iter().any(|wait| matches!(wait, Wait::Partition { .. }));
+            let is_about_it = |wait: &Wait| {
+                wait.message()
+                    .starts_with("partition \"compute\" is deleted with the NodeSet")
+            };
+            let waits = plan.waits.iter().any(is_about_it);
             assert_eq!(waits, !goes);
         }
     }

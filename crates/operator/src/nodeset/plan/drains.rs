@@ -10,9 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::Node;
 
-use super::{Effect, MetadataPatch, Plan, Wait, cordon, selection::Selection};
+use super::{Effect, MetadataPatch, Plan, Situation, Wait, cordon};
 use crate::{
-    cluster::{Knowledge, Seen},
+    cluster::Seen,
     nodeset::{build::TERMINATING, observe::Observed},
     worker::{Cause, DRAIN_REASON, DRAINED, Worker},
 };
@@ -25,71 +25,92 @@ const BACK_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Reasons that Slurm itself gives for nodes that were unreachable. All other reasons are an administrator's.
 const SLURM_REASONS: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
 
-pub(super) fn plan_drains(observed: &Observed, selection: &Selection<'_>, plan: &mut Plan) {
-    let seen = match &observed.knowledge {
-        Knowledge::Known(seen) => seen.as_ref(),
-        Knowledge::Unknown { why } => {
-            // `plan_removals` reports this for leaving workers.
-            let mut stay = selection.stay.iter();
-            if selection.leave.is_empty() && stay.any(|worker| cordon::reason(observed, *worker).is_some()) {
-                plan.waits.push(Wait::SlurmUnknown { why: why.clone() });
-            }
-            return;
+pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    if observed.knowledge.known().is_none() {
+        // `plan_removals` reports this for leaving workers.
+        let mut stay = situation.stay.iter();
+        if situation.leave.is_empty() && stay.any(|worker| cordon::reason(observed, *worker).is_some()) {
+            plan.wait_for_slurm(observed);
         }
-    };
-    for (worker, cause) in &selection.leave {
+        return;
+    }
+    let namespace = observed.nodeset.namespace().unwrap_or_default();
+    for (worker, cause) in &situation.leave {
         // The drain comes after the annotation.
         if worker.is_marked() || *cause == Cause::Deletion {
-            plan_leaving(observed, seen, *worker, *cause, plan);
+            let reason = reason_to_leave(&namespace, worker.name(), *cause);
+            plan_drain(observed, *worker, Some(*cause), reason, plan);
         }
     }
-    for worker in &selection.stay {
-        plan_staying(observed, seen, *worker, plan);
+    for worker in &situation.stay {
+        match cordon::reason(observed, *worker) {
+            Some(reason) => plan_drain(observed, *worker, None, reason, plan),
+            None => plan_undrain(observed, *worker, plan),
+        }
     }
-}
-
-fn plan_leaving(observed: &Observed, seen: &Seen, worker: Worker<'_>, cause: Cause, plan: &mut Plan) {
-    let Some(node) = node_of(seen, worker) else { return };
-    let namespace = observed.nodeset.namespace().unwrap_or_default();
-    let drain = Drain {
-        worker,
-        node,
-        reason: reason_to_leave(&namespace, worker.name(), cause),
-        // A resume from before the worker was chosen to leave does not count.
-        wanted_since: Some(worker.leaving().map_or(Timestamp::MIN, |leaving| leaving.since)),
-        // The deletion of a NodeSet cannot be reverted.
-        respects_resume: cause != Cause::Deletion,
-    };
-    drain.plan(observed, seen, plan);
 }
 
 /// Returns the drain reason of a leaving worker.
 pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
-    format!(
-        "{}Pod ({namespace}/{pod}) is pending termination for {}",
-        keys::NODE_REASON_PREFIX,
-        cause.purpose()
-    )
+    let (prefix, purpose) = (keys::NODE_REASON_PREFIX, cause.purpose());
+    format!("{prefix}Pod ({namespace}/{pod}) is pending termination for {purpose}")
 }
 
-fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut Plan) {
-    let Some(node) = node_of(seen, worker) else { return };
-    if let Some(reason) = cordon::reason(observed, worker) {
-        // An administrator set it down, so it gets no job; a drain of the operator would outlast their order.
-        if node.state.is_down() && !node.state.is_drain() && has_manual_reason(node, Some(worker)) {
-            return;
-        }
-        let drain = Drain {
-            worker,
-            node,
-            reason,
-            wanted_since: None,
-            respects_resume: true,
-        };
-        drain.plan(observed, seen, plan);
+/// Plans the drain of a worker that leaves for a cause, or is cordoned.
+fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, reason: String, plan: &mut Plan) {
+    let (Some(seen), Some(node)) = (observed.knowledge.known(), observed.slurm_node(worker)) else {
+        return;
+    };
+    let has_manual_reason = has_manual_reason(node, Some(worker));
+    // An administrator set it down, so it gets no job; a drain for a cordon would outlast their order.
+    if cause.is_none() && node.state.is_down() && !node.state.is_drain() && has_manual_reason {
         return;
     }
-    let ours = node.state.is_drain() && has_operator_reason(node, worker);
+    // The deletion of a NodeSet cannot be reverted. Otherwise a resume by an administrator is respected.
+    let respects_resume = cause != Some(Cause::Deletion);
+    if !node.state.is_drain() {
+        // A resume from before the worker was chosen to leave does not count.
+        let wanted_since = cause.and(worker.leaving()).map(|leaving| leaving.since);
+        match worker.drained_since().filter(|since| Some(*since) >= wanted_since) {
+            // The snapshot is older than the drain.
+            Some(since) if seen.at <= since => return,
+            Some(since) if respects_resume && !may_be_forgotten(seen, since) => {
+                plan.waits.push(resumed(&node.name, cause.is_some()));
+                // The poll reads the start of slurmctld together with the jobs.
+                plan.needs_jobs |= seen.boot().is_none();
+                return;
+            }
+            _ => {}
+        }
+    } else if !has_operator_reason(node, Some(worker)) {
+        // An administrator's drain serves as well.
+        return;
+    } else if node.reason == reason {
+        // A cordon can last. Leaving workers got the annotations with their drain.
+        if cause.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none()) {
+            let reason = (DRAIN_REASON.to_owned(), Some(reason));
+            let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
+            plan.mark(worker, MetadataPatch::new(), [reason, since].into());
+        }
+        return;
+    }
+    plan.effects.push(Effect::DrainNode {
+        pod: worker.id(),
+        node: node.name.clone(),
+        // An administrator's reason is kept.
+        reason: (!has_manual_reason).then_some(reason),
+        is_noted: respects_resume,
+        expect: node.admin_state(),
+    });
+}
+
+/// Reverts the operator's drain of a worker that is neither leaving nor cordoned.
+fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
+    let Some(node) = observed.slurm_node(worker) else {
+        return;
+    };
+    let ours = node.state.is_drain() && has_operator_reason(node, Some(worker));
     let mut over = MetadataPatch::new();
     if worker.drained_since().is_some() {
         over.insert(DRAINED.to_owned(), None);
@@ -98,9 +119,7 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
     if worker.drain_reason().is_some() && !ours {
         over.insert(DRAIN_REASON.to_owned(), None);
     }
-    if !over.is_empty() {
-        plan.effects.push(mark(worker, over));
-    }
+    plan.mark(worker, MetadataPatch::new(), over);
     // Slurm may still consider a node alive whose new slurmd has not started. A node that is down is returned by a resume,
     // which also reverts the drain.
     if ours && worker.is_ready() && !node.state.is_down() {
@@ -111,61 +130,16 @@ fn plan_staying(observed: &Observed, seen: &Seen, worker: Worker<'_>, plan: &mut
     }
 }
 
-/// A drain that is wanted.
-struct Drain<'a> {
-    worker: Worker<'a>,
-    node: &'a Node,
-    reason: String,
-    /// Since when the worker has been leaving, if it is.
-    wanted_since: Option<Timestamp>,
-    /// Whether a resume by an administrator is respected. If so, the pod records since when the drain has been in force.
-    respects_resume: bool,
-}
-
-impl Drain<'_> {
-    fn plan(self, observed: &Observed, seen: &Seen, plan: &mut Plan) {
-        let Self { worker, node, .. } = self;
-        if !node.state.is_drain() {
-            let in_force = worker
-                .drained_since()
-                .filter(|since| self.wanted_since.is_none_or(|wanted| *since >= wanted));
-            match in_force {
-                // The snapshot is older than the drain.
-                Some(since) if seen.at <= since => {}
-                Some(since) if self.respects_resume && !may_be_forgotten(observed, since) => {
-                    plan.waits.push(Wait::Resumed {
-                        node: node.name.clone(),
-                        leaves: self.wanted_since.is_some(),
-                    });
-                    // The poll reads the start of slurmctld together with the jobs.
-                    plan.needs_jobs |= boot(observed).is_none();
-                }
-                _ => plan.effects.push(self.order()),
-            }
-        } else if !has_operator_reason(node, worker) {
-            // An administrator's drain serves as well.
-        } else if node.reason != self.reason {
-            plan.effects.push(self.order());
-        } else if self.wanted_since.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none())
-        {
-            // A cordon can last. Leaving workers got the annotations with their drain.
-            let reason = (DRAIN_REASON.to_owned(), Some(self.reason));
-            let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
-            plan.effects.push(mark(worker, [reason, since].into()));
-        }
-    }
-
-    fn order(self) -> Effect {
-        let Self { worker, node, .. } = self;
-        Effect::DrainNode {
-            pod: worker.id(),
-            node: node.name.clone(),
-            // An administrator's reason is kept.
-            reason: (!has_manual_reason(node, Some(worker))).then_some(self.reason),
-            is_noted: self.respects_resume,
-            expect: node.admin_state(),
-        }
-    }
+/// Reports that an administrator resumed a node that the operator had drained. The operator does not drain it again.
+pub(super) fn resumed(node: &str, leaves: bool) -> Wait {
+    let (what, remedy) = if leaves {
+        ("has to leave", "drain it with scontrol to let it leave")
+    } else {
+        ("is cordoned", "uncordon and cordon it again to drain it")
+    };
+    Wait::Other(format!(
+        "node {node} {what}, but an administrator resumed it in Slurm; {remedy}"
+    ))
 }
 
 /// Whether its drain has been in force for so long that slurmctld has saved it.
@@ -173,46 +147,29 @@ pub(super) fn was_in_force(observed: &Observed, worker: Worker<'_>) -> bool {
     noted(observed, worker).is_some_and(|since| observed.now.duration_since(since) > DURABLE_AFTER)
 }
 
-/// Whether slurmctld restarted so soon after a drain that the drain may be lost. The process that accepted a drain does not
-/// lose it.
-fn may_be_forgotten(observed: &Observed, since: Timestamp) -> bool {
-    boot(observed).is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN)
+/// Whether slurmctld restarted so soon after a drain that it may be lost. The process that accepted it keeps it.
+fn may_be_forgotten(seen: &Seen, since: Timestamp) -> bool {
+    seen.boot()
+        .is_some_and(|boot| since < boot && boot.duration_since(since) < BACK_WITHIN)
 }
 
 /// Returns since when its drain has been in force in the running slurmctld.
 fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
-    let since = worker.drained_since()?;
-    boot(observed).is_none_or(|boot| since >= boot).then_some(since)
+    let boot = observed.knowledge.known().and_then(Seen::boot);
+    worker.drained_since().filter(|since| Some(*since) >= boot)
 }
 
 /// Returns the value of [`DRAINED`] for a drain that is in force from now on.
 pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
     // The clock of slurmctld may be ahead.
-    let now = boot(observed).map_or(now, |boot| boot.max(now));
-    format!("{now:.3}")
-}
-
-/// Returns when the running slurmctld started, if known.
-fn boot(observed: &Observed) -> Option<Timestamp> {
-    observed.knowledge.known()?.boot()
-}
-
-fn mark(worker: Worker<'_>, annotations: MetadataPatch) -> Effect {
-    Effect::MarkPod {
-        pod: worker.id(),
-        labels: MetadataPatch::new(),
-        annotations,
-    }
-}
-
-fn node_of<'s>(seen: &'s Seen, worker: Worker<'_>) -> Option<&'s Node> {
-    seen.nodes.get(worker.slurm_name()?)
+    let boot = observed.knowledge.known().and_then(Seen::boot);
+    format!("{:.3}", boot.map_or(now, |boot| boot.max(now)))
 }
 
 /// Whether the operator gave the reason of this node: the pod has it recorded, or it is one of the operator's sentences,
 /// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's.
-pub(super) fn has_operator_reason(node: &Node, worker: Worker<'_>) -> bool {
-    worker.drain_reason().is_some_and(|reason| reason == node.reason) || is_operator_reason(&node.reason)
+pub(super) fn has_operator_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
+    worker.and_then(Worker::drain_reason) == Some(&node.reason) || is_operator_reason(&node.reason)
 }
 
 /// Whether this is one of the operator's sentences, and not text that it passes on for a user.
@@ -232,18 +189,14 @@ pub(super) fn is_slurm_reason(reason: &str) -> bool {
 
 /// Whether an administrator gave the reason of this node.
 pub(super) fn has_manual_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    let ours = worker.map_or_else(
-        || is_operator_reason(&node.reason),
-        |worker| has_operator_reason(node, worker),
-    );
-    !node.reason.is_empty() && !ours && !is_slurm_reason(&node.reason)
+    !node.reason.is_empty() && !has_operator_reason(node, worker) && !is_slurm_reason(&node.reason)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{Effect, Plan, Wait, tests::steps};
+    use super::super::{Effect, Plan, tests::steps};
     use crate::{
         cluster::{Knowledge, Seen},
         nodeset::fixture::{now, planned, with, worker},
@@ -464,11 +417,7 @@ mod tests {
             let plan = on(&quiet, cordoned(since), node(OPEN, ""));
             assert_eq!(steps(&plan), [""; 0]);
             assert!(plan.needs_jobs);
-            let resumed = Wait::Resumed {
-                node: "compute-0".to_owned(),
-                leaves: false,
-            };
-            assert_eq!(plan.waits, [resumed]);
+            assert_eq!(plan.waits, [super::resumed("compute-0", false)]);
         }
         let same = begun(node(OPEN, ""), "2026-01-01T00:59:50Z");
         assert_eq!(steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), same)), [""; 0]);

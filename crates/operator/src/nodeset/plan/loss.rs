@@ -20,6 +20,7 @@ use crate::{
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// A kubelet that reconnects ends unwanted pods within this time.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
 /// Why a worker is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
@@ -52,40 +53,36 @@ impl Death {
     }
 }
 
-/// Returns whether a worker is dead, given its Kubernetes node.
-pub(super) fn death(worker: Worker<'_>, node: Option<&Node>) -> Option<Death> {
-    if worker.is_finished() || worker.is_terminating() && worker.has_ended() {
-        return Some(Death::Ended);
-    }
-    death_of_node(worker.kubernetes_node()?, node)
-}
-
 /// Returns whether everything on the Kubernetes node of this name is dead.
 pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
+    let name = name.to_owned();
     match node {
-        None => Some(Death::NodeGone { node: name.to_owned() }),
+        None => Some(Death::NodeGone { node: name }),
         Some(node) if is_out_of_service(node) && ready_since(node).is_none() => {
-            Some(Death::OutOfService { node: name.to_owned() })
+            Some(Death::OutOfService { node: name })
         }
         Some(_) => None,
     }
 }
 
-/// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns the UIDs of the
-/// dead.
+/// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns their UIDs.
 pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan: &mut Plan) -> BTreeSet<&'a str> {
     let mut dead = BTreeSet::new();
     for worker in workers {
-        let Some(death) = death(*worker, observed.host(*worker)) else {
+        let has_ended = worker.is_finished() || worker.is_terminating() && worker.has_ended();
+        let of_node = || death_of_node(worker.kubernetes_node()?, observed.host(*worker));
+        let Some(death) = has_ended.then_some(Death::Ended).or_else(of_node) else {
             continue;
         };
         dead.insert(worker.uid());
         let node = observed.slurm_node(*worker);
-        let is_planned = node.is_some_and(|node| was_planned(*worker, &death, node));
+        // Its pod was deleted, and no job was lost with it. A machine that dies while its pods are being deleted is a loss,
+        // unless the operator itself had chosen the worker to leave.
+        let ended_as_asked = worker.is_terminating() && (has_ended || worker.leaving().is_some());
+        let is_planned = ended_as_asked && node.is_some_and(|node| !node.state.is_busy());
         let down = node.and_then(|node| down(node, &death, Some(*worker), is_planned));
-        // The kubelet is about to remove the pod.
-        let leaves_by_itself = death == Death::Ended && worker.is_terminating();
-        if down.is_some() || !leaves_by_itself {
+        // The kubelet is about to remove a terminating pod that has ended.
+        if down.is_some() || !has_ended || !worker.is_terminating() {
             plan.effects.push(Effect::LoseWorker(WorkerLoss {
                 pod: Some(worker.id()),
                 death,
@@ -95,13 +92,6 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
         }
     }
     dead
-}
-
-/// Whether a dead worker left on purpose: its pod was deleted, and no job was lost with it. A machine that dies while its
-/// pods are being deleted is a loss, unless the operator itself had chosen the worker to leave.
-fn was_planned(worker: Worker<'_>, death: &Death, node: &SlurmNode) -> bool {
-    let ended_as_asked = *death == Death::Ended || worker.leaving().is_some();
-    worker.is_terminating() && ended_as_asked && !node.state.is_busy()
 }
 
 /// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
@@ -123,66 +113,48 @@ pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, 
     })
 }
 
-/// Returns the Kubernetes node where the last worker of this name may still run jobs although its pod is gone: the node is
-/// unreachable, or has just reconnected.
+/// Returns the unreachable or just reconnected Kubernetes node where the last worker of this name may run unseen.
 pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Option<&'o str> {
-    let noted = observed
-        .nodeset
-        .status
-        .as_ref()
-        .and_then(|status| status.cut_off.as_ref());
-    let noted = noted.and_then(|noted| noted.get(hostname)).map(String::as_str);
-    let recorded = observed.records.get(hostname).map(|identity| identity.node.as_str());
-    noted
-        .into_iter()
-        .chain(recorded)
-        .find(|name| is_cut_off(observed.nodes.get(*name).map(AsRef::as_ref), observed.now))
+    let noted = noted(observed).and_then(|noted| noted.get(hostname));
+    let recorded = observed.records.get(hostname).map(|identity| &identity.node);
+    let mut nodes = noted.into_iter().chain(recorded).map(String::as_str);
+    nodes.find(|node| is_cut_off(observed, node))
 }
 
 /// Returns the workers whose Kubernetes nodes are unreachable, or were when they were last seen. The status keeps them, so
 /// that their names are not reused when their pods are gone.
 pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
-    let status = observed.nodeset.status.as_ref();
-    let mut places: BTreeMap<&str, &str> = status
-        .and_then(|status| status.cut_off.as_ref())
-        .into_iter()
-        .flatten()
-        .map(|(name, node)| (name.as_str(), node.as_str()))
-        .collect();
+    let mut places = noted(observed).cloned().unwrap_or_default();
     for worker in observed.workers() {
         let Some(name) = worker.slurm_name() else { continue };
         // Existing pods replace what the status says; finished ones run nowhere.
         places.remove(name);
         if let Some(node) = worker.kubernetes_node().filter(|_| !worker.is_finished()) {
-            places.insert(name, node);
+            places.insert(name.to_owned(), node.to_owned());
         }
     }
+    places.retain(|_, node| is_cut_off(observed, node));
     places
-        .into_iter()
-        .filter(|(_, node)| is_cut_off(observed.nodes.get(*node).map(AsRef::as_ref), observed.now))
-        .map(|(name, node)| (name.to_owned(), node.to_owned()))
-        .collect()
+}
+
+fn noted(observed: &Observed) -> Option<&BTreeMap<String, String>> {
+    observed.nodeset.status.as_ref()?.cut_off.as_ref()
 }
 
 /// Whether something may run unseen on a node.
-fn is_cut_off(node: Option<&Node>, now: Timestamp) -> bool {
-    let Some(node) = node else { return false };
-    match ready_since(node) {
-        Some(since) => now.duration_since(since) < SETTLED_AFTER,
+fn is_cut_off(observed: &Observed, node: &str) -> bool {
+    observed.nodes.get(node).is_some_and(|node| match ready_since(node) {
+        Some(since) => observed.now.duration_since(since) < SETTLED_AFTER,
         None => !is_out_of_service(node),
-    }
+    })
 }
 
 /// Returns since when the kubelet of this node has been reporting.
 pub(super) fn ready_since(node: &Node) -> Option<Timestamp> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
-    (ready.status == "True").then(|| {
-        ready
-            .last_transition_time
-            .as_ref()
-            .map_or(Timestamp::MIN, |time| time.0)
-    })
+    let since = ready.last_transition_time.as_ref();
+    (ready.status == "True").then(|| since.map_or(Timestamp::MIN, |time| time.0))
 }
 
 fn is_out_of_service(node: &Node) -> bool {
@@ -202,7 +174,7 @@ pub(super) mod tests {
                 DRAINED, DRAINING, IDLE, controller, finished, host, known, marked, nodeset, observed_exactly,
                 slurm_key, terminating, unknown, with, worker,
             },
-            plan::{Plan, plan},
+            plan::{Plan, Wait, plan},
         },
     };
 
@@ -410,10 +382,11 @@ pub(super) mod tests {
         ] {
             let plan = planned(node.into_iter().collect(), noted.clone(), unknown());
             assert_eq!(steps(&plan).join("; "), expected, "{case}");
-            let held = plan
-                .waits
-                .iter()
-                .any(|wait| matches!(wait, super::super::Wait::MayBeAlive { .. }));
+            let is_about_it = |wait: &Wait| {
+                wait.message()
+                    .contains("its last worker may run jobs on Kubernetes node k1")
+            };
+            let held = plan.waits.iter().any(is_about_it);
             assert_eq!(held, expected.is_empty(), "{case}");
         }
         // The comment in Slurm names the last node too.

@@ -1,88 +1,75 @@
-//! Labels and annotations of running workers. They are no reason to replace a worker, so they are patched: after a
-//! takeover, after a change of the template's metadata, or after a label was removed that selects the pod.
+//! Labels and annotations of running workers, and the owners of their claims. They are no reason to replace a worker, but
+//! patched: after a takeover, after a change of the template's metadata, or when a label was removed that selects the pod.
 
 use std::collections::BTreeMap;
 
-use api::keys::{
-    annotations::{SSSD_CONF_HASH, TOPOLOGY},
-    apps, labels,
+use api::{
+    keys::{annotations, apps, labels},
+    nodeset::ClaimRetention,
 };
 use kube::ResourceExt;
 
-use super::{Effect, MetadataPatch, Plan};
-use crate::{
-    nodeset::build::{self, Blueprint},
-    worker::{ObjectId, Worker},
+use super::{Effect, MetadataPatch, Plan, Situation};
+use crate::nodeset::{
+    build::{self, Blueprint},
+    observe::Observed,
 };
 
-pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan: &mut Plan) {
+pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, plan: &mut Plan) {
     let nodeset = blueprint.nodeset;
     let given = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
-    let mut wanted = given.labels.unwrap_or_default();
-    wanted.extend(build::worker_labels(nodeset));
-    // [`super::protect`] decides about this label.
-    wanted.remove(labels::POD_PROTECT);
-    wanted.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
+    let mut wanted_labels = given.labels.unwrap_or_default();
+    wanted_labels.extend(build::worker_labels(nodeset));
+    // [`super::cordon`] decides about this label.
+    wanted_labels.remove(labels::POD_PROTECT);
+    wanted_labels.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
+    let mut wanted_annotations = given.annotations.unwrap_or_default();
+    // The Kubernetes node decides about the topology.
+    wanted_annotations.remove(annotations::TOPOLOGY);
     let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
     let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
-    for worker in workers.iter().filter(|worker| worker.is_active()) {
-        let mut changed: MetadataPatch = wanted
-            .iter()
-            .filter(|(key, value)| worker.label(key) != Some(value))
-            .map(|(key, value)| (key.clone(), Some(value.clone())))
-            .collect();
-        if worker.label(labels::POD_NAME) != Some(worker.name()) {
-            changed.insert(labels::POD_NAME.to_owned(), Some(worker.name().to_owned()));
+    for worker in situation.workers() {
+        wanted_labels.insert(labels::POD_NAME.to_owned(), worker.name().to_owned());
+        let labels = changed(&wanted_labels, worker.0.labels());
+        let mut annotations = changed(&wanted_annotations, worker.0.annotations());
+        // The annotation makes the kubelet update the file at once; otherwise that takes a minute or more.
+        if let Some(hash) = &sssd_conf
+            && worker.annotation(annotations::SSSD_CONF_HASH) != Some(hash)
+            && build::takes_changed_sssd_conf(worker.0)
+        {
+            annotations.insert(annotations::SSSD_CONF_HASH.to_owned(), Some(hash.clone()));
         }
-        let mut annotations: MetadataPatch = given
-            .annotations
-            .iter()
-            .flatten()
-            // The Kubernetes node decides about the topology.
-            .filter(|(key, _)| *key != TOPOLOGY)
-            .filter(|(key, value)| worker.0.annotations().get(*key) != Some(value))
-            .map(|(key, value)| (key.clone(), Some(value.clone())))
-            .collect();
-        if let Some(hash) = sssd_conf.as_ref().filter(|hash| is_behind(*worker, hash)) {
-            annotations.insert(SSSD_CONF_HASH.to_owned(), Some(hash.clone()));
-        }
-        if !changed.is_empty() || !annotations.is_empty() {
-            plan.effects.push(Effect::MarkPod {
-                pod: worker.id(),
-                labels: changed,
-                annotations,
-            });
-        }
+        plan.mark(worker, labels, annotations);
     }
 }
 
-/// Whether its sssd.conf differs and can be updated. The annotation makes the kubelet update the file at once; otherwise
-/// that takes a minute or more.
-fn is_behind(worker: Worker<'_>, sssd_conf: &str) -> bool {
-    let noted = worker.0.annotations().get(SSSD_CONF_HASH);
-    noted.is_none_or(|noted| noted != sssd_conf) && build::takes_changed_sssd_conf(worker.0)
+/// Returns the wanted entries that differ.
+fn changed(wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> MetadataPatch {
+    let different = wanted.iter().filter(|(key, value)| found.get(*key) != Some(value));
+    different
+        .map(|(key, value)| (key.clone(), Some(value.clone())))
+        .collect()
 }
 
-/// Merges the patches of several rules into one per pod.
-pub(super) fn gather(effects: &mut Vec<Effect>) {
-    let mut marks: BTreeMap<ObjectId, (MetadataPatch, MetadataPatch)> = BTreeMap::new();
-    effects.retain(|effect| {
-        let Effect::MarkPod {
-            pod,
-            labels,
-            annotations,
-        } = effect
-        else {
-            return true;
-        };
-        let (all_labels, all_annotations) = marks.entry(pod.clone()).or_default();
-        all_labels.extend(labels.clone());
-        all_annotations.extend(annotations.clone());
-        false
-    });
-    effects.extend(marks.into_iter().map(|(pod, (labels, annotations))| Effect::MarkPod {
-        pod,
-        labels,
-        annotations,
-    }));
+/// Plans the owner of the claims: with `whenDeleted: Delete` the NodeSet, so that they are deleted with it; else nothing.
+pub(super) fn plan_claims(observed: &Observed, plan: &mut Plan) {
+    let nodeset = observed.nodeset.as_ref();
+    let owned = nodeset.spec.claims_when_deleted() == ClaimRetention::Delete;
+    // A claim that a user created beforehand is used, and stays theirs.
+    let claims = observed.claims.iter();
+    for claim in claims.filter(|claim| build::is_made_for(nodeset, claim.as_ref())) {
+        let owners = claim.owner_references();
+        let is_owned = owners
+            .iter()
+            .any(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref());
+        // A claim with another controller is deleted with its pod, or is somebody else's.
+        let is_others = owners.iter().any(|owner| owner.controller == Some(true)) && !is_owned;
+        if is_owned != owned && !is_others {
+            plan.effects.push(Effect::OwnClaim {
+                name: claim.name_any(),
+                uid: claim.uid().unwrap_or_default(),
+                owned,
+            });
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! Plans what to do about a NodeSet. Pure: the same observation gives the same plan.
 
-mod claims;
 mod cordon;
 mod daemon;
 mod deletion;
@@ -9,20 +8,15 @@ mod drains;
 mod loss;
 mod marks;
 mod proof;
-mod protect;
-mod rank;
 mod records;
-pub mod reject;
-pub mod reservation;
+mod reject;
+mod reservation;
 mod returns;
 mod revisions;
 mod rollout;
 mod scale;
 mod schedule;
-mod selection;
 mod stale_jobs;
-mod timeout;
-mod usable;
 
 #[cfg(test)]
 mod model;
@@ -33,19 +27,16 @@ mod model_loss;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, mem::take, time::Duration};
 
 use api::{NodeSet, Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 
-use self::selection::Selection;
 pub use self::{
-    daemon::{Fit, fit},
+    daemon::fit,
+    departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
     loss::{Death, cut_off, death_of_node},
     proof::{Evidence, Occupancy},
@@ -53,17 +44,15 @@ pub use self::{
     reservation::ReservationReport,
     returns::missed_address,
     revisions::RevisionPlan,
+    rollout::startup_problem,
     stale_jobs::{Remedy, StaleJobs, stale_jobs, stale_jobs_reason},
-    timeout::may_be_ended,
-    usable::startup_problem,
 };
 use super::{
     build::{self, Blueprint, SshFiles},
     observe::Observed,
 };
 use crate::{
-    cluster::JobOrder,
-    runtime::Key,
+    cluster::{JobOrder, Knowledge},
     worker::{Cause, Leaving, ObjectId, Worker},
 };
 
@@ -78,8 +67,7 @@ pub enum Effect {
     },
     /// Adopts a pod with our labels and name that has no owner.
     AdoptPod { pod: ObjectId },
-    /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere, and then deletes the pod, so that its
-    /// name becomes free.
+    /// Sets the Slurm node of a dead worker down, so that its jobs start elsewhere; then frees the pod's name.
     LoseWorker(WorkerLoss),
     /// Creates the claims before the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
@@ -191,73 +179,28 @@ pub type MetadataPatch = BTreeMap<String, Option<String>>;
 pub enum Wait {
     /// There is no snapshot of Slurm.
     SlurmUnknown { why: String },
-    /// A worker has jobs, or their absence is not proven.
-    Draining { node: String, why: String },
     /// Another pod or NodeSet uses the name.
     NameTaken { name: String, by: String },
-    /// A terminating pod still uses the name of its successor.
-    Leaving { pod: String },
-    /// Workers of an older revision have to be replaced.
-    Updating {
-        old: usize,
-        /// What has to be fixed first, if anything.
-        obstacle: Option<String>,
-    },
-    /// The last worker with the name may still run on an unreachable Kubernetes node.
-    MayBeAlive { name: String, node: String },
-    /// A ready worker is not registered in Slurm.
-    Unregistered { node: String },
-    /// The NodeSet's partition still has jobs.
-    Partition { name: String, why: String },
-    /// Slurm shows jobs that ended with the previous worker.
-    StaleJobs { node: String, jobs: String },
-    /// An administrator resumed a node that the operator had drained. The operator does not drain it again.
-    Resumed {
-        node: String,
-        /// The node was drained because its worker leaves, not because of a cordon.
-        leaves: bool,
-    },
     /// Slurm may not have saved yet that the nodes of a deleted NodeSet are gone.
     Unwritten,
+    /// Anything else, as a sentence.
+    Other(String),
 }
 
 impl Wait {
+    /// A worker has jobs, or their absence is not proven.
+    fn draining(node: &str, why: &str) -> Self {
+        Self::Other(format!("node {node} is drained and kept: {why}"))
+    }
+
     pub fn message(&self) -> String {
         match self {
             Self::SlurmUnknown { why } => format!("nothing is removed while Slurm cannot be asked: {why}"),
-            Self::Draining { node, why } => format!("node {node} is drained and kept: {why}"),
             Self::NameTaken { name, by } => {
                 format!("the name {name:?} is taken by {by}; rename one of the two or delete the other")
             }
-            Self::Leaving { pod } => format!("pod {pod} has to terminate before its successor is created"),
-            Self::Updating { old, obstacle: None } => format!("{old} workers of an older revision are being replaced"),
-            Self::Updating {
-                old,
-                obstacle: Some(why),
-            } => format!(
-                "{old} workers of an older revision wait for replacement; first fix the workers of the new one: {why}"
-            ),
-            Self::MayBeAlive { name, node } => format!(
-                "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
-                 if that machine is off, delete its Node or taint it with node.kubernetes.io/out-of-service"
-            ),
-            Self::Unregistered { node } => {
-                format!(
-                    "the pod of node {node} is ready but not registered in Slurm; it is replaced, so that it registers"
-                )
-            }
-            Self::Partition { name, why } => format!("partition {name:?} is deleted with the NodeSet: {why}"),
-            Self::StaleJobs { node, jobs } => format!(
-                "Slurm shows jobs on node {node} that ended with its previous worker: {jobs}; the operator ends them in Slurm; end what \
-                 remains with scontrol requeue or scancel"
-            ),
-            Self::Resumed { node, leaves: true } => format!(
-                "node {node} has to leave, but an administrator resumed it in Slurm; drain it with scontrol to let it leave"
-            ),
-            Self::Resumed { node, leaves: false } => format!(
-                "node {node} is cordoned, but an administrator resumed it in Slurm; uncordon and cordon it again to drain it"
-            ),
             Self::Unwritten => "its nodes are deleted in Slurm, which saves its state within seconds".to_owned(),
+            Self::Other(message) => message.clone(),
         }
     }
 }
@@ -282,6 +225,35 @@ pub struct Plan {
     pub desired: u32,
     /// When to reconcile again although nothing changed.
     pub requeue: Option<Duration>,
+    /// Labels and annotations to set, by pod.
+    marks: BTreeMap<ObjectId, (MetadataPatch, MetadataPatch)>,
+}
+
+impl Plan {
+    /// Sets labels and annotations of a pod, in one write for all rules.
+    fn mark(&mut self, worker: Worker<'_>, labels: MetadataPatch, annotations: MetadataPatch) {
+        let (all_labels, all_annotations) = self.marks.entry(worker.id()).or_default();
+        all_labels.extend(labels);
+        all_annotations.extend(annotations);
+    }
+
+    fn apply_marks(&mut self) {
+        let marks = take(&mut self.marks).into_iter();
+        let changes = marks.filter(|(_, (labels, annotations))| !labels.is_empty() || !annotations.is_empty());
+        self.effects
+            .extend(changes.map(|(pod, (labels, annotations))| Effect::MarkPod {
+                pod,
+                labels,
+                annotations,
+            }));
+    }
+
+    /// Adds the wait for a snapshot of Slurm, if there is none.
+    fn wait_for_slurm(&mut self, observed: &Observed) {
+        if let Knowledge::Unknown { why } = &observed.knowledge {
+            self.waits.push(Wait::SlurmUnknown { why: why.clone() });
+        }
+    }
 }
 
 /// Workers created in one reconcile; more would exceed its time.
@@ -318,18 +290,17 @@ pub fn plan(observed: &Observed) -> Plan {
     plan.service = Some(build::build_service(&namespace, &names, &owners));
     plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
 
+    let sshd_config = nodeset.spec.wanted_ssh().map(|ssh| {
+        let extra = ssh.extra_sshd_config.as_deref().unwrap_or_default();
+        build::render_sshd_config(extra)
+    });
+    plan.ssh_config = sshd_config
+        .as_deref()
+        .map(|text| build::build_ssh_config_map(nodeset, text));
     let ssh = SshFiles {
-        sshd_config: nodeset
-            .spec
-            .wanted_ssh()
-            .map(|ssh| build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default())),
+        sshd_config,
         sssd_conf: observed.sssd_conf.clone(),
     };
-    plan.ssh_config = ssh
-        .sshd_config
-        .as_ref()
-        .map(|sshd_config| build::build_ssh_config_map(nodeset, sshd_config));
-
     let revision = revisions::plan_revision(observed);
     let blueprint = Blueprint {
         nodeset,
@@ -345,6 +316,31 @@ pub fn plan(observed: &Observed) -> Plan {
     plan
 }
 
+/// What the steps decide on.
+struct Situation<'a> {
+    observed: &'a Observed,
+    evidence: Option<Evidence<'a>>,
+    /// All active workers that are not dead stay or leave.
+    stay: Vec<Worker<'a>>,
+    leave: Vec<(Worker<'a>, Cause)>,
+}
+
+impl<'a> Situation<'a> {
+    fn new(observed: &'a Observed, stay: Vec<Worker<'a>>, leave: Vec<(Worker<'a>, Cause)>) -> Self {
+        Self {
+            observed,
+            evidence: observed.knowledge.known().map(Evidence::new),
+            stay,
+            leave,
+        }
+    }
+
+    fn workers(&self) -> impl Iterator<Item = Worker<'a>> {
+        let leaving = self.leave.iter().map(|(worker, _)| worker);
+        self.stay.iter().chain(leaving).copied()
+    }
+}
+
 fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan) {
     let nodeset = blueprint.nodeset;
     let finalizers = nodeset.finalizers();
@@ -353,10 +349,8 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     }
     if !observed.orphans.is_empty() {
         // Adopted pods may be all that is missing, so nothing else is planned now.
-        let adopted = observed.orphans.iter().map(|orphan| Effect::AdoptPod {
-            pod: Worker(orphan).id(),
-        });
-        plan.effects.extend(adopted);
+        let orphans = observed.orphans.iter().map(|pod| Worker(pod).id());
+        plan.effects.extend(orphans.map(|pod| Effect::AdoptPod { pod }));
         return;
     }
     let workers: Vec<Worker<'_>> = observed.workers().collect();
@@ -364,71 +358,70 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     let mut scale = scale::plan_scale(observed, &workers);
     plan.desired = scale.desired;
     for place in scale.create.iter().take(BURST) {
-        if let Some(by) = taken_by(observed, &place.hostname) {
-            plan.waits.push(Wait::NameTaken {
-                name: place.hostname.clone(),
-                by,
+        let name = &place.hostname;
+        if let Some(by) = taken_by(observed, name) {
+            let name = name.clone();
+            plan.waits.push(Wait::NameTaken { name, by });
+        } else if let Some(node) = loss::may_be_alive_on(observed, name) {
+            plan.waits.push(Wait::Other(format!(
+                "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
+                 if that machine is off, delete its Node or taint it with node.kubernetes.io/out-of-service"
+            )));
+        } else {
+            plan.effects.push(Effect::CreatePod {
+                pod: Box::new(build::build_pod(blueprint, place)),
+                claims: build::build_claims(nodeset, place),
             });
-            continue;
         }
-        if let Some(node) = loss::may_be_alive_on(observed, &place.hostname) {
-            plan.waits.push(Wait::MayBeAlive {
-                name: place.hostname.clone(),
-                node: node.to_owned(),
-            });
-            continue;
-        }
-        plan.effects.push(Effect::CreatePod {
-            pod: Box::new(build::build_pod(blueprint, place)),
-            claims: build::build_claims(nodeset, place),
-        });
     }
-    plan.waits.extend(scale.awaited.iter().map(|worker| Wait::Leaving {
-        pod: worker.name().to_owned(),
+    plan.waits.extend(scale.awaited.iter().map(|worker| {
+        let pod = worker.name();
+        Wait::Other(format!("pod {pod} has to terminate before its successor is created"))
     }));
-    let living: Vec<Worker<'_>> = workers
-        .iter()
-        .copied()
-        .filter(|worker| !dead.contains(worker.uid()))
-        .collect();
-    marks::plan_marks(blueprint, &living, plan);
-    claims::plan_owners(observed, plan);
-
-    let mut selection = std::mem::take(&mut scale.selection).without(&dead);
-    let rollout = rollout::choose(observed, &selection, scale.desired, blueprint.revision);
-    selection.dismiss(&rollout.replace, Cause::Update);
-    plan.waits.extend(rollout.wait);
-    let evidence = observed.knowledge.known().map(Evidence::new);
-    reservation::plan_reservation(observed, &selection, evidence.as_ref(), scale.desired, plan);
-    plan_steps(observed, &selection, evidence.as_ref(), plan);
-    returns::plan_returns(observed, &selection, plan);
-    returns::plan_unregistered(observed, &selection, scale.desired, plan);
-    let now: BTreeSet<&str> = scale.create.iter().map(|place| place.hostname.as_str()).collect();
-    let is_wanted = |hostname: &str| now.contains(hostname) || scale.is_made_later(nodeset, hostname);
-    records::plan_records(observed, is_wanted, plan);
-    marks::gather(&mut plan.effects);
+    scale.stay.retain(|worker| !dead.contains(worker.uid()));
+    scale.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
+    let mut situation = Situation::new(observed, take(&mut scale.stay), take(&mut scale.leave));
+    marks::plan_marks(blueprint, &situation, plan);
+    marks::plan_claims(observed, plan);
+    rollout::plan_rollout(&mut situation, blueprint.revision, plan);
+    reservation::plan_reservation(&situation, plan);
+    plan_steps(&situation, plan);
+    returns::plan_returns(&situation, plan);
+    returns::plan_unregistered(&situation, plan);
+    records::plan_records(observed, &scale, plan);
+    plan.apply_marks();
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));
     }
 }
 
 /// Plans the next step of every worker, whether it stays or leaves.
-fn plan_steps(observed: &Observed, selection: &Selection<'_>, evidence: Option<&Evidence<'_>>, plan: &mut Plan) {
-    departure::plan_marks(observed, selection, plan);
-    drains::plan_drains(observed, selection, plan);
-    protect::plan_protection(observed, selection, evidence, plan);
-    departure::plan_removals(observed, selection, evidence, plan);
-    stale_jobs::plan_stale_jobs(observed, selection, evidence, plan);
+fn plan_steps(situation: &Situation<'_>, plan: &mut Plan) {
+    departure::plan_marks(situation, plan);
+    drains::plan_drains(situation, plan);
+    cordon::plan_protection(situation, plan);
+    departure::plan_removals(situation, plan);
+    stale_jobs::plan_stale_jobs(situation, plan);
 }
 
 /// Returns what else uses this node name in the same cluster.
 fn taken_by(observed: &Observed, hostname: &str) -> Option<String> {
-    let sets: BTreeSet<String> = observed.siblings.iter().map(|nodeset| nodeset.slurm_name()).collect();
-    if sets.contains(hostname) {
+    let mut sets = observed.siblings.iter();
+    if sets.any(|nodeset| nodeset.slurm_name() == hostname) {
         return Some(format!(
             "the NodeSet {hostname:?} itself, which Slurm could not tell from the node"
         ));
     }
-    let pod: &Key = observed.foreign_hostnames.get(hostname)?;
+    let pod = observed.foreign_hostnames.get(hostname)?;
     Some(format!("pod {}", pod.name))
+}
+
+/// Returns how many workers may be unavailable at a time.
+fn max_unavailable(observed: &Observed, desired: u32) -> usize {
+    let limit = observed.nodeset.spec.update_strategy().max_unavailable(desired);
+    size(limit.max(1))
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }

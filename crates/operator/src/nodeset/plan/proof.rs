@@ -4,7 +4,7 @@
 //! process. A node with DRAIN in the first read gets no new job; if the second shows no job on it, it has none. Whatever is
 //! unclear counts as a job.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 
@@ -28,28 +28,10 @@ pub enum Occupancy {
     Unclear { why: String },
 }
 
-/// Why Slurm's record of a node without a worker is needed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// A job is on the node, or may be.
-    Job { why: String },
-    /// A job requests the node by name; Slurm would fail it.
-    ByName { why: String },
-    /// The snapshot does not show it.
-    Unclear { why: String },
-}
-
-impl fmt::Display for Need {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Job { why } | Self::ByName { why } | Self::Unclear { why }) = self;
-        f.write_str(why)
-    }
-}
-
 /// A snapshot of Slurm, indexed by node.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    seen: &'a Seen,
+    pub seen: &'a Seen,
     on_nodes: Result<JobsByNode<'a>, String>,
     by_name: Result<JobsByNode<'a>, String>,
 }
@@ -59,57 +41,45 @@ type JobsByNode<'a> = HashMap<String, Vec<&'a Job>>;
 
 impl<'a> Evidence<'a> {
     pub fn new(seen: &'a Seen) -> Self {
-        let Some(jobs) = &seen.jobs else {
-            let unread = || Err("jobs have not been read yet".to_owned());
-            return Self {
-                seen,
-                on_nodes: unread(),
-                by_name: unread(),
-            };
+        let index = |is_meant: fn(&Job) -> bool, nodes: fn(&Job) -> Result<Hostlist, HostlistError>| {
+            let jobs = seen.jobs.as_ref().ok_or("jobs have not been read yet")?;
+            let mut by_node = JobsByNode::new();
+            for job in jobs.iter().filter(|job| is_meant(job)) {
+                let nodes =
+                    nodes(job).map_err(|error| format!("the nodes of job {} cannot be read: {error}", job.id))?;
+                for name in nodes.names() {
+                    by_node.entry(name).or_default().push(job);
+                }
+            }
+            Ok(by_node)
         };
-        let on_nodes = jobs.iter().filter(|job| job.state.may_be_on_nodes());
-        let by_name = jobs
-            .iter()
-            .filter(|job| !job.state.is_finished() && !job.required_nodes.is_empty());
         Self {
             seen,
-            on_nodes: parse(on_nodes, Job::node_list),
-            by_name: parse(by_name, |job| Hostlist::parse(&job.required_nodes)),
+            on_nodes: index(|job| job.state.may_be_on_nodes(), Job::node_list),
+            by_name: index(
+                |job| !job.state.is_finished() && !job.required_nodes.is_empty(),
+                |job| Hostlist::parse(&job.required_nodes),
+            ),
         }
     }
 
-    pub fn seen(&self) -> &'a Seen {
-        self.seen
-    }
-
+    /// Returns the occupancy of the node of a worker.
     pub fn occupancy(&self, name: &str) -> Occupancy {
+        let node = self.seen.nodes.get(name);
         // An undrained node needs no further look.
-        if let Some(node) = self.seen.nodes.get(name)
-            && !node.state.is_drain()
-        {
+        if node.is_some_and(|node| !node.state.is_drain()) {
             return Occupancy::Undrained;
         }
-        let (on_nodes, by_name) = match self.jobs() {
-            Ok(jobs) => jobs,
-            Err(why) => return Occupancy::Unclear { why },
-        };
-        if let Some(why) = jobs_on(on_nodes, name) {
-            return Occupancy::Busy { why };
-        }
-        let Some(node) = self.seen.nodes.get(name) else {
-            return Occupancy::Absent;
-        };
-        if !node.state.is_drained() {
-            return Occupancy::Busy {
+        match (self.need(name), node) {
+            (Occupancy::Free { .. }, None) => Occupancy::Absent,
+            (Occupancy::Free { .. }, Some(node)) if !node.state.is_drained() => Occupancy::Busy {
                 why: format!("its state is {}", node.state),
-            };
+            },
+            (Occupancy::Free { .. }, Some(node)) if !node.state.is_dynamic() => Occupancy::Free {
+                keep_record: Some("it is defined in slurm.conf".to_owned()),
+            },
+            (occupancy, _) => occupancy,
         }
-        let keep_record = if node.state.is_dynamic() {
-            named_by(by_name, name)
-        } else {
-            Some("it is defined in slurm.conf".to_owned())
-        };
-        Occupancy::Free { keep_record }
     }
 
     /// Returns the jobs that may be on this node, as far as they could be read.
@@ -118,59 +88,30 @@ impl<'a> Evidence<'a> {
         here.into_iter().flatten().copied()
     }
 
-    /// Returns the jobs by the node they are on and by the node they request, or why they prove nothing.
-    fn jobs(&self) -> Result<(&JobsByNode<'a>, &JobsByNode<'a>), String> {
+    /// Returns the occupancy of a node without a worker, by its jobs alone: it can get none, whatever its state.
+    pub fn need(&self, name: &str) -> Occupancy {
         let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
+            (Err(why), _) | (_, Err(why)) => return Occupancy::Unclear { why: why.clone() },
             (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
-            (Err(why), _) | (_, Err(why)) => return Err(why.clone()),
         };
         if self.seen.process.is_none() {
-            return Err(
-                "the slurmctld process is unknown: it was restarted or reconfigured during the poll, or slurmrestd is older than \
-                 v0.0.45"
-                    .to_owned(),
-            );
+            let why = "the slurmctld process is unknown: it was restarted or reconfigured during the poll, or slurmrestd is older \
+                       than v0.0.45";
+            return Occupancy::Unclear { why: why.to_owned() };
         }
-        Ok((on_nodes, by_name))
-    }
-
-    /// Returns why the record of this node is needed, if it is.
-    pub fn need(&self, name: &str) -> Option<Need> {
-        let (on_nodes, by_name) = match self.jobs() {
-            Ok(jobs) => jobs,
-            Err(why) => return Some(Need::Unclear { why }),
-        };
-        let job = jobs_on(on_nodes, name).map(|why| Need::Job { why });
-        job.or_else(|| named_by(by_name, name).map(|why| Need::ByName { why }))
-    }
-}
-
-fn parse<'a>(
-    jobs: impl Iterator<Item = &'a Job>,
-    list: impl Fn(&Job) -> Result<Hostlist, HostlistError>,
-) -> Result<JobsByNode<'a>, String> {
-    let mut by_node = JobsByNode::new();
-    for job in jobs {
-        let nodes = list(job).map_err(|error| format!("the nodes of job {} cannot be read: {error}", job.id))?;
-        for name in nodes.names() {
-            by_node.entry(name).or_default().push(job);
+        if let Some((first, others)) = on_nodes.get(name).and_then(|jobs| jobs.split_first()) {
+            let more = match others.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let why = format!("job {} ({}) is there{more}", first.id, first.state);
+            return Occupancy::Busy { why };
         }
+        let named = by_name.get(name).and_then(|jobs| jobs.first());
+        // Slurm would fail the job.
+        let keep_record = named.map(|job| format!("job {} asks for it by name", job.id));
+        Occupancy::Free { keep_record }
     }
-    Ok(by_node)
-}
-
-fn named_by(jobs: &JobsByNode<'_>, name: &str) -> Option<String> {
-    let job = jobs.get(name)?.first()?;
-    Some(format!("job {} asks for it by name", job.id))
-}
-
-fn jobs_on(jobs: &JobsByNode<'_>, name: &str) -> Option<String> {
-    let (first, others) = jobs.get(name)?.split_first()?;
-    let more = match others.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(format!("job {} ({}) is there{more}", first.id, first.state))
 }
 
 #[cfg(test)]
@@ -298,15 +239,15 @@ mod tests {
             let seen = seen(down, jobs);
             Evidence::new(&seen).need("n-1")
         };
-        assert_eq!(need(&[(7, &["COMPLETED"], "n-1", "n-1")]), None);
-        assert!(matches!(need(&[(7, &["RUNNING"], "n-1", "")]), Some(Need::Job { .. })));
+        assert_eq!(need(&[(7, &["COMPLETED"], "n-1", "n-1")]), FREE);
+        assert!(matches!(need(&[(7, &["RUNNING"], "n-1", "")]), Occupancy::Busy { .. }));
         assert!(matches!(
             need(&[(7, &["PENDING"], "", "n-1")]),
-            Some(Need::ByName { .. })
+            Occupancy::Free { keep_record: Some(_) }
         ));
         assert!(matches!(
             need(&[(7, &["PENDING"], "", "n-[1-")]),
-            Some(Need::Unclear { .. })
+            Occupancy::Unclear { .. }
         ));
     }
 

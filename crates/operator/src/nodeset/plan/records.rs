@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
-use super::{Effect, Plan, WorkerLoss, drains::is_operator_reason, loss};
+use super::{Effect, Plan, WorkerLoss, drains::is_operator_reason, loss, scale::ScalePlan};
 use crate::nodeset::{build::hostname_on, observe::Observed};
 
 /// Nothing waits for the deletion of a record, and the list of jobs may be long.
@@ -15,9 +15,8 @@ const REQUEUE: Duration = Duration::from_mins(1);
 /// Part of the drain reason of a leaving worker.
 const LEAVING_REASON: &str = "is pending termination for";
 
-/// Sets the nodes of dead workers down, and deletes the records that nothing needs. `is_wanted` returns whether a worker of
-/// this name is to be created, which will use the record.
-pub(super) fn plan_records(observed: &Observed, is_wanted: impl Fn(&str) -> bool, plan: &mut Plan) {
+/// Sets the nodes of dead workers down, and deletes the records that nothing needs. New workers use those of their names.
+pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mut Plan) {
     let Some(seen) = observed.knowledge.known() else { return };
     let spec = &observed.nodeset.spec;
     for (name, identity) in &observed.records {
@@ -42,7 +41,7 @@ pub(super) fn plan_records(observed: &Observed, is_wanted: impl Fn(&str) -> bool
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
-        if (lost || was_planned) && is_out && !is_wanted(name) {
+        if (lost || was_planned) && is_out && !scale.is_wanted(&observed.nodeset, name) {
             plan.effects.push(Effect::DeleteRecord {
                 node: name.clone(),
                 expect: node.admin_state(),

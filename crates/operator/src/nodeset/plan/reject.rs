@@ -1,5 +1,4 @@
-//! When the operator does not act on a NodeSet. Its running workers are left alone, and a rejection ends when its cause is
-//! fixed.
+//! When the operator does not act on a NodeSet and leaves its running workers alone, until the cause is fixed.
 
 use api::{Controller, NodeSet, Problems};
 use jiff::Timestamp;
@@ -18,30 +17,12 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    fn invalid(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-            is_invalid: true,
-        }
-    }
-
-    fn waiting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            is_invalid: false,
-            ..Self::invalid(reason, message)
-        }
-    }
-
     pub fn state(&self) -> State {
+        let message = self.message.clone();
         if self.is_invalid {
-            State::Invalid {
-                message: self.message.clone(),
-            }
+            State::Invalid { message }
         } else {
-            State::Blocked {
-                on: self.message.clone(),
-            }
+            State::Blocked { on: message }
         }
     }
 }
@@ -49,9 +30,16 @@ impl Rejection {
 /// Returns the Controller of the NodeSet, or why the operator does not act.
 pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&'a Controller, Rejection> {
     let nodeset = observed.nodeset.as_ref();
-    let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
+    let reject = |reason, is_invalid, message| {
+        Err(Rejection {
+            reason,
+            message,
+            is_invalid,
+        })
+    };
     if let Some(first) = problems.errors().next() {
-        return Err(Rejection::invalid(first.reason.as_str(), errors.join("\n")));
+        let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
+        return reject(first.reason.as_str(), true, errors.join("\n"));
     }
     let name = &nodeset.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
@@ -60,55 +48,43 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         } else {
             format!("existing Controllers: {}", observed.controller_names.join(", "))
         };
-        return Err(Rejection::waiting(
-            "ControllerNotFound",
-            format!("spec.controllerRef.name is {name:?}, and no Controller of that name exists; {existing}"),
-        ));
+        let message = format!("spec.controllerRef.name is {name:?}, and no Controller of that name exists; {existing}");
+        return reject("ControllerNotFound", false, message);
     };
     if controller.metadata.deletion_timestamp.is_some() {
-        return Err(Rejection::waiting(
-            "ControllerDeleted",
-            format!("Controller {name:?} is being deleted; no workers are made for it"),
-        ));
+        let message = format!("Controller {name:?} is being deleted; no workers are made for it");
+        return reject("ControllerDeleted", false, message);
     }
-    if let Some(rival) = rival(nodeset, observed.siblings.iter().map(AsRef::as_ref)) {
-        return Err(Rejection::invalid(
-            "NameTaken",
-            format!(
-                "NodeSet {rival:?} is older and has the same name in Slurm, {:?}; set another spec.template.spec.hostname \
-                 or give this NodeSet another name",
-                nodeset.slurm_name()
-            ),
-        ));
+    if let Some(rival) = rival(observed) {
+        let message = format!(
+            "NodeSet {rival:?} is older and has the same name in Slurm, {:?}; set another spec.template.spec.hostname \
+             or give this NodeSet another name",
+            nodeset.slurm_name()
+        );
+        return reject("NameTaken", true, message);
     }
     if controller.slurm_key().is_none() {
-        return Err(Rejection::waiting(
-            "KeyMissing",
-            format!(
-                "Controller {name:?} is external and names no slurmKeyRef; name the Secret with its slurm.key there"
-            ),
-        ));
+        let message = format!(
+            "Controller {name:?} is external and names no slurmKeyRef; name the Secret with its slurm.key there"
+        );
+        return reject("KeyMissing", false, message);
     }
-    if let Some(missing) = &observed.missing_secret {
-        return Err(Rejection::waiting("SecretMissing", missing.clone()));
+    match &observed.missing_secret {
+        Some(missing) => reject("SecretMissing", false, missing.clone()),
+        None => Ok(controller),
     }
-    Ok(controller)
 }
 
 /// Returns the older NodeSet of the same Controller with the same name in Slurm. Of two NodeSets created in the same
 /// second, the one whose name sorts first is older.
-pub fn rival<'a>(nodeset: &NodeSet, siblings: impl IntoIterator<Item = &'a NodeSet>) -> Option<String> {
+fn rival(observed: &Observed) -> Option<String> {
+    let nodeset = observed.nodeset.as_ref();
+    let age = |nodeset: &NodeSet| {
+        let created = nodeset.metadata.creation_timestamp.as_ref();
+        (created.map_or(Timestamp::MAX, |time| time.0), nodeset.name_any())
+    };
     let name = nodeset.slurm_name();
-    siblings
-        .into_iter()
-        .filter(|other| other.metadata.uid != nodeset.metadata.uid || other.name_any() != nodeset.name_any())
-        .filter(|other| other.spec.controller_ref.name == nodeset.spec.controller_ref.name)
-        .filter(|other| other.slurm_name().eq_ignore_ascii_case(&name) && age(other) < age(nodeset))
-        .map(ResourceExt::name_any)
-        .next()
-}
-
-fn age(nodeset: &NodeSet) -> (Timestamp, String) {
-    let created = nodeset.metadata.creation_timestamp.as_ref();
-    (created.map_or(Timestamp::MAX, |time| time.0), nodeset.name_any())
+    let is_rival = |other: &NodeSet| other.slurm_name().eq_ignore_ascii_case(&name) && age(other) < age(nodeset);
+    let rival = observed.siblings.iter().find(|other| is_rival(other))?;
+    Some(rival.name_any())
 }

@@ -9,17 +9,12 @@ use jiff::{SignedDuration, Timestamp};
 use slurm::{Hostlist, Node, Reservation, ReservationName, ReservationRequest, SingleLine, node::NodeFlag};
 
 use super::{
-    Effect, Plan, SOON, Wait,
+    Effect, Plan, SOON, Situation,
     proof::{Evidence, Occupancy},
-    schedule::{Recurrence, Schedule},
-    selection::Selection,
+    schedule::{Schedule, recurrence},
 };
 use crate::{
-    cluster::{Knowledge, Seen},
-    nodeset::observe::Observed,
-    runtime::DesiredCondition,
-    unix_time::timestamp,
-    worker::Worker,
+    cluster::Seen, nodeset::observe::Observed, runtime::DesiredCondition, unix_time::timestamp, worker::Worker,
 };
 
 /// The user that slurmctld runs as, as in upstream.
@@ -66,46 +61,66 @@ fn find<'s>(all: &'s [Reservation], name: &ReservationName) -> Option<&'s Reserv
 }
 
 /// Creates, changes or deletes the reservation.
-pub(super) fn plan_reservation(
-    observed: &Observed,
-    selection: &Selection<'_>,
-    evidence: Option<&Evidence<'_>>,
-    desired: u32,
-    plan: &mut Plan,
-) {
-    let nodeset = observed.nodeset.as_ref();
+pub(super) fn plan_reservation(situation: &Situation<'_>, plan: &mut Plan) {
+    let nodeset = situation.observed.nodeset.as_ref();
     if !nodeset.may_have_reservation() {
         plan.reservation = ReservationReport::Absent;
         return;
     }
-    let (Some(name), Some(evidence), Knowledge::Known(seen)) = (name(nodeset), evidence, &observed.knowledge) else {
+    let (Some(name), Some(evidence)) = (name(nodeset), &situation.evidence) else {
         return;
     };
     // The next poll reads the reservations.
-    let Some(all) = &seen.reservations else { return };
+    let Some(all) = &evidence.seen.reservations else {
+        return;
+    };
     let found = find(all, &name);
-    let (nodes, has_going_nodes) = members(seen, selection, evidence);
+    let Some(schedule) = Schedule::of(&nodeset.spec).filter(|_| plan.desired > 0) else {
+        match found {
+            None => plan.reservation = ReservationReport::Absent,
+            Some(_) => plan.effects.push(Effect::Unreserve { name }),
+        }
+        return;
+    };
+    let (nodes, has_going_nodes) = members(situation, evidence);
+    let status = nodeset.status.as_ref();
     let planner = ReservationPlanner {
-        now: observed.now,
-        before: nodeset.reservation_condition(),
-        made_for: nodeset
-            .status
-            .as_ref()
-            .and_then(|status| status.reserved_start.as_ref()?.instant()),
+        now: situation.observed.now,
+        made_for: status.and_then(|status| status.reserved_start.as_ref()?.instant()),
+        schedule,
         nodes,
-        has_going_nodes,
         name,
     };
-    let schedule = Schedule::of(&nodeset.spec).filter(|_| desired > 0);
-    plan.reservation = match (schedule, found) {
-        (None, None) => ReservationReport::Absent,
-        (None, Some(_)) => {
-            plan.effects.push(Effect::Unreserve { name: planner.name });
-            ReservationReport::Unchanged
+    plan.reservation = match (found, nodeset.reservation_condition()) {
+        (Some(_), _) if planner.nodes.is_empty() && has_going_nodes => {
+            let name = planner.name;
+            let message =
+                format!("all nodes of reservation {name} are being replaced; it is created again for their successors");
+            plan.effects.push(Effect::Unreserve { name });
+            report(Some(planner.schedule.start), REPLACING, message)
         }
-        (Some(schedule), Some(found)) => planner.keep(&schedule, found, plan),
-        (Some(schedule), None) => planner.make(&schedule, plan),
+        (Some(found), _) => {
+            let (name, nodes) = (&planner.name, &found.nodes);
+            let (start, end) = (shown(found.start_time.finite()), shown(found.end_time.finite()));
+            let message = format!("Slurm holds reservation {name} of {nodes} from {start} to {end}");
+            ReservationReport::Reported {
+                condition: DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
+                start: planner.plan_change(found, plan),
+            }
+        }
+        (None, Some(before)) => planner.make(before, plan),
+        (None, None) => {
+            plan.requeue = Some(SOON);
+            let message = format!("reservation {} is about to be created", planner.name);
+            report(None, "Creating", message)
+        }
     };
+}
+
+/// Reports that there is no reservation; `start` is that of the last one.
+fn report(start: Option<Timestamp>, reason: &'static str, message: String) -> ReservationReport {
+    let condition = DesiredCondition::false_(RESERVATION_CREATED, reason, message);
+    ReservationReport::Reported { condition, start }
 }
 
 /// Deletes the reservation of a deleted NodeSet. Returns false while it may exist.
@@ -114,122 +129,77 @@ pub(super) fn plan_release(observed: &Observed, plan: &mut Plan) -> bool {
     let (Some(_), Some(name)) = (nodeset.reservation_condition(), name(nodeset)) else {
         return true;
     };
-    match &observed.knowledge {
-        Knowledge::Unknown { why } => {
-            plan.waits.push(Wait::SlurmUnknown { why: why.clone() });
-            false
-        }
-        Knowledge::Known(seen) => match &seen.reservations {
-            None => false,
-            Some(all) if find(all, &name).is_none() => true,
-            Some(_) => {
-                plan.effects.push(Effect::Unreserve { name });
-                false
-            }
-        },
-    }
-}
-
-/// Chooses the old workers that a scheduled update replaces now: those whose nodes are in the active reservation, and those
-/// that will never start.
-pub(super) fn choose<'a>(
-    observed: &'a Observed,
-    seen: &Seen,
-    old: Vec<Worker<'a>>,
-    is_chosen: impl Fn(&Worker<'a>) -> bool,
-) -> Vec<Worker<'a>> {
-    let nodeset = observed.nodeset.as_ref();
-    let Some(name) = name(nodeset) else { return Vec::new() };
-    let now = seconds(observed.now);
-    let all = seen.reservations.as_deref().unwrap_or_default();
-    let lasts = find(all, &name).is_some_and(|found| found.is_active(now));
-    let lasts = lasts
-        || nodeset
-            .reservation_condition()
-            .is_some_and(|condition| condition.reason == REPLACING);
-    let inside = |worker: &Worker<'a>| {
-        let node = worker.slurm_name().and_then(|name| seen.nodes.get(name));
-        node.is_some_and(|node| node.state.has(NodeFlag::Maintenance) && node.reservation == name.as_str())
+    plan.wait_for_slurm(observed);
+    let seen = observed.knowledge.known();
+    let Some(all) = seen.and_then(|seen| seen.reservations.as_ref()) else {
+        return false;
     };
-    old.into_iter()
-        .filter(|worker| inside(worker) || (lasts && is_chosen(worker)) || super::startup_problem(*worker).is_some())
-        .collect()
+    let found = find(all, &name).is_some();
+    plan.effects.extend(found.then_some(Effect::Unreserve { name }));
+    !found
 }
 
-/// Returns the reservation that prevents Slurm from deleting this node.
-pub(super) fn holder(node: &Node) -> Option<&str> {
-    let reserved = node.state.has(NodeFlag::Reserved) || node.state.has(NodeFlag::Maintenance);
-    (reserved && !node.reservation.is_empty()).then_some(node.reservation.as_str())
+/// Whether a scheduled update replaces an old worker now: its node is in the active reservation, or it will never start.
+pub(super) fn replaces(observed: &Observed, seen: &Seen, worker: Worker<'_>, is_chosen: bool) -> bool {
+    let nodeset = observed.nodeset.as_ref();
+    let Some(name) = name(nodeset) else { return false };
+    let found = find(seen.reservations.as_deref().unwrap_or_default(), &name);
+    let before = nodeset.reservation_condition();
+    let lasts = found.is_some_and(|found| found.is_active(seconds(observed.now)))
+        || before.is_some_and(|condition| condition.reason == REPLACING);
+    let is_inside = |node: &Node| node.state.has(NodeFlag::Maintenance) && node.reservation == name.as_str();
+    observed.slurm_node(worker).is_some_and(is_inside)
+        || (lasts && is_chosen)
+        || super::startup_problem(worker).is_some()
 }
 
-/// Explains why a reserved node cannot be deleted.
-pub(super) fn explain_holder(nodeset: &NodeSet, holder: &str) -> String {
-    if nodeset.child_names().reservation() == holder {
-        return format!("it is leaving reservation {holder}");
-    }
-    format!("Slurm deletes no reserved node; remove it from reservation {holder}, or wait until that ends")
+/// Returns why Slurm does not delete this node, if it is reserved.
+pub(super) fn explain_holder(nodeset: &NodeSet, node: &Node) -> Option<String> {
+    let holder = &node.reservation;
+    let is_reserved = node.state.has(NodeFlag::Reserved) || node.state.has(NodeFlag::Maintenance);
+    (is_reserved && !holder.is_empty()).then(|| {
+        if nodeset.child_names().reservation() == *holder {
+            format!("it is leaving reservation {holder}")
+        } else {
+            format!("Slurm deletes no reserved node; remove it from reservation {holder}, or wait until that ends")
+        }
+    })
 }
 
 /// Returns the nodes that belong into the reservation, and whether further nodes are about to be deleted.
-fn members(seen: &Seen, selection: &Selection<'_>, evidence: &Evidence<'_>) -> (Hostlist, bool) {
-    let registered = |worker: &Worker<'_>| seen.nodes.contains_key(worker.slurm_name().unwrap_or_default());
-    let is_going = |worker: &Worker<'_>| {
-        let node = worker.slurm_name().unwrap_or_default();
-        worker.leaving().is_some() && matches!(evidence.occupancy(node), Occupancy::Free { .. })
-    };
-    let leaving = selection.leave.iter().map(|(worker, _)| *worker).filter(registered);
-    let (going, leaving): (Vec<Worker<'_>>, Vec<Worker<'_>>) = leaving.partition(is_going);
-    let staying = selection.stay.iter().copied().filter(registered);
-    let names = staying.chain(leaving).filter_map(Worker::slurm_name);
+fn members(situation: &Situation<'_>, evidence: &Evidence<'_>) -> (Hostlist, bool) {
+    let staying = situation.stay.iter().map(|worker| (worker, false));
+    let leaving = situation
+        .leave
+        .iter()
+        .map(|(worker, _)| (worker, worker.leaving().is_some()));
+    let (mut names, mut has_going_nodes) = (Vec::new(), false);
+    for (worker, is_marked) in staying.chain(leaving) {
+        let name = worker.slurm_name().unwrap_or_default();
+        if is_marked && matches!(evidence.occupancy(name), Occupancy::Free { .. }) {
+            has_going_nodes = true;
+        } else if evidence.seen.nodes.contains_key(name) {
+            names.push(name);
+        }
+    }
     // Slurm has nodes of these names, so they are valid.
-    (Hostlist::of_names(names).unwrap_or_default(), !going.is_empty())
+    (Hostlist::of_names(names).unwrap_or_default(), has_going_nodes)
 }
 
 /// The facts that decide about the reservation.
-struct ReservationPlanner<'a> {
+struct ReservationPlanner {
     now: Timestamp,
-    before: Option<&'a Condition>,
+    /// `startTime` in the spec that the last reservation was created for.
     made_for: Option<Timestamp>,
+    schedule: Schedule,
     nodes: Hostlist,
-    /// Further nodes are about to be deleted.
-    has_going_nodes: bool,
     name: ReservationName,
 }
 
-impl ReservationPlanner<'_> {
-    fn report(condition: DesiredCondition, start: Option<Timestamp>) -> ReservationReport {
-        ReservationReport::Reported { condition, start }
-    }
-
-    /// Plans for an existing reservation.
-    fn keep(self, schedule: &Schedule, found: &Reservation, plan: &mut Plan) -> ReservationReport {
-        if self.nodes.is_empty() && self.has_going_nodes {
-            let message = format!(
-                "all nodes of reservation {} are being replaced; it is created again for their successors",
-                self.name
-            );
-            plan.effects.push(Effect::Unreserve { name: self.name });
-            return Self::report(
-                DesiredCondition::false_(RESERVATION_CREATED, REPLACING, message),
-                Some(schedule.start),
-            );
-        }
-        let message = format!(
-            "Slurm holds reservation {} of {} from {} to {}",
-            self.name,
-            found.nodes,
-            shown(found.start_time.finite()),
-            shown(found.end_time.finite()),
-        );
-        let made_for = self.plan_change(schedule, found, plan);
-        Self::report(
-            DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
-            made_for,
-        )
-    }
-
-    /// Plans the changes of an existing reservation. Once it is active, only its nodes can change.
-    fn plan_change(self, schedule: &Schedule, found: &Reservation, plan: &mut Plan) -> Option<Timestamp> {
+impl ReservationPlanner {
+    /// Changes an existing reservation, once it is active only its nodes. Returns the `startTime` that it is for.
+    fn plan_change(self, found: &Reservation, plan: &mut Plan) -> Option<Timestamp> {
+        let schedule = &self.schedule;
         let mut made_for = Some(schedule.start);
         let mut request = ReservationRequest::new(self.name.clone());
         let other_nodes = found.node_list().ok().as_ref() != Some(&self.nodes);
@@ -243,13 +213,12 @@ impl ReservationPlanner<'_> {
         }
         if !found.is_active(now) {
             let flags = flags(schedule);
-            if Recurrence::among(&found.flags) != schedule.recurrence || has_other_flag(found, &flags) {
-                // Slurm does not change the recurrence of a reservation, and adds requested flags to those that are set. So
-                // the reservation is created anew.
+            if recurrence(&found.flags) != schedule.recurrence || has_other_flag(found, &flags) {
+                // Slurm keeps the recurrence, and adds requested flags to those that are set, so it is created anew.
                 plan.effects.push(Effect::Unreserve { name: self.name });
                 return None;
             }
-            request.start = self.other_start(schedule, found);
+            request.start = self.other_start(found);
             if request.start.is_some() && schedule.recurrence.is_some() {
                 // Recorded only when the change is observed: later, Slurm has moved the start on.
                 made_for = self.made_for;
@@ -274,83 +243,68 @@ impl ReservationPlanner<'_> {
     }
 
     /// Returns the new start, if the user changed it. Slurm itself moves the start of a recurring reservation on.
-    fn other_start(&self, schedule: &Schedule, found: &Reservation) -> Option<u64> {
-        let start = match schedule.recurrence {
+    fn other_start(&self, found: &Reservation) -> Option<u64> {
+        let schedule = &self.schedule;
+        let start = seconds(match schedule.recurrence {
             None => schedule.beginning(self.now)?.0,
             Some(_) if self.made_for.is_none_or(|made_for| made_for == schedule.start) => return None,
             Some(_) => schedule.next(self.now)?,
-        };
-        let start = seconds(start);
+        });
         (found.start_time.finite() != Some(start)).then_some(start)
     }
 
-    /// Plans for a missing reservation.
-    fn make(self, schedule: &Schedule, plan: &mut Plan) -> ReservationReport {
-        let wanted =
-            |reason: &'static str, message: String| DesiredCondition::false_(RESERVATION_CREATED, reason, message);
-        let Some(before) = self.before else {
-            plan.requeue = Some(SOON);
-            let message = format!("reservation {} is about to be created", self.name);
-            return Self::report(wanted("Creating", message), None);
-        };
+    /// Plans for a missing reservation; `before` is what the status said about it.
+    fn make(&self, before: &Condition, plan: &mut Plan) -> ReservationReport {
+        let (now, schedule, name) = (self.now, &self.schedule, &self.name);
+        let report = |reason, message| report(self.made_for, reason, message);
         let is_replacing = before.reason == REPLACING;
         let unless_replacing = |reason| if is_replacing { REPLACING } else { reason };
         if self.nodes.is_empty() {
-            let message = format!(
-                "reservation {} is created when the first node of the NodeSet has registered",
-                self.name
-            );
-            return Self::report(wanted(unless_replacing("NoNodes"), message), self.made_for);
+            let message = format!("reservation {name} is created when the first node of the NodeSet has registered");
+            return report(unless_replacing("NoNodes"), message);
         }
+        // slurmctld may have been killed before it saved the reservation.
+        let since = before.last_transition_time.instant();
+        let may_be_lost = before.status == ConditionStatus::True
+            && since.is_some_and(|since| now.duration_since(since) <= DURABLE_AFTER);
         let was_made = self.made_for == Some(schedule.start);
-        let time = if !was_made || self.may_be_lost(before) {
-            schedule.beginning(self.now)
+        let time = if !was_made || may_be_lost {
+            schedule.beginning(now)
         } else if is_replacing {
-            schedule.again(self.now)
+            schedule.again(now)
         } else {
             None
         };
-        let Some((start, length)) = time else {
-            let field = "spec.updateStrategy.scheduledUpdate.startTime";
-            return Self::report(
-                if was_made {
-                    let message = format!(
-                        "reservation {} no longer exists: it has ended, or an administrator deleted it; change {field} to get another",
-                        self.name
-                    );
-                    wanted("NotExists", message)
-                } else {
-                    let message = format!("{field} has passed; set a future time, or a flag such as DAILY");
-                    wanted("StartPassed", message)
-                },
-                self.made_for,
-            );
-        };
-        let message = format!("reservation {} is about to be created", self.name);
-        plan.effects.push(Effect::Reserve {
-            request: ReservationRequest {
-                start: Some(seconds(start)),
-                minutes: Some(minutes(length)),
-                nodes: lines([self.nodes.to_string()]),
-                users: lines([USER.to_owned()]),
-                flags: lines(flags(schedule)),
-                ..ReservationRequest::new(self.name)
-            },
-            new: true,
-        });
-        Self::report(wanted(unless_replacing("Creating"), message), self.made_for)
-    }
-
-    /// Whether slurmctld may have been killed before it saved the reservation.
-    fn may_be_lost(&self, before: &Condition) -> bool {
-        let since = before.last_transition_time.instant();
-        before.status == ConditionStatus::True
-            && since.is_some_and(|since| self.now.duration_since(since) <= DURABLE_AFTER)
+        let field = "spec.updateStrategy.scheduledUpdate.startTime";
+        match time {
+            Some((start, length)) => {
+                let request = ReservationRequest {
+                    start: Some(seconds(start)),
+                    minutes: Some(minutes(length)),
+                    nodes: lines([self.nodes.to_string()]),
+                    users: lines([USER.to_owned()]),
+                    flags: lines(flags(schedule)),
+                    ..ReservationRequest::new(name.clone())
+                };
+                plan.effects.push(Effect::Reserve { request, new: true });
+                let message = format!("reservation {name} is about to be created");
+                report(unless_replacing("Creating"), message)
+            }
+            None if was_made => {
+                let ended = "it has ended, or an administrator deleted it";
+                let message = format!("reservation {name} no longer exists: {ended}; change {field} to get another");
+                report("NotExists", message)
+            }
+            None => {
+                let message = format!("{field} has passed; set a future time, or a flag such as DAILY");
+                report("StartPassed", message)
+            }
+        }
     }
 }
 
 fn flags(schedule: &Schedule) -> Vec<String> {
-    let mut flags: Vec<String> = OPERATOR_FLAGS.iter().map(|flag| (*flag).to_owned()).collect();
+    let mut flags = OPERATOR_FLAGS.map(str::to_owned).to_vec();
     for flag in &schedule.flags {
         if !flags.contains(flag) {
             flags.push(flag.clone());
@@ -370,10 +324,8 @@ fn has_other_flag(found: &Reservation, wanted: &[String]) -> bool {
 
 /// Text that is not one line cannot be part of a request and is left out.
 fn lines(texts: impl IntoIterator<Item = String>) -> Vec<SingleLine> {
-    texts
-        .into_iter()
-        .filter_map(|text| SingleLine::new(text).ok())
-        .collect()
+    let lines = texts.into_iter().map(SingleLine::new);
+    lines.filter_map(Result::ok).collect()
 }
 
 fn minutes(length: SignedDuration) -> u32 {
@@ -385,9 +337,8 @@ fn seconds(time: Timestamp) -> u64 {
 }
 
 fn shown(seconds: Option<u64>) -> String {
-    seconds
-        .and_then(timestamp)
-        .map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
+    let time = seconds.and_then(timestamp);
+    time.map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
 }
 
 #[cfg(test)]

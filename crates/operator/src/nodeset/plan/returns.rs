@@ -1,33 +1,36 @@
 //! Workers that are back, and ready workers that Slurm does not have.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use slurm::node::Node as SlurmNode;
 
 use super::{
-    Effect, Occupancy, Plan, RecordAction, Wait, WorkerRemoval, cordon,
+    Effect, Occupancy, Plan, RecordAction, Situation, Wait, WorkerRemoval, cordon,
     drains::{has_operator_reason, is_slurm_reason},
     loss::ready_since,
-    selection::Selection,
-    stale_jobs,
+    max_unavailable, stale_jobs,
 };
-use crate::{nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
+use crate::{unix_time::timestamp, worker::Worker};
 
 /// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has
 /// started elsewhere meanwhile.
-pub(super) fn plan_returns(observed: &Observed, selection: &Selection<'_>, plan: &mut Plan) {
-    for worker in &selection.stay {
+pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    for worker in &situation.stay {
         let alive = observed.host(*worker).is_some_and(|host| ready_since(host).is_some());
         let since = worker.ready_since().filter(|_| worker.is_ready() && alive);
         let (Some(since), Some(node)) = (since, observed.slurm_node(*worker)) else {
             continue;
         };
+        // Slurm set it down before the worker became ready, or so long ago that Kubernetes would have noticed an outage.
+        let given_up = node.reason_changed_at.finite().and_then(timestamp);
+        let is_past = given_up.is_none_or(|at| at <= since || observed.now.duration_since(at) > MISSED_WITHIN);
         if node.state.is_down()
-            && (has_operator_reason(node, *worker) || is_slurm_reason(&node.reason))
+            && (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
             && missed_address(*worker, node).is_none()
-            && (stale_jobs::is_down_for_stale_jobs(node) || is_about_the_past(node, since, observed.now))
+            && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
             && cordon::reason(observed, *worker).is_none()
         {
             plan.effects.push(Effect::ResumeNode {
@@ -48,52 +51,44 @@ pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a st
     worker.address_instead_of(&node.address).filter(|_| is_missed)
 }
 
-/// Whether the worker became ready after Slurm set the node down, or has been ready for so long since that Kubernetes would
-/// have noticed an outage.
-fn is_about_the_past(node: &SlurmNode, ready_since: Timestamp, now: Timestamp) -> bool {
-    let given_up = node.reason_changed_at.finite().and_then(timestamp);
-    given_up.is_none_or(|given_up| given_up <= ready_since || now.duration_since(given_up) > MISSED_WITHIN)
-}
-
 /// Replaces ready workers that are not registered in Slurm. slurmctld loses a node that joined just before it was killed,
 /// and slurmd does not register again by itself.
-pub(super) fn plan_unregistered(observed: &Observed, selection: &Selection<'_>, desired: u32, plan: &mut Plan) {
-    let Some(seen) = observed.knowledge.known() else { return };
-    let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
-    let is_known = |worker: &Worker<'_>| worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name));
-    let mut unknown: Vec<Worker<'_>> = selection
-        .stay
-        .iter()
-        .copied()
-        // slurmd may have registered under the machine's own host name.
-        .filter(|worker| long_ready(*worker) && !is_known(worker) && !worker.is_named_by_machine())
-        .collect();
-    if unknown.is_empty() {
+pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    if observed.knowledge.known().is_none() {
         return;
     }
-    plan.needs_jobs = true;
-    plan.waits.extend(unknown.iter().map(|worker| Wait::Unregistered {
-        node: worker.slurm_name().unwrap_or_default().to_owned(),
-    }));
-    // If no worker is registered, they may all have other names in Slurm, so one worker shows first whether replacing
-    // helps.
-    let limit = if selection.stay.iter().any(is_known) {
-        observed.nodeset.spec.update_strategy().max_unavailable(desired).max(1)
+    let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
+    let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
+    // If none is registered, they may all have other names in Slurm, so one worker shows first whether replacing helps.
+    let limit = if situation.stay.iter().any(is_known) {
+        max_unavailable(observed, plan.desired)
     } else {
         1
     };
     let young = observed.workers().filter(|worker| !long_ready(*worker)).count();
-    let free = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(young);
-    unknown.truncate(free);
-    plan.effects.extend(unknown.into_iter().map(|worker| {
-        Effect::RemoveWorker(WorkerRemoval {
-            pod: worker.id(),
-            node: worker.slurm_name().unwrap_or_default().to_owned(),
-            occupancy: Occupancy::Absent,
-            record: RecordAction::Absent,
-            claims: Vec::new(),
-        })
-    }));
+    let mut free = limit.saturating_sub(young);
+    for worker in &situation.stay {
+        // slurmd may have registered under the machine's own host name.
+        if !long_ready(*worker) || is_known(worker) || worker.is_named_by_machine() {
+            continue;
+        }
+        let node = worker.slurm_name().unwrap_or_default().to_owned();
+        plan.needs_jobs = true;
+        plan.waits.push(Wait::Other(format!(
+            "the pod of node {node} is ready but not registered in Slurm; it is replaced, so that it registers"
+        )));
+        if free > 0 {
+            free -= 1;
+            plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
+                pod: worker.id(),
+                node,
+                occupancy: Occupancy::Absent,
+                record: RecordAction::Absent,
+                claims: Vec::new(),
+            }));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,98 +2,156 @@
 //!
 //! Unusable workers are replaced first: that takes nothing away, and a broken template that was fixed recovers by itself.
 //! At most `maxUnavailable` workers are replaced at a time, and a usable one only while fewer than that are missing for any
-//! reason.
+//! reason. Slurm can use a worker that is ready in Kubernetes, and registered and open for jobs in Slurm.
+
+use std::collections::BTreeSet;
 
 use api::update_strategy::UpdateStrategyType;
 use kube::ResourceExt;
+use slurm::node::{Node, NodeFlag};
 
-use super::{Wait, rank::sort_for_deletion, reservation, selection::Selection, usable::unusable};
+use super::{Plan, Situation, Wait, max_unavailable, reservation, scale::sort_for_deletion, size};
 use crate::{
+    cluster::Seen,
     nodeset::observe::Observed,
     worker::{Cause, Worker},
 };
 
-#[derive(Debug, Default)]
-pub(super) struct Rollout<'a> {
-    pub(super) replace: Vec<Worker<'a>>,
-    pub(super) wait: Option<Wait>,
+/// Flags that keep jobs away from a node, whatever its base state.
+const CLOSED: &[NodeFlag] = &[
+    NodeFlag::Drain,
+    NodeFlag::Fail,
+    NodeFlag::InvalidReg,
+    NodeFlag::NotResponding,
+    NodeFlag::PoweredDown,
+];
+
+/// Lets workers of an older revision leave; `hash` is the newest one.
+pub(super) fn plan_rollout(situation: &mut Situation<'_>, hash: &str, plan: &mut Plan) {
+    let replaced = choose(situation, hash, plan);
+    let uids: BTreeSet<&str> = replaced.iter().map(|worker| worker.uid()).collect();
+    situation.stay.retain(|worker| !uids.contains(worker.uid()));
+    let leave = replaced.iter().map(|worker| (*worker, Cause::Update));
+    situation.leave.extend(leave);
 }
 
-/// Chooses among the workers that stay; `hash` is the newest revision, `desired` the number of workers.
-pub(super) fn choose<'a>(observed: &'a Observed, selection: &Selection<'a>, desired: u32, hash: &str) -> Rollout<'a> {
-    let stay = &selection.stay;
-    let mut old: Vec<Worker<'a>> = stay.iter().copied().filter(|worker| is_old(*worker, hash)).collect();
+/// Chooses among the workers that stay.
+fn choose<'a>(situation: &Situation<'a>, hash: &str, plan: &mut Plan) -> Vec<Worker<'a>> {
+    let (observed, stay) = (situation.observed, &situation.stay);
+    // A worker without a revision is not replaced.
+    let is_old = |worker: &Worker<'_>| worker.revision().is_some_and(|revision| revision != hash);
+    let mut old: Vec<Worker<'a>> = stay.iter().copied().filter(is_old).collect();
     let strategy = observed.nodeset.spec.update_strategy();
     let is_scheduled = strategy.kind() == UpdateStrategyType::ScheduledUpdate;
     let is_rolling = strategy.kind() == UpdateStrategyType::RollingUpdate;
     if old.is_empty() || strategy.is_paused() || !(is_scheduled || is_rolling) {
-        return Rollout::default();
+        return Vec::new();
     }
-    let count = old.len();
     let is_chosen = |worker: &Worker<'_>| worker.leaving().is_some_and(|leaving| leaving.cause == Cause::Update);
     let Some(seen) = observed.knowledge.known() else {
+        let why = "no worker is replaced for the update meanwhile".to_owned();
+        plan.waits.push(Wait::SlurmUnknown { why });
         old.retain(is_chosen);
-        return Rollout {
-            replace: old,
-            wait: Some(Wait::SlurmUnknown {
-                why: "no worker is replaced for the update meanwhile".to_owned(),
-            }),
-        };
+        return old;
     };
+    let of_old = format!("{} workers of an older revision", old.len());
     if is_scheduled {
-        let replace = reservation::choose(observed, seen, old, is_chosen);
-        let wait = (!replace.is_empty()).then_some(Wait::Updating {
-            old: count,
-            obstacle: None,
-        });
-        return Rollout { replace, wait };
+        old.retain(|worker| reservation::replaces(observed, seen, *worker, is_chosen(worker)));
+        if !old.is_empty() {
+            plan.waits.push(Wait::Other(format!("{of_old} are being replaced")));
+        }
+        return old;
     }
-    let limit = usize::try_from(strategy.max_unavailable(desired))
-        .unwrap_or(usize::MAX)
-        .max(1);
+    let limit = max_unavailable(observed, plan.desired);
     sort_for_deletion(&mut old, &observed.nodeset.name_any(), Some(seen));
-    let (mut replace, rest): (Vec<Worker<'a>>, Vec<Worker<'a>>) = old.into_iter().partition(is_chosen);
+    let (mut replace, rest): (Vec<_>, Vec<_>) = old.into_iter().partition(is_chosen);
     let obstacle = |worker: &Worker<'_>| unusable(observed, seen, *worker);
-    let (usable, broken): (Vec<Worker<'a>>, Vec<Worker<'a>>) =
-        rest.into_iter().partition(|worker| obstacle(worker).is_none());
+    let (usable, broken): (Vec<_>, Vec<_>) = rest.into_iter().partition(|worker| obstacle(worker).is_none());
 
     // The new revision replaces at most `maxUnavailable` workers until its own workers are usable.
-    let wanted = usize::try_from(desired).unwrap_or(usize::MAX);
-    let new_obstacles: Vec<String> = stay
-        .iter()
-        .filter(|worker| !is_old(**worker, hash))
-        .filter_map(obstacle)
-        .collect();
+    let wanted = size(plan.desired);
+    let new = stay.iter().filter(|worker| !is_old(worker));
+    let new_obstacles: Vec<String> = new.filter_map(obstacle).collect();
     let unproven = new_obstacles.len().saturating_add(wanted.saturating_sub(stay.len()));
     let free = limit.saturating_sub(unproven.saturating_add(replace.len()));
     replace.extend(broken.into_iter().take(free));
 
-    let in_use = stay
-        .iter()
-        .filter(|worker| !is_chosen(worker) && obstacle(worker).is_none())
-        .count();
-    let missing = wanted.saturating_sub(in_use);
+    let is_in_use = |worker: &&Worker<'_>| !is_chosen(worker) && obstacle(worker).is_none();
+    let missing = wanted.saturating_sub(stay.iter().filter(is_in_use).count());
     let free = limit.saturating_sub(missing.max(replace.len()));
     replace.extend(usable.into_iter().take(free));
-    Rollout {
-        replace,
-        wait: Some(Wait::Updating {
-            old: count,
-            obstacle: new_obstacles.into_iter().next(),
-        }),
+    plan.waits.push(Wait::Other(match new_obstacles.first() {
+        None => format!("{of_old} are being replaced"),
+        Some(why) => format!("{of_old} wait for replacement; first fix the workers of the new one: {why}"),
+    }));
+    replace
+}
+
+/// Returns why Slurm cannot use a worker. `None` if it can.
+fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<String> {
+    let pod = worker.name();
+    if !worker.is_available(observed.min_ready(), observed.now) {
+        return Some(match startup_problem(worker) {
+            Some(startup_problem) => format!("pod {pod} does not start: {startup_problem}"),
+            None => format!("pod {pod} is not ready"),
+        });
+    }
+    let name = worker.slurm_name().unwrap_or(pod);
+    match seen.nodes.get(name) {
+        None => Some(format!("node {name} has not registered with Slurm")),
+        Some(node) if !takes_jobs(node) => {
+            let reason = match node.reason.as_str() {
+                "" => String::new(),
+                reason => format!(" ({reason})"),
+            };
+            Some(format!("node {name} is {} in Slurm{reason}", node.state))
+        }
+        // A snapshot from before the pod was created shows its predecessor.
+        Some(_) if worker.created().is_some_and(|created| seen.at < created) => {
+            Some(format!("node {name} has not been seen in Slurm yet"))
+        }
+        Some(_) => None,
     }
 }
 
-/// A worker without a revision is not replaced.
-fn is_old(worker: Worker<'_>, hash: &str) -> bool {
-    worker.revision().is_some_and(|revision| revision != hash)
+fn takes_jobs(node: &Node) -> bool {
+    let state = &node.state;
+    (state.is_idle() || state.is_allocated()) && !CLOSED.iter().any(|flag| state.has(*flag))
+}
+
+/// Returns the problem that the kubelet or the scheduler reports about a pod, if waiting does not fix it.
+pub fn startup_problem(worker: Worker<'_>) -> Option<String> {
+    const LASTING: &[&str] = &[
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    ];
+    let status = worker.0.status.as_ref()?;
+    let containers = [&status.init_container_statuses, &status.container_statuses];
+    let stuck = containers.into_iter().flatten().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().filter(|reason| LASTING.contains(reason))?;
+        let message = waiting.message.as_deref().unwrap_or_default();
+        Some(format!("container {}: {reason} {message}", container.name))
+    });
+    let unschedulable = || {
+        let conditions = status.conditions.as_ref()?;
+        let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+        (scheduled.status == "False").then(|| scheduled.message.clone().unwrap_or_default())
+    };
+    stuck.or_else(unschedulable).map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{Plan, Wait, tests::steps};
+    use super::super::{Plan, tests::steps};
     use crate::nodeset::fixture::{DRAINED, IDLE, known, planned, unknown, with, worker};
 
     fn of(revision: &str, pod: Value) -> Value {
@@ -135,10 +193,12 @@ mod tests {
         known(&nodes, &[])
     }
 
+    /// The number of workers to replace, and whether something has to be fixed first.
     fn old(plan: &Plan) -> Option<(usize, bool)> {
-        plan.waits.iter().find_map(|wait| match wait {
-            Wait::Updating { old, obstacle } => Some((*old, obstacle.is_some())),
-            _ => None,
+        plan.waits.iter().find_map(|wait| {
+            let message = wait.message();
+            let (count, rest) = message.split_once(" workers of an older revision ")?;
+            Some((count.parse().unwrap(), rest != "are being replaced"))
         })
     }
 
@@ -241,12 +301,8 @@ mod tests {
         let pods = (0..3).map(|n| of("old", worker(n))).chain([broken]).collect();
         let plan = planned(&rolling(&json!(1)), pods, idle());
         assert_eq!(steps(&plan), [""; 0]);
-        let Some(Wait::Updating {
-            obstacle: Some(why), ..
-        }) = plan.waits.first()
-        else {
-            panic!("{:?}", plan.waits)
-        };
+        assert_eq!(old(&plan), Some((3, true)));
+        let why = plan.waits[0].message();
         assert!(why.contains("compute-3") && why.contains("no such image"), "{why}");
     }
 

@@ -10,52 +10,21 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// remaining time instead.
 const FORCE_START: &str = "FORCE_START";
 
-/// How a reservation recurs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recurrence {
-    Hourly,
-    Daily,
-    Weekly,
-    Weekday,
-    Weekend,
-}
+/// A flag with which a reservation recurs, how often, and whether on weekends only or on weekdays only.
+pub(super) type Recurrence = (&'static str, SignedDuration, Option<bool>);
 
-impl Recurrence {
-    const ALL: [(&'static str, Self); 5] = [
-        ("HOURLY", Self::Hourly),
-        ("DAILY", Self::Daily),
-        ("WEEKLY", Self::Weekly),
-        ("WEEKDAY", Self::Weekday),
-        ("WEEKEND", Self::Weekend),
-    ];
+const RECURRENCES: [Recurrence; 5] = [
+    ("HOURLY", SignedDuration::from_hours(1), None),
+    ("DAILY", DAY, None),
+    ("WEEKLY", SignedDuration::from_hours(7 * 24), None),
+    ("WEEKDAY", DAY, Some(false)),
+    ("WEEKEND", DAY, Some(true)),
+];
 
-    /// Returns the recurrence among these flags.
-    pub(super) fn among<S: AsRef<str>>(flags: &[S]) -> Option<Self> {
-        let named = |name: &str| flags.iter().any(|flag| flag.as_ref().eq_ignore_ascii_case(name));
-        Self::ALL
-            .into_iter()
-            .find_map(|(name, recurrence)| named(name).then_some(recurrence))
-    }
-
-    fn step(self) -> SignedDuration {
-        match self {
-            Self::Hourly => SignedDuration::from_hours(1),
-            Self::Daily | Self::Weekday | Self::Weekend => DAY,
-            Self::Weekly => DAY * 7,
-        }
-    }
-
-    fn is_on(self, time: Timestamp) -> bool {
-        let weekend = matches!(
-            time.to_zoned(TimeZone::UTC).weekday(),
-            Weekday::Saturday | Weekday::Sunday
-        );
-        match self {
-            Self::Weekday => !weekend,
-            Self::Weekend => weekend,
-            Self::Hourly | Self::Daily | Self::Weekly => true,
-        }
-    }
+/// Returns the recurrence among the flags of a reservation.
+pub(super) fn recurrence(flags: &[String]) -> Option<Recurrence> {
+    let has = |name: &str| flags.iter().any(|flag| flag.eq_ignore_ascii_case(name));
+    RECURRENCES.into_iter().find(|(name, ..)| has(name))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +47,7 @@ impl Schedule {
             .map(|flag| flag.trim().to_ascii_uppercase())
             .filter(|flag| !flag.is_empty())
             .collect();
-        let recurrence = Recurrence::among(&flags);
+        let recurrence = recurrence(&flags);
         let forced = flags.iter().any(|flag| flag == FORCE_START);
         if recurrence.is_none() {
             flags.retain(|flag| flag != FORCE_START);
@@ -99,23 +68,24 @@ impl Schedule {
         }
         match self.recurrence {
             Some(_) if self.forced && self.start + self.length > now => Some((self.start, self.length)),
-            Some(_) => Some((self.next(now)?, self.length)),
-            None if self.forced => self.rest(now),
-            None => None,
+            None if !self.forced => None,
+            _ => self.again(now),
         }
     }
 
-    /// Like [`Self::beginning`], for a reservation that had to be deleted and is created again.
+    /// Like [`Self::beginning`], for one that is created again: at its next start, or for the remaining time.
     pub(super) fn again(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
-        match self.recurrence {
-            Some(_) => Some((self.next(now)?, self.length)),
-            None => self.rest(now),
+        if self.recurrence.is_some() {
+            return Some((self.next(now)?, self.length));
         }
+        let end = self.start.checked_add(self.length).ok()?;
+        let left = end.duration_since(now).min(self.length);
+        (left >= SHORTEST).then_some((now, left))
     }
 
     /// Returns the first start after `now`.
     pub(super) fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let step = self.recurrence?.step();
+        let (_, step, on_weekends) = self.recurrence?;
         let over = now.duration_since(self.start).as_secs().max(-1);
         let mut time = self.start;
         if over >= 0 {
@@ -124,22 +94,14 @@ impl Schedule {
         }
         // A weekday or a weekend is at most five days away.
         for _ in 0..7 {
-            if self.recurrence?.is_on(time) {
+            let weekday = time.to_zoned(TimeZone::UTC).weekday();
+            let is_weekend = matches!(weekday, Weekday::Saturday | Weekday::Sunday);
+            if on_weekends.is_none_or(|wanted| wanted == is_weekend) {
                 return Some(time);
             }
             time = time.checked_add(step).ok()?;
         }
         None
-    }
-
-    fn rest(&self, now: Timestamp) -> Option<(Timestamp, SignedDuration)> {
-        let left = self
-            .start
-            .checked_add(self.length)
-            .ok()?
-            .duration_since(now)
-            .min(self.length);
-        (left >= SHORTEST).then_some((now, left))
     }
 }
 

@@ -10,7 +10,7 @@ use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
-use super::{Effect, Plan, Wait, drains::has_manual_reason, proof::Evidence, selection::Selection};
+use super::{Effect, Plan, Situation, Wait, drains::has_manual_reason, proof::Evidence};
 use crate::{cluster::Seen, nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
 /// How much older than the worker a job has to be, because clocks differ, if slurmctld has restarted since and may have
@@ -39,27 +39,23 @@ pub enum Remedy {
 }
 
 /// Ends stale jobs. The last list of jobs shows which workers are suspicious; those are checked against the evidence.
-pub(super) fn plan_stale_jobs(
-    observed: &Observed,
-    selection: &Selection<'_>,
-    evidence: Option<&Evidence<'_>>,
-    plan: &mut Plan,
-) {
-    let Some(evidence) = evidence else { return };
-    let leaving = selection.leave.iter().map(|(worker, _)| worker);
-    for worker in selection.stay.iter().chain(leaving) {
-        if !is_suspicious(evidence.seen(), *worker) || is_one_of_several(observed, *worker) {
+pub(super) fn plan_stale_jobs(situation: &Situation<'_>, plan: &mut Plan) {
+    let Some(evidence) = &situation.evidence else { return };
+    for worker in situation.workers() {
+        let Some(node) = worker.slurm_name() else { continue };
+        if !is_suspicious(evidence.seen, node, worker) || is_one_of_several(situation.observed, node) {
             continue;
         }
         plan.needs_jobs = true;
-        let (Some(node), Some(stale_jobs)) = (worker.slurm_name(), stale_jobs(evidence, *worker)) else {
+        let Some(stale_jobs) = stale_jobs(evidence, worker) else {
             continue;
         };
         let jobs: Vec<String> = stale_jobs.jobs.iter().map(|job| format!("job {job}")).collect();
-        plan.waits.push(Wait::StaleJobs {
-            node: node.to_owned(),
-            jobs: jobs.join(", "),
-        });
+        plan.waits.push(Wait::Other(format!(
+            "Slurm shows jobs on node {node} that ended with its previous worker: {}; the operator ends them in Slurm; end what \
+             remains with scontrol requeue or scancel",
+            jobs.join(", ")
+        )));
         plan.effects.push(Effect::EndStaleJobs {
             pod: worker.id(),
             node: node.to_owned(),
@@ -70,11 +66,9 @@ pub(super) fn plan_stale_jobs(
 
 /// Returns the jobs that Slurm shows on a worker and that are proven to have ended.
 pub fn stale_jobs(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<StaleJobs> {
-    let seen = evidence.seen();
-    let node = seen
-        .nodes
-        .get(worker.slurm_name()?)
-        .filter(|node| can_be_set_down(node))?;
+    let seen = evidence.seen;
+    let node = seen.nodes.get(worker.slurm_name()?);
+    let node = node.filter(|node| can_be_set_down(node))?;
     let started = timestamp(node.slurmd_start_time.finite()?)?;
     seen.process?;
     let is_dead = |job: &&Job| {
@@ -103,14 +97,9 @@ pub(super) fn is_down_for_stale_jobs(node: &Node) -> bool {
 }
 
 /// Whether the oldest job on the node is older than the worker, by the last list of jobs.
-fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
-    let (Some(name), Some(oldest_jobs)) = (worker.slurm_name(), &seen.oldest_jobs) else {
-        return false;
-    };
-    oldest_jobs
-        .get(name)
-        .is_some_and(|since| is_older(seen, *since, worker))
-        && seen.nodes.get(name).is_some_and(can_be_set_down)
+fn is_suspicious(seen: &Seen, node: &str, worker: Worker<'_>) -> bool {
+    let oldest = seen.oldest_jobs.as_ref().and_then(|oldest_jobs| oldest_jobs.get(node));
+    oldest.is_some_and(|since| is_older(seen, *since, worker)) && seen.nodes.get(node).is_some_and(can_be_set_down)
 }
 
 /// Whether a job that started then is older than the worker, whose processes end with it.
@@ -132,9 +121,8 @@ fn can_be_set_down(node: &Node) -> bool {
     !node.state.is_down() && node.state.is_dynamic()
 }
 
-/// Whether another pod has the same name in Slurm, where the jobs may be.
-fn is_one_of_several(observed: &Observed, worker: Worker<'_>) -> bool {
-    let Some(name) = worker.slurm_name() else { return true };
+/// Whether several pods have this name in Slurm, where the jobs may be.
+fn is_one_of_several(observed: &Observed, name: &str) -> bool {
     let same = observed.workers().filter(|other| other.slurm_name() == Some(name));
     same.count() > 1 || observed.foreign_hostnames.contains_key(name)
 }

@@ -6,6 +6,7 @@ use slurm::rest::{Observation, Process};
 
 use super::super::{Plan, plan, tests::steps};
 use super::*;
+use crate::cluster::Knowledge;
 use crate::nodeset::{
     fixture::{NOW, controller, nodeset, now, observed, planned, slurm_key, terminating, unknown, with, worker},
     status::status,
