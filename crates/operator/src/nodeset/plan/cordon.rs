@@ -46,6 +46,7 @@ fn node_reason(observed: &Observed, node: &Node, worker: Worker<'_>) -> String {
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default();
     let propagated: Vec<String> = observed
+        .environment
         .propagated_conditions
         .iter()
         .filter_map(|type_| {

@@ -73,7 +73,10 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
 
 /// Whether slurmctld has had time to save that nothing is left.
 fn is_saved(observed: &Observed) -> bool {
-    let age = observed.empty_since.map(|since| observed.now.duration_since(since));
+    let age = observed
+        .environment
+        .empty_since
+        .map(|since| observed.now.duration_since(since));
     age.and_then(|age| Duration::try_from(age).ok())
         .is_some_and(|age| age >= SAVED_WITHIN)
 }
@@ -229,7 +232,7 @@ mod tests {
         for (seconds, expected) in [(None, ""), (Some(5), ""), (Some(6), "let go")] {
             let set = terminating(nodeset(&json!({ "replicas": 1 })));
             let mut observed = observed(vec![slurm_key(), set, controller()], known(&[], &[]));
-            observed.empty_since = seconds.map(|seconds| observed.now - SignedDuration::from_secs(seconds));
+            observed.environment.empty_since = seconds.map(|seconds| observed.now - SignedDuration::from_secs(seconds));
             let plan = plan(&observed);
             assert_eq!(steps(&plan).join("; "), expected);
             assert_eq!(plan.waits.contains(&Wait::Unwritten), expected.is_empty());

@@ -8,6 +8,7 @@ use api::keys::{
     apps, labels,
 };
 use kube::ResourceExt;
+use slurm::revision::Digest;
 
 use super::{Effect, MetadataPatch, Plan};
 use crate::{
@@ -23,8 +24,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, workers: &[Worker<'_>], plan
     // [`super::protect`] decides about this label.
     wanted.remove(labels::POD_PROTECT);
     wanted.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
-    let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
-    let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
+    let sssd_conf = blueprint.sssd_conf.map(|bytes| Digest::of(bytes).to_string());
     for worker in workers.iter().filter(|worker| worker.is_active()) {
         let mut changed: MetadataPatch = wanted
             .iter()

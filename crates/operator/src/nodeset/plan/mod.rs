@@ -58,7 +58,7 @@ pub use self::{
     usable::startup_problem,
 };
 use super::{
-    build::{self, Blueprint, SshFiles},
+    build::{self, Blueprint},
     observe::Observed,
 };
 use crate::{
@@ -318,26 +318,20 @@ pub fn plan(observed: &Observed) -> Plan {
     plan.service = Some(build::build_service(&namespace, &names, &owners));
     plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
 
-    let ssh = SshFiles {
-        sshd_config: nodeset
-            .spec
-            .wanted_ssh()
-            .map(|ssh| build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default())),
-        sssd_conf: observed.sssd_conf.clone(),
-    };
-    plan.ssh_config = ssh
-        .sshd_config
-        .as_ref()
-        .map(|sshd_config| build::build_ssh_config_map(nodeset, sshd_config));
+    let ssh = nodeset.spec.wanted_ssh();
+    let sshd_config = ssh.map(|ssh| build::render_sshd_config(ssh.extra_sshd_config.as_deref().unwrap_or_default()));
+    let sshd_config = sshd_config.as_deref();
+    plan.ssh_config = sshd_config.map(|sshd_config| build::build_ssh_config_map(nodeset, sshd_config));
 
     let revision = revisions::plan_revision(observed);
     let blueprint = Blueprint {
         nodeset,
         controller,
-        images: &observed.images,
-        cluster_domain: &observed.cluster_domain,
+        images: &observed.environment.images,
+        cluster_domain: &observed.environment.cluster_domain,
         revision: &revision.hash,
-        ssh: &ssh,
+        sshd_config,
+        sssd_conf: observed.sssd_conf.as_deref(),
         slurm_key: observed.slurm_key.as_deref(),
     };
     plan_workers(observed, &blueprint, &mut plan);

@@ -39,7 +39,7 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
 
     let same = history.iter().rev().find(|revision| {
         let stored = revision.data.as_ref().map(|data| &data.0);
-        stored.is_some_and(|stored| build::makes_same_pods(stored, &data, &observed.images))
+        stored.is_some_and(|stored| build::makes_same_pods(stored, &data, &observed.environment.images))
             && build::hash_of(revision).is_some()
     });
     if let Some(revision) = same {
